@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 from sklearn.covariance import ledoit_wolf_shrinkage
 
-_MOST = 30  # components kept where the features are too many
-_NULL = 1e-10  # variance, relative to the largest, of a direction that does not vary
+_MAX_COMPONENTS = 30  # components kept where the features are too many
+_MIN_VARIANCE = 1e-10  # variance, relative to the largest, of a direction that does not vary
 
 
 @dataclass(frozen=True)
 class Coordinates:
-    """How residuals become coordinates y (n, p), and back.
+    """Linear map of residuals to coordinates y (n, p), and back.
 
     Attributes
     ----------
     basis : (m, p) from residuals in units of X to y
-    back : (p, m) the way back, but for the inflation
-    inflation : by which residuals are multiplied, as they vary less than errors
-    scale : root of the mean square of the inflated residuals
-    variances : (p,) ridged, of the coordinates before they were divided by their roots
+    back : (p, m) the inverse map, without the inflation
+    inflation : factor of the residuals, which vary less than errors
+    scale : root mean square of the inflated residuals
+    variances : (p,) ridged variances of the coordinates before scaling
     shrinkage : intensity of Ledoit and Wolf
     nu0, s0 : weight of the ridge, and the variance that it shrinks to
-    dof : degrees of freedom that are left
+    dof : residual degrees of freedom
     """
 
     basis: np.ndarray
@@ -39,40 +39,44 @@ class Coordinates:
     dof: int
 
     @classmethod
-    def of(
+    def from_residuals(
         cls, r: np.ndarray, dof: int, covariance: str, ridge: float
     ) -> tuple[Coordinates, np.ndarray]:
-        """Coordinates, and those of the residuals (n, m) with ``dof`` degrees of freedom left."""
-        inflation, scale = _scales(float(np.mean(r**2)), len(r), dof)
-        z, basis, variances = _directions(r * (inflation / scale), dof, covariance)
+        """Coordinates of residuals (n, m) with ``dof`` degrees of freedom, and their values y."""
+        inflation, scale = _residual_scales(float(np.mean(r**2)), len(r), dof)
+        z, basis, variances = _varying_directions(r * (inflation / scale), dof, covariance)
         alone = z.shape[1] == 1
         shrinkage = 0.0 if alone else float(ledoit_wolf_shrinkage(z, assume_centered=True))
-        at = cls._made(basis, variances, shrinkage, inflation, scale, dof, covariance, ridge)
-        return at, z / np.sqrt(at.variances)
+        coordinates = cls._from_variances(
+            basis, variances, shrinkage, inflation, scale, dof, covariance, ridge
+        )
+        return coordinates, z / np.sqrt(coordinates.variances)
 
     @classmethod
-    def of_moments(
+    def from_moments(
         cls, square: np.ndarray, fourth: float, n: int, dof: int, covariance: str, ridge: float
     ) -> Coordinates:
-        """Coordinates of n residuals that are not at hand, n being more than twice the columns.
+        """Coordinates of n residuals from their moments; n must exceed twice the number of columns.
 
-        By their sums of products (m, m), and the sum of the fourth powers of their lengths, which
-        is all that Ledoit and Wolf's intensity needs beside these.
+        The moments are the sums of products (m, m), and the sum of the fourth powers of the
+        lengths, which Ledoit and Wolf's intensity needs in addition.
         """
         m = len(square)
-        inflation, scale = _scales(float(np.trace(square)) / (n * m), n, dof)
+        inflation, scale = _residual_scales(float(np.trace(square)) / (n * m), n, dof)
         unit = (inflation / scale) ** 2
-        basis, variances = _turned(square * (unit / n), dof, covariance)
+        basis, variances = _eigen_directions(square * (unit / n), dof, covariance)
         p = len(variances)
         mean = variances.mean()
         spread = ((basis.T @ (square * (unit / n)) @ basis) ** 2).sum()
         beta = (fourth * unit**2 / n - spread) / (p * n)
         delta = (spread - p * mean**2) / p
         shrinkage = 0.0 if p == 1 or min(beta, delta) <= 0 else min(beta, delta) / delta
-        return cls._made(basis, variances, shrinkage, inflation, scale, dof, covariance, ridge)
+        return cls._from_variances(
+            basis, variances, shrinkage, inflation, scale, dof, covariance, ridge
+        )
 
     @classmethod
-    def _made(
+    def _from_variances(
         cls, basis: np.ndarray, variances: np.ndarray, shrinkage: float, inflation: float,
         scale: float, dof: int, covariance: str, ridge: float,
     ) -> Coordinates:  # fmt: skip
@@ -85,8 +89,8 @@ class Coordinates:
         basis, back = basis / root * (inflation / scale), (basis * root).T * scale
         return cls(basis, back, inflation, scale, ridged, shrinkage, nu0, s0, dof)
 
-    def seen(self, y: np.ndarray, metric: Any, n_clusters: int) -> np.ndarray:
-        """Map (p, p) from y to what a metric of the starts sees: a power, or "kurtosis"."""
+    def metric_map(self, y: np.ndarray, metric: Any, n_clusters: int) -> np.ndarray:
+        """Map (p, p) from y to the metric of a k-means: a whitening exponent, or "kurtosis"."""
         p = y.shape[1]
         if metric != "kurtosis":
             return np.diag(self.variances ** ((1 - metric) / 2))
@@ -99,7 +103,7 @@ class Coordinates:
         return np.pad(white @ directions, ((0, 0), (0, p - directions.shape[1])))
 
 
-def _scales(square: float, n: int, dof: int) -> tuple[float, float]:
+def _residual_scales(square: float, n: int, dof: int) -> tuple[float, float]:
     """Inflation of residuals, and the root of the mean square of inflated ones.
 
     Residuals vary less than errors, having lost the groups' means: they are inflated, and count for
@@ -109,37 +113,39 @@ def _scales(square: float, n: int, dof: int) -> tuple[float, float]:
     return inflation, inflation * float(np.sqrt(square))
 
 
-def _directions(
+def _varying_directions(
     r: np.ndarray, dof: int, covariance: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Residuals (n, p) along directions that vary, these (m, p), and their variances (p,)."""
     n, m = r.shape
     if covariance == "diag" or n > 2 * m:
         square = np.diag((r**2).mean(0)) if covariance == "diag" else r.T @ r / n
-        basis, variances = _turned(square, dof, covariance)
+        basis, variances = _eigen_directions(square, dof, covariance)
         return r @ basis, basis, variances
     _, root, basis = np.linalg.svd(r, full_matrices=False)
-    rank = _rank(root**2, dof, covariance)
+    rank = _retained_rank(root**2, dof, covariance)
     basis = basis.T[:, :rank]
     return r @ basis, basis, root[:rank] ** 2 / n
 
 
-def _turned(square: np.ndarray, dof: int, covariance: str) -> tuple[np.ndarray, np.ndarray]:
+def _eigen_directions(
+    square: np.ndarray, dof: int, covariance: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Directions (m, p) that vary, and the variances (p,) along them, by mean products (m, m)."""
     if covariance == "diag":
         variances = np.diagonal(square)
-        keep = variances > _NULL * variances.max()
+        keep = variances > _MIN_VARIANCE * variances.max()
         return np.eye(len(square))[:, keep], variances[keep]
     variances, basis = np.linalg.eigh(square)
     order = variances.argsort()[::-1]
     variances, basis = variances[order], basis[:, order]
-    rank = _rank(variances, dof, covariance)
+    rank = _retained_rank(variances, dof, covariance)
     return basis[:, :rank], variances[:rank]
 
 
-def _rank(variances: np.ndarray, dof: int, covariance: str) -> int:
+def _retained_rank(variances: np.ndarray, dof: int, covariance: str) -> int:
     """Number of directions to keep, of variances that fall."""
-    rank = int((variances > _NULL * variances[0]).sum())
+    rank = int((variances > _MIN_VARIANCE * variances[0]).sum())
     if covariance == "tied" and rank > dof / 2:
-        rank = max(min(_MOST, dof // 2, rank), 1)
+        rank = max(min(_MAX_COMPONENTS, dof // 2, rank), 1)
     return rank

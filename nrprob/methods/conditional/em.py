@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from nrprob.engines.placement import on_cpu
 from nrprob.statistics.matrices import inverse_and_log_det
 
-_SWEEPS = 5  # of balancing, in every step
-_TINY = 1e-30  # share of a cluster that balancing takes for none
-_LARGEST = 80.0  # logarithm of a weight that balances
-_NEAR = 1 << 16  # numbers of a piece of the rows, so that they stay in the cache of one core
-_MANY = 1 << 19  # numbers of all rows from which there are pieces
+_SWEEPS = 5  # balancing sweeps per E-step
+_TINY = 1e-30  # lower bound of shares in balancing
+_LARGEST = 80.0  # bound of the log weights that balance the groups
+_NEAR = 1 << 16  # values per piece of the rows, which fit into the cache of one core
+_MANY = 1 << 19  # number of values from which on rows are split into pieces
 _HIGHEST = jax.lax.Precision.HIGHEST
 _dot = partial(jnp.matmul, precision=_HIGHEST)
 
@@ -42,22 +42,22 @@ class Residuals(NamedTuple):
     active: jax.Array | None
 
 
-class Numbers(NamedTuple):
-    """Numbers that `solve_residuals` reads.
+class Hyperparameters(NamedTuple):
+    """Settings of `solve_residuals`, all traced.
 
     Attributes
     ----------
-    d : coordinates, without the padding
-    dof : degrees of freedom that are left
+    d : number of coordinates, without padding
+    dof : residual degrees of freedom
     nu0, s0 : weight of the ridge, and the variance that it shrinks to
-    floor : least variance
+    floor : lower bound of variances
     log_scale : log determinant of the scales of the coordinates
     log_det : the same in units of the rows
-    constant : what the objective has of densities and does not depend on parameters
+    constant : constant part of the log densities in the objective
     kappa : weight of the balance
-    free : (1,) whether the clusters have weights of their own; (2,) to fit both, and choose
+    free : (1,) whether the weights of the clusters are free; (2,) to fit both and choose
     nu : degrees of freedom of t errors
-    tol, max_iter : when to end
+    tol, max_iter : convergence criterion, maximum number of steps
     """
 
     d: Any
@@ -76,16 +76,16 @@ class Numbers(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """Of one restart.
+    """Parameters of one restart.
 
     Attributes
     ----------
     b : (K, p) centres
-    sigma : (p, p) scale matrix; (p,) where it is diagonal
+    sigma : (p, p) scale matrix; (p,) if it is diagonal
     precision : its inverse, of the same shape
     log_det : log determinant of ``sigma``
     s0 : variance that the ridge shrinks to, in the units of the residuals
-    log_weights : (K,) log of K times the clusters' weights; 0 where these are equal
+    log_weights : (K,) log of K times the clusters' weights; 0 if these are equal
     """
 
     b: jax.Array
@@ -97,15 +97,15 @@ class Parameters(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What rows add to the parameters that are best for their memberships.
+    """Sufficient statistics of rows for the M-step.
 
     Attributes
     ----------
     held : (K,) masses
     size : (K,) masses times the weights of t errors
-    sums : (K, p) sums of rows, by these
-    scatter : sums of products or squares of rows, by these; None for normal errors, which need but
-        those of all rows
+    sums : (K, p) sums of rows, weighted by ``size``
+    scatter : weighted sums of products or squares of rows; None for normal errors, for which the
+        sums over all rows suffice
     """
 
     held: jax.Array
@@ -115,15 +115,15 @@ class Sums(NamedTuple):
 
 
 class State(NamedTuple):
-    """What one restart has after a step.
+    """State of one restart after a step.
 
     Attributes
     ----------
     w : (pieces, K, m) masses
-    sums : what these add to the parameters that follow
+    sums : sufficient statistics for the next M-step
     u : (K, L) log weights that balance the known groups
     t : parameters
-    objective, penalty : what is maximised, and the penalty in it
+    objective, penalty : the maximised objective, and the penalty in it
     """
 
     w: jax.Array
@@ -134,10 +134,10 @@ class State(NamedTuple):
     penalty: jax.Array
 
 
-class Look(NamedTuple):
-    """What rows have to say to parameters: ``w``, ``sums`` and ``u`` of the next `State`.
+class EStep(NamedTuple):
+    """Result of an E-step: ``w``, ``sums`` and ``u`` of the next `State`.
 
-    And the ``free`` energy, and the largest ``change`` of a mass.
+    ``free`` is the free energy, and ``change`` the largest change of a mass.
     """
 
     w: jax.Array
@@ -147,18 +147,18 @@ class Look(NamedTuple):
     change: jax.Array
 
 
-def piece(n: int, width: int) -> int:
-    """Rows that are looked at together, of ``n`` with ``width`` numbers each.
+def piece_length(n: int, width: int) -> int:
+    """Number of rows per piece, of ``n`` rows with ``width`` values each.
 
-    All if they are few, and on an accelerator, which would wait between pieces.
+    There is one piece if rows are few, and on accelerators, which would wait between pieces.
     """
     if n * width < _MANY or not on_cpu():
         return n
     return 1 << max(int(math.log2(_NEAR / width)), 7)
 
 
-def _inverse(sigma: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Inverse of a covariance, whole or its diagonal, the inverse's diagonal, and log det."""
+def _inverse_parts(sigma: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Inverse of a full or diagonal covariance, diagonal of the inverse, and log determinant."""
     if sigma.ndim == 1:
         return 1 / sigma, 1 / sigma, jnp.log(sigma).sum()
     precision, log_det, _ = inverse_and_log_det(sigma)
@@ -166,16 +166,16 @@ def _inverse(sigma: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 class Model:
-    """The steps of EM on one set of rows, of one restart. Memberships are (K, n).
+    """EM steps of one restart on one set of rows. Memberships are (K, n).
 
-    Many rows are looked at by pieces, which are read once in a step. Where the rows are but some of
-    all, ``total`` is the mass and ``scatter`` the sums of products or squares of all.
+    Many rows are processed in pieces, each read once per step. If the rows are a subset,
+    ``total`` is the mass of all rows, and ``scatter`` the sums of products or squares of all.
     """
 
     def __init__(
         self,
         data: Residuals,
-        numbers: Numbers,
+        hyperparameters: Hyperparameters,
         covariance: str,
         robust: bool,
         k: int,
@@ -184,120 +184,117 @@ class Model:
         scatter: jax.Array | None = None,
     ):
         b, r, p = data.y.shape
-        self.data, self.h, self.k = data, numbers, k
+        self.data, self.h, self.k = data, hyperparameters, k
         self.blocks, self.n_groups = (b, r), data.sizes.shape[0]
-        self.each = piece(b * r, p + 2 * k)
+        self.piece_rows = piece_length(b * r, p + 2 * k)
         self.covariance, self.robust, self.free = covariance, robust, free
         self.y = data.y.reshape(b * r, p).T
         self.mass = data.mass.reshape(-1)
-        self.real = jnp.arange(p) < numbers.d
+        self.real = jnp.arange(p) < hyperparameters.d
         self.active = data.active
         self.log_k = math.log(k) if self.active is None else jnp.log(self.active.sum())
         self.log_k = jnp.asarray(self.log_k, data.y.dtype)
         self.total = self.mass.sum() if total is None else total
-        self.scatter = self.products(self.mass) if scatter is None else scatter
+        self.scatter = self.sum_products(self.mass) if scatter is None else scatter
 
-    def products(self, mass: jax.Array) -> jax.Array:
+    def sum_products(self, mass: jax.Array) -> jax.Array:
         """Sums of products, or of squares, of rows with masses (n,)."""
         if self.covariance == "tied":
             return _dot(self.y * mass, self.y.T)
         return (self.y * mass * self.y).sum(-1)
 
-    def start(self, w: jax.Array) -> State:
-        """State before the first step, from masses; its parameters are not there yet."""
+    def initial_state(self, w: jax.Array) -> State:
+        """State before the first step, from masses; its parameters are placeholders."""
         p, dtype = len(self.real), self.y.dtype
         square = jnp.zeros((p, p) if self.covariance == "tied" else p, dtype)
         centres, equal = jnp.zeros((self.k, p), dtype), jnp.zeros(self.k, dtype)
         t = Parameters(centres, square, square, square.sum(), self.h.s0, equal)
         least = jnp.full((), -jnp.inf, jnp.float64)
         u = jnp.zeros((self.k, self.n_groups), dtype)
-        sums = self.gather(w, jnp.ones_like(w) if self.robust else None)
-        return State(self.cut(w), sums, u, t, least, least)
+        sums = self.sufficient_statistics(w, jnp.ones_like(w) if self.robust else None)
+        return State(self.to_pieces(w), sums, u, t, least, least)
 
-    def cut(self, values: jax.Array) -> jax.Array:
-        """Values (K, n) of rows, by pieces (pieces, K, m)."""
-        wide = jnp.pad(values, ((0, 0), (0, -values.shape[1] % self.each)))
-        return jnp.moveaxis(wide.reshape(len(values), -1, self.each), 1, 0)
+    def to_pieces(self, values: jax.Array) -> jax.Array:
+        """Split values (K, n) of rows into pieces (pieces, K, m)."""
+        padded = jnp.pad(values, ((0, 0), (0, -values.shape[1] % self.piece_rows)))
+        return jnp.moveaxis(padded.reshape(len(values), -1, self.piece_rows), 1, 0)
 
-    def joined(self, values: jax.Array) -> jax.Array:
-        """Values (K, n) of rows from those of pieces."""
+    def from_pieces(self, values: jax.Array) -> jax.Array:
+        """Values (K, n) of rows from values of pieces."""
         n = self.mass.shape[0]
         return jnp.moveaxis(values, 0, 1).reshape(values.shape[1], -1)[:, :n]
 
-    def labels(self, w: jax.Array) -> jax.Array:
-        """Clusters (n,) of rows from masses by pieces."""
+    def row_labels(self, w: jax.Array) -> jax.Array:
+        """Clusters (n,) of rows from masses in pieces."""
         return w.argmax(1).reshape(-1)[: self.mass.shape[0]].astype(jnp.int32)
 
-    def gather(self, w: jax.Array, weight: jax.Array | None) -> Sums:
-        """What masses ``w`` (K, n) add to the parameters; ``weight`` (K, n) of t errors."""
+    def sufficient_statistics(self, w: jax.Array, weight: jax.Array | None) -> Sums:
+        """Sufficient statistics of masses ``w`` (K, n); ``weight`` (K, n) of t errors."""
         a = w if weight is None else w * weight
-        scatter = None if weight is None else self.products(a.sum(0))
+        scatter = None if weight is None else self.sum_products(a.sum(0))
         return Sums(w.sum(-1), a.sum(-1), _dot(a, self.y.T), scatter)
 
-    def best(self, result: Sums, s0: jax.Array) -> Parameters:
-        """Parameters that are best by what all rows add."""
+    def m_step(self, sums: Sums, s0: jax.Array) -> Parameters:
+        """M-step: parameters that maximise the objective given sufficient statistics."""
         h, data = self.h, self.data
-        size, sums = result.size[:, None], result.sums
-        b = jnp.where(size > 1e-10, sums / jnp.maximum(size, 1e-10), 0)
-        scatter = self.scatter if result.scatter is None else result.scatter
+        size, row_sums = sums.size[:, None], sums.sums
+        b = jnp.where(size > 1e-10, row_sums / jnp.maximum(size, 1e-10), 0)
+        scatter = self.scatter if sums.scatter is None else sums.scatter
         target = h.nu0 * s0 * data.inverse_scale + h.floor * h.dof
         total = h.dof + h.nu0
         if self.covariance == "tied":
             eye = jnp.eye(len(self.real), dtype=b.dtype)
-            sigma = (scatter - _dot(sums.T, b) + target[:, None] * eye) / total
+            sigma = (scatter - _dot(row_sums.T, b) + target[:, None] * eye) / total
             # Padded coordinates have unit variance and no part in anything.
             sigma = jnp.where(self.real[:, None] & self.real, sigma, eye)
         else:
-            sigma = jnp.maximum(scatter - (sums * b).sum(0), 0) + target
+            sigma = jnp.maximum(scatter - (row_sums * b).sum(0), 0) + target
             if self.covariance == "spherical":
                 # In these coordinates a sphere has variances proportional to 1/D.
                 scale = jnp.where(self.real, 1 / jnp.where(self.real, data.inverse_scale, 1), 0)
                 sigma = (sigma * scale).sum() / h.d * data.inverse_scale
             sigma = jnp.where(self.real, sigma / total, 1)
-        precision, variances, log_det = _inverse(sigma)
+        precision, variances, log_det = _inverse_parts(sigma)
         s0 = h.d / (variances * data.inverse_scale).sum()
-        share = jnp.maximum(result.held / self.total, _TINY)
+        share = jnp.maximum(sums.held / self.total, _TINY)
         log_weights = jnp.where(self.free, self.log_k + jnp.log(share), 0)
         return Parameters(b, sigma, precision, log_det, s0, log_weights)
 
-    def precise(self, t: Parameters) -> Parameters:
-        """Parameters in the precision of these rows, which may be higher than their own.
+    def cast_parameters(self, t: Parameters) -> Parameters:
+        """Parameters in the precision of these rows, which may be higher.
 
-        What follows from others is computed anew: times the number of rows, the rounding of a
-        determinant, or of weights that should add up to 1, would be of the size of what EM gains.
+        Determinants and weights are recomputed: their rounding errors, times the number of rows,
+        would be as large as the gain of an EM step.
         """
         t = jax.tree.map(lambda a: a.astype(self.y.dtype), t)
-        precision, _, log_det = _inverse(t.sigma)
+        precision, _, log_det = _inverse_parts(t.sigma)
         share = jnp.exp(t.log_weights - self.log_k)
         share = share if self.active is None else jnp.where(self.active, share, 0)
         log_weights = jnp.where(self.free, t.log_weights - jnp.log(share.sum()), 0)
         return t._replace(precision=precision, log_det=log_det, log_weights=log_weights)
 
-    def logits(self, t: Parameters) -> tuple[jax.Array, jax.Array | None]:
-        """Log densities (K, n), times the clusters' weights, and the weights of t errors.
-
-        Without what all clusters share.
-        """
+    def row_logits(self, t: Parameters) -> tuple[jax.Array, jax.Array | None]:
+        """Weighted log densities (K, n) up to a common constant, and the weights of t errors."""
         h = self.h
         diagonal = t.precision.ndim == 1
         slope = t.precision * t.b if diagonal else _dot(t.b, t.precision)
         linear = _dot(slope, self.y)
-        own = (slope * t.b).sum(-1)[:, None]
+        centre_square = (slope * t.b).sum(-1)[:, None]
         prior = t.log_weights[:, None]
         if not self.robust:
-            return linear - 0.5 * own + prior, None
-        turned = t.precision[:, None] * self.y if diagonal else _dot(t.precision, self.y)
-        q = jnp.maximum((turned * self.y).sum(0) - 2 * linear + own, 0)
+            return linear - 0.5 * centre_square + prior, None
+        scaled = t.precision[:, None] * self.y if diagonal else _dot(t.precision, self.y)
+        q = jnp.maximum((scaled * self.y).sum(0) - 2 * linear + centre_square, 0)
         nu, d = h.nu, h.d
         return prior - 0.5 * (nu + d) * jnp.log1p(q / nu), (nu + d) / (nu + q)
 
-    def expand(self, values: jax.Array) -> jax.Array:
-        """Values (K, L) of the groups, for every row: (K, n)."""
+    def expand_groups(self, values: jax.Array) -> jax.Array:
+        """Expand values (K, L) of the groups to rows (K, n)."""
         if self.n_groups == 1:
             return values
         return jnp.repeat(values[:, self.data.group], self.blocks[1], 1)
 
-    def shares(self, w: jax.Array) -> jax.Array:
+    def group_shares(self, w: jax.Array) -> jax.Array:
         """p(cluster given group), (K, L)."""
         if self.n_groups == 1:
             sums = w.sum(-1, keepdims=True)
@@ -308,97 +305,99 @@ class Model:
             ).T
         return sums / jnp.maximum(self.data.sizes, _TINY)
 
-    def bar(self, logits: jax.Array, barred: jax.Array | None) -> jax.Array:
-        """Without the clusters that do not exist, and those that a row is ``barred`` from."""
-        if barred is not None:
-            logits = logits + barred
+    def mask_logits(self, logits: jax.Array, mask: jax.Array | None) -> jax.Array:
+        """Exclude clusters that do not exist, and clusters that ``mask`` excludes for a row."""
+        if mask is not None:
+            logits = logits + mask
         return logits if self.active is None else jnp.where(self.active[:, None], logits, -jnp.inf)
 
-    def expect(
-        self, t: Parameters, u: jax.Array, damp: Any, barred: jax.Array | None
+    def e_step(
+        self, t: Parameters, u: jax.Array, damp: Any, mask: jax.Array | None
     ) -> tuple[jax.Array, jax.Array | None, jax.Array, jax.Array]:
         """E-step: masses w, weights, log weights u (K, L) of balance, and the free energy.
 
-        ``damp`` is kappa / (1 + kappa); None for no balance. What balances the groups is found by
-        scaling, as in unbalanced transport; it is exact when it no longer changes.
+        ``damp`` is kappa / (1 + kappa); None for no balance. Scaling iterations balance the groups,
+        as in unbalanced optimal transport; they are exact at convergence.
         """
-        logits, weight = self.logits(t)
-        logits = self.bar(logits, barred)
+        logits, weight = self.row_logits(t)
+        logits = self.mask_logits(logits, mask)
         top = logits.max(0)
         e = jnp.exp(logits - top)
 
-        def sweep(_, u):
-            # A group that is far from a cluster has to have some share of it all the same.
+        def balance_sweep(_, u):
+            # Every group needs a positive share of every cluster.
             f = jnp.maximum(e, _TINY)
-            if barred is not None or self.active is not None:
+            if mask is not None or self.active is not None:
                 f = jnp.where(jnp.isinf(logits), 0, f)
-            f = f * self.expand(jnp.exp(u))
-            p = self.shares(f * (self.mass / f.sum(0)))
+            f = f * self.expand_groups(jnp.exp(u))
+            p = self.group_shares(f * (self.mass / f.sum(0)))
             u = damp * (u - self.log_k - jnp.log(jnp.maximum(p, _TINY)))
             # Only differences within a group matter.
-            u = jnp.where(damp < 1, u, u - self.bar(u, None).max(0))
+            u = jnp.where(damp < 1, u, u - self.mask_logits(u, None).max(0))
             return jnp.clip(u, -_LARGEST, _LARGEST)
 
-        def balanced(u):
-            u = jax.lax.fori_loop(0, _SWEEPS, sweep, u)
-            return u, e * self.expand(jnp.exp(u))
+        def apply_balance(u):
+            u = jax.lax.fori_loop(0, _SWEEPS, balance_sweep, u)
+            return u, e * self.expand_groups(jnp.exp(u))
 
         f = e
         if damp is not None:
-            u, f = jax.lax.cond(damp > 0, balanced, lambda u: (u, e), u)
+            u, f = jax.lax.cond(damp > 0, apply_balance, lambda u: (u, e), u)
         total = f.sum(0)
-        each = self.mass * (top + jnp.log(total))
-        return f * (self.mass / total), weight, u, each.astype(jnp.float64).sum()
+        row_energy = self.mass * (top + jnp.log(total))
+        return f * (self.mass / total), weight, u, row_energy.astype(jnp.float64).sum()
 
-    def look(
+    def evaluate_rows(
         self, t: Parameters, u: jax.Array, old: jax.Array | None, damp: Any,
-        barred: jax.Array | None,
-    ) -> Look:  # fmt: skip
-        """E-step of all rows, and what follows from it.
+        mask: jax.Array | None,
+    ) -> EStep:  # fmt: skip
+        """E-step of all rows, with sufficient statistics.
 
-        ``old`` are the masses before, by pieces, or None; see `expect` for the others.
+        ``old`` are the previous masses in pieces, or None; see `e_step` for the other arguments.
         """
         n = self.mass.shape[0]
-        old = self.cut(jnp.zeros((self.k, n), self.y.dtype)) if old is None else old
+        old = self.to_pieces(jnp.zeros((self.k, n), self.y.dtype)) if old is None else old
 
-        def whole() -> Look:
-            w, weight, after, free = self.expect(t, u, damp, barred)
-            new = self.cut(w)
-            return Look(new, self.gather(w, weight), after, free, jnp.abs(new - old).max())
+        def all_rows() -> EStep:
+            w, weight, after, free = self.e_step(t, u, damp, mask)
+            new = self.to_pieces(w)
+            return EStep(
+                new, self.sufficient_statistics(w, weight), after, free, jnp.abs(new - old).max()
+            )
 
-        def by_pieces() -> Look:
-            data, m = self.data, self.each
+        def by_pieces() -> EStep:
+            data, m = self.data, self.piece_rows
             p, pad = data.y.shape[2], -n % m
             y = jnp.pad(data.y.reshape(n, p), ((0, pad), (0, 0))).reshape(-1, m, p)
             mass = jnp.pad(self.mass, (0, pad)).reshape(-1, m)
-            pieces = y, mass, None if barred is None else self.cut(barred), old
+            pieces = y, mass, None if mask is None else self.to_pieces(mask), old
 
-            def one(y, mass, barred, old):
+            def piece_sums(y, mass, mask, old):
                 some = data._replace(y=y[None], mass=mass[None], group=data.group[:1])
                 part = Model(
                     some, self.h, self.covariance, self.robust, self.k, self.free,
                     self.total, self.scatter,
                 )  # fmt: skip
-                w, weight, _, free = part.expect(t, u, None, barred)
-                return (part.gather(w, weight), free), jnp.abs(w - old).max(), w
+                w, weight, _, free = part.e_step(t, u, None, mask)
+                return (part.sufficient_statistics(w, weight), free), jnp.abs(w - old).max(), w
 
-            def add(total, piece):
-                result, change, w = one(*piece)
+            def add_piece(total, piece):
+                result, change, w = piece_sums(*piece)
                 return (jax.tree.map(jnp.add, total[0], result), jnp.maximum(total[1], change)), w
 
-            shape = jax.eval_shape(one, *jax.tree.map(lambda a: a[0], pieces))
+            shape = jax.eval_shape(piece_sums, *jax.tree.map(lambda a: a[0], pieces))
             nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape[:2])
-            ((sums, free), change), w = jax.lax.scan(add, nothing, pieces)
-            return Look(w, sums, u, free, change)
+            ((sums, free), change), w = jax.lax.scan(add_piece, nothing, pieces)
+            return EStep(w, sums, u, free, change)
 
         if len(old) == 1:
-            return whole()
-        return by_pieces() if damp is None else jax.lax.cond(damp > 0, whole, by_pieces)
+            return all_rows()
+        return by_pieces() if damp is None else jax.lax.cond(damp > 0, all_rows, by_pieces)
 
-    def value(
+    def objective_value(
         self, t: Parameters, w: jax.Array, u: jax.Array, free: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """What is maximised, Psi, and the penalty in it; ``free`` is that of `look`."""
+        """Maximised objective Psi, and its penalty; ``free`` comes from `evaluate_rows`."""
         h, wide = self.h, jnp.float64
         precision, d = t.precision.astype(wide), h.d.astype(wide)
         variances = precision if precision.ndim == 1 else jnp.diagonal(precision)
@@ -411,28 +410,28 @@ class Model:
         ridge = 0.5 * (s0 * trace - d + t.log_det + h.log_scale - d * jnp.log(s0))
         floor = 0.5 * h.floor * h.dof * jnp.where(self.real, variances, 0).sum()
 
-        def imbalance():
-            p = self.shares(self.joined(w)).astype(wide)
+        def balance_terms():
+            p = self.group_shares(self.from_pieces(w)).astype(wide)
             log_p = jnp.log(jnp.maximum(p, _TINY))
-            pull = jnp.where(jnp.isinf(h.kappa), 0, h.kappa)
+            kappa = jnp.where(jnp.isinf(h.kappa), 0, h.kappa)
             off = (self.data.sizes * (p * u).sum(0)).sum()
             cost = (self.data.sizes * (p * (log_p + self.log_k)).sum(0)).sum()
-            return off, pull * cost
+            return off, kappa * cost
 
         none = jnp.zeros_like(free)
-        off, cost = jax.lax.cond(h.kappa > 0, imbalance, lambda: (none, none))
+        off, cost = jax.lax.cond(h.kappa > 0, balance_terms, lambda: (none, none))
         penalty = h.nu0 * ridge + floor + cost
         return free - off + h.constant - 0.5 * h.dof * log_det - penalty, penalty
 
-    def step(
-        self, state: State, damp: jax.Array, barred: jax.Array | None
+    def em_step(
+        self, state: State, damp: jax.Array, mask: jax.Array | None
     ) -> tuple[State, jax.Array]:
-        """One step, and whether it changed no more than rounding or the tolerance."""
+        """EM step, and whether it changed the state by no more than rounding or the tolerance."""
         tol = self.h.tol
-        t = self.best(state.sums, state.t.s0)
-        result = self.look(t, state.u, state.w, damp, barred)
-        reached, penalty = self.value(t, result.w, result.u, result.free)
-        rounding = 16 * jnp.finfo(result.w.dtype).eps * jnp.abs(reached)
-        still = jnp.abs(reached - state.objective) <= jnp.maximum(tol, rounding)
-        quiet = (result.change / self.mass.max() <= tol) & still
-        return State(*result[:3], t, reached, penalty), quiet
+        t = self.m_step(state.sums, state.t.s0)
+        result = self.evaluate_rows(t, state.u, state.w, damp, mask)
+        objective, penalty = self.objective_value(t, result.w, result.u, result.free)
+        rounding = 16 * jnp.finfo(result.w.dtype).eps * jnp.abs(objective)
+        stationary = jnp.abs(objective - state.objective) <= jnp.maximum(tol, rounding)
+        converged = (result.change / self.mass.max() <= tol) & stationary
+        return State(*result[:3], t, objective, penalty), converged

@@ -26,101 +26,107 @@ from nrprob.estimator.linear import ScoreMixin
 from nrprob.evidence.model_selection import AutoClustersMixin
 from nrprob.exceptions import short_repr, warn
 from nrprob.methods.conditional.coordinates import Coordinates
-from nrprob.methods.conditional.em import Numbers
+from nrprob.methods.conditional.em import Hyperparameters
 from nrprob.methods.conditional.regression import fit_removal
 from nrprob.methods.conditional.solver import Fit, adjusted_rand, solve_residuals
-from nrprob.methods.conditional.starts import schedule
+from nrprob.methods.conditional.starts import schedule_starts
 from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, lay_out, start_from
 from nrprob.settings import standard
 from nrprob.statistics.groups import cross_table
 
 COVARIANCES = ("tied", "diag", "spherical")
 ERRORS = ("gaussian", "t", "auto")
-_NEAR = 1.0  # nats by which two solutions are told apart
-_ALIKE = 0.9  # adjusted Rand index of labels that count as one solution
+_MIN_MARGIN = 1.0  # difference in nats below which two solutions count as equally good
+_ALIKE = 0.9  # adjusted Rand index from which on labels count as one solution
 
 
 @parameters.constructor
 class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
-    r"""Mixture of what known structure leaves of the rows, with one covariance for all clusters.
+    r"""Mixture of residuals after regression on known structure, with a common covariance.
 
-    The recommended estimator for tables and images with known structure. Of every row the mean of
-    its known group is taken off. That costs L degrees of freedom of the n rows, so that residuals
-    vary less than errors: r_i is the residual times sqrt(n/(n - L)), and counts (n - L)/n. In nats
-    of the whole data set this minimises
+    The recommended estimator for tables and images with known structure. It subtracts from every
+    row the effects of its known structure, such as the mean of its known group. The effects take L
+    of the n degrees of freedom, so that residuals vary less than errors. Therefore :math:`r_i` is
+    the residual of row i times :math:`\sqrt{n/(n - L)}`, and it has the weight :math:`(n - L)/n`.
+    In nats of the whole data set, minimises
 
     .. math:: -\frac{n-L}{n} \sum_i \log \sum_c \pi_c\, p(r_i | b_c, \Sigma)
         + \nu_0\, D\left[N(0, s_0 I) \,\|\, N(0, \Sigma)\right]
         + \kappa \frac{n-L}{n} \sum_z n_z D\left[p(c|z) \,\|\, 1/K\right]
 
-    over centres b, the covariance Sigma, the variance s0 and, where these are free, the weights pi
-    of the clusters, which are 1/K otherwise. The second term is a ridge in which units cancel; its
-    weight nu_0 follows from the residuals (Ledoit and Wolf's intensity) and does not depend on the
-    clusters. The last, for ``balance`` > 0, asks for clusters of about equal
-    shares in every known group. A covariance that is fitted matters most: within groups the largest
-    variance (such as size) is often no cluster, and k-means of residuals finds nothing else.
+    over the centres :math:`b_c` of the K clusters, their common covariance :math:`\Sigma`, the
+    variance :math:`s_0` and, if they are free, the weights :math:`\pi_c` (else 1/K). p is a normal
+    or t density, and D the Kullback-Leibler divergence. The second term is a ridge, invariant to
+    the units of the data; its weight :math:`\nu_0` follows from the intensity of Ledoit and Wolf
+    on the residuals. The last term, with the weight :math:`\kappa` (``balance``), favours equal
+    cluster shares p(c|z) in every known group z of :math:`n_z` rows.
 
-    There are many local optima, and the search is a part of the method: k-means of all rows, and
-    k-means within every known group with clusters matched between groups, each in several
-    metrics between plain and whitened residuals; every start is used as it is, and after a warm-up
-    in which groups are exactly balanced; the best by the objective is kept. Large data sets are
-    searched in a sample first; see ``successive_halving``.
+    The fitted covariance is essential: within groups, the direction of the largest variance (such
+    as size) often does not separate clusters, and k-means of residuals follows it.
 
     Parameters
     ----------
     n_clusters : int or "auto", default=2
-        Number of clusters, K. "auto" takes the one that predicts rows best which fits have not
-        seen, by `nrprob.evidence.n_clusters`; known structure then has to be labels.
+        Number of clusters, K. "auto" selects the number with the best predictive density on
+        held-out rows, by `nrprob.evidence.n_clusters`; known structure then must be labels.
     covariance : {"tied", "diag", "spherical"}, default="tied"
-        Form of Sigma: full, diagonal in the columns of X, or a multiple of the identity.
+        Form of :math:`\Sigma`: full, diagonal in the columns of X, or a multiple of the identity.
+        "diag" and "spherical" need fewer rows.
     errors : {"gaussian", "t", "auto"}, default="gaussian"
-        Normal or multivariate t errors, for data with outlying rows. "auto" fits both, which takes
-        about five times as long as "gaussian" alone, and takes the smaller objective.
+        Distribution of the errors: normal, or multivariate t for data with outliers. "auto" fits
+        both and selects the smaller objective; it takes about five times as long as "gaussian".
     nu : float, default=8.0
-        Degrees of freedom of t errors, from 2.001 to 10**9.
+        Degrees of freedom of t errors; lower values tolerate stronger outliers. From 2.001 to
+        10**9.
     weights : {"auto", "uniform", "free"}, default="auto"
-        Weights of the clusters: all equal, which finds clusters of about equal size best, or
-        fitted, which finds minorities that equal weights miss, and may prefer a few odd rows to
-        the clusters that there are. "auto" fits both, and frees them where that pays, by
-        (K - 1)/2 log n nats at least, and where memberships become clearer by it, their mean
-        entropy falling by more than log(K)/10, or the clusters stay about the same (adjusted Rand
-        index above .8). The last restart by free weights starts from the best by equal ones. With
-        ``balance`` they are equal.
+        Weights of the clusters. "uniform" weights favour clusters of similar size. "free" weights
+        detect minority clusters, but may prefer a few outliers to the actual clusters. "auto" fits
+        both. It selects free weights if they lower the objective by at least (K - 1)/2 log n nats
+        and, in addition, either lower the mean entropy of the memberships by more than log(K)/10
+        or leave the clusters almost unchanged (adjusted Rand index above 0.8). The last restart
+        with free weights starts from the best solution with equal weights. With ``balance``,
+        weights are uniform.
     balance : float, default=0.0
-        The weight kappa, at most 10**9, or ``np.inf``, which makes the clusters' shares equal in
-        every known group. Not for continuous or soft known structure, nor for free weights.
+        Weight :math:`\kappa` of equal cluster shares within known groups. Set it if clusters are
+        known to be equally frequent in every group; ``np.inf`` makes the shares equal. Not for
+        continuous or soft known structure, nor for ``weights="free"``. At most 10**9, or infinite.
     ridge : float, default=3.0
-        Multiple of Ledoit and Wolf's ridge, at most 10**9; 0 for none.
+        Factor of the Ledoit-Wolf ridge. Raise it for few rows and many columns; 0 means no ridge.
+        At most 10**9.
     whitening_exponents : sequence of float, default=(0, 0.5, 1)
-        Metrics in which k-means initialises the restarts: along each principal axis, residuals are
-        divided by their standard deviation to this exponent, from 0 (plain) to 1 (whitened).
-        "kurtosis" stands for the n_clusters - 1 directions of least kurtosis (FOBI). At most 100.
+        Initialisation metrics of the k-means that starts a restart. Along each principal axis,
+        residuals are divided by their standard deviation to this exponent, from 0 (plain) to 1
+        (whitened). "kurtosis" uses the n_clusters - 1 directions of the smallest kurtosis (FOBI).
+        At most 100 entries.
     aligned : bool, default=True
-        Whether to start from the known groups, too.
+        Whether to use initial values from k-means within the known groups as well.
     warm_up : bool, default=True
-        Whether to use every start a second time, after a balanced warm-up of at most 30 steps.
+        Whether to use every initial value a second time, after a warm-up of at most 30 steps with
+        exactly balanced groups.
     successive_halving : bool, default=True
-        Whether large data sets (n x columns x K above 262,144) are searched by successive halving.
+        Whether to search large data sets (n x columns x K above 262,144) by successive halving.
         All restarts take ten EM steps in float32 on a sample (4096 rows, or 256 per cluster,
         stratified by known group), after warm-ups of at most ten steps. The best tenth by the
-        objective of all rows, at least 3 that differ (adjusted Rand index below 0.95), takes twenty
-        further steps. The best two run to convergence; the others stop unconverged.
+        objective on all rows, at least 3 distinct ones (adjusted Rand index below 0.95), take
+        twenty further steps on all rows. The best two run to convergence; the others stop
+        unconverged.
     init : array-like of shape (n_samples,), optional
-        Labels to start from, in place of the first of the other starts.
+        Initial labels, which replace the first of the other initial values.
     multi : {"product", "additive"}, default="product"
-        How several known labelings combine: every combination of labels is a group, or the
-        labelings' effects add up, by least squares.
+        Combination of several known labelings: every combination of labels is a group, or the
+        labelings have additive effects, fitted by least squares. Prefer "additive" if
+        combinations have few rows.
     n_init : int, default=60
-        Number of restarts, at most 10**6, for either kind of errors; the best by objective is kept.
-        The exponents, the two kinds of starts, and starts with and without warm-up take turns: 12
-        kinds of restarts with the other defaults.
+        Number of restarts per error distribution; the one of the smallest objective is kept. The
+        exponents, both types of k-means, and restarts with and without warm-up take turns: 12
+        types of restarts by default. At most 10**6.
     max_iter : int, default=300
-        Most EM steps of a restart, its warm-up apart; at most 10**6.
+        Maximum number of EM steps per restart, without its warm-up; at most 10**6.
     tol : float, default=1e-3
-        A restart has converged when no membership, and not the objective in nats either, changes
-        by more in a step.
+        A restart has converged when memberships and objective (in nats) change by less than
+        ``tol`` in a step.
     random_state : int, RandomState instance or None, default=None
-        Determines the starts.
+        Determines the initial values.
     <verbose>
 
     Attributes
@@ -131,38 +137,38 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
     means_ : ndarray of shape (n_clusters, n_features)
         Centres of the residuals, in the units of X.
     covariances_ : ndarray of shape (n_features, n_features)
-        Covariance of the errors; for t errors nu / (nu - 2) Sigma. Singular where residuals have
-        fewer directions than X, or were projected.
+        Covariance of the errors; for t errors nu / (nu - 2) :math:`\Sigma`. Singular if residuals
+        span fewer directions than X, or were projected.
     effects_ : ndarray of shape (n_groups, n_features)
-        Means of the known groups, in the order in which these first appear; or the coefficients of
-        the linear model of continuous or additive structure, its constant being the first.
+        Means of the known groups, in the order of their first appearance; or coefficients of the
+        linear model of continuous or additive structure, of which the first is the constant.
     objective_ : float
         In nats; ``penalty_ - log_likelihood_``.
     log_likelihood_ : float
-        Log-likelihood of the residuals, by their weights.
+        Weighted log likelihood of the residuals.
     penalty_ : float
         Ridge and balance.
     weights_ : ndarray of shape (n_clusters,)
-        Weights pi of the clusters.
+        Weights :math:`\pi_c` of the clusters.
     shrinkage_ : float
-        Ledoit and Wolf's intensity of the residuals.
+        Shrinkage intensity of Ledoit and Wolf on the residuals.
     errors_ : {"gaussian", "t"}
-        Errors of the chosen model.
+        Error distribution of the selected model.
     n_components_ : int
         Number of directions of the residuals that were used.
     objective_margin_ : float
-        Objective, in nats above ``objective_``, of the best restart whose clusters differ
-        (adjusted Rand index below 0.9); infinite if all restarts agree.
+        Difference in nats between ``objective_`` and the objective of the best restart with
+        different clusters (adjusted Rand index below 0.9); infinite if all restarts agree.
     start_table_ : pandas.DataFrame
-        Start, objective, convergence and steps of every restart, as in ``restarts_``.
+        Initial values, objective, convergence and steps of every restart, as in ``restarts_``.
     <restarts_>
     <n_clusters_>
     number_ : nrprob.evidence.NumberOfClusters
-        How the number was found; only for ``n_clusters="auto"``.
+        Selection of the number of clusters; only for ``n_clusters="auto"``.
     objective_trace_ : ndarray
-        Objective of the best restart after every step. It never rises for finite ``balance``, up to
-        what balancing leaves after its sweeps; it starts after the warm-up. It keeps the first 511
-        steps and the last.
+        Objective of the best restart after every step, without its warm-up; the first 511 steps
+        and the last. Non-increasing for finite ``balance``, up to the accuracy of the balancing
+        sweeps.
     <n_iter_>
     <converged_>
     <n_features_in_>
@@ -177,36 +183,70 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         If one discrete feature y, such as a boolean column, determines the clusters c, or one of
         three or more clusters: I(c; y) / H(c) above 0.7.
     UserWarning
-        If two solutions with different clusters are less than 1 nat apart.
+        If two solutions with different clusters differ by less than 1 nat.
+
+    See Also
+    --------
+    ResidualSpectral : Clusters of counts, such as text, after removing known structure.
+    MDLMixture : Bayesian mixture with an unknown number of components.
+    CCIB : Information bottleneck conditional on known structure.
+    nrprob.evidence.test : Significance test of the fitted clusters.
 
     Notes
     -----
-    Units of the columns matter to the plain metric and to the ridge: standardise columns of
-    different kinds. Residuals of more directions than (n - L)/2 are projected on their first
-    min(30, (n - L)/2) principal components (``covariance="tied"``). Known structure may be
-    labels, several labelings, `nrprob.known.Memberships` or floats (least squares); new rows need
-    theirs. Where it is not labels, starts are aligned between groups made from it.
+    The algorithm has these steps:
 
-    EM never raises this objective, and Sigma is that of n - L + nu_0 degrees of freedom. Normal and
-    t errors are densities of the same residuals, with the same weight, so their objectives compare.
+    1. Regress X on the known structure by least squares; inflate the residuals.
+    2. Compute coordinates in which the ridged covariance of the residuals is the identity.
+    3. Initialise restarts by k-means of all rows and of rows within each known group, in several
+       metrics. Clusters of different groups are matched by their centres.
+    4. Run EM from every start, some after a balanced warm-up. E-step: memberships, with scaling
+       iterations if ``balance`` > 0. M-step: centres, :math:`\Sigma`, :math:`s_0` and weights.
+    5. Keep the restart of the smallest objective.
+
+    With p coordinates, an EM step costs :math:`O(n p K + p^3)`, and :math:`O(n p^2)` more for t
+    errors; memory is :math:`O(n (p + K))` per parallel restart.
+
+    Units matter for the plain metric and the ridge: standardise columns of different units.
+    Residuals with more than (n - L)/2 directions are projected on their first min(30, (n - L)/2)
+    principal components (``covariance="tied"``). Known structure may be labels, several labelings,
+    `nrprob.known.Memberships` or continuous covariates; new rows need theirs. If it is not labels,
+    groups for the alignment are derived from it.
+
+    EM never increases the objective. The objectives of normal and t errors are comparable, because
+    both are densities of the same residuals with the same weights.
 
     References
     ----------
-    Friedman and Rubin (1967), the determinant criterion, which this is with hard memberships;
-    Ledoit and Wolf (2004); McLachlan and Peel (1998), t errors; Chizat et al. (2018), scaling for
-    soft balance; Cardoso (1989), FOBI.
+    H. P. Friedman and J. Rubin (1967), "On some invariant criteria for grouping data", Journal of
+    the American Statistical Association 62, doi:10.1080/01621459.1967.10500923. The determinant
+    criterion is the limit of hard memberships.
+
+    O. Ledoit and M. Wolf (2004), "A well-conditioned estimator for large-dimensional covariance
+    matrices", Journal of Multivariate Analysis 88, doi:10.1016/S0047-259X(03)00096-4.
+
+    G. J. McLachlan and D. Peel (1998), "Robust cluster analysis via mixtures of multivariate
+    t-distributions", Advances in Pattern Recognition, for t errors.
+
+    L. Chizat, G. Peyré, B. Schmitzer and F.-X. Vialard (2018), "Scaling algorithms for unbalanced
+    optimal transport problems", Mathematics of Computation 87, doi:10.1090/mcom/3303, for the
+    balance.
+
+    J.-F. Cardoso (1989), "Source separation using higher order moments", IEEE International
+    Conference on Acoustics, Speech, and Signal Processing, for FOBI.
 
     Examples
     --------
     >>> import numpy as np
     >>> from nrprob import ResidualMixture
     >>> rng = np.random.default_rng(0)
-    >>> known, sought = rng.integers(2, size=(2, 100))
+    >>> known, hidden = rng.integers(2, size=(2, 100))
     >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
-    >>> X[:, 2] += 6 * sought
+    >>> X[:, 2] += 6 * hidden
     >>> model = ResidualMixture(2, random_state=0).fit(X, known=known)
-    >>> model.means_.shape
-    (2, 3)
+    >>> agreement = (model.labels_ == hidden).mean()
+    >>> bool(max(agreement, 1 - agreement) > 0.95)
+    True
     """
 
     n_clusters: parameters.ClustersOrAuto = 2
@@ -238,7 +278,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
     # Input
 
     def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
+        """Raise ValueError for parameters that are invalid for all data."""
         super().check_parameters()
         exponents = self.whitening_exponents
         if isinstance(exponents, str) or np.ndim(exponents) != 1 or len(exponents) == 0:
@@ -261,7 +301,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
             )
 
     def prepare(self, X, y, known=None) -> ResidualTask:
-        """Check the input, remove what is known, and lay out the residuals."""
+        """Check the input, remove known structure, and lay out the residuals."""
         X, fixed = self._take_in(X, y)
         n = X.shape[0]
         self._encoder = DesignEncoder(self.multi)
@@ -280,11 +320,14 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         )
         init = None if self.init is None else start_from(self.init, n, self.n_clusters)
         task = self._lay_out(r, dof, design, fixed, X.dtype, init)
-        task.calls = self._calls(task)
+        task.calls = self._solver_calls(task)
         return task
 
     def _check_left(self, design: Design, dof: int, square: float, before: float) -> None:
-        """Refuse residuals of mean ``square``, of rows of mean square ``before``, that are none."""
+        """Raise ValueError if residuals are 0, or if too few degrees of freedom remain.
+
+        ``square`` is the mean square of the residuals, ``before`` the mean square of the rows.
+        """
         n, k = design.n_samples, self.n_clusters
         if k > max(dof, 1):
             raise ValueError(
@@ -355,41 +398,41 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         return Design.from_groups(design.labelings[:, best], int(sizes[best]))
 
     def _lay_out(self, r, dof, design, fixed, dtype, init) -> ResidualTask:
-        at, y = Coordinates.of(r, dof, self.covariance, self.ridge)
-        self._coordinates = at
-        self.shrinkage_ = at.shrinkage
+        coordinates, y = Coordinates.from_residuals(r, dof, self.covariance, self.ridge)
+        self._coordinates = coordinates
+        self.shrinkage_ = coordinates.shrinkage
         free = WEIGHTS["uniform" if self.balance > 0 else self.weights]
         groups = self._search_groups(design)
-        return lay_out(self, at, y, groups, fixed, np.asarray(free), dtype, init=init)
+        return lay_out(self, coordinates, y, groups, fixed, np.asarray(free), dtype, init=init)
 
-    def _calls(self, task: ResidualTask) -> list[solve.SolverCall]:
+    def _solver_calls(self, task: ResidualTask) -> list[solve.SolverCall]:
         data = task.data
         k = self.n_clusters if data.active is None else len(data.active)
         # On a CPU one restart at a time keeps to its caches, and waits for no slower one: with ten
         # side by side all took 1.8 times as long.
         slots = data.mass.size
-        each = 10 * k * slots * data.y.dtype.itemsize
-        side = 1 if on_cpu(data) else at_once(self.n_init, each, device_of(data))
+        nbytes = 10 * k * slots * data.y.dtype.itemsize
+        side = 1 if on_cpu(data) else at_once(self.n_init, nbytes, device_of(data))
         calls = []
         for errors in ("gaussian", "t"):
             if self.errors not in (errors, "auto"):
                 continue
-            numbers = task.numbers._replace(
-                constant=np.asarray(self._constant(task.numbers, errors))
+            hyperparameters = task.hyperparameters._replace(
+                constant=np.asarray(self._log_constant(task.hyperparameters, errors))
             )
             static = {
                 "n_clusters": k, "warm_up": bool(self.warm_up), "covariance": self.covariance,
                 "robust": errors == "t", "side_by_side": side,
                 "n_leaders": task.n_leaders,
             }  # fmt: skip
-            size = 3 * data.y.nbytes + each * side + 16 * slots * self.n_init
-            arrays = data, numbers, task.starts, task.warm, task.fixed, task.sample
+            size = 3 * data.y.nbytes + nbytes * side + 16 * slots * self.n_init
+            arrays = data, hyperparameters, task.starts, task.warm, task.fixed, task.sample
             calls.append(solve.SolverCall(solve_residuals, arrays, tuple(static.items()), size))
         return calls
 
-    def _constant(self, numbers: Numbers, errors: str) -> float:
-        """What the objective has of densities and does not depend on parameters."""
-        d, dof = float(numbers.d), float(numbers.dof)
+    def _log_constant(self, hyperparameters: Hyperparameters, errors: str) -> float:
+        """Constant part of the log densities in the objective."""
+        d, dof = float(hyperparameters.d), float(hyperparameters.dof)
         normaliser = -d / 2 * math.log(2 * math.pi)
         if errors == "t":
             nu = float(self.nu)
@@ -409,45 +452,49 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         )
         kinds = [dict(call.static)["robust"] for call in task.calls]
         robust = kinds[next(i for i, solution in enumerate(result) if solution is best)]
-        self._steps = np.concatenate([f.fit.steps for f in result])
-        self._freed = [bool(f.fit.free) for f in result]
-        self._keep(best.fit, task.numbers, robust, task.design.n_groups)
-        self._tell(task)
+        self._steps = np.concatenate([solution.fit.steps for solution in result])
+        self._freed = [bool(solution.fit.free) for solution in result]
+        self._set_parameters(best.fit, task.hyperparameters, robust, task.design.n_groups)
+        self._warn_doubtful(task)
         return self
 
-    def _keep(self, at: Fit, numbers: Numbers, robust: bool, n_groups: int) -> None:
-        """Set what follows from the parameters of the best restart."""
-        self.log_likelihood_, self.penalty_ = float(at.log_likelihood), float(at.penalty)
+    def _set_parameters(
+        self, fit: Fit, hyperparameters: Hyperparameters, robust: bool, n_groups: int
+    ) -> None:
+        """Set the fitted attributes that follow from the parameters of the best restart."""
+        self.log_likelihood_, self.penalty_ = float(fit.log_likelihood), float(fit.penalty)
         self.errors_ = "t" if robust else "gaussian"
-        log_weights = np.asarray(at.log_weights[: self.n_clusters], np.float64)
+        log_weights = np.asarray(fit.log_weights[: self.n_clusters], np.float64)
         self.weights_ = np.exp(log_weights - logsumexp(log_weights))
         self._log_weights = log_weights
         coordinates = self._coordinates
         p = coordinates.basis.shape[1]
-        self._centres = np.asarray(at.centres[: self.n_clusters, :p], np.float64)
-        sigma = np.asarray(at.covariance, np.float64)
+        self._centres = np.asarray(fit.centres[: self.n_clusters, :p], np.float64)
+        sigma = np.asarray(fit.covariance, np.float64)
         self._sigma = sigma[:p, :p] if sigma.ndim == 2 else np.diag(sigma[:p])
-        self._offset = np.asarray(at.offset[: self.n_clusters, :n_groups], np.float64)
+        self._offset = np.asarray(fit.offset[: self.n_clusters, :n_groups], np.float64)
         # What the log densities of all rows have in common, 1/K included: in the coordinates of the
         # fit, and the logarithm of their unit.
-        self._common = self._constant(numbers, self.errors_) / float(numbers.dof)
+        self._common = self._log_constant(hyperparameters, self.errors_) / float(
+            hyperparameters.dof
+        )
         self._common -= 0.5 * np.linalg.slogdet(self._sigma)[1]
-        self._log_unit = 0.5 * float(numbers.log_det)
+        self._log_unit = 0.5 * float(hyperparameters.log_det)
         self.means_ = self._centres @ coordinates.back / coordinates.inflation
         heavier = self.nu / (self.nu - 2) if robust else 1.0
         self.covariances_ = heavier * coordinates.back.T @ self._sigma @ coordinates.back
         self.effects_ = self._removal.effects
         self.n_components_ = p
 
-    def _tell(self, task) -> None:
-        """Say what makes the result doubtful."""
+    def _warn_doubtful(self, task) -> None:
+        """Warn about clusters within one group, and about equally good solutions."""
         if not self._encoder.has_columns_:
             shape = task.design.n_groups, self.n_clusters
-            self._tell_alone(cross_table(task.design.codes, self.labels_, shape))
+            self._warn_single_group(cross_table(task.design.codes, self.labels_, shape))
         self._set_objective_margin(self._restarts.labels)
 
-    def _tell_alone(self, table: np.ndarray) -> None:
-        """Say if a cluster lies in one known group, by numbers of rows (groups, K)."""
+    def _warn_single_group(self, table: np.ndarray) -> None:
+        """Warn if a cluster lies in one known group, by a contingency table (groups, K)."""
         alone = np.flatnonzero((table > 0).sum(0) == 1)
         if min(table.shape) > 1 and alone.size:
             self._degenerate(
@@ -456,7 +503,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
             )
 
     def _set_objective_margin(self, labels: np.ndarray) -> None:
-        """Set ``objective_margin_`` by labels (restarts, n), and say if it is small."""
+        """Set ``objective_margin_`` by labels (restarts, n), and warn if it is small."""
         self.objective_margin_ = np.inf
         order = np.argsort(self._restarts.objective, kind="stable")
         chosen = labels[order[0]]
@@ -466,7 +513,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
             if adjusted_rand(table.astype(float), np) < _ALIKE:
                 self.objective_margin_ = float(self._restarts.objective[i] - self.objective_)
                 break
-        if self.objective_margin_ < _NEAR:
+        if self.objective_margin_ < _MIN_MARGIN:
             warn(
                 "two solutions with different clusters are "
                 f"{self.objective_margin_:.2g} nats apart, which the data cannot tell from each "
@@ -476,7 +523,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
 
     @property
     def start_table_(self):
-        """All restarts: a `pandas.DataFrame` with a row for each, in the order of ``restarts_``."""
+        """Initial values and results of all restarts: a `pandas.DataFrame`, as ``restarts_``."""
         check_is_fitted(self)
         import pandas as pd
 
@@ -484,8 +531,8 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         warm = (False, True) if self.warm_up else (False,)
         errors = ("gaussian", "t") if self.errors == "auto" else (self.errors,)
         every = list(itertools.product(warm, kinds, self.whitening_exponents))
-        each, kept = schedule(self.n_init, len(every))
-        starts = [*np.repeat(np.array(every, object), each, 0)[kept]]
+        n_each, restarts = schedule_starts(self.n_init, len(every))
+        starts = [*np.repeat(np.array(every, object), n_each, 0)[restarts]]
         rows = [(e, kind, metric, w) for e in errors for w, kind, metric in starts]
         if self.init is not None:
             rows[:: len(starts)] = [(e, "init", np.nan, False) for e in errors]
@@ -533,7 +580,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         return self._removal(np.asarray(X, np.float64), design) @ self._coordinates.basis, design
 
     def _log_densities(self, y) -> np.ndarray:
-        """Log densities (n, K) at coordinates, times weights, but for what all have in common."""
+        """Weighted log densities (n, K) at coordinates, up to a common constant."""
         root = np.linalg.cholesky(self._sigma)
         white = solve_triangular(root, y.T, lower=True).T
         centres = solve_triangular(root, self._centres.T, lower=True).T
@@ -645,12 +692,12 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         return self.log_density_of(X, known=known) - self._log_unit
 
     def score(self, X, y=None, *, known=None):
-        r"""Mean log-likelihood of new rows; higher is better.
+        r"""Mean log likelihood of new rows; higher is better.
 
         .. math:: \frac{1}{n} \sum_i \log \sum_c \pi_c\, p(r_i | b_c, \Sigma)
 
-        with the residuals r of the class, by the means of the fit. Of the rows of the fit it is
-        ``log_likelihood_`` over the degrees of freedom that are left, but for ``balance``.
+        with the residuals r of new rows, by the effects of the fit. For the rows of the fit and
+        ``balance=0``, it equals ``log_likelihood_`` divided by the residual degrees of freedom.
 
         Parameters
         ----------
@@ -679,7 +726,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         """
         if isinstance(X, Stored):
             known = self._known_of(known)
-            return apply_to_pieces(lambda x, own: self.predict_proba(x, known=own), X, known)
+            return apply_to_pieces(lambda x, part: self.predict_proba(x, known=part), X, known)
         X, known = self._take_out(X, known)
         return softmax(self._log_membership(X, known), axis=1)
 

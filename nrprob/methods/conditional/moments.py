@@ -1,4 +1,4 @@
-"""Leading directions of sparse counts once the known structure is removed.
+"""Leading directions of sparse counts after removing the known structure.
 
 The residual R = Y - D G of damped counts Y is sparse plus low rank and never formed: only products
 of Y with some columns, and least squares on D, are needed.
@@ -15,21 +15,21 @@ from scipy import sparse
 
 from nrprob.statistics.features import binary_exponent, scale_by_power_of_two
 
-# Components with less than this share of the largest singular value of a design are not there.
-_RANK = 1e-9
-_MORE = 10  # columns of a block beyond the directions that are wanted
-_BLOCKS = 12  # that a Krylov space has at most
+# Singular values of a design below this share of the largest count as 0.
+_MIN_SINGULAR = 1e-9
+_EXTRA = 10  # columns of a block beyond the number of directions
+_BLOCKS = 12  # maximum number of blocks of a Krylov space
 
 
 @dataclass(frozen=True)
 class Weighting:
-    """How counts become rows of unit length; learnt from the rows of a fit, reused for new ones.
+    """Transformation of counts to rows of unit length, learnt by a fit and reused for new rows.
 
     Attributes
     ----------
-    columns : (m',) columns that are kept
+    columns : (m',) retained columns
     idf : (m',) log((1 + n) / (1 + df)) + 1
-    damp : "log" for 1 + log n in the place of counts n > 0, "none"
+    damp : "log" for 1 + log n instead of counts n > 0, "none"
     """
 
     columns: np.ndarray
@@ -37,15 +37,15 @@ class Weighting:
     damp: str
 
     @classmethod
-    def learn(cls, x: sparse.csr_array, damp: str, min_df: int) -> Weighting:
-        """Count in how many rows every term is found, and keep those found in ``min_df``."""
+    def from_counts(cls, x: sparse.csr_array, damp: str, min_df: int) -> Weighting:
+        """Compute document frequencies, and retain terms that occur in ``min_df`` rows."""
         df = np.bincount(x.indices[x.data > 0], minlength=x.shape[1])
         columns = np.flatnonzero(df >= min_df)
         idf = np.log((1 + x.shape[0]) / (1 + df[columns])) + 1
         return cls(columns, idf.astype(x.dtype), damp)
 
-    def damped(self, x: sparse.csr_array) -> sparse.csr_array:
-        """Kept columns of ``x``, damped, without explicit zeros."""
+    def damp_counts(self, x: sparse.csr_array) -> sparse.csr_array:
+        """Retained columns of ``x``, damped, without explicit zeros."""
         x = x[:, self.columns] if self.columns.size < x.shape[1] else x.copy()
         x.eliminate_zeros()
         if self.damp == "log":
@@ -53,8 +53,8 @@ class Weighting:
             x.data = np.where(x.data < 1, x.data, 1 + np.log(np.maximum(x.data, 1)))
         return x
 
-    def weighted(self, damped: sparse.csr_array, power: float) -> sparse.csr_array:
-        """Rows times ``idf ** power``, of unit length; rows of zeros stay."""
+    def weigh_terms(self, damped: sparse.csr_array, power: float) -> sparse.csr_array:
+        """Rows times ``idf ** power``, scaled to unit length; rows of zeros stay."""
         most = float(damped.data.max(initial=0))
         data = (
             scale_by_power_of_two(damped.data, -binary_exponent(most))
@@ -79,12 +79,12 @@ def unit_rows(y: Any) -> Any:
 
 
 class Projection:
-    """Least squares on known structure, by an orthonormal basis (n, q) of what it spans.
+    """Least squares on known structure, by an orthonormal basis (n, q) of its column space.
 
     Parameters
     ----------
     basis : ndarray or csr_array of shape (n, q)
-    back : (q', q) coefficients of the known structure from those of the basis
+    back : (q', q) map from coefficients of the basis to coefficients of the known structure
     """
 
     def __init__(self, basis: Any, back: Any):
@@ -112,29 +112,29 @@ class Projection:
         left, size, right = np.linalg.svd(
             np.where(present[:, None], design, 0), full_matrices=False
         )
-        real = size > _RANK * size[0]
+        real = size > _MIN_SINGULAR * size[0]
         basis = np.ascontiguousarray(left[:, real]).astype(dtype)
         return cls(basis, (right[real].T / size[real]).astype(dtype))
 
-    def coefficients(self, u: np.ndarray) -> np.ndarray:
-        """Coefficients (q', columns of ``u``), the shortest; of groups, the means of their rows."""
+    def fit_coefficients(self, u: np.ndarray) -> np.ndarray:
+        """Least-norm coefficients (q', columns of ``u``); for groups, the means of their rows."""
         return self._back @ (self._transpose @ u)
 
-    def remove(self, u: np.ndarray) -> np.ndarray:
-        """What the known structure does not explain of ``u`` (n, columns)."""
+    def remove_known(self, u: np.ndarray) -> np.ndarray:
+        """Residuals of ``u`` (n, columns) after regression on the known structure."""
         return u - self._basis @ (self._transpose @ u)
 
-    def explained(self, y: sparse.csr_array) -> np.ndarray:
-        """Sums of squares (m,) of the fit to the columns of ``y``; memory follows its entries."""
+    def explained_squares(self, y: sparse.csr_array) -> np.ndarray:
+        """Sums of squares (m,) of the fitted values of ``y``; memory follows its entries."""
         sums = self._transpose @ y
         return (sums.power(2) if sparse.issparse(sums) else sums**2).sum(0)
 
 
 class Shared:
-    """Pairs (known group, term) that occur, by which moments of single groups are computed.
+    """Pairs (known group, term) that occur, for moments within single groups.
 
-    Group l only has the terms that its rows hold, so that all groups together need as many columns
-    as there are such pairs, at most one per entry of the counts.
+    Group l only has the terms of its rows, so that all groups together need as many columns as
+    there are such pairs, at most one per entry of the counts.
     """
 
     def __init__(self, damped: sparse.csr_array, codes: np.ndarray):
@@ -144,12 +144,12 @@ class Shared:
         result, inverse = np.unique(pairs, return_inverse=True)
         self.indices = inverse.reshape(-1).astype(damped.indices.dtype)
         self.group, self.term = np.divmod(result, m)
-        ones = np.ones(result.size, damped.dtype)
+        indicators = np.ones(result.size, damped.dtype)
         self.sum = sparse.csr_array(
-            (ones, (self.term, np.arange(result.size))), shape=(m, result.size)
+            (indicators, (self.term, np.arange(result.size))), shape=(m, result.size)
         )
 
-    def expand(self, y: sparse.csr_array) -> sparse.csr_array:
+    def expand_pairs(self, y: sparse.csr_array) -> sparse.csr_array:
         """Entries of ``y`` in the columns of their pairs."""
         return sparse.csr_array(
             (y.data, self.indices, y.indptr), shape=(y.shape[0], self.term.size)
@@ -161,46 +161,46 @@ def moment_within(y: sparse.csr_array, known: Projection) -> Callable[[np.ndarra
 
     R'R = Y'(I - P) Y, with P the projection on the known structure, since I - P is idempotent.
     """
-    noise = _squares(y) - known.explained(y)
+    noise = _column_squares(y) - known.explained_squares(y)
 
-    def apply(v: np.ndarray) -> np.ndarray:
-        return y.T @ known.remove(y @ v) - noise[:, None] * v
+    def apply_within(v: np.ndarray) -> np.ndarray:
+        return y.T @ known.remove_known(y @ v) - noise[:, None] * v
 
-    return apply
+    return apply_within
 
 
 def moment_across(
     y: sparse.csr_array, known: Projection, shared: Shared
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """What second moments of two different groups share: ``V -> sum_(l != k) C_l C_k V``.
+    """Second moments that two different groups share: ``V -> sum_(l != k) C_l C_k V``.
 
     C_l = R_l'R_l - diag for the rows of group l, so that the sum is C^2 - sum_l C_l^2.
     """
-    wide = shared.expand(y)
-    noise = _squares(wide) - known.explained(wide)
+    expanded = shared.expand_pairs(y)
+    noise = _column_squares(expanded) - known.explained_squares(expanded)
     total = shared.sum
 
-    def single(v: np.ndarray) -> np.ndarray:
+    def apply_single(v: np.ndarray) -> np.ndarray:
         """C_l applied to the part of group l, for all groups: columns of pairs to the same."""
-        return wide.T @ known.remove(wide @ v) - noise[:, None] * v
+        return expanded.T @ known.remove_known(expanded @ v) - noise[:, None] * v
 
-    def apply(v: np.ndarray) -> np.ndarray:
-        parts = single(v[shared.term])
-        return total @ single((total @ parts)[shared.term] - parts)
+    def apply_across(v: np.ndarray) -> np.ndarray:
+        parts = apply_single(v[shared.term])
+        return total @ apply_single((total @ parts)[shared.term] - parts)
 
-    return apply
+    return apply_across
 
 
 def share_left(y: sparse.csr_array, known: Projection) -> float:
     """Share of the sum of squares that the known structure does not explain."""
-    return float(1 - known.explained(y).sum() / max(_squares(y).sum(), 1e-30))
+    return float(1 - known.explained_squares(y).sum() / max(_column_squares(y).sum(), 1e-30))
 
 
-def _squares(y: sparse.csr_array) -> np.ndarray:
+def _column_squares(y: sparse.csr_array) -> np.ndarray:
     return np.bincount(y.indices, y.data**2, minlength=y.shape[1]).astype(y.dtype)
 
 
-def leading(
+def leading_eigenvectors(
     apply: Callable[[np.ndarray], np.ndarray],
     size: int,
     rank: int,
@@ -210,15 +210,14 @@ def leading(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Largest positive eigenvalues, descending, and their eigenvectors (size, at most ``rank``).
 
-    By a block Krylov space, from a start that is always the same, and from vectors ``near`` (size,
-    any number) where there are some: a product with many columns costs a fraction of as many with
-    one. It grows until no eigenvalue rises by more than ``tol``, relative, or it has twelve blocks,
-    as where all that is left is noise; small operators are written out.
+    A block Krylov space starts from fixed random vectors, and from vectors ``near`` (size, any
+    number) if given. It grows until no eigenvalue increases by more than ``tol`` (relative), or
+    until it has twelve blocks, as on pure noise. Small operators are written out.
     """
     rank = min(rank, size)
     if rank == 0:
         return np.empty(0, dtype), np.empty((size, 0), dtype)
-    width = rank + _MORE
+    width = rank + _EXTRA
     if size <= 3 * width:
         matrix = apply(np.eye(size, dtype=dtype))
         values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
@@ -230,17 +229,17 @@ def leading(
         # Multiplied once, so that it lies where the operator acts.
         first = apply(start)
         scale = np.sqrt(((first**2).sum(0) / (start**2).sum(0)).max())
-        values, vectors = _krylov(apply, first, rank, tol)
+        values, vectors = _block_krylov(apply, first, rank, tol)
     order = np.argsort(-values)[:rank]
     order = order[values[order] > 1e3 * np.finfo(dtype).eps * scale]
     vectors = vectors[:, order]
     # A sign of its own, which a library may choose otherwise: the largest entry is positive.
-    at = abs(vectors).argmax(0)
-    sign = np.sign(vectors[at, np.arange(order.size)])
+    largest = abs(vectors).argmax(0)
+    sign = np.sign(vectors[largest, np.arange(order.size)])
     return values[order].astype(dtype), np.ascontiguousarray(vectors * sign).astype(dtype)
 
 
-def _krylov(
+def _block_krylov(
     apply: Callable[[np.ndarray], np.ndarray], block: np.ndarray, rank: int, tol: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Largest Ritz values (rank,) of the block Krylov space of ``block``, and their vectors."""
@@ -253,14 +252,14 @@ def _krylov(
         basis = np.hstack([basis, block])
         image = np.hstack([image, apply(block)])
         small = basis.T @ image
-        all_, turn = np.linalg.eigh((small + small.T) / 2)
-        before, values, turn = values, all_[::-1][:rank], turn[:, ::-1][:, :rank]
+        all_values, rotation = np.linalg.eigh((small + small.T) / 2)
+        before, values, rotation = values, all_values[::-1][:rank], rotation[:, ::-1][:, :rank]
         # Those that rounding alone leaves never settle, and are nobody's directions.
-        least = 1e3 * np.finfo(block.dtype).eps * abs(all_).max()
-        risen = ((values > least) & (values - before > tol * values)).any()
+        least = 1e3 * np.finfo(block.dtype).eps * abs(all_values).max()
+        increased = ((values > least) & (values - before > tol * values)).any()
         if basis.shape[1] + block.shape[1] > min(size, _BLOCKS * block.shape[1]):
             break
-        if basis.shape[1] > block.shape[1] and not risen:
+        if basis.shape[1] > block.shape[1] and not increased:
             break
         block = image[:, -block.shape[1] :]
-    return values, basis @ turn
+    return values, basis @ rotation

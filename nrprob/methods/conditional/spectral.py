@@ -17,12 +17,12 @@ from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
 from nrprob.estimator.capabilities import KINDS, Capabilities
 from nrprob.exceptions import short_repr, warn
-from nrprob.methods.conditional.consensus import agree, match, votes
+from nrprob.methods.conditional.consensus import find_consensus, match_labels, vote_shares
 from nrprob.methods.conditional.moments import (
     Projection,
     Shared,
     Weighting,
-    leading,
+    leading_eigenvectors,
     moment_across,
     moment_within,
     share_left,
@@ -35,22 +35,22 @@ from nrprob.statistics.ensembles import centroid_scores, stack_indicators
 from nrprob.statistics.features import raise_where
 
 _MODES = ("within", "across")
-# Settings in the order in which they are used up: the one to take alone comes first.
+# Settings of the members in their order; a single member takes the first.
 _SETTINGS = tuple(
     (mode, power, rank)
     for rank, other in ((10, 20), (20, 10))
     for power in (1.0, 1.5, 0.5, 2.0)
     for mode, rank in (("within", rank), ("across", other))
 )
-_MIN_ROWS = 3  # rows that a term is found in, and rows of a known group below which it is warned of
-_TOL = 1e-2  # of eigenvalues, relative; directions of pure noise need not be sharp
+_MIN_ROWS = 3  # minimum number of rows of a retained term, and of a known group without warning
+_TOL = 1e-2  # relative tolerance of eigenvalues; directions of pure noise need not be accurate
 _RIDGE = 1e-3  # added to the variances of mixtures
 
 
 class Member(NamedTuple):
-    """One clustering of the ensemble: which moments, which weights of terms, how many directions.
+    """Settings of one clustering of the ensemble: type of moments, term weights, directions.
 
-    ``start`` numbers the starts of one setting.
+    ``start`` is the index among members of the same setting.
     """
 
     mode: str
@@ -60,7 +60,7 @@ class Member(NamedTuple):
 
 
 class View(NamedTuple):
-    """Directions of one (mode, power), and the coefficients of the known structure in them."""
+    """Directions of one (mode, power), and the effects of the known structure on them."""
 
     vectors: np.ndarray
     known: np.ndarray
@@ -89,87 +89,88 @@ class SpectralInput:
 
 @parameters.constructor
 class ResidualSpectral(Clusterer):
-    r"""Consensus of spectral clusterings of what known structure leaves of sparse counts.
+    r"""Consensus of spectral clusterings of sparse counts, after regression on known structure.
 
-    Counts n are damped to 1 + log n, weighted by powers w of the inverse document frequency, and
-    brought to unit length: rows Y. What the known structure D explains by least squares is taken
-    away, R = Y - D (D'D)^+ D'Y, and never formed. A member of the ensemble takes the leading r
-    eigenvectors V of one of two matrices of second moments without the noise on their diagonal,
+    Counts n are damped to 1 + log n, multiplied by a power of the inverse document frequency, and
+    scaled to rows Y of unit length. Least squares on the known structure D leaves the residuals
+    :math:`R = Y - D (D'D)^+ D'Y`, which are never formed. A member of the ensemble takes the r
+    leading eigenvectors V of one of two matrices of second moments, whose diagonal is corrected
+    for noise,
 
     .. math:: C = R'R - \mathrm{diag}, \qquad
         \sum_{l \ne k} C_l C_k, \quad C_l = R_l'R_l - \mathrm{diag}
 
-    "within", and "across", which is what two known groups share (R_l are the rows of group l). It
-    clusters the rows of RV, at unit length, by a mixture of normals with one covariance. The result
-    is the clustering that agrees best with all members, by quadratic mutual information: it
-    minimises
+    "within" is the first; "across" is the second, the moments that known groups share, where
+    :math:`R_l` are the rows of group l. The member clusters the rows of RV, at unit length, by a
+    Gaussian mixture with a tied covariance. The result is the clustering C that agrees best with
+    the clusterings :math:`C_j` of all members. It minimises
 
     .. math:: \frac{n}{2} \sum_j \left[H^2(C_j) - I^2(C;C_j)\right]
 
-    as in `CondEns`. Nothing is tuned to the data.
+    with the quadratic entropy :math:`H^2` and the quadratic mutual information :math:`I^2`, as in
+    `CondEns`, and n rows. No setting is tuned to the data.
 
     Parameters
     ----------
     n_clusters : int, default=2
-        Number of clusters. There is no way to choose it from text that can be trusted.
+        Number of clusters. No reliable method selects it for text.
     damp : {"log", "none"}, default="log"
-        "log" takes 1 + log n for a count of n > 0. "none" takes counts as they are: better where
-        frequent terms carry the signal and do not come in bursts, as counts of draws from one
-        distribution per row do; worse for text.
+        "log" replaces a count n > 0 by 1 + log n. "none" uses counts as they are: better if
+        frequent terms carry the signal without bursts, worse for text.
     members : int or sequence of (mode, power, rank), default=32
-        Clusterings that are brought to agree. A number takes so many of the 16 settings
-        {"within", "across"} x power {.5, 1, 1.5, 2} x rank {10, 20}, again with new starts when
-        they are used up, at most 10,000; without known groups all are "within". ``members=1`` is
-        ``[("within", 1.0, 10)]``, and far faster.
+        Members of the ensemble. A number takes the first settings of {"within", "across"} x power
+        {0.5, 1, 1.5, 2} x rank {10, 20}, and repeats the 16 settings with new initial values; at
+        most 10,000. Without known groups all are "within". ``members=1`` is
+        ``[("within", 1.0, 10)]``, and much faster.
     multi : {"product", "additive"}, default="product"
-        How several known labelings combine: to all combinations that occur, or as effects that add
-        up, for many labelings or combinations of few rows.
+        Combination of several known labelings: every combination of labels is a group, or the
+        labelings have additive effects. Prefer "additive" if combinations have few rows.
     n_init : int, default=10
-        Starts of the consensus, of which the best is kept. They are the members that come nearest
-        to it by themselves.
+        Number of starts of the consensus; the best one is kept. Starts are the members with the
+        smallest objective as a consensus.
     max_iter : int, default=100
-        Most iterations of a mixture, and of the consensus; at most 10**6.
+        Maximum number of iterations of a mixture, and of the consensus; at most 10**6.
     tol : float, default=1e-3
-        A mixture has converged when its mean log likelihood, in nats per row, gains less; from 0 to
-        1.
+        A mixture has converged when its mean log likelihood, in nats per row, increases by less
+        than ``tol``. From 0 to 1.
     random_state : int, RandomState instance or None, default=None
-        Determines the starts of the mixtures; there is no other randomness.
+        Determines the initial values of the mixtures.
     <verbose>
 
     Attributes
     ----------
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
-        Shares of the members that vote for a cluster, once each member's clusters have been matched
-        one to one with those of the consensus. A row's largest share may be another cluster's than
-        its own where members are divided.
+        Shares of the members that vote for a cluster, after matching the clusters of each member
+        to the consensus one to one. The largest share may differ from ``labels_`` if members
+        disagree.
     agreement_ : ndarray of shape (n_samples,)
-        Share of the members that vote for the row's own cluster: how sure the row is. Low values
-        everywhere mean that there is little to be found.
+        Share of the members that vote for the row's own cluster. Low values for all rows indicate
+        that there is little structure.
     <n_clusters_>
     objective_ : float
-        The minimised sum of squares of the consensus. It is not in nats: a row where all members
-        agree costs 0, and no row more than the number of members. 0 for a single member.
+        The minimised sum of squares of the consensus, not in nats. A row contributes from 0 (all
+        members agree) to the number of members. 0 for a single member.
     members_ : pandas.DataFrame
-        A row for every member: ``mode``, ``power``, ``rank`` (directions that were there; at most
-        those asked for), ``start``, ``objective`` (minus the log likelihood of its mixture, in
-        nats; comparable between starts only), ``converged``, and ``agreement`` (NMI with the
-        consensus).
+        One row per member: ``mode``, ``power``, ``rank`` (number of directions that exist, at most
+        the requested number), ``start``, ``objective`` (minus the log likelihood of its mixture,
+        in nats; comparable between starts only), ``converged``, and ``agreement`` (normalised
+        mutual information with the consensus).
     member_labels_ : ndarray of shape (n_samples, n_members)
         Labels of every member.
     eigenvalues_ : dict of (mode, power) to ndarray
-        Of the moments, descending.
+        Eigenvalues of the moments, descending.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
-        Means of the counts of every cluster; that of all rows for a cluster without rows.
+        Means of the counts of every cluster; the mean of all rows for an empty cluster.
     member_centers_ : ndarray of shape (n_clusters, n_indicators)
-        Member by member, p(member's cluster given cluster); that of all rows for a cluster that
-        holds nothing.
+        For every member, p(member's cluster given cluster); for an empty cluster, the mean over
+        all rows.
     objective_trace_ : ndarray
-        Objective of the best start of the consensus at every iteration.
+        Objective of the best start of the consensus after every iteration.
     n_iter_ : int
-        Iterations of the best start of the consensus.
+        Number of iterations of the best start of the consensus.
     converged_ : bool
-        Whether it converged. Members that did not are warned of.
+        Whether the consensus converged. A warning reports members that did not.
     restarts_ : xarray.Dataset
         Labels, objective and convergence of all starts of the consensus.
     <n_features_in_>
@@ -182,30 +183,44 @@ class ResidualSpectral(Clusterer):
         If one discrete feature y, such as a boolean column, determines the clusters c, or one of
         three or more clusters: I(c; y) / H(c) above 0.7.
 
+    See Also
+    --------
+    ResidualMixture : Mixture of residuals, for continuous features.
+    CondEns : Ensemble clustering conditional on known structure.
+    CCIB : Information bottleneck conditional on known structure.
+
     Notes
     -----
-    Terms found in fewer than three rows are dropped. Rows that are left without a term take no part
-    in anything, and go where a row would go that tells nothing. ``known`` may be labels, several
-    labelings, `nrprob.known.Memberships` or a 2-D array of floats; without groups (the last two,
-    and additive labelings) or with one group only, there is no "across". Without ``known`` the mean
-    is removed: ordinary spectral clustering of documents. ``y`` fixes the memberships of rows in
-    the mixtures and in the consensus.
+    The algorithm has these steps:
 
-    Memory and time follow the entries of `X`: nothing of the size of `X` is made dense. Sparse
-    products run on the CPU, where they were faster than their compiled forms; mixtures and
-    consensus are compiled, and run where JAX does.
+    1. Damp and weight the counts; terms in fewer than three rows are dropped.
+    2. For every member, compute eigenvectors by a block Krylov method on sparse products.
+    3. Fit the mixture of every member by EM from k-means.
+    4. Find the consensus by moving rows to the nearest cluster, from ``n_init`` members.
 
-    The starts of a mixture depend on what rows hold, and not on their order. On data without a
-    clear structure the result still depends on the seed.
+    Eigenvectors take time and memory proportional to the entries of X, and no dense array of the
+    size of X is formed. An EM step of a mixture costs :math:`O(n r K)` for rank r and K clusters.
+    Sparse products run on the CPU, where they were faster than compiled ones; mixtures run on
+    JAX's device.
 
-    On text, more than half of what this gains over k-means of the singular vectors of tf-idf rows
-    is gained by damping alone (``benchmarks/residual_spectral.py``). Where the known structure
-    makes up most of a row, nothing may be found; see ``agreement_``.
+    Rows without a retained term take part in no step, and go where a row of zeros would go.
+    ``known`` may be labels, several labelings, `nrprob.known.Memberships` or continuous covariates.
+    The last two, additive labelings, and a single group have no "across" members. Without
+    ``known`` the mean is removed, which is ordinary spectral clustering of documents. ``y`` fixes
+    the memberships of labelled rows in the mixtures and in the consensus.
+
+    The initial values of a mixture depend on the contents of rows, not on their order. On data
+    without a clear structure the result depends on the seed. If the known structure explains most
+    of the rows, the fit may find nothing; see ``agreement_``.
 
     References
     ----------
-    Deleting the diagonal of a Gram matrix against noise: Koltchinskii and Giné (2000). Consensus:
-    Topchy, Jain and Punch (2003). The combination is this package's own.
+    V. Koltchinskii and E. Giné (2000), "Random matrix approximation of spectra of integral
+    operators", Bernoulli 6, doi:10.2307/3318636, for deleting the diagonal of a Gram matrix.
+
+    A. Topchy, A. K. Jain and W. Punch (2003), "Combining multiple weak clusterings", IEEE
+    International Conference on Data Mining, for the consensus. The combination is an addition of
+    this package.
 
     Examples
     --------
@@ -240,8 +255,8 @@ class ResidualSpectral(Clusterer):
 
     # Input
 
-    def _plan(self, grouped: bool) -> list[Member]:
-        """Members of the ensemble; ``grouped`` says whether there are two known groups."""
+    def _plan_members(self, grouped: bool) -> list[Member]:
+        """Members of the ensemble; ``grouped`` tells whether there are two known groups."""
         if isinstance(self.members, str) or not isinstance(self.members, Sequence):
             self._check_number("members", self.members, low=1, high=10_000, integer=True)
             settings = [s for s in _SETTINGS if grouped or s[0] == "within"]
@@ -250,13 +265,13 @@ class ResidualSpectral(Clusterer):
                 for j in range(int(self.members))
             ]
         plan: list[Member] = []
-        for one in self.members:
-            if isinstance(one, str) or not isinstance(one, Sequence) or len(one) != 3:
+        for setting in self.members:
+            if isinstance(setting, str) or not isinstance(setting, Sequence) or len(setting) != 3:
                 raise ValueError(
                     "members must be a number, or a list of (mode, power, rank); "
-                    f"got {short_repr(one)} in it; write ('within', 1.0, 10) for instance"
+                    f"got {short_repr(setting)} in it; write ('within', 1.0, 10) for instance"
                 )
-            mode, power, rank = one
+            mode, power, rank = setting
             self._check_choice("the mode of a member", mode, _MODES)
             self._check_number("the power of a member", power, low=0, high=10)
             self._check_number("the rank of a member", rank, low=1, high=10_000, integer=True)
@@ -265,8 +280,8 @@ class ResidualSpectral(Clusterer):
                     "mode 'across' needs two known groups, since it is what groups share; got "
                     "members with 'across' and no such groups; use 'within'"
                 )
-            setting = mode, float(power), int(rank)
-            plan.append(Member(*setting, sum(p[:3] == setting for p in plan)))
+            member = mode, float(power), int(rank)
+            plan.append(Member(*member, sum(p[:3] == member for p in plan)))
         if not plan:
             raise ValueError("members must hold a member; got an empty list; pass a number")
         return plan
@@ -287,7 +302,7 @@ class ResidualSpectral(Clusterer):
                     "direction only; got group sizes down to 2; merge small groups, or pass "
                     "multi='additive' if they are combinations"
                 )
-        members = self._plan(design.kind == "labels" and design.n_groups > 1)
+        members = self._plan_members(design.kind == "labels" and design.n_groups > 1)
         return SpectralInput(x, fixed, design, members)
 
     def _validate(self, X, *, reset: bool) -> sparse.csr_array:
@@ -308,16 +323,16 @@ class ResidualSpectral(Clusterer):
 
     # Fitting
 
-    def compute(self, given):
+    def compute(self, task):
         """Cluster by every member of the ensemble; see `Clusterer.compute`."""
-        x, dtype, design = given.x, given.x.dtype, given.design
+        x, dtype, design = task.x, task.x.dtype, task.design
         n = x.shape[0]
-        self._weighting = Weighting.learn(x, self.damp, _MIN_ROWS)
-        damped = self._weighting.damped(x)
+        self._weighting = Weighting.from_counts(x, self.damp, _MIN_ROWS)
+        damped = self._weighting.damp_counts(x)
         present = np.diff(damped.indptr) > 0
         self._check_present(present)
         random = check_random_state(self.random_state)
-        starts = [random.randint(2**31 - 1) for _ in range(1 + max(m.start for m in given.members))]
+        starts = [random.randint(2**31 - 1) for _ in range(1 + max(m.start for m in task.members))]
         keys = row_keys(x.indptr, x.indices, x.data)
         # Directions are looked for in float32: they are known to no more than their tolerance.
         removal, narrow = (
@@ -326,20 +341,20 @@ class ResidualSpectral(Clusterer):
             else Projection.of_design(design.matrix, present, kind)
             for kind in (dtype, np.float32)
         )
-        across = any(m.mode == "across" for m in given.members)
+        across = any(m.mode == "across" for m in task.members)
         shared = Shared(damped.astype(np.float32), design.codes) if across else None
 
         views: dict[tuple[str, float], list[int]] = {}
-        for j, member in enumerate(given.members):
+        for j, member in enumerate(task.members):
             views.setdefault((member.mode, member.power), []).append(j)
-        columns = np.zeros((n, len(given.members)), np.int64)
+        columns = np.zeros((n, len(task.members)), np.int64)
         rows, models = {}, {}
         self._views: dict[tuple[str, float], View] = {}
         self.eigenvalues_ = {}
         near = None  # directions of one power are not far from those of the next
         for done, ((mode, power), which) in enumerate(views.items(), 1):
-            members = [given.members[j] for j in which]
-            weighted = self._weighting.weighted(damped, power)
+            members = [task.members[j] for j in which]
+            weighted = self._weighting.weigh_terms(damped, power)
             rough = weighted.astype(np.float32)
             moment = (
                 moment_across(rough, narrow, shared)
@@ -350,30 +365,32 @@ class ResidualSpectral(Clusterer):
             if share_left(weighted, removal) < 1e3 * np.finfo(dtype).eps:
                 rank = 0  # what is left is rounding
             with few_threads(n):
-                values, near = leading(moment, weighted.shape[1], rank, np.float32, _TOL, near)
+                values, near = leading_eigenvectors(
+                    moment, weighted.shape[1], rank, np.float32, _TOL, near
+                )
             values, vectors = values.astype(dtype), near.astype(dtype)
             del moment, rough
             scores = weighted @ vectors
-            self._views[mode, power] = View(vectors, removal.coefficients(scores))
+            self._views[mode, power] = View(vectors, removal.fit_coefficients(scores))
             self.eigenvalues_[mode, power] = values
-            scores = removal.remove(scores)
+            scores = removal.remove_known(scores)
             if self.verbose:
                 print(f"directions {done}/{len(views)}: {mode}, power {power:g}, {len(values)}")
             ranks = [min(member.rank, values.size) for member in members]
             # Fewer directions are the others with coordinates of 0, so that all share a program.
             stacked = np.zeros((len(which), n, max(rank, 1)), dtype)
-            for at, r in enumerate(ranks):
-                stacked[at, :, :r] = unit_rows(scores[:, :r])
+            for i, r in enumerate(ranks):
+                stacked[i, :, :r] = unit_rows(scores[:, :r])
             seeds = np.asarray([starts[member.start] for member in members], np.uint32)
             result = fit_mixtures(
-                stacked, present, keys, seeds, self.n_clusters, given.fixed,
+                stacked, present, keys, seeds, self.n_clusters, task.fixed,
                 reg=_RIDGE, max_iter=self.max_iter, tol=self.tol,
             )  # fmt: skip
             columns[:, which] = result.labels.T
-            for at, (j, r) in enumerate(zip(which, ranks, strict=True)):
-                models[j] = Model(mode, power, r, result.coef[at][:, :r], result.intercept[at])
-                end = {"objective": float(result.objective[at]), "converged": result.converged[at]}
-                rows[j] = given.members[j]._asdict() | {"rank": r} | end
+            for i, (j, r) in enumerate(zip(which, ranks, strict=True)):
+                models[j] = Model(mode, power, r, result.coef[i][:, :r], result.intercept[i])
+                end = {"objective": float(result.objective[i]), "converged": result.converged[i]}
+                rows[j] = task.members[j]._asdict() | {"rank": r} | end
         return [(columns, rows, models)]
 
     def _check_present(self, present: np.ndarray) -> None:
@@ -397,9 +414,9 @@ class ResidualSpectral(Clusterer):
 
         (columns, rows, models), fixed = result[0], task.fixed
         # A member without a direction has nothing to say, unless none has.
-        told = [j for j in sorted(rows) if rows[j]["rank"] > 0] or [0]
+        informative = [j for j in sorted(rows) if rows[j]["rank"] > 0] or [0]
         nothing_left = ""
-        if rows[told[0]]["rank"] == 0 and self.n_clusters > 1:
+        if rows[informative[0]]["rank"] == 0 and self.n_clusters > 1:
             nothing_left = (
                 "no structure is left once the known one is accounted for; got second moments "
                 "without a positive eigenvalue; expect no meaning of the clusters"
@@ -407,20 +424,20 @@ class ResidualSpectral(Clusterer):
             columns = np.zeros((len(columns), 1), int) if fixed is None else fixed[:, None]
             columns = np.maximum(columns, 0)
         else:
-            columns = columns[:, told]
+            columns = columns[:, informative]
         self.member_labels_ = columns
-        self._models = [models[j] for j in told]
+        self._models = [models[j] for j in informative]
         k = self.n_clusters
-        agreed = agree(columns, k, fixed, self.n_init, self.max_iter)
+        agreed = find_consensus(columns, k, fixed, self.n_init, self.max_iter)
         self.member_centers_ = agreed.centroids
         if self.verbose:
             least = agreed.objective[agreed.best]
             print(f"consensus of {columns.shape[1]}: sum of squares {least:.6g}")
         labels, n_classes = agreed.labels[agreed.best], 0 if fixed is None else fixed.max() + 1
-        self._names = np.stack([match(c, labels, k, int(n_classes)) for c in columns.T])
+        self._names = np.stack([match_labels(c, labels, k, int(n_classes)) for c in columns.T])
         self._store(
             Restarts(agreed.labels, agreed.objective, agreed.converged),
-            membership=votes(columns, self._names),
+            membership=vote_shares(columns, self._names),
             trace=agreed.trace,
             n_iter=agreed.n_iter[agreed.best],
             nothing_left=nothing_left,
@@ -428,33 +445,33 @@ class ResidualSpectral(Clusterer):
         hard = np.eye(k)[self.labels_]
         self.cluster_centers_ = row_means(task.x, hard)
         self.agreement_ = self.membership_[np.arange(len(columns)), self.labels_]
-        self.members_ = pd.DataFrame([rows[j] for j in told])
+        self.members_ = pd.DataFrame([rows[j] for j in informative])
         self.members_["agreement"] = [
             normalized_mutual_info_score(self.labels_, column) for column in columns.T
         ]
         slow = int((~self.members_["converged"]).sum())
         if slow:
             warn(
-                f"{slow} of {len(told)} mixtures did not converge; got max_iter={self.max_iter}; "
-                "raise max_iter or tol",
+                f"{slow} of {len(informative)} mixtures did not converge; got "
+                f"max_iter={self.max_iter}; raise max_iter or tol",
                 ConvergenceWarning,
             )
         return self
 
     # New rows
 
-    def _columns(self, X, known) -> np.ndarray:
+    def _member_columns(self, X, known) -> np.ndarray:
         """Labels (n, members) of new rows."""
         check_is_fitted(self)
         x = self._validate(X, reset=False)
         n = x.shape[0]
         design = self._encoder.transform(known, n)
-        damped = self._weighting.damped(x.astype(self._weighting.idf.dtype))
+        damped = self._weighting.damp_counts(x.astype(self._weighting.idf.dtype))
         present = np.diff(damped.indptr) > 0
         columns = np.zeros((n, len(self._models)), np.int64)
         scores = {}
         for (mode, power), view in self._views.items():
-            projected = self._weighting.weighted(damped, power) @ view.vectors
+            projected = self._weighting.weigh_terms(damped, power) @ view.vectors
             left = projected - predict_effects(view.known, design)
             scores[mode, power] = np.where(present[:, None], left, 0)
         for j, model in enumerate(self._models):
@@ -463,16 +480,16 @@ class ResidualSpectral(Clusterer):
         return columns
 
     def predict(self, X, *, known=None):
-        """Cluster of new rows: the one whose rows get the most similar labels from the members.
+        """Cluster of new rows: the one nearest to the votes of all members.
 
-        What the fit found in the known groups is removed from the rows, every member places them
-        by its mixture, and of the consensus the nearest cluster is taken.
+        The effects of the known structure are subtracted, every member assigns the rows by its
+        mixture, and the nearest cluster of the consensus is taken.
 
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
         known : as in `fit`; required if the model was fitted with it
-            Columns that `fit` took by name are taken from a frame ``X`` by themselves.
+            If `fit` took columns of a frame ``X`` by name, they are taken from this ``X`` as well.
 
         Returns
         -------
@@ -481,10 +498,10 @@ class ResidualSpectral(Clusterer):
         Raises
         ------
         ValueError
-            If ``known`` is missing, or holds a group that did not occur in the fit.
+            If ``known`` is missing, or contains a group that did not occur in the fit.
         """
         X, known = self._take_out(X, known)
-        columns = self._columns(X, known)
+        columns = self._member_columns(X, known)
         x = stack_indicators(columns, [np.arange(self.n_clusters)] * columns.shape[1])
         return centroid_scores(x, self.member_centers_, self._holds_rows).argmax(1)
 
@@ -495,11 +512,11 @@ class ResidualSpectral(Clusterer):
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
         known : as in `fit`; required if the model was fitted with it
-            Columns that `fit` took by name are taken from a frame ``X`` by themselves.
+            If `fit` took columns of a frame ``X`` by name, they are taken from this ``X`` as well.
 
         Returns
         -------
         ndarray of shape (n_samples, n_clusters)
         """
         X, known = self._take_out(X, known)
-        return votes(self._columns(X, known), self._names)
+        return vote_shares(self._member_columns(X, known), self._names)

@@ -1,7 +1,7 @@
-"""Mixtures of normals with one covariance, for many sets of coordinates in one compiled program.
+"""Gaussian mixtures with a tied covariance, for many sets of coordinates in one compiled program.
 
-What a tied covariance buys: x' A x is the same for all components, so that memberships need one
-product of rows and means, and the covariance is the total scatter less that of the means.
+With a tied covariance, x' A x is the same for all components: memberships need one product of rows
+and means, and the covariance is the total scatter minus the scatter of the means.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from nrprob.statistics.matrices import whitener
 from nrprob.statistics.rows import active_mask, bucket_size
 
 _HIGHEST = jax.lax.Precision.HIGHEST
-_LLOYD = 100  # most iterations of the k-means that EM starts from
-_CANDIDATES = 4  # of which every further centre of a start is the best
+_LLOYD = 100  # maximum number of iterations of the k-means that initialises EM
+_CANDIDATES = 4  # candidates per initial centre, of which the best is taken
 
 
 class Mixtures(NamedTuple):
@@ -58,17 +58,19 @@ def fit_mixtures(
     max_iter: int,
     tol: float,
 ) -> Mixtures:
-    """Fit one mixture per set of coordinates, by EM from a k-means.
+    """Fit one mixture per set of coordinates, by EM from k-means.
 
     Parameters
     ----------
     coordinates : (S, n, p)
     present : (n,) rows that take part
-    keys : (n,) uint32, random numbers of the rows; starts depend on them and not on row order
+    keys : (n,) uint32, random numbers of the rows, which make starts independent of row order
     seeds : (S,) uint32
-    fixed : (n,) component of the rows whose membership is given, else -1
+    n_clusters : number of components
+    fixed : (n,) component of labelled rows, else -1
     reg : added to the variances
-    tol : least gain of the mean log likelihood for which EM goes on
+    max_iter : maximum number of EM steps
+    tol : smallest increase of the mean log likelihood for which EM continues
     """
     s, n, p = coordinates.shape
     n_classes = 0 if fixed is None else int(fixed.max()) + 1
@@ -91,7 +93,7 @@ def fit_mixtures(
     )
     # On a CPU one after another is faster, since each stops when it is done.
     together = 1 if on_cpu(arguments) else s
-    result = Mixtures(*jax.device_get(_fit(*arguments, n_clusters=k, together=together)))
+    result = Mixtures(*jax.device_get(_fit_program(*arguments, n_clusters=k, together=together)))
     return result._replace(
         labels=result.labels[:, :n],
         coef=result.coef[:, :n_clusters],
@@ -100,38 +102,42 @@ def fit_mixtures(
 
 
 @jit_by_size("n_clusters", "together")
-def _fit(x, mass, keys, seeds, k, n_classes, fixed, reg, max_iter, tol, *, n_clusters, together):
+def _fit_program(
+    x, mass, keys, seeds, k, n_classes, fixed, reg, max_iter, tol, *, n_clusters, together
+):
     active = jnp.arange(n_clusters) < k
-    given = (fixed >= 0)[:, None]
-    own = jax.nn.one_hot(fixed, n_clusters, dtype=x.dtype)  # a row of zeros for -1
+    is_fixed = (fixed >= 0)[:, None]
+    fixed_labels = jax.nn.one_hot(fixed, n_clusters, dtype=x.dtype)  # a row of zeros for -1
     total = mass.sum()
     dot = partial(jnp.matmul, precision=_HIGHEST)
 
-    def one(x, seed):
+    def fit_one(x, seed):
         """Fit one mixture to coordinates (n, p)."""
 
-        def means(r):
+        def cluster_means(r):
             """Mean (K, p) and mass (K,) of memberships (n, K)."""
             w = r * mass[:, None]
             size = w.sum(0)
             return dot(w.T, x) / jnp.maximum(size, 1e-10)[:, None], size
 
-        def closest(centre):
+        def nearest_centre(centre):
             score = dot(x, centre.T) - 0.5 * (centre**2).sum(1)
-            return jnp.where(given, own, _hard(jnp.where(active, score, -jnp.inf)))
+            return jnp.where(
+                is_fixed, fixed_labels, _one_hot_labels(jnp.where(active, score, -jnp.inf))
+            )
 
-        def move(r, centre):
-            new, size = means(r)
+        def update_centres(r, centre):
+            new, size = cluster_means(r)
             return jnp.where((size > 0)[:, None], new, centre)
 
-        centre = _start(x, seed, mass, keys, n_classes, own, n_clusters)
-        _, r = lloyd_iterations(closest, move, centre, _LLOYD)
+        centre = _initial_centres(x, seed, mass, keys, n_classes, fixed_labels, n_clusters)
+        _, r = lloyd_iterations(nearest_centre, update_centres, centre, _LLOYD)
 
         scatter = dot((x * mass[:, None]).T, x)
         unit = jnp.eye(x.shape[1], dtype=x.dtype)
 
-        def maximise(r):
-            mu, size = means(r)
+        def m_step(r):
+            mu, size = cluster_means(r)
             covariance = (scatter - dot((mu * size[:, None]).T, mu)) / total + reg * unit
             white, log_det = whitener(covariance)
             coef = dot(dot(mu, white.T), white)
@@ -142,78 +148,80 @@ def _fit(x, mass, keys, seeds, k, n_classes, fixed, reg, max_iter, tol, *, n_clu
             half = 0.5 * (dot(white, scatter) * white).sum() + 0.5 * total * log_det
             return coef, intercept, half + 0.5 * total * x.shape[1] * jnp.log(2 * jnp.pi)
 
-        def expect(coef, intercept, constant):
+        def e_step(coef, intercept, constant):
             score = dot(x, coef.T) + intercept
             norm = jax.nn.logsumexp(score, axis=1)
-            named = jnp.where(own > 0, score, 0).sum(1)  # their components are not in question
-            likelihood = (mass * jnp.where(given[:, 0], named, norm)).sum() - constant
-            return jnp.where(given, own, jnp.exp(score - norm[:, None])), likelihood
+            fixed_scores = jnp.where(fixed_labels > 0, score, 0).sum(1)
+            likelihood = (mass * jnp.where(is_fixed[:, 0], fixed_scores, norm)).sum() - constant
+            return jnp.where(is_fixed, fixed_labels, jnp.exp(score - norm[:, None])), likelihood
 
-        def em(state, _):
-            model = maximise(state[0])
-            r, value = expect(*model)
+        def em_step(state, _):
+            model = m_step(state[0])
+            r, value = e_step(*model)
             return (r, value, *model[:2]), ~(value - state[1] > tol * total), ()
 
         zero = jnp.zeros((n_clusters, x.shape[1]), x.dtype), jnp.zeros(n_clusters, x.dtype)
-        result = iterate(em, (r, -jnp.asarray(jnp.inf, x.dtype), *zero), max_iter)
+        result = iterate(em_step, (r, -jnp.asarray(jnp.inf, x.dtype), *zero), max_iter)
         _, value, coef, intercept = result.state
-        labels = jnp.where(given[:, 0], fixed, (dot(x, coef.T) + intercept).argmax(1))
+        labels = jnp.where(is_fixed[:, 0], fixed, (dot(x, coef.T) + intercept).argmax(1))
         return Mixtures(labels, -value, coef, intercept, result.n_iter, result.done)
 
-    return map_restarts(one, (x, seeds), together)
+    return map_restarts(fit_one, (x, seeds), together)
 
 
-def _start(x, seed, mass, keys, n_classes, own, n_clusters):
-    """Centres (K, p): means of the classes, then rows far from all centres so far.
+def _initial_centres(x, seed, mass, keys, n_classes, fixed_labels, n_clusters):
+    """Initial centres (K, p): means of the classes, then k-means++.
 
-    A row is drawn with a probability that grows with its squared distance, by the Gumbel trick on
-    random numbers of its own, so that the order of the rows plays no part. Of a few rows drawn, the
-    one that leaves the least sum of squares is taken.
+    The probability of a row grows with its squared distance from the centres so far, by the
+    Gumbel trick on random numbers of the row, so that row order has no effect. The candidate
+    with the smallest sum of squares is taken.
     """
-    size = (own * mass[:, None]).sum(0)
-    classes = jnp.matmul((own * mass[:, None]).T, x, precision=_HIGHEST)
+    size = (fixed_labels * mass[:, None]).sum(0)
+    classes = jnp.matmul((fixed_labels * mass[:, None]).T, x, precision=_HIGHEST)
     classes = classes / jnp.maximum(size, 1e-10)[:, None]
     square = (x**2).sum(1)
 
-    def distance(centre):
+    def squared_distance(centre):
         d = square + (centre**2).sum(-1) - 2 * jnp.matmul(x, centre, precision=_HIGHEST)
         return jnp.maximum(d, 0)
 
-    def draw(j, least):
-        def one(t):
-            u = _uniform(keys, fold_in(seed, _CANDIDATES * j + t)).astype(x.dtype)
+    def draw_centre(j, least):
+        def draw_candidate(t):
+            u = _key_uniform(keys, fold_in(seed, _CANDIDATES * j + t)).astype(x.dtype)
             weight = jnp.log(jnp.maximum(least, 1e-30)) - jnp.log(-jnp.log(u))
             return x[jnp.where(mass > 0, weight, -jnp.inf).argmax()]
 
-        tries = jax.vmap(one)(jnp.arange(_CANDIDATES))
-        left = jnp.minimum(jax.vmap(distance)(tries), least)
-        return jnp.where(j < n_classes, classes[j], tries[(left * mass).sum(1).argmin()])
+        candidates = jax.vmap(draw_candidate)(jnp.arange(_CANDIDATES))
+        left = jnp.minimum(jax.vmap(squared_distance)(candidates), least)
+        return jnp.where(j < n_classes, classes[j], candidates[(left * mass).sum(1).argmin()])
 
     # Before there is a centre, all rows are equally likely, and farther from it than any can be.
     room, far = jnp.zeros((n_clusters, x.shape[1]), x.dtype), jnp.full_like(square, 8)
-    return kmeans_plus_plus(draw, distance, room, far)[0]
+    return kmeans_plus_plus(draw_centre, squared_distance, room, far)[0]
 
 
-def _uniform(keys: jax.Array, seed: jax.Array) -> jax.Array:
+def _key_uniform(keys: jax.Array, seed: jax.Array) -> jax.Array:
     """Numbers in (0, 1), one per key."""
     h = fold_in(seed ^ keys, 0)
     return ((h >> 8).astype(jnp.float32) + 0.5) * 2.0**-24
 
 
-def _hard(score: jax.Array) -> jax.Array:
+def _one_hot_labels(score: jax.Array) -> jax.Array:
     return jax.nn.one_hot(score.argmax(1), score.shape[1], dtype=score.dtype)
 
 
 def row_keys(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """Random numbers (n,) uint32 of sparse rows, that depend on nothing but what they hold."""
+    """Random numbers (n,) uint32 of sparse rows, which depend on their entries only."""
     value = np.asarray(data, np.float64).view(np.uint64)
-    h = _scramble(value ^ _scramble(indices.astype(np.uint64) + np.uint64(1)))
+    h = _splitmix_hash(value ^ _splitmix_hash(indices.astype(np.uint64) + np.uint64(1)))
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(h, dtype=np.uint64)])
     # Differences modulo 2^64 are exact, so that neither order nor place of a row matters.
-    return (_scramble(total[indptr[1:]] - total[indptr[:-1]]) >> np.uint64(32)).astype(np.uint32)
+    return (_splitmix_hash(total[indptr[1:]] - total[indptr[:-1]]) >> np.uint64(32)).astype(
+        np.uint32
+    )
 
 
-def _scramble(h: np.ndarray) -> np.ndarray:
+def _splitmix_hash(h: np.ndarray) -> np.ndarray:
     """Finaliser of the public-domain SplitMix64."""
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -18,20 +18,20 @@ from nrprob.settings import few_threads
 from nrprob.statistics.groups import cross_table, group_sums
 from nrprob.statistics.rows import Layout
 
-_LLOYD = 50  # iterations of k-means at most
-_MATCHINGS = 5  # of the groups' clusters with common ones
+_LLOYD = 50  # maximum number of k-means iterations
+_MATCHINGS = 5  # maximum number of rounds that match clusters between groups
 
 
-class Seen(NamedTuple):
-    """Rows as a metric sees them.
+class BlockedRows(NamedTuple):
+    """Rows in the metric of a k-means, in blocks.
 
     Attributes
     ----------
     z : (B, r, p) rows, 0 on padding
     real : (B, r) False on padding
-    place : (B, r) numbers of the rows among the user's
-    group : (B,) of every block, ascending
-    n_groups : of which some may have no block
+    place : (B, r) indices of the rows in the input
+    group : (B,) group of every block, ascending
+    n_groups : number of groups, some of which may have no block
     """
 
     z: np.ndarray
@@ -49,15 +49,15 @@ class Seen(NamedTuple):
         out[self.group[first]] = reduce.reduceat(values, first)
         return out
 
-    def products(self, centres: np.ndarray) -> np.ndarray:
+    def inner_products(self, centres: np.ndarray) -> np.ndarray:
         """Inner products (B, r, S, K) of the rows and their groups' centres (S, L, K, p)."""
         s, n_groups, k, p = centres.shape
         flat = np.moveaxis(centres, 1, 0).reshape(n_groups, s * k, p)
         out = np.matmul(self.z, flat[self.group].swapaxes(1, 2))
         return out.reshape(*self.real.shape, s, k)
 
-    def sums(self, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sums (S, L, K, p) of the rows with labels (B, r, S), and how many there are (S, L, K)."""
+    def cluster_sums(self, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Sums (S, L, K, p) of the rows with labels (B, r, S), and their numbers (S, L, K)."""
         s = labels.shape[-1]
         hits = (labels[..., None] == np.arange(k)) & self.real[..., None, None]
         hits = hits.reshape(*self.real.shape, s * k).astype(self.z.dtype)
@@ -67,33 +67,33 @@ class Seen(NamedTuple):
         return np.moveaxis(sums.reshape(*shape, -1), 1, 0), np.moveaxis(sizes.reshape(shape), 1, 0)
 
 
-def schedule(n_init: int, n_kinds: int) -> tuple[int, np.ndarray]:
-    """Starts of every one of ``n_kinds`` kinds, and which of all these make ``n_init`` restarts.
+def schedule_starts(n_init: int, n_kinds: int) -> tuple[int, np.ndarray]:
+    """Number of starts of each of ``n_kinds`` types, and which of them make ``n_init`` restarts.
 
-    The kinds take turns, so that none has two more than another; what is drawn is kind by kind.
+    The types take turns, so that their numbers differ by at most one.
     """
-    each = -(-n_init // n_kinds)
-    turn = np.arange(each) * n_kinds + np.arange(n_kinds)[:, None]
-    return each, np.flatnonzero(turn.reshape(-1) < n_init)
+    n_each = -(-n_init // n_kinds)
+    turn = np.arange(n_each) * n_kinds + np.arange(n_kinds)[:, None]
+    return n_each, np.flatnonzero(turn.reshape(-1) < n_init)
 
 
-def stratified(
+def stratified_sample(
     strata: np.ndarray, size: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """About ``size`` rows, some of every stratum, and how many each stands for.
+    """Stratified sample of about ``size`` rows, and how many rows each stands for.
 
-    Strata (n,) are numbers from 0. Every one gives its share of rows, and a few at least.
+    Strata (n,) are integers from 0. Every stratum has a few rows at least.
     """
     n = strata.size
     if n <= size:
         return np.arange(n), np.ones(n)
     sizes = np.bincount(strata)
-    wanted = np.maximum(np.round(sizes * (size / n)), max(size // (4 * sizes.size), 1))
-    wanted = np.minimum(wanted, sizes).astype(int)
+    target_sizes = np.maximum(np.round(sizes * (size / n)), max(size // (4 * sizes.size), 1))
+    target_sizes = np.minimum(target_sizes, sizes).astype(int)
     order = np.lexsort((rng.random(n), strata))
     rank = np.arange(n) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    chosen = np.sort(order[rank < wanted[strata[order]]])
-    return chosen, (sizes / np.maximum(wanted, 1))[strata[chosen]]
+    chosen = np.sort(order[rank < target_sizes[strata[order]]])
+    return chosen, (sizes / np.maximum(target_sizes, 1))[strata[chosen]]
 
 
 def make_starts(
@@ -102,26 +102,26 @@ def make_starts(
     n_groups: int,
     maps: Sequence[np.ndarray],
     k: int,
-    each: int,
+    n_each: int,
     rng: np.random.Generator,
     *,
     aligned: bool,
     tries: int = 1,
     fixed: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Labels (S, n): in every metric ``each`` of all rows, then as many of aligned groups.
+    """Initial labels (S, n): per metric ``n_each`` of all rows, then as many of aligned groups.
 
-    They differ where ``tries`` times as many find enough that do.
+    With ``tries`` > 1, distinct labelings are selected from ``tries`` times as many.
 
     Parameters
     ----------
     y : (n, p) rows
-    layout : of the rows, in blocks of the known groups
+    layout : layout of the rows, in blocks of the known groups
     n_groups : number of known groups
-    maps : (p, p) from y to what every metric sees
-    k, each : int
-    rng : of all draws
-    aligned : whether there are those of aligned groups
+    maps : (p, p) maps from y to every metric
+    k, n_each : int
+    rng : random number generator
+    aligned : whether to include starts from aligned groups
     tries : int
     fixed : (n,) classes of labelled rows, else -1
     """
@@ -129,40 +129,42 @@ def make_starts(
     place = layout.to_blocks(np.arange(len(y)))
     every, names = [], np.zeros_like(layout.block_group)
     with few_threads(len(y)):
-        for own, count in ((names, 1), (layout.block_group, n_groups))[: 2 if aligned else 1]:
+        for block_group, count in ((names, 1), (layout.block_group, n_groups))[
+            : 2 if aligned else 1
+        ]:
             for seen in maps:
                 z = layout.to_blocks((y @ seen).astype(np.float32))
-                rows = Seen(z, real, place, own, count)
+                rows = BlockedRows(z, real, place, block_group, count)
                 if count == 1:
                     rows = rows._replace(
                         z=z.reshape(1, -1, z.shape[-1]), real=real.reshape(1, -1),
-                        place=place.reshape(1, -1), group=own[:1],
+                        place=place.reshape(1, -1), group=block_group[:1],
                     )  # fmt: skip
-                labels, centres = kmeans(rows, k, each * tries, rng)
+                labels, centres = grouped_kmeans(rows, k, n_each * tries, rng)
                 if count > 1:
-                    labels = align(rows, labels, centres, rng)
-                labels = np.moveaxis(labels, -1, 0).reshape(each * tries, -1)[:, layout.slot]
-                every.append(labels[different(labels, each)])
+                    labels = align_groups(rows, labels, centres, rng)
+                labels = np.moveaxis(labels, -1, 0).reshape(n_each * tries, -1)[:, layout.slot]
+                every.append(labels[distinct_first(labels, n_each)])
     labels = np.concatenate(every)
     return labels if fixed is None else name_classes(labels, fixed, k)
 
 
-def different(labels: np.ndarray, count: int) -> np.ndarray:
-    """Numbers of ``count`` of the labelings (S, n), different partitions before others."""
-    named = {factorize(own)[0].tobytes(): i for i, own in reversed([*enumerate(labels)])}
+def distinct_first(labels: np.ndarray, count: int) -> np.ndarray:
+    """Indices of ``count`` of the labelings (S, n), distinct partitions first."""
+    named = {factorize(row)[0].tobytes(): i for i, row in reversed([*enumerate(labels)])}
     first = sorted(named.values())
     others = np.setdiff1d(np.arange(len(labels)), first)
     return np.concatenate([first, others])[:count].astype(int)
 
 
-def kmeans(
-    rows: Seen, k: int, each: int, rng: np.random.Generator
+def grouped_kmeans(
+    rows: BlockedRows, k: int, n_each: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cluster the rows of every group by themselves, ``each`` times.
+    """Cluster the rows of every group separately, ``n_each`` times.
 
     Returns
     -------
-    labels : (B, r, S) with S = each
+    labels : (B, r, S) with S = n_each
     centres : (S, L, k, p)
     """
     z, real = rows.z, rows.real[..., None]
@@ -170,19 +172,19 @@ def kmeans(
     rounding = 32 * np.finfo(z.dtype).eps
     blocks = np.arange(len(z))[:, None]
 
-    def nearness(centres):
+    def centre_scores(centres):
         """Half the square of a row less half its squared distance, (B, r, S, K)."""
-        own = np.moveaxis(0.5 * (centres**2).sum(-1), 1, 0)  # (L, S, K)
-        return rows.products(centres) - own[rows.group][:, None]
+        half_squares = np.moveaxis(0.5 * (centres**2).sum(-1), 1, 0)  # (L, S, K)
+        return rows.inner_products(centres) - half_squares[rows.group][:, None]
 
-    def assign(centres):
-        return nearness(centres).argmax(-1)
+    def assign_rows(centres):
+        return centre_scores(centres).argmax(-1)
 
-    nearest = np.where(real, np.ones((*rows.real.shape, each), z.dtype), 0)
-    centres = np.zeros((each, rows.n_groups, k, z.shape[-1]), z.dtype)
+    nearest = np.where(real, np.ones((*rows.real.shape, n_each), z.dtype), 0)
+    centres = np.zeros((n_each, rows.n_groups, k, z.shape[-1]), z.dtype)
     for j in range(k):
         # The first arrival of independent Poisson processes draws a row by its weight.
-        u = rng.random((rows.place.max() + 1, each), z.dtype)[rows.place]
+        u = rng.random((rows.place.max() + 1, n_each), z.dtype)[rows.place]
         with np.errstate(divide="ignore"):
             time = np.where(nearest > 0, -np.log1p(-u) / nearest, np.inf)
         row = time.argmin(1)  # (B, S)
@@ -192,16 +194,16 @@ def kmeans(
         block = np.where(first <= earliest[rows.group], blocks, len(z))
         block = rows.by_group(block, np.minimum, 0)  # (L, S)
         centres[:, :, j] = np.moveaxis(z[block, np.take_along_axis(row, block, 0)], 1, 0)
-        left = square - 2 * nearness(centres[:, :, j : j + 1])[..., 0]
+        left = square - 2 * centre_scores(centres[:, :, j : j + 1])[..., 0]
         away = np.where((left > rounding * square) & real, left, 0)  # equal rows are not drawn
         nearest = away if j == 0 else np.minimum(nearest, away)
-    labels = assign(centres)
-    going = np.arange(each)
+    labels = assign_rows(centres)
+    going = np.arange(n_each)
     for _ in range(_LLOYD):
-        sums, sizes = rows.sums(labels[..., going], k)
+        sums, sizes = rows.cluster_sums(labels[..., going], k)
         sizes = sizes[..., None]
         means = np.where(sizes > 0, sums / np.maximum(sizes, 1), centres[going])
-        new = assign(means)
+        new = assign_rows(means)
         centres[going] = means
         changed = ((new != labels[..., going]) & real).any((0, 1))
         labels[..., going] = new
@@ -211,33 +213,33 @@ def kmeans(
     return labels, centres
 
 
-def align(
-    rows: Seen, labels: np.ndarray, centres: np.ndarray, rng: np.random.Generator
+def align_groups(
+    rows: BlockedRows, labels: np.ndarray, centres: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Give clusters of different groups common names, so that those alike in place are one.
+    """Match clusters of different groups to common labels by the positions of their centres.
 
-    In turn the clusters of every group are matched with common centres, at the least sum of squares
-    (Hungarian method), and the centres become the means of what was matched. A group drawn by its
-    size makes the first centres.
+    In turn, the clusters of every group are matched with common centres at the smallest sum of
+    squares (Hungarian method), and the centres become the means of the matched clusters. The
+    first common centres come from a group sampled by its size.
 
     Parameters
     ----------
-    rows : Seen
+    rows : BlockedRows
     labels : (B, r, S)
     centres : (S, L, k, p)
-    rng : of the draw
+    rng : random number generator
     """
     s, n_groups, k, _ = centres.shape
-    sizes = rows.sums(labels, k)[1]
+    sizes = rows.cluster_sums(labels, k)[1]
     weight = sizes.sum(-1)
     out = np.empty_like(labels)
     for i in range(s):
         common = centres[i, rng.choice(n_groups, p=weight[i] / weight[i].sum())]
         names = np.zeros((n_groups, k), int)
         for _ in range(_MATCHINGS):
-            own = (common**2).sum(-1)
-            cost = sizes[i][..., None] * (own - 2 * centres[i] @ common.T)
-            new = np.array([linear_sum_assignment(each)[1] for each in cost])
+            squares = (common**2).sum(-1)
+            cost = sizes[i][..., None] * (squares - 2 * centres[i] @ common.T)
+            new = np.array([linear_sum_assignment(matrix)[1] for matrix in cost])
             weighted = (sizes[i][..., None] * centres[i]).reshape(-1, common.shape[1])
             total = group_sums(sizes[i].reshape(-1, 1), new.ravel(), k)
             sums = group_sums(weighted, new.ravel(), k)
@@ -250,14 +252,14 @@ def align(
 
 
 def name_classes(labels: np.ndarray, fixed: np.ndarray, k: int) -> np.ndarray:
-    """Rename clusters (S, n) so that they agree with as many labelled rows as they can.
+    """Rename clusters (S, n) so that they agree with as many labelled rows as possible.
 
     Labelled rows then get their own class. ``fixed`` (n,) is -1 where there is no label.
     """
-    told = fixed >= 0
+    labelled = fixed >= 0
     out = np.empty_like(labels)
-    for i, own in enumerate(labels):
-        overlap = cross_table(own[told], fixed[told], (k, k))
-        out[i] = linear_sum_assignment(overlap, maximize=True)[1][own]
-    out[:, told] = fixed[told]
+    for i, row in enumerate(labels):
+        overlap = cross_table(row[labelled], fixed[labelled], (k, k))
+        out[i] = linear_sum_assignment(overlap, maximize=True)[1][row]
+    out[:, labelled] = fixed[labelled]
     return out

@@ -23,37 +23,37 @@ from nrprob.engines.optimise.iterate import map_restarts as one_by_one
 from nrprob.estimator.base import Restarts, fitting
 from nrprob.estimator.stored import read_back, start_seed, take_in
 from nrprob.methods.conditional.coordinates import Coordinates
-from nrprob.methods.conditional.em import Model, Numbers, Parameters, Residuals
+from nrprob.methods.conditional.em import Hyperparameters, Model, Parameters, Residuals
 from nrprob.methods.conditional.regression import Removal
-from nrprob.methods.conditional.solver import Climb, Fit, leading, pays
-from nrprob.methods.conditional.starts import stratified
+from nrprob.methods.conditional.solver import Climb, Fit, distinct_leaders, free_weights_improve
+from nrprob.methods.conditional.starts import stratified_sample
 from nrprob.methods.conditional.streaming import (
+    BlockLayout,
     Common,
-    Lay,
-    follow,
+    block_e_step,
+    block_scatter,
+    contingency_tables,
+    global_m_step,
     group_sums,
-    named,
-    products,
-    scatter,
-    step,
-    tables,
-    take,
-    turn,
+    residual_products,
+    restart_labels,
+    take_rows,
+    to_coordinates,
 )  # fmt: skip
-from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, lay_out, leaders
+from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, count_leaders, lay_out
 from nrprob.settings import standard
 
 _ROWS = 1 << 15  # of a block
 _FEW, _EACH = 1 << 13, 1 << 9  # rows of the sample: at least, and for every cluster
-_HEAT = 20  # steps there, and of the warm-up before them
-_LAP = 10  # passes over all rows of those that lead then
-_LAST = 2  # restarts that go to the end
-_WIDE = 2048  # columns whose products are made
+_SAMPLE_STEPS = 20  # steps there, and of the warm-up before them
+_LEADER_PASSES = 10  # passes over all rows of those that lead then
+_FINALISTS = 2  # restarts that go to the end
+_MAX_COLUMNS = 2048  # columns whose products are made
 
 
 @partial(jax.jit, static_argnames=("covariance", "robust", "k", "warm_up"))
-def _heat(
-    task: tuple[Residuals, Numbers, jax.Array, jax.Array, jax.Array | None],
+def _run_on_sample(
+    task: tuple[Residuals, Hyperparameters, jax.Array, jax.Array, jax.Array | None],
     free: jax.Array,
     covariance: str,
     robust: bool,
@@ -61,34 +61,36 @@ def _heat(
     warm_up: bool,
 ) -> Parameters:
     """Parameters of all restarts after some steps on the sample."""
-    data, numbers, starts, warm, fixed = task
-    climb = Climb(Model(data, numbers, covariance, robust, k, free), fixed)
+    data, hyperparameters, starts, warm, fixed = task
+    climb = Climb(Model(data, hyperparameters, covariance, robust, k, free), fixed)
 
-    def run(labels, warm):
-        return climb.warm_up(labels, warm if warm_up else None, _HEAT, numbers.max_iter).t
+    def run_restart(labels, warm):
+        return climb.warm_up(
+            labels, warm if warm_up else None, _SAMPLE_STEPS, hyperparameters.max_iter
+        ).t
 
-    return one_by_one(run, (starts.reshape(len(starts), -1), warm), 1)
+    return one_by_one(run_restart, (starts.reshape(len(starts), -1), warm), 1)
 
 
 @partial(jax.jit, static_argnames=("covariance", "robust", "k"))
 def _at_sample(
-    data: Residuals, numbers: Numbers, fixed: jax.Array | None, every: Parameters, free: jax.Array,
-    covariance: str, robust: bool, k: int,
+    data: Residuals, hyperparameters: Hyperparameters, fixed: jax.Array | None, every: Parameters,
+    free: jax.Array, covariance: str, robust: bool, k: int,
 ) -> jax.Array:  # fmt: skip
     """Labels (S, n) of the sample's rows."""
-    climb = Climb(Model(data, numbers, covariance, robust, k, free), fixed)
+    climb = Climb(Model(data, hyperparameters, covariance, robust, k, free), fixed)
     none = jnp.zeros((k, climb.model.n_groups), data.y.dtype)
-    return jax.lax.map(lambda t: climb.model.labels(climb.resume(t, none).w), every)
+    return jax.lax.map(lambda t: climb.model.row_labels(climb.resume_from(t, none).w), every)
 
 
 class Ends(NamedTuple):
-    """Where the restarts of one kind of errors and weights ended; all are (S, ...).
+    """Final states of the restarts of one error distribution and one type of weights, all (S, ...).
 
     Attributes
     ----------
     t : parameters
-    objective, penalty : what is maximised, and the penalty in it
-    done, n_iter : whether they converged, and passes over all rows
+    objective, penalty : the maximised objective, and the penalty in it
+    done, n_iter : whether they converged, and number of passes over all rows
     trace : objectives of the best restart
     """
 
@@ -101,22 +103,22 @@ class Ends(NamedTuple):
 
 
 class _Search:
-    """Restarts of one kind of errors and weights, on a sample and on all rows."""
+    """Restarts of one error distribution and type of weights, on a sample and on all rows."""
 
     def __init__(self, model: Any, blocks: Blocks, task: ResidualTask, common: Common, errors: str):
         self.model, self.blocks, self.task, self.common = model, blocks, task, common
         self.k = model.n_clusters
         self.robust = errors == "t"
-        self.constant = jnp.asarray(model._constant(task.numbers, errors))
+        self.constant = jnp.asarray(model._log_constant(task.hyperparameters, errors))
         self.kind = {"covariance": model.covariance, "robust": self.robust, "k": self.k}
         self.static = self.kind | {"labelled": task.fixed is not None}
 
     def __call__(self, extra: Parameters | None) -> Ends:
         """Race from all starts, of which the last is replaced by ``extra``."""
         model, task, common = self.model, self.task, self.common
-        numbers = task.numbers._replace(constant=self.constant)
-        given = task.data, numbers, task.starts, task.warm, task.fixed
-        every = _heat(given, common.free, warm_up=bool(model.warm_up), **self.kind)
+        hyperparameters = task.hyperparameters._replace(constant=self.constant)
+        arrays = task.data, hyperparameters, task.starts, task.warm, task.fixed
+        every = _run_on_sample(arrays, common.free, warm_up=bool(model.warm_up), **self.kind)
         every = jax.tree.map(np.array, every)
         if extra is not None:
             every = jax.tree.map(lambda a, b: np.concatenate([a[:-1], b[None]]), every, extra)
@@ -124,59 +126,59 @@ class _Search:
         ends = Ends(
             every, np.full(s, -np.inf), np.zeros(s), np.zeros(s, bool), np.zeros(s, int), []
         )
-        self._look(ends)
-        n_leaders = leaders(s)
-        on = self._leading(ends, range(s), n_leaders)
-        self._climb(ends, on, min(_LAP, model.max_iter))
-        on = self._leading(ends, on, _LAST)
-        self._climb(ends, on, model.max_iter)
+        self._evaluate_objective(ends)
+        n_leaders = count_leaders(s)
+        on = self._distinct_leaders(ends, range(s), n_leaders)
+        self._run_em(ends, on, min(_LEADER_PASSES, model.max_iter))
+        on = self._distinct_leaders(ends, on, _FINALISTS)
+        self._run_em(ends, on, model.max_iter)
         # Steps never make it worse, but rounding may, by less than those that stay behind differ.
         behind = np.delete(np.arange(s), on)
         most = np.nextafter(ends.objective[on].max(), -np.inf)
         ends.objective[behind] = np.minimum(ends.objective[behind], most)
         return ends
 
-    def labels(self, every: Parameters) -> np.ndarray:
+    def sample_labels(self, every: Parameters) -> np.ndarray:
         """Labels (S, n) of the sample's rows, in its order."""
         task = self.task
         result = _at_sample(
-            task.data, task.numbers, task.fixed, every, self.common.free, **self.kind
+            task.data, task.hyperparameters, task.fixed, every, self.common.free, **self.kind
         )
         shape = -1, *task.data.mass.shape
-        return np.stack([task.layout.from_blocks(own) for own in np.asarray(result).reshape(shape)])
+        return np.stack([task.layout.from_blocks(row) for row in np.asarray(result).reshape(shape)])
 
-    def _leading(self, ends: Ends, among: Iterable[int], most: int) -> list[int]:
+    def _distinct_leaders(self, ends: Ends, among: Iterable[int], most: int) -> list[int]:
         """The best restarts ``among`` some that differ, the best first."""
-        result, some = self.labels(ends.t), list(among)
+        result, some = self.sample_labels(ends.t), list(among)
         real = jnp.ones(result.shape[1], bool)
-        lead, there = leading(
+        lead, exists = distinct_leaders(
             jnp.asarray(result[some]), jnp.asarray(ends.objective[some]), real, self.k, most
         )
-        return [some[i] for i in np.asarray(lead)[np.asarray(there)]]
+        return [some[i] for i in np.asarray(lead)[np.asarray(exists)]]
 
-    def _pass(self, every: Parameters) -> tuple[Parameters, np.ndarray, np.ndarray, np.ndarray]:
-        """One EM step of all rows, of those that are given."""
-        add = partial(step, **self.static)
+    def _em_pass(self, every: Parameters) -> tuple[Parameters, np.ndarray, np.ndarray, np.ndarray]:
+        """One EM step on all rows, for the given restarts."""
+        add = partial(block_e_step, **self.static)
         dtype = self.common.inverse_scale.dtype
         narrow = jax.tree.map(lambda a: np.asarray(a, dtype), every)
         result, free = self.blocks.map_sum(add, narrow, self.common)
-        out = follow(result, every, free, self.common, self.constant, **self.kind)
+        out = global_m_step(result, every, free, self.common, self.constant, **self.kind)
         return tuple(jax.tree.map(np.asarray, part) for part in out)  # type: ignore[return-value]
 
-    def _look(self, ends: Ends) -> None:
-        """The objective of all rows at the parameters of all restarts."""
-        _, objective, penalty, _ = self._pass(ends.t)
+    def _evaluate_objective(self, ends: Ends) -> None:
+        """Evaluate the objective of all restarts on all rows."""
+        _, objective, penalty, _ = self._em_pass(ends.t)
         ends.objective[:], ends.penalty[:] = objective, penalty
 
-    def _climb(self, ends: Ends, on: list[int], most: int) -> None:
-        """Take EM steps of some restarts, side by side, until all are done."""
+    def _run_em(self, ends: Ends, on: list[int], most: int) -> None:
+        """Take EM steps of some restarts in parallel, until all have converged."""
         on = [i for i in on if not ends.done[i]]
         every = jax.tree.map(lambda a: a[on], ends.t)
         # What is kept is what an objective has been computed of.
         rounding = np.finfo(self.common.inverse_scale.dtype).eps
         seen = 0
         while on and seen <= most:
-            new, objective, penalty, moved = self._pass(every)
+            new, objective, penalty, moved = self._em_pass(every)
             for j, i in enumerate(on):
                 gain = objective[j] - ends.objective[i]
                 limit = max(self.model.tol, rounding * abs(objective[j]))
@@ -189,9 +191,9 @@ class _Search:
             ends.trace.append(float(-ends.objective[on].max()))
             if self.model.verbose:
                 print(f"pass {seen} over the rows: objective {-ends.objective.max():.6g} nats")
-            kept = [j for j, i in enumerate(on) if not ends.done[i]]
-            on = [on[j] for j in kept]
-            every = jax.tree.map(lambda a, kept=kept: a[kept], new)
+            unfinished = [j for j, i in enumerate(on) if not ends.done[i]]
+            on = [on[j] for j in unfinished]
+            every = jax.tree.map(lambda a, unfinished=unfinished: a[unfinished], new)
             seen += 1
 
 
@@ -212,31 +214,35 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
     with fitting(model), standard(), survey_rows(rows, known, y) as seen:
         fixed = take_in(model, seen)
         m = len(seen.moments.mean)
-        if m > _WIDE:
-            raise ValueError(f"stored rows take up to {_WIDE} columns here; got {m}; pass fewer")
+        if m > _MAX_COLUMNS:
+            raise ValueError(
+                f"stored rows take up to {_MAX_COLUMNS} columns here; got {m}; pass fewer"
+            )
         model._encoder = seen.encoder
         model._check_groups(seen.design)
-        blocks, at = _coordinates(model, seen, fixed)
-        task, common = _prepared(model, seen, blocks, at, fixed)
+        blocks, coordinates = _set_coordinates(model, seen, fixed)
+        task, common = _prepare_sample(model, seen, blocks, coordinates, fixed)
         fits: list[tuple[_Search, Ends, bool]] = []
         for errors in ("gaussian", "t"):
             if model.errors in (errors, "auto"):
                 fits.append(_best_weights(model, blocks, task, common, errors, WEIGHTS))
-        return _finish(model, seen, blocks, task, fits)
+        return _store_result(model, seen, blocks, task, fits)
 
 
-def _coordinates(model: Any, seen: Survey, fixed: np.ndarray | None) -> tuple[Blocks, Coordinates]:
+def _set_coordinates(
+    model: Any, seen: Survey, fixed: np.ndarray | None
+) -> tuple[Blocks, Coordinates]:
     """Blocks of rows in coordinates, and these; sets what is removed."""
     n, moments, n_groups = seen.n_all, seen.moments, seen.design.n_groups
-    given = {"codes": seen.design.codes.astype(np.int32)}
+    arrays = {"codes": seen.design.codes.astype(np.int32)}
     if fixed is not None:
-        given["fixed"] = fixed.astype(np.int32)
-    blocks = seen.make_blocks(_ROWS, Lay(moments.mean), given)
+        arrays["fixed"] = fixed.astype(np.int32)
+    blocks = seen.make_blocks(_ROWS, BlockLayout(moments.mean), arrays)
     sums, sizes = blocks.map_sum(partial(group_sums, n_groups=n_groups))
     effects = sums / np.maximum(sizes, 1)[:, None]
     model._removal = Removal(effects + moments.mean, n_groups)
     model._is_balanced = False
-    square, fourth = blocks.map_sum(products, effects)
+    square, fourth = blocks.map_sum(residual_products, effects)
     before = float((moments.square.sum() / n + (moments.mean**2).sum()) / len(square))
     dof = n - n_groups
     model._check_left(seen.design, dof, float(np.trace(square)) / (n * len(square)), before)
@@ -245,13 +251,15 @@ def _coordinates(model: Any, seen: Survey, fixed: np.ndarray | None) -> tuple[Bl
             f"stored rows have to be more than twice their columns; got {n} rows and "
             f"{len(square)} columns; pass them in memory"
         )
-    at = Coordinates.of_moments(square, float(fourth), n, dof, model.covariance, model.ridge)
-    model._coordinates, model.shrinkage_ = at, at.shrinkage
-    return blocks.transform_blocks(turn, effects, at.basis), at
+    coordinates = Coordinates.from_moments(
+        square, float(fourth), n, dof, model.covariance, model.ridge
+    )
+    model._coordinates, model.shrinkage_ = coordinates, coordinates.shrinkage
+    return blocks.transform_blocks(to_coordinates, effects, coordinates.basis), coordinates
 
 
-def _prepared(
-    model: Any, seen: Survey, blocks: Blocks, at: Coordinates, fixed: np.ndarray | None
+def _prepare_sample(
+    model: Any, seen: Survey, blocks: Blocks, coordinates: Coordinates, fixed: np.ndarray | None
 ) -> tuple[ResidualTask, Common]:  # fmt: skip
     """The sample laid out with its starts, and what steps over all rows read."""
     seed = start_seed(model, seen)
@@ -261,19 +269,19 @@ def _prepared(
     if fixed is not None:
         strata = factorize(np.column_stack([strata, fixed]))[0]
     size = max(_FEW, _EACH * k) * seen.n_samples // n
-    chosen, times = stratified(strata, max(size, 1), rng)
-    numbers = (chosen + seen.first).astype(np.uint32)
-    parts = list(blocks.map_blocks(take, numbers))
-    own = np.concatenate([number for number, _ in parts])
-    y = np.concatenate([rows for _, rows in parts])[np.argsort(own)]
+    chosen, times = stratified_sample(strata, max(size, 1), rng)
+    indices = (chosen + seen.first).astype(np.uint32)
+    parts = list(blocks.map_blocks(take_rows, indices))
+    order = np.concatenate([number for number, _ in parts])
+    y = np.concatenate([rows for _, rows in parts])[np.argsort(order)]
     codes, labels = seen.design.codes[chosen], None if fixed is None else fixed[chosen]
     if seen.rows.processes:
-        said = [pickle.loads(p) for p in gather_bytes(pickle.dumps((y, codes, times)))]
-        y, codes, times = (np.concatenate([s[i] for s in said]) for i in range(3))
+        gathered = [pickle.loads(p) for p in gather_bytes(pickle.dumps((y, codes, times)))]
+        y, codes, times = (np.concatenate([s[i] for s in gathered]) for i in range(3))
     few = Design.from_groups(codes, seen.design.n_groups)
     task = lay_out(
-        model, at, y.astype(np.float64), few, labels, np.asarray([False]), dtype,
-        times * (at.dof / times.sum()), seed,
+        model, coordinates, y.astype(np.float64), few, labels, np.asarray([False]), dtype,
+        times * (coordinates.dof / times.sum()), seed,
     )  # fmt: skip
     # Clusters are not padded here: programs over many rows are worth their compilation.
     task.data = task.data._replace(active=None)
@@ -282,17 +290,21 @@ def _prepared(
         task.data = task.data._replace(
             y=task.data.y[..., : y.shape[1]], inverse_scale=task.data.inverse_scale[: y.shape[1]]
         )
-    squares = blocks.map_sum(partial(scatter, covariance=model.covariance)) * (at.dof / n)
-    each = np.asarray(at.dof / n, dtype)
+    squares = blocks.map_sum(partial(block_scatter, covariance=model.covariance)) * (
+        coordinates.dof / n
+    )
+    row_mass = np.asarray(coordinates.dof / n, dtype)
     free = np.asarray(False)
-    return task, Common(task.numbers, each, task.data.inverse_scale, squares.astype(dtype), free)
+    return task, Common(
+        task.hyperparameters, row_mass, task.data.inverse_scale, squares.astype(dtype), free
+    )
 
 
 def _best_weights(
     model: Any, blocks: Blocks, task: ResidualTask, common: Common, errors: str,
     weights: dict[str, tuple[bool, ...]],
 ) -> tuple[_Search, Ends, bool]:  # fmt: skip
-    """Search by equal weights, by free ones, or both; free ones have to pay for themselves."""
+    """Search by equal weights, by free weights, or by both and choose."""
     best: tuple[_Search, Ends, bool] | None = None
     for free in weights[model.weights]:
         search = _Search(model, blocks, task, common._replace(free=np.asarray(free)), errors)
@@ -300,52 +312,62 @@ def _best_weights(
             best = search, search(None), free
             continue
         _, equal, _ = best
-        one = equal.objective.argmax()
-        own = jax.tree.map(lambda a, one=one: a[one], equal.t)
-        ends = search(own)
-        two = ends.objective.argmax()
-        both = jax.tree.map(lambda a, b, i=one, j=two: np.stack([a[i], b[j]]), equal.t, ends.t)
+        best_equal = equal.objective.argmax()
+        extra = jax.tree.map(lambda a, i=best_equal: a[i], equal.t)
+        ends = search(extra)
+        best_free = ends.objective.argmax()
+        both = jax.tree.map(
+            lambda a, b, i=best_equal, j=best_free: np.stack([a[i], b[j]]), equal.t, ends.t
+        )
         entropy, table, _ = blocks.map_sum(
-            partial(tables, n_groups=task.design.n_groups, **search.static), both, search.common
+            partial(contingency_tables, n_groups=task.design.n_groups, **search.static),
+            both,
+            search.common,
         )
         n = table.sum()
-        gain = ends.objective[two] - equal.objective[one]
-        if bool(pays(gain, entropy / n, jnp.asarray(table), model.n_clusters, n)):
+        gain = ends.objective[best_free] - equal.objective[best_equal]
+        if bool(free_weights_improve(gain, entropy / n, jnp.asarray(table), model.n_clusters, n)):
             best = search, ends, True
     assert best is not None
     return best
 
 
-def _finish(
+def _store_result(
     model: Any, seen: Survey, blocks: Blocks, task: ResidualTask,
     fits: list[tuple[_Search, Ends, bool]],
 ) -> Any:  # fmt: skip
     """Set the fitted attributes from all restarts."""
     chosen = int(np.argmax([ends.objective.max() for _, ends, _ in fits]))
     search, ends, free = fits[chosen]
-    at = int(ends.objective.argmax())
-    best = jax.tree.map(lambda a: a[at : at + 1], ends.t)
+    index = int(ends.objective.argmax())
+    best = jax.tree.map(lambda a: a[index : index + 1], ends.t)
     dtype = search.common.inverse_scale.dtype
     narrow = jax.tree.map(lambda a: np.asarray(a, dtype), best)
-    every_row = partial(named, soft=seen.rows.membership, **search.static)
+    every_row = partial(restart_labels, soft=seen.rows.membership, **search.static)
     labels, membership = read_back(
         seen, blocks.map_blocks(every_row, narrow, search.common), model.n_clusters
     )
     table = blocks.map_sum(
-        partial(tables, n_groups=seen.design.n_groups, **search.static), narrow, search.common
+        partial(contingency_tables, n_groups=seen.design.n_groups, **search.static),
+        narrow,
+        search.common,
     )[2]
     objective = np.concatenate([-e.objective for _, e, _ in fits])
     done = np.concatenate([e.done for _, e, _ in fits])
     model._store(
         Restarts(None, objective, done), labels=labels, sizes=table.sum(0), membership=membership,
-        trace=np.array(ends.trace), n_iter=ends.n_iter[at],
+        trace=np.array(ends.trace), n_iter=ends.n_iter[index],
     )  # fmt: skip
     model._steps = np.concatenate([e.n_iter for _, e, _ in fits])
     model._freed = [f for _, _, f in fits]
-    t, reached, penalty = jax.tree.map(lambda a: a[0], best), ends.objective[at], ends.penalty[at]
+    t, objective_value, penalty = (
+        jax.tree.map(lambda a: a[0], best),
+        ends.objective[index],
+        ends.penalty[index],
+    )
     none = np.zeros((model.n_clusters, seen.design.n_groups))
     fit = Fit(
-        reached + penalty,
+        objective_value + penalty,
         penalty,
         t.b,
         t.sigma,
@@ -354,7 +376,7 @@ def _finish(
         ends.n_iter,
         free,  # type: ignore[arg-type]
     )
-    model._keep(fit, task.numbers, search.robust, seen.design.n_groups)
-    model._tell_alone(table.astype(int))
-    model._set_objective_margin(np.concatenate([s.labels(e.t) for s, e, _ in fits]))
+    model._set_parameters(fit, task.hyperparameters, search.robust, seen.design.n_groups)
+    model._warn_single_group(table.astype(int))
+    model._set_objective_margin(np.concatenate([s.sample_labels(e.t) for s, e, _ in fits]))
     return model

@@ -1,4 +1,4 @@
-"""Block contributions to a residual mixture: moments, coordinates and EM steps."""
+"""Contributions of blocks to a residual mixture: moments, coordinates and EM steps."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.data.storage.stored import Chunk
-from nrprob.methods.conditional.em import Model, Numbers, Parameters, Residuals, Sums
+from nrprob.methods.conditional.em import Hyperparameters, Model, Parameters, Residuals, Sums
 from nrprob.methods.conditional.solver import Climb
 from nrprob.statistics.xlogx import xlogx
 
 
 class Raw(NamedTuple):
-    """Rows less the mean of all, with what is known of them.
+    """Centred rows of a block, with their known structure.
 
     Attributes
     ----------
     x : (size, m)
     real : (size,) 0 on padding
-    number, codes : (size,) place among all rows, and known group
-    fixed : (size,) wanted class, else -1
+    number, codes : (size,) index among all rows, and known group
+    fixed : (size,) target class, else -1
     """
 
     x: Any
@@ -35,8 +35,8 @@ class Raw(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lay:
-    """Makes a `Raw` of a chunk."""
+class BlockLayout:
+    """Converts a chunk to a `Raw`."""
 
     mean: np.ndarray
 
@@ -51,62 +51,62 @@ class Lay:
 
 @partial(jax.jit, static_argnames="n_groups")
 def group_sums(block: Raw, n_groups: int) -> tuple[jax.Array, jax.Array]:
-    """Sums of the rows of every known group, and their numbers."""
+    """Sums of the rows of every known group, and their hyperparameters."""
     x = block.x.astype(jnp.float64)
     sizes = jax.ops.segment_sum(block.real.astype(jnp.float64), block.codes, n_groups)
     return jax.ops.segment_sum(x, block.codes, n_groups), sizes
 
 
-def _left(block: Raw, effects: jax.Array) -> jax.Array:
+def _block_residuals(block: Raw, effects: jax.Array) -> jax.Array:
     """Residuals in float64."""
     r = block.x.astype(jnp.float64) - effects[block.codes]
     return r * block.real[:, None]
 
 
 @jax.jit
-def products(block: Raw, effects: jax.Array) -> tuple[jax.Array, jax.Array]:
+def residual_products(block: Raw, effects: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Products (m, m) of residuals, and the sum of the fourth powers of their lengths."""
-    r = _left(block, effects)
+    r = _block_residuals(block, effects)
     return r.T @ r, ((r**2).sum(1) ** 2).sum()
 
 
 @jax.jit
-def turn(block: Raw, effects: jax.Array, basis: jax.Array) -> Raw:
+def to_coordinates(block: Raw, effects: jax.Array, basis: jax.Array) -> Raw:
     """Rows in coordinates, in the type of the rows."""
-    return block._replace(x=(_left(block, effects) @ basis).astype(block.x.dtype))
+    return block._replace(x=(_block_residuals(block, effects) @ basis).astype(block.x.dtype))
 
 
-def take(block: Raw, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers and rows of those of the ``numbers`` (sorted) that are in a block."""
-    own, x = np.asarray(block.number), np.asarray(block.x)
-    there = np.isin(own, numbers) & (np.asarray(block.real) > 0)
-    return own[there], x[there]
+def take_rows(block: Raw, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Indices and rows of a block that are among ``indices`` (sorted)."""
+    number, x = np.asarray(block.number), np.asarray(block.x)
+    selected = np.isin(number, indices) & (np.asarray(block.real) > 0)
+    return number[selected], x[selected]
 
 
 class Common(NamedTuple):
-    """What the steps of all restarts read.
+    """Arrays that the steps of all restarts share.
 
     Attributes
     ----------
-    numbers : in the type of the rows
-    each : mass of a row
+    hyperparameters : in the type of the rows
+    row_mass : mass of a row
     inverse_scale : (p,)
     scatter : sums of products or squares of all rows
     free : whether weights are fitted
     """
 
-    numbers: Numbers
-    each: Any
+    hyperparameters: Hyperparameters
+    row_mass: Any
     inverse_scale: Any
     scatter: Any
     free: Any
 
 
-def _model(block: Raw, common: Common, covariance: str, robust: bool, k: int) -> Model:
-    """The steps of EM, on a block."""
-    h = common.numbers
+def _block_model(block: Raw, common: Common, covariance: str, robust: bool, k: int) -> Model:
+    """EM steps on a block."""
+    h = common.hyperparameters
     n = h.dof  # masses are dof in all, and equal
-    mass = block.real * common.each
+    mass = block.real * common.row_mass
     data = Residuals(
         block.x[None], mass[None], jnp.zeros(1, jnp.int32), n[None], common.inverse_scale, None
     )
@@ -116,52 +116,56 @@ def _model(block: Raw, common: Common, covariance: str, robust: bool, k: int) ->
 _STATIC = ("covariance", "robust", "k", "labelled")
 
 
-def _laid(block, common, covariance, robust, k, labelled):
-    """The model of a block, and what its rows are barred from."""
-    model = _model(block, common, covariance, robust, k)
-    return model, Climb(model, block.fixed if labelled else None).barred
+def _model_and_mask(block, common, covariance, robust, k, labelled):
+    """EM steps on a block, and the clusters that labels exclude for its rows."""
+    model = _block_model(block, common, covariance, robust, k)
+    return model, Climb(model, block.fixed if labelled else None).mask
 
 
 @partial(jax.jit, static_argnames=_STATIC)
-def step(block: Raw, every: Parameters, common: Common, **static: Any) -> tuple[Sums, jax.Array]:
-    """What a block adds to the parameters of all restarts, and their free energies (S,)."""
+def block_e_step(
+    block: Raw, every: Parameters, common: Common, **static: Any
+) -> tuple[Sums, jax.Array]:
+    """Sufficient statistics of a block for all restarts, and their free energies (S,)."""
 
-    def one(t):
-        model, barred = _laid(block, common, **static)
-        result = model.look(t, jnp.zeros((static["k"], 1), block.x.dtype), None, None, barred)
+    def one_restart(t):
+        model, mask = _model_and_mask(block, common, **static)
+        result = model.evaluate_rows(
+            t, jnp.zeros((static["k"], 1), block.x.dtype), None, None, mask
+        )
         return result.sums, result.free
 
-    return jax.lax.map(one, every)
+    return jax.lax.map(one_restart, every)
 
 
 @partial(jax.jit, static_argnames=_STATIC)
-def say(
+def assign_rows(
     block: Raw, every: Parameters, common: Common, **static: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Numbers, labels (size, S) and memberships (size, K, S) of a block's rows."""
+    """Indices, labels (size, S) and memberships (size, K, S) of a block's rows."""
 
-    def one(t):
-        model, barred = _laid(block, common, **static)
-        w = model.expect(t, jnp.zeros((static["k"], 1), block.x.dtype), None, barred)[0]
+    def one_restart(t):
+        model, mask = _model_and_mask(block, common, **static)
+        w = model.e_step(t, jnp.zeros((static["k"], 1), block.x.dtype), None, mask)[0]
         labels = jnp.where(block.real > 0, w.argmax(0), -1).astype(jnp.int32)
         return labels, w / jnp.maximum(w.sum(0), 1e-30)
 
-    labels, w = jax.lax.map(one, every)
+    labels, w = jax.lax.map(one_restart, every)
     return block.number, labels.T, w.T
 
 
-def named(block: Raw, every: Parameters, common: Common, soft: bool, **static: Any) -> Any:
-    """As `say`, of one restart; memberships (size, K) are left out unless ``soft``."""
-    number, labels, w = say(block, every, common, **static)
+def restart_labels(block: Raw, every: Parameters, common: Common, soft: bool, **static: Any) -> Any:
+    """`assign_rows` of one restart; memberships (size, K) are left out unless ``soft``."""
+    number, labels, w = assign_rows(block, every, common, **static)
     return number, labels[:, 0], np.asarray(w)[:, :, 0] if soft else None
 
 
 @partial(jax.jit, static_argnames=(*_STATIC, "n_groups"))
-def tables(
+def contingency_tables(
     block: Raw, every: Parameters, common: Common, n_groups: int, **static: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Of two restarts: entropies (2,), tables by both (K, K), and groups by the first (L, K)."""
-    _, labels, w = say(block, every, common, **static)
+    """Entropies (2,) of two restarts, their table (K, K), and groups by the first (L, K)."""
+    _, labels, w = assign_rows(block, every, common, **static)
     hits = (labels[:, None] == jnp.arange(static["k"])[:, None]).astype(jnp.float64)
     entropy = -(block.real[:, None, None] * xlogx(w.astype(jnp.float64))).sum((0, 1))
     by_group = jax.ops.segment_sum(hits[:, :, 0], block.codes, n_groups)
@@ -169,33 +173,35 @@ def tables(
 
 
 @partial(jax.jit, static_argnames=("covariance", "robust", "k"))
-def follow(
+def global_m_step(
     result: Sums, old: Parameters, free: jax.Array, common: Common, constant: jax.Array,
     covariance: str, robust: bool, k: int,
 ) -> tuple[Parameters, jax.Array, jax.Array, jax.Array]:  # fmt: skip
-    """Parameters that follow, the objective and penalty of the old ones, and how far these moved.
+    """M-step, with objective and penalty of the old parameters, and the change of parameters.
 
-    That is the largest change of a centre, in standard deviations, or of a log weight.
+    The change is the largest one of a centre, in standard deviations, or of a log weight.
     """
     p = old.b.shape[-1]
     none = jnp.zeros(1, common.inverse_scale.dtype)
     row = Raw(jnp.zeros((1, p), none.dtype), none, none, none.astype(jnp.int32), none)
-    model = _model(row, common, covariance, robust, k)
+    model = _block_model(row, common, covariance, robust, k)
     model.h = model.h._replace(constant=constant)
 
-    def one(result, old, free):
-        reached, penalty = model.value(old, jnp.zeros((1, k, 1)), jnp.zeros((k, 1)), free)
-        new = model.best(result, old.s0)
-        way = new.b - old.b
-        turned = way * new.precision if new.precision.ndim == 1 else way @ new.precision
-        far = jnp.sqrt(jnp.maximum((turned * way).sum(-1), 0)).max()
-        return new, reached, penalty, far + jnp.abs(new.log_weights - old.log_weights).max()
+    def one_restart(result, old, free):
+        objective, penalty = model.objective_value(
+            old, jnp.zeros((1, k, 1)), jnp.zeros((k, 1)), free
+        )
+        new = model.m_step(result, old.s0)
+        shift = new.b - old.b
+        scaled = shift * new.precision if new.precision.ndim == 1 else shift @ new.precision
+        far = jnp.sqrt(jnp.maximum((scaled * shift).sum(-1), 0)).max()
+        return new, objective, penalty, far + jnp.abs(new.log_weights - old.log_weights).max()
 
-    return jax.vmap(one)(result, old, free)
+    return jax.vmap(one_restart)(result, old, free)
 
 
 @partial(jax.jit, static_argnames="covariance")
-def scatter(block: Raw, covariance: str) -> jax.Array:
+def block_scatter(block: Raw, covariance: str) -> jax.Array:
     """Sums of products, or of squares, of rows."""
     if covariance == "tied":
         return jnp.matmul(block.x.T, block.x, precision=jax.lax.Precision.HIGHEST)

@@ -13,9 +13,14 @@ from nrprob.data.labels import factorize
 from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise import solve
 from nrprob.methods.conditional.coordinates import Coordinates
-from nrprob.methods.conditional.em import Numbers, Residuals
+from nrprob.methods.conditional.em import Hyperparameters, Residuals
 from nrprob.methods.conditional.solver import Sample
-from nrprob.methods.conditional.starts import make_starts, name_classes, schedule, stratified
+from nrprob.methods.conditional.starts import (
+    make_starts,
+    name_classes,
+    schedule_starts,
+    stratified_sample,
+)
 from nrprob.statistics.rows import Layout, active_mask, bucket_size, make_layout, padded_count
 
 # Whether each fit estimates the clusters' weights, by the parameter `weights`.
@@ -28,24 +33,24 @@ _LEAD, _ONE_IN = 3, 10  # restarts that survive the sample: at least, and one of
 
 @dataclass
 class ResidualTask:
-    """Residuals laid out for one fit, and the runs of the program that remain to be made.
+    """Residuals laid out for one fit, and its program calls.
 
     Attributes
     ----------
     data : residuals in the coordinates of the program
-    numbers : what else it reads
-    layout : where every row is
-    design : groups by which initial values are aligned and balanced
-    fixed : (B, r) classes of labelled rows, else -1; None where there are none
-    sample : rows for the first round of successive halving, if there is one
-    starts : (S, B, r) labels, of the sample's rows if there is one
-    warm : (S,) which of them are warmed up
-    n_leaders : restarts that survive the sample, at most
-    calls : the runs, one for every kind of errors
+    hyperparameters : settings of the program
+    layout : position of every row
+    design : known groups, by which starts are aligned and balanced
+    fixed : (B, r) classes of labelled rows, else -1; None without labels
+    sample : rows for the first round of successive halving, or None
+    starts : (S, B, r) initial labels, of the sample's rows if there is a sample
+    warm : (S,) which starts are warmed up
+    n_leaders : maximum number of restarts that survive the sample
+    calls : program calls, one per error distribution
     """
 
     data: Residuals
-    numbers: Numbers
+    hyperparameters: Hyperparameters
     layout: Layout
     design: Design
     fixed: np.ndarray | None
@@ -56,13 +61,13 @@ class ResidualTask:
     calls: list[solve.SolverCall] = field(default_factory=list)
 
 
-def leaders(n_init: int) -> int:
-    """Most restarts that survive the first round of successive halving."""
+def count_leaders(n_init: int) -> int:
+    """Maximum number of restarts that survive the first round of successive halving."""
     return max(_LEAD, -(-n_init // _ONE_IN))
 
 
 def start_from(labels: Any, n: int, k: int) -> np.ndarray:
-    """Labels (n,) to start from, as numbers below ``k``, or refuse them."""
+    """Initial labels (n,) as integers below ``k``; ValueError if they do not fit."""
     labels = np.asarray(labels)
     if labels.shape == (n,):
         codes, names = factorize(labels)
@@ -76,7 +81,7 @@ def start_from(labels: Any, n: int, k: int) -> np.ndarray:
 
 def lay_out(
     model: Any,
-    at: Coordinates,
+    coordinates: Coordinates,
     y: np.ndarray,
     design: Design,
     fixed: np.ndarray | None,
@@ -91,7 +96,7 @@ def lay_out(
     Parameters
     ----------
     model : a `ResidualMixture`, of which parameters are read
-    at : coordinates
+    coordinates : coordinates
     y : (n, p) residuals in them
     design : groups by which initial values are aligned and balanced
     fixed : (n,) classes of labelled rows, else -1; None where there are none
@@ -102,12 +107,12 @@ def lay_out(
     init : (n,) labels in place of the first start
     """
     n, p = y.shape
-    k, dof = model.n_clusters, at.dof
+    k, dof = model.n_clusters, coordinates.dof
     n_groups = padded_count(design.n_groups, y.size)  # one too: what is found is often known next
     pad = bucket_size(p, 256) - p
-    log_scale = float(np.log(at.variances).sum())
+    log_scale = float(np.log(coordinates.variances).sum())
     narrow = {
-        "d": p, "nu0": at.nu0, "dof": dof, "s0": at.s0, "tol": model.tol,
+        "d": p, "nu0": coordinates.nu0, "dof": dof, "s0": coordinates.s0, "tol": model.tol,
         "kappa": model.balance, "nu": model.nu,
     }  # fmt: skip
 
@@ -118,21 +123,21 @@ def lay_out(
             layout.to_blocks(mass.astype(dtype)),
             layout.block_group,
             (np.bincount(design.codes, minlength=n_groups) * (dof / n)).astype(dtype),
-            np.pad(1 / at.variances, (0, pad)).astype(dtype),
+            np.pad(1 / coordinates.variances, (0, pad)).astype(dtype),
             active_mask(k, y.size),
         )
         floor = 1e-6 if np.dtype(dtype) == np.float32 else 1e-9
-        numbers = Numbers(
+        hyperparameters = Hyperparameters(
             free=free,
             **{name: np.asarray(value, dtype) for name, value in narrow.items()},
             floor=np.asarray(floor, dtype),
             log_scale=np.asarray(log_scale),
-            log_det=np.asarray(log_scale + 2 * p * math.log(at.scale)),
+            log_det=np.asarray(log_scale + 2 * p * math.log(coordinates.scale)),
             constant=np.asarray(0.0),
             max_iter=np.asarray(model.max_iter, np.int32),
         )
         places = None if fixed is None else layout.to_blocks(fixed[chosen], -1)
-        return ResidualTask(data, numbers, layout, design, places)
+        return ResidualTask(data, hyperparameters, layout, design, places)
 
     part = mass is not None
     chosen = np.arange(n)
@@ -141,28 +146,33 @@ def lay_out(
         seed = check_random_state(model.random_state).randint(2**31 - 1)
     rng = np.random.default_rng(seed)
     task = few = laid_out(chosen, mass, dtype)
-    n_leaders = min(leaders(model.n_init), model.n_init)
+    n_leaders = min(count_leaders(model.n_init), model.n_init)
     many = y.size * k > _LARGE
     if model.successive_halving and many and not part:
         strata = design.codes
         if fixed is not None:
             strata = factorize(np.column_stack([strata, fixed]))[0]
-        chosen, times = stratified(strata, max(_FEW, _EACH * k), rng)
+        chosen, times = stratified_sample(strata, max(_FEW, _EACH * k), rng)
         few = laid_out(chosen, mass[chosen] * times, np.float32)
         place = few.layout.to_blocks(task.layout.slot[chosen].astype(np.int32))
-        task.sample, task.n_leaders = Sample(few.data, few.numbers, few.fixed, place), n_leaders
-    maps = [at.seen(y, metric, k) for metric in model.whitening_exponents]
-    each, kept = schedule(model.n_init, len(maps) * (1 + model.aligned) * (1 + model.warm_up))
+        task.sample, task.n_leaders = (
+            Sample(few.data, few.hyperparameters, few.fixed, place),
+            n_leaders,
+        )
+    maps = [coordinates.metric_map(y, metric, k) for metric in model.whitening_exponents]
+    n_each, restarts = schedule_starts(
+        model.n_init, len(maps) * (1 + model.aligned) * (1 + model.warm_up)
+    )
     starts = make_starts(
-        y[chosen], few.layout, n_groups if design.n_groups > 1 else 1, maps, k, each, rng,
+        y[chosen], few.layout, n_groups if design.n_groups > 1 else 1, maps, k, n_each, rng,
         aligned=model.aligned, tries=1 if many or part else _TRIES,
         fixed=None if fixed is None else fixed[chosen],
     )  # fmt: skip
-    task.warm = kept >= len(starts)
-    starts = starts[kept % len(starts)]
+    task.warm = restarts >= len(starts)
+    starts = starts[restarts % len(starts)]
     if init is not None:
-        own = init[chosen]
-        starts[0] = own if fixed is None else name_classes(own[None], fixed[chosen], k)[0]
+        initial = init[chosen]
+        starts[0] = initial if fixed is None else name_classes(initial[None], fixed[chosen], k)[0]
         task.warm[0] = False
     starts = few.layout.to_blocks(starts.T.astype(np.int32))
     task.starts = np.moveaxis(starts, -1, 0)

@@ -251,9 +251,9 @@ def test_moments_give_the_coordinates_of_residuals():
     r = rng.normal(size=(300, 5)) @ rng.normal(size=(5, 5))
     r[:, 4] = r[:, 0] + r[:, 1]  # a direction that does not vary
     for covariance in ("tied", "diag", "spherical"):
-        one, y = Coordinates.of(r, 290, covariance, 3.0)
+        one, y = Coordinates.from_residuals(r, 290, covariance, 3.0)
         fourth = ((r**2).sum(1) ** 2).sum()
-        other = Coordinates.of_moments(r.T @ r, fourth, 300, 290, covariance, 3.0)
+        other = Coordinates.from_moments(r.T @ r, fourth, 300, 290, covariance, 3.0)
         assert other.shrinkage == pytest.approx(one.shrinkage, rel=1e-6)
         np.testing.assert_allclose(other.variances, one.variances, rtol=1e-9)
         np.testing.assert_allclose(abs(r @ other.basis), abs(y), atol=1e-7)

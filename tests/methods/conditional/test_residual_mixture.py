@@ -202,21 +202,21 @@ def test_pieces_of_many_rows_add_up(covariance, errors, monkeypatch):
     model = ResidualMixture(K, covariance=covariance, errors=errors, weights="free", n_init=1)
     with jax.enable_x64(True):
         laid_out = model.prepare(X, y, z)
-        data, numbers = laid_out.data, laid_out.numbers
+        data, hyperparameters = laid_out.data, laid_out.hyperparameters
 
         def three_steps(labels):
-            own = em.Model(data, numbers, covariance, errors == "t", len(data.active), True)
+            own = em.Model(data, hyperparameters, covariance, errors == "t", len(data.active), True)
             climb = solver.Climb(own, laid_out.fixed)
-            state = climb.rise(climb.begin(labels, None, 0), 3).state
-            result = own.look(state.t, state.u, 0.9 * state.w, climb.damp, climb.barred)
-            labels = own.labels(result.w)
-            return state._replace(w=own.joined(state.w)), labels, result._replace(w=labels)
+            state = climb.run_em(climb.initial_state(labels, None, 0), 3).state
+            result = own.evaluate_rows(state.t, state.u, 0.9 * state.w, climb.damp, climb.mask)
+            labels = own.row_labels(result.w)
+            return state._replace(w=own.from_pieces(state.w)), labels, result._replace(w=labels)
 
         labels = laid_out.starts[0].reshape(-1)
         whole = jax.jit(three_steps)(labels)
         monkeypatch.setattr(em, "_MANY", 0)
         monkeypatch.setattr(em, "_NEAR", 1)
-        assert em.piece(labels.size, 20) == 128 < labels.size
+        assert em.piece_length(labels.size, 20) == 128 < labels.size
         parts = jax.jit(lambda labels: three_steps(labels))(labels)
     result, expected = jax.tree.leaves(parts), jax.tree.leaves(whole)
     for a, b in zip(result, expected, strict=True):
@@ -677,12 +677,12 @@ def test_kmeans_within_groups_is_lloyds_and_aligned_names_agree(aligned):
     y, rng = residuals(X, z).astype(np.float32), np.random.default_rng(1)
     groups, n_groups = (z, L) if aligned else (np.zeros_like(z), 1)
     layout = make_layout(groups, n_groups)
-    rows = starts.Seen(
+    rows = starts.BlockedRows(
         layout.to_blocks(y), layout.to_blocks(np.ones(N, bool)), layout.to_blocks(np.arange(N)),
         layout.block_group, n_groups,
     )  # fmt: skip
-    labels, centres = starts.kmeans(rows, K, 6, rng)
-    named = starts.align(rows, labels, centres, rng) if aligned else labels
+    labels, centres = starts.grouped_kmeans(rows, K, 6, rng)
+    named = starts.align_groups(rows, labels, centres, rng) if aligned else labels
     own, named = layout.from_blocks(labels), layout.from_blocks(named)
     for s, g in itertools.product(range(6), range(n_groups)):
         member = groups == g
@@ -722,8 +722,8 @@ def test_rows_that_are_equal_make_one_centre():
 
 def test_starts_that_differ_come_first():
     labels = np.array([[0, 0, 1], [1, 1, 0], [0, 1, 1], [2, 2, 1], [0, 1, 2]])
-    assert starts.different(labels, 3).tolist() == [0, 2, 4]
-    assert starts.different(labels, 4).tolist() == [0, 2, 4, 1]
+    assert starts.distinct_first(labels, 3).tolist() == [0, 2, 4]
+    assert starts.distinct_first(labels, 4).tolist() == [0, 2, 4, 1]
 
 
 def test_labelled_rows_name_the_clusters_of_a_start():
@@ -739,7 +739,7 @@ def test_labelled_rows_name_the_clusters_of_a_start():
 def test_a_sample_stands_for_its_strata(seed, size, n_strata):
     rng = np.random.default_rng(seed)
     strata = rng.integers(n_strata, size=200) ** 2 // n_strata
-    rows, times = starts.stratified(strata, size, rng)
+    rows, times = starts.stratified_sample(strata, size, rng)
     assert (np.diff(rows) > 0).all() and (len(rows) == 200) >= (size >= 200)
     assert len(rows) <= size + n_strata + size // 4
     np.testing.assert_allclose(np.bincount(strata[rows], times), np.bincount(strata))
@@ -750,7 +750,7 @@ def test_leaders_are_the_best_of_those_that_differ():
     objective = np.array([3.0, 1, 2, 5, 4, 0])
     real = np.arange(6) < 6
     with jax.enable_x64(True):
-        lead, there = solver.leading(labels, objective, real, 3, 4)
+        lead, there = solver.distinct_leaders(labels, objective, real, 3, 4)
     assert lead.tolist()[:2] == [3, 4] and there.tolist() == [True, True, False, False]
     assert (np.asarray(lead)[2:] == 6).all()  # beyond the last
 
@@ -762,15 +762,15 @@ def test_parameters_of_fewer_digits_lead_no_better_than_they_are(covariance):
     model = ResidualMixture(K, covariance=covariance, errors="gaussian", weights="free", n_init=1)
     with jax.enable_x64(True):
         laid_out = model.prepare(X, None, z)
-        data, numbers = laid_out.data, laid_out.numbers
-        whole = em.Model(data, numbers, covariance, False, len(data.active), True)
+        data, hyperparameters = laid_out.data, laid_out.hyperparameters
+        whole = em.Model(data, hyperparameters, covariance, False, len(data.active), True)
         climb = solver.Climb(whole, None)
 
         @jax.jit
         def ends(labels):
-            state = climb.rise(climb.begin(labels, None, 0), 500).state
+            state = climb.run_em(climb.initial_state(labels, None, 0), 500).state
             narrow = jax.tree.map(lambda a: a.astype(np.float32), (state.t, state.u))
-            return state.objective, climb.resume(*narrow).objective
+            return state.objective, climb.resume_from(*narrow).objective
 
         reached, again = ends(laid_out.starts[0].reshape(-1))
     assert abs(float(again) - float(reached)) < 1e-6

@@ -18,12 +18,12 @@ from sklearn.metrics import normalized_mutual_info_score as nmi
 from nrprob import DegenerateClusterWarning, ResidualSpectral
 from nrprob.datasets import load, make_crossed_counts
 from nrprob.known import Memberships
-from nrprob.methods.conditional.consensus import agree, match, votes
+from nrprob.methods.conditional.consensus import find_consensus, match_labels, vote_shares
 from nrprob.methods.conditional.moments import (
     Projection,
     Shared,
     Weighting,
-    leading,
+    leading_eigenvectors,
     moment_across,
     moment_within,
 )
@@ -61,9 +61,9 @@ def dense_rows(x, power, damp="log", present=None):
 
 def sparse_rows(x, power, damp="log"):
     x = sparse.csr_array(x, dtype=float)
-    weighting = Weighting.learn(x, damp, 3)
-    damped = weighting.damped(x)
-    return damped, weighting.weighted(damped, power)
+    weighting = Weighting.from_counts(x, damp, 3)
+    damped = weighting.damp_counts(x)
+    return damped, weighting.weigh_terms(damped, power)
 
 
 # The mathematics
@@ -77,16 +77,16 @@ def test_weights_are_the_formula(damp, power):
     _, y = sparse_rows(x, power, damp)
     np.testing.assert_allclose(y.toarray(), dense_rows(x, power, damp), atol=1e-14)
     # A common factor of all weights of terms is lost in the unit length.
-    weighting = Weighting.learn(sparse.csr_array(x, dtype=float), damp, 3)
-    damped = weighting.damped(sparse.csr_array(x, dtype=float))
-    scaled = Weighting(weighting.columns, 7 * weighting.idf, damp).weighted(damped, power)
+    weighting = Weighting.from_counts(sparse.csr_array(x, dtype=float), damp, 3)
+    damped = weighting.damp_counts(sparse.csr_array(x, dtype=float))
+    scaled = Weighting(weighting.columns, 7 * weighting.idf, damp).weigh_terms(damped, power)
     np.testing.assert_allclose(scaled.toarray(), y.toarray(), atol=1e-14)
 
 
 def test_damping_goes_on_below_one():
     w = Weighting(np.arange(1), np.ones(1), "log")
     small = sparse.csr_array(np.array([[0.25], [1.0], [1 + 1e-6], [np.e]]))
-    np.testing.assert_allclose(w.damped(small).data, [0.25, 1, 1 + 1e-6, 2])
+    np.testing.assert_allclose(w.damp_counts(small).data, [0.25, 1, 1 + 1e-6, 2])
 
 
 @settings(max_examples=5, deadline=None)
@@ -135,9 +135,9 @@ def test_regression_is_least_squares(kind):
     dense = y.toarray()
     fit = design[5:] @ np.linalg.lstsq(design[5:], dense[5:], rcond=1e-9)[0]
     residual = np.vstack([np.zeros((5, dense.shape[1])), dense[5:] - fit])
-    np.testing.assert_allclose(known.remove(dense), residual, atol=1e-12)
+    np.testing.assert_allclose(known.remove_known(dense), residual, atol=1e-12)
     np.testing.assert_allclose(
-        dense[5:] - design[5:] @ known.coefficients(dense), residual[5:], atol=1e-12
+        dense[5:] - design[5:] @ known.fit_coefficients(dense), residual[5:], atol=1e-12
     )
     np.testing.assert_allclose(
         moment_within(y, known)(np.eye(dense.shape[1])),
@@ -146,21 +146,23 @@ def test_regression_is_least_squares(kind):
     )
     if kind == "deficient":
         means = Projection.of_groups(z, L, present, float)
-        np.testing.assert_allclose(means.remove(dense), residual, atol=1e-12)
-        np.testing.assert_allclose(means.explained(y), known.explained(y), atol=1e-12)
+        np.testing.assert_allclose(means.remove_known(dense), residual, atol=1e-12)
+        np.testing.assert_allclose(
+            means.explained_squares(y), known.explained_squares(y), atol=1e-12
+        )
 
 
 def test_coordinates_have_no_group_means_and_ignore_what_a_group_has_in_common():
     x, z, _ = counts()
     _, y = sparse_rows(x, 1.0)
     known = Projection.of_groups(z, L, np.ones(N, bool), float)
-    values, v = leading(moment_within(y, known), y.shape[1], 10, float, 1e-2)
-    s = known.remove(y @ v)
+    values, v = leading_eigenvectors(moment_within(y, known), y.shape[1], 10, float, 1e-2)
+    s = known.remove_known(y @ v)
     for g in range(L):
         assert abs(s[z == g].mean(0)).max() < 1e-14
     shift = np.random.default_rng(1).normal(size=(L, y.shape[1]))
     moved = sparse.csr_array(y.toarray() + shift[z])
-    np.testing.assert_allclose(known.remove(moved @ v), s, atol=1e-13)
+    np.testing.assert_allclose(known.remove_known(moved @ v), s, atol=1e-13)
     vectors = np.random.default_rng(2).normal(size=(y.shape[1], 2))
     # The noise on the diagonal is that of the residual, and does not change either.
     np.testing.assert_allclose(
@@ -174,7 +176,7 @@ def test_leading_directions_are_the_positive_ones(size):
     q = np.linalg.qr(rng.normal(size=(size, size)))[0]
     spectrum = np.concatenate([[5.0, 3.0, 1.0], np.full(10, -9.0), np.zeros(size - 13)])
     matrix = (q * spectrum) @ q.T
-    values, vectors = leading(lambda v: matrix @ v, size, 6, float, 1e-8)
+    values, vectors = leading_eigenvectors(lambda v: matrix @ v, size, 6, float, 1e-8)
     np.testing.assert_allclose(values, [5, 3, 1], rtol=1e-6)
     np.testing.assert_allclose(abs(vectors.T @ q[:, :3]), np.eye(3), atol=1e-6)
     # From vectors near to them it is the same, in fewer products.
@@ -184,13 +186,13 @@ def test_leading_directions_are_the_positive_ones(size):
         products.append(v.shape[1])
         return matrix @ v
 
-    again, same = leading(apply, size, 6, float, 1e-8, vectors)
+    again, same = leading_eigenvectors(apply, size, 6, float, 1e-8, vectors)
     np.testing.assert_allclose(again, values, rtol=1e-9)
     np.testing.assert_allclose(same, vectors, atol=1e-6)
     assert len(products) <= 3
-    values, vectors = leading(lambda v: 0 * v, size, 6, float, 1e-2)
+    values, vectors = leading_eigenvectors(lambda v: 0 * v, size, 6, float, 1e-2)
     assert values.size == 0 and vectors.shape == (size, 0)
-    values, _ = leading(lambda v: -v, size, 6, float, 1e-2)
+    values, _ = leading_eigenvectors(lambda v: -v, size, 6, float, 1e-2)
     assert values.size == 0
 
 
@@ -274,7 +276,7 @@ def test_consensus_is_a_minimum_below_its_members(seed, taught):
         groups = [x[labels == c] for c in np.unique(labels)]
         return sum(((g - g.mean(0)) ** 2).sum() for g in groups)
 
-    result = agree(columns, k, fixed, members, 50)
+    result = find_consensus(columns, k, fixed, members, 50)
     labels = result.labels[result.best]
     assert result.converged.all()
     assert result.objective[result.best] == pytest.approx(scatter(labels), abs=1e-12)
@@ -296,7 +298,7 @@ def test_consensus_is_as_good_as_that_of_single_moves():
     columns = np.where(rng.random((n, members)) < 0.6, truth[:, None], noise)
     names = np.stack([rng.permutation(k) for _ in range(members)])
     columns = np.take_along_axis(names.T, columns, 0)
-    result = agree(columns, k, None, 10, 100)
+    result = find_consensus(columns, k, None, 10, 100)
     classes = [np.arange(k)] * members
     with jax.enable_x64(True):
         moved = consensus.find_consensus(
@@ -304,10 +306,10 @@ def test_consensus_is_as_good_as_that_of_single_moves():
         )
     least = moved[0].objective.min()
     assert result.objective.min() <= 1.005 * least
-    matched = match(columns[:, 0], result.labels[result.best], k, 0)
+    matched = match_labels(columns[:, 0], result.labels[result.best], k, 0)
     assert (matched[columns[:, 0]] == result.labels[result.best]).mean() > 0.6
-    share = votes(
-        columns, np.stack([match(c, result.labels[result.best], k, 0) for c in columns.T])
+    share = vote_shares(
+        columns, np.stack([match_labels(c, result.labels[result.best], k, 0) for c in columns.T])
     )
     np.testing.assert_allclose(share.sum(1), 1)
     assert (share.argmax(1) == result.labels[result.best]).mean() > 0.9
@@ -320,7 +322,7 @@ def test_members_that_agree_little_are_left():
     truth = rng.integers(k, size=n)
     noise = rng.integers(k, size=(n, members))
     columns = np.where(rng.random((n, members)) < 0.2, truth[:, None], noise)
-    result = agree(columns, k, None, 10, 100)
+    result = find_consensus(columns, k, None, 10, 100)
     assert nmi(result.labels[result.best], truth) > 0.4
     assert max(nmi(column, truth) for column in columns.T) < 0.2
 
@@ -393,7 +395,7 @@ def test_new_rows(data, fitted):
     # Where clusters are not well apart, lengths and weights matter as well.
     x, z, _ = counts(7, strength=1.2)
     vague = ResidualSpectral(4, members=4, random_state=0).fit(x, known=z)
-    assert (vague._columns(x, z) == vague.member_labels_).all()
+    assert (vague._member_columns(x, z) == vague.member_labels_).all()
     assert (vague.predict(x, known=z) == vague.labels_).all()
 
 
@@ -439,9 +441,9 @@ def test_single_members():
     assert (row["mode"], row["power"], row["start"], row["agreement"]) == ("within", 1, 0, 1)
     both = ResidualSpectral(2, members=[("across", 1.5, 20), ("across", 1.5, 20)]).fit(x, known=z)
     assert both.members_["start"].tolist() == [0, 1] and nmi(both.labels_, c) > 0.9
-    plan = ResidualSpectral(2)._plan(True)
+    plan = ResidualSpectral(2)._plan_members(True)
     assert len({m[:3] for m in plan}) == 16 and len(set(plan)) == 32
-    alone = ResidualSpectral(2)._plan(False)
+    alone = ResidualSpectral(2)._plan_members(False)
     assert {m.mode for m in alone} == {"within"} and len(set(alone)) == 32
     assert sorted({m.start for m in alone}) == [0, 1, 2, 3]
 
