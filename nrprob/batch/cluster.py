@@ -218,7 +218,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Cancel what is not finished; a worker still finishes its current batch."""
+        """Cancel waiting batches; a worker still finishes its current batch."""
         with contextlib.suppress(Exception):
             futures = [self._content, *(future for *_, future in self._submitted.values())]
             self._client.cancel([future for future in futures if future is not None])
@@ -268,7 +268,7 @@ class Cluster:
                 raise
             raise InputError(
                 f"the cluster has lost this run; {self._address}: "
-                f"{one_line(error)}; what is finished is kept, run it again to go on"
+                f"{one_line(error)}; finished fits are kept; run it again to resume"
             ) from error
 
 

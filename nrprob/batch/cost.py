@@ -64,7 +64,7 @@ class Cost:
 
     @property
     def needed(self) -> int:
-        """Bytes that are needed at once."""
+        """Bytes of memory."""
         return self.bytes + self.largest
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
 """File formats of data and results: checks that need neither reading nor writing.
 
-Nothing heavy is imported, so that a wrong name is reported at once.
+Nothing heavy is imported, so wrong names are reported immediately.
 """
 
 from __future__ import annotations

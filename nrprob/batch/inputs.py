@@ -167,7 +167,7 @@ def load_selected(
 ) -> tables.Table:
     """Load, select and label the data of a model file, in their own units.
 
-    ``parameters`` and ``seed`` of the generator or loader are by default those of the file. Raises
+    The default ``parameters`` and ``seed`` of the generator or loader come from the file. Raises
     InputError if the data cannot be read or do not fit the file, and its subclass `DataUnavailable`
     if they are not on this machine.
     """
@@ -211,7 +211,7 @@ def load_selected(
 
 @dataclass
 class Inputs:
-    """Arguments of a fit, and what is held out from it.
+    """Arguments of a fit, and held-out rows.
 
     Attributes
     ----------

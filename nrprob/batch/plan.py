@@ -80,13 +80,13 @@ class Experiment:
 
     @property
     def sampling(self) -> dict[str, dict[str, Any]]:
-        """Settings of everything that is sampled, by the table of the file."""
+        """Settings of labels, splits and pairs, by the table of the file."""
         tables = {name: getattr(self, name) for name in SAMPLING}
         return {name: amount for name, amount in tables.items() if amount is not None}
 
     @property
     def variant(self) -> str:
-        """Parameters, and the settings of what is sampled, without the seed."""
+        """Parameters, and settings of labels, splits and pairs, without the seed."""
         rest = {k: v for k, v in self.parameters.items() if k != "random_state"}
         rest |= {f"of {name}": amount for name, amount in self.sampling.items()}
         return _as_json(rest)

@@ -63,8 +63,8 @@ def _check_cell(model: ModelFile, data: DataSets, cell: Experiment, where: str) 
     inputs = assemble_inputs(model, data(cell), cell)
     if model.predicts and not hasattr(estimator, "predict"):
         raise InputError(
-            f"{where} ({cell.method}): it says nothing of new rows; got a measure of rows to test; "
-            "use another method"
+            f"{where} ({cell.method}): it cannot predict new rows; got a measure of test rows; use "
+            "another method"
         )
     is_external = isinstance(registry.method(cell.name), registry.Rival)
     try:

@@ -35,7 +35,7 @@ Parameters = Annotated[dict[str, Any], Field(max_length=100)]
 Grid = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(max_length=100)]
 # Parameters of any data that select rows.
 SELECTORS = ("rows", "keep")
-# Tables of what is sampled for every run.
+# Tables of labels, splits and pairs to sample for every run.
 SAMPLING = ("wanted", "split", "constraints")
 
 
@@ -249,7 +249,7 @@ class ModelFile(Strict):
 
     @property
     def sampling(self) -> dict[str, Wanted | Split | Constraints]:
-        """Tables of what is sampled for every run, by name."""
+        """Tables of labels, splits and pairs to sample for every run, by name."""
         tables = {name: getattr(self, name) for name in SAMPLING}
         return {name: table for name, table in tables.items() if table is not None}
 
@@ -309,7 +309,7 @@ class ModelFile(Strict):
         for i, method in enumerate(self.methods):
             if labels and method.wanted and not registry.method(method.name).capabilities.labels:
                 raise ValueError(
-                    f"methods.{i}: {method.name} takes no wanted labels; got those of "
+                    f"methods.{i}: {method.name} takes no target labels; got labels of "
                     f"{labels.labeling!r}; set wanted = false there, or use another method"
                 )
         self._check_sampling()
@@ -324,7 +324,7 @@ class ModelFile(Strict):
         """Refuse tables that contradict each other, or that no method can use."""
         if self.wanted is not None and self.split is not None:
             raise ValueError(
-                "wanted and split both say which labels are told; got both; leave one out"
+                "wanted and split both choose the labelled rows; got both; leave one out"
             )
         if self.constraints is not None:
             if self.classes is None:
@@ -332,7 +332,7 @@ class ModelFile(Strict):
             labeling = self.constraints.labeling
             if self.split is not None and labeling not in (None, self.split.labeling):
                 raise ValueError(
-                    f"constraints.labeling: it is that of the split; got {labeling!r}; leave it out"
+                    f"constraints.labeling: the split has another; got {labeling!r}; leave it out"
                 )
         names = [spec.name for spec in self.methods]
         for table, is_used, flag in (
@@ -360,7 +360,7 @@ class ModelFile(Strict):
             needs_test = measure.metric != "train_accuracy"
             if needs_test and any(amount["test"] <= 0 for amount in self.split.amounts):
                 raise ValueError(
-                    f"measures.{name}: {measure.metric} needs rows to test; got none in a split "
+                    f"measures.{name}: {measure.metric} needs test rows; got none in a split "
                     "without rest; lower split.labelled or split.unlabelled"
                 )
 

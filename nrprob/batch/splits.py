@@ -256,7 +256,7 @@ def sample_labels(
         count = max(round(amount["fraction"] * known.sum()), 1)
         if count >= known.sum():
             raise InputError(
-                f"wanted: no row is left to find; wanted labels of {count} of {known.sum()} rows; "
+                f"wanted: no row is left without a label; {count} of {known.sum()} rows have one; "
                 "ask for fewer"
             )
         chosen = [random.permutation(np.flatnonzero(np.isin(codes, candidates)))[:count]]
@@ -269,7 +269,7 @@ def sample_labels(
                 count = max(round(amount["fraction"] * members.size), 1)
             if count >= members.size:
                 raise InputError(
-                    f"wanted: a class has no row left to find; wanted labels of {count} rows, and "
+                    f"wanted: a class has no row left without a label; {count} labelled rows, and "
                     f"{amount['labeling']} = {classes[c]} has {members.size}; ask for fewer, or "
                     "leave the class out with data.keep"
                 )
@@ -289,7 +289,7 @@ def _sample_classes(
     sizes = np.bincount(codes)
     if amount["classes"] > sizes.size:
         raise InputError(
-            f"wanted: there are fewer classes; wanted labels of {amount['classes']}, and "
+            f"wanted: there are fewer classes; labels of {amount['classes']} classes, and "
             f"{amount['labeling']} has {sizes.size}; lower wanted.classes"
         )
     largest = np.argsort(-sizes, kind="stable")[: amount["classes"]]

@@ -130,8 +130,8 @@ def find_matrix(arrays: Mapping[str, Any], path: Path) -> Any:
     X = arrays[name]
     if X.ndim != 2 or 0 in X.shape or X.dtype.kind not in "biuf":
         raise InputError(
-            f"rows are a matrix of numbers; {name} of {path} has shape {X.shape} and type "
-            f"{X.dtype}; store such a one"
+            f"rows are a numeric matrix; {name} of {path} has shape {X.shape} and type "
+            f"{X.dtype}; store such a matrix"
         )
     return X.astype(np.int8) if X.dtype == bool else X
 

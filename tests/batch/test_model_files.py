@@ -299,7 +299,7 @@ def test_methods_without_wanted_labels_are_refused_but_may_decline(write, monkey
     # All methods of today take them.
     monkeypatch.setattr(CCIB, "capabilities", replace(CCIB.capabilities, labels=False))
     with pytest.raises(
-        InputError, match=r"methods\.0: ccib takes no wanted labels; .*'partition_1'"
+        InputError, match=r"methods\.0: ccib takes no target labels; .*'partition_1'"
     ):
         read_model(write(text))
     assert not read_model(write(text + "wanted = false\n")).methods[0].wanted
@@ -371,7 +371,7 @@ def test_draws_follow_from_the_seed_and_grow():
 @pytest.mark.parametrize("amount", [{"per_class": 3}, {"per_class": 5}, {"fraction": 0.9}])
 def test_a_class_with_no_row_left_is_refused(amount):
     labels = np.repeat([0, 1], [50, 3])
-    with pytest.raises(InputError, match=r"no row left to find; .* type = 1 has 3; ask for fewer"):
+    with pytest.raises(InputError, match=r"no row left without .* type = 1 has 3; ask for fewer"):
         sample_labels(labels, {"labeling": "type", "score": "all", **amount}, (0, 0))
 
 
@@ -390,7 +390,7 @@ def test_rows_are_drawn_whatever_their_class():
     counts = [np.bincount(c, minlength=3) for c in chosen]
     assert np.std(counts, axis=0).min() > 0  # not by class
     np.testing.assert_allclose(np.mean(counts, 0), [30, 15, 3], atol=1.5)
-    with pytest.raises(InputError, match="no row is left to find; wanted labels of 3 of 3 rows"):
+    with pytest.raises(InputError, match="no row is left without a label; 3 of 3 rows have one"):
         sample_labels(labels[:3], ROWS | {"fraction": 0.9}, (0, 0))
 
 
@@ -435,7 +435,7 @@ def test_labels_of_some_classes_alone():
     assert set(
         flat[sample_labels(flat, ROWS | {"fraction": 0.2, "classes": 2}, (0, 0)).labelled]
     ) == {0, 7}
-    with pytest.raises(InputError, match="wanted labels of 5, and type has 4"):
+    with pytest.raises(InputError, match="labels of 5 classes, and type has 4"):
         sample_labels(codes, ROWS | {"fraction": 0.1, "classes": 5}, (0, 0))
 
 
@@ -636,7 +636,7 @@ def test_files_that_cannot_be_read(tmp_path):
 )
 def test_rows_are_a_matrix_of_numbers(tmp_path, X):
     np.savez(tmp_path / "a.npz", X=X)
-    with pytest.raises(InputError, match=r"rows are a matrix of numbers; X of .*a\.npz has shape"):
+    with pytest.raises(InputError, match=r"rows are a numeric matrix; X of .*a\.npz has shape"):
         tables.read_table(tmp_path / "a.npz")
 
 

@@ -394,7 +394,7 @@ def test_the_command_line_takes_ours_alone(spec):
 def test_labels_that_nobody_tells_a_rival(spec):
     method = {"name": "sklearn.cluster.KMeans", "n_clusters": 2}
     told = {"wanted": {"labeling": "upper", "fraction": 0.2}}
-    with pytest.raises(InputError, match=r"methods\.0: .* takes no wanted labels; .* wanted = f"):
+    with pytest.raises(InputError, match=r"methods\.0: .* takes no target labels; .* wanted = f"):
         read_model(with_methods(spec, method, **told))
     model = with_methods(spec, method | {"wanted": False}, {"name": "cop_kmeans"}, **told)
     text = template.describe_labels(read_model(model))
@@ -495,5 +495,5 @@ def test_rows_of_a_test(spec):
     assert ((results["predicted"] >= 0) == (results["part"] == 3)).all()
     assert ((results["labels"] >= 0) == (results["part"] % 3 != 0)).all()
     methods.append({"name": "sklearn.cluster.AgglomerativeClustering"})
-    with pytest.raises(InputError, match=r"methods\.2 .* it says nothing of new rows"):
+    with pytest.raises(InputError, match=r"methods\.2 .* it cannot predict new rows"):
         check(expand(read_model(with_methods(spec, *methods, **changes))))

@@ -521,7 +521,7 @@ def test_wanted_labels_choose_cells():
     ("changes", "message"),
     [
         ({"labeling": "partition_3"}, r"wanted\.labeling = 'partition_3'; did you mean"),
-        ({"per_class": [1, 30]}, r"wanted: a class has no row left to find; .* 30 rows"),
+        ({"per_class": [1, 30]}, r"wanted: a class has no row left without a label; 30 lab"),
     ],
 )
 def test_wanted_labels_that_cannot_be_touch_nothing(tmp_path, changes, message):

@@ -214,15 +214,19 @@ def test_the_example_of_the_page_is_valid():
             {"split__cases": [{"labeled": 0.1}]},
             r"unknown key; split\.cases\.0\.labeled; did you mean 'labelled'",
         ),
-        (PAIRS, {"wanted": {"labeling": "species", "per_class": 2}}, "wanted and split both say"),
+        (
+            PAIRS,
+            {"wanted": {"labeling": "species", "per_class": 2}},
+            "wanted and split both choose",
+        ),
         (
             PAIRS,
             {"split__told": True, "methods__0__name": "mdl-multiview"},
-            "takes no wanted label",
+            "takes no target label",
         ),
         (PAIRS, {"constraints__pairs": None}, "constraints: it needs a number of pairs"),
         (PAIRS, {"constraints__wrong": "bais"}, r"constraints\.wrong\.0 = 'bais'; did you mean 'b"),
-        (PAIRS, {"constraints__labeling": "x"}, "it is that of the split; got 'x'; leave it out"),
+        (PAIRS, {"constraints__labeling": "x"}, "the split has another; got 'x'; leave it out"),
         (
             PAIRS,
             {"split": None, "measures": {}},
@@ -230,7 +234,7 @@ def test_the_example_of_the_page_is_valid():
         ),
         (PAIRS, {"methods": [{"name": "ib"}]}, "constraints: no method of the file takes them"),
         (PAIRS, {"split": None, "constraints__labeling": "species"}, "accuracy needs a split"),
-        (PAIRS, {"split__test": 0.0}, r"measures\.test: test_accuracy needs rows to test"),
+        (PAIRS, {"split__test": 0.0}, r"measures\.test: test_accuracy needs test rows"),
         (PAIRS, {"measures__train__labeling": "species"}, "train_accuracy takes no labeling"),
         (
             PAIRS,

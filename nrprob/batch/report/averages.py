@@ -96,7 +96,7 @@ def summarize(fits: pd.DataFrame, measure: str, statistic: str) -> Value | None:
 def _compute_ratio(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | None:
     """Ratio of two means over the data sets that both have; None without any.
 
-    The standard error is that of a ratio of paired means, to first order.
+    The standard error is the first-order approximation for a ratio of paired means.
     """
     sets, pairs, n_runs = _paired_means(a, b, measure)
     if not len(sets) or sets[:, 1].mean() == 0:
@@ -157,7 +157,7 @@ def _paired_means(
 def count_decimals(values: Iterable[float]) -> int:
     """Number of decimals of the published values of one column: the largest of any value.
 
-    Model files drop trailing zeros, so a single value, such as 0.3 for 0.30, is not enough.
+    Model files drop trailing zeros, so a single value, such as 0.3 instead of 0.30, is not enough.
     """
     texts = (np.format_float_positional(float(f"{value:.10g}"), trim="-") for value in values)
     return max((len(text.partition(".")[2]) for text in texts), default=0)
