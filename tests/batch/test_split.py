@@ -217,7 +217,7 @@ def test_the_example_of_the_page_is_valid():
         (
             PAIRS,
             {"wanted": {"labeling": "species", "per_class": 2}},
-            "wanted and split both choose",
+            "wanted and split both",
         ),
         (
             PAIRS,
