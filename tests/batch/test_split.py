@@ -465,7 +465,7 @@ def test_infeasible_fits_are_counted_and_in_no_average(pairs, tmp_path):
     page = write_report(folder, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "fits were infeasible (" in page and "of 3 fits infeasible" in page
     assert "30 % of the rows with their label, 0 % without it, 70 % to test" in page
-    assert "labels are told to no method" in page
+    assert "labels are given to no method" in page
     assert "40 % of them must-links between the last two classes" in page
 
 
@@ -506,7 +506,7 @@ def test_two_methods_are_compared_by_a_paired_test(pairs, tmp_path):
     assert ("seconds", "p") not in whole.columns
     page = write_report(place).read_text(encoding="utf-8")
     assert f"<span>{entry.ours.value:.2g}" in page and "6e-08 <small>published" in page
-    assert "p is of a two-sided t-test" in page and "the sd over its fits" in page
+    assert "p is of a two-sided paired t-test" in page and "The sd over the fits" in page
 
 
 def test_a_paired_test_is_over_data_sets_if_there_are_several():
