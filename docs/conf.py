@@ -14,6 +14,11 @@ import shutil
 from importlib import metadata
 from pathlib import Path
 
+from docutils import nodes
+from latex2mathml.converter import convert
+from sphinx.util.logging import getLogger
+from sphinx.util.math import wrap_displaymath
+
 import nrprob
 
 HERE = Path(__file__).parent
@@ -28,18 +33,19 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "sphinx_design",
 ]
 templates_path = ["_templates"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "jupyter_execute"]
 html_static_path = ["_static"]
 html_theme = "furo"
 html_title = "nrprob"
 html_css_files = ["nrprob.css"]
+html_math_renderer = "mathml"
 
 default_role = "autolink"  # `name` in a docstring is a link where there is such a name
-autodoc_typehints = "none"  # numpydoc's sections say them
+python_maximum_signature_line_length = 88
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "Labelings", "Labels")}
 autosummary_ignore_module_all = False
 numpydoc_show_class_members = False
 
@@ -82,6 +88,12 @@ def keep_underscores(app, what, name, thing, options, lines: list[str]) -> None:
             lines[i] = re.sub(r"(``.*?``)|(\w)_(?=[,)])", lambda m: m[1] or rf"{m[2]}\_", line)
 
 
+def write_plain_types(app, what, name, thing, options, signature, returns):
+    """Write types in signatures by their names, without modules."""
+    odd = re.compile(r"TypeAliasForwardRef\('(\w+)'\)|~(?:\w+\.)+")
+    return tuple(text and odd.sub(r"\1", text) for text in (signature, returns))
+
+
 def give_headings_a_level(app, page, template, context: dict, tree) -> None:
     """Say of what rank headings in the list of pages are: without it a screen reader skips them."""
     pages = context.get("furo_navigation_tree", "")
@@ -89,10 +101,30 @@ def give_headings_a_level(app, page, template, context: dict, tree) -> None:
     context["furo_navigation_tree"] = levels
 
 
+def write_inline_math(translator, node) -> None:
+    """Write a formula as MathML, which browsers render without scripts."""
+    _write_mathml(translator, node, node.astext(), "inline")
+
+
+def write_displayed_math(translator, node) -> None:
+    """Write a displayed equation as MathML."""
+    _write_mathml(translator, node, wrap_displaymath(node.astext(), None, False), "block")
+
+
+def _write_mathml(translator, node, latex: str, display: str) -> None:
+    mathml = convert(latex, display=display)
+    if "\\" in mathml:
+        getLogger(__name__).warning("unknown LaTeX command in %r", latex, location=node)
+    translator.body.append(mathml)
+    raise nodes.SkipNode
+
+
 def setup(app) -> None:
     """Connect what is above with Sphinx."""
+    app.add_html_math_renderer("mathml", (write_inline_math, None), (write_displayed_math, None))
     app.connect("html-page-context", give_headings_a_level, priority=900)  # after the theme
     app.connect("source-read", as_on_the_site)
+    app.connect("autodoc-process-signature", write_plain_types)
     app.connect("autodoc-process-docstring", keep_underscores, priority=400)
 
 

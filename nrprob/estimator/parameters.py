@@ -113,6 +113,10 @@ def constructor(cls: type[Estimator]) -> type[Estimator]:
     ``<name>`` of the docstring becomes the entry of `nrprob.estimator.docs.SHARED`.
     """
     cls = dataclass(eq=False, repr=False, match_args=False)(cls)
+    types = get_type_hints(cls)  # without the ranges, for signatures
+    cls.__init__.__annotations__.update(
+        {name: types[name] for name in cls.__init__.__annotations__ if name in types}
+    )
     if cls.__doc__:
         cls.__doc__ = docs.filled(cls.__doc__, cls)
     return cls

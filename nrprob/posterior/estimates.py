@@ -179,7 +179,7 @@ def point_estimate(
 ) -> Any:
     r"""Partition of least posterior expected loss.
 
-    .. math:: \hat c = \arg\min_c \sum_s w_s L(c, z^{(s)})
+    .. math:: \hat c = \operatorname{arg\,min}_c \sum_s w_s L(c, z^{(s)})
 
     Parameters
     ----------

@@ -202,6 +202,12 @@ def test_docstrings_are_complete(name, quiet):
     assert not missing, f"attributes without documentation: {sorted(missing)}"
 
 
+def test_signatures_show_plain_types(name):
+    for parameter in inspect.signature(METHODS[name].load()).parameters.values():
+        assert not isinstance(parameter.annotation, str), parameter
+        assert "Annotated" not in str(parameter.annotation), parameter
+
+
 ARGUMENTS = {  # of a method, for rows of clusters 0, 1, 2, 0, ...
     "y": np.where(np.arange(60) < 9, np.arange(60) % 3, -1),
     "must_link": [[0, 3]],

@@ -273,7 +273,7 @@ class CCIB(BottleneckEstimator):
     n_clusters: parameters.Clusters = 2
     _: KW_ONLY
     coordination: Annotated[str, parameters.Choice(("auto", "residual", "marginal"))] = "auto"
-    coordination_weight: Annotated[Any, parameters.Number(0, 1e6, words=("auto",))] = "auto"
+    coordination_weight: Annotated[float | str, parameters.Number(0, 1e6, words=("auto",))] = "auto"
     cooling: parameters.Cooling = 1.15
     noise: parameters.Noise = 1e-3
     quench: Annotated[float | str, parameters.Number(1, 1e5, words=("auto",))] = "auto"
@@ -346,8 +346,10 @@ class CCIB(BottleneckEstimator):
         self._coordination = self._least_squares = None
         if task.design.kind == "nothing":
             return Bottleneck(features), ()
-        automatic = isinstance(self.coordination_weight, str)
-        weight = 1.0 if automatic else self.coordination_weight
+        weight = self.coordination_weight
+        automatic = isinstance(weight, str)
+        if isinstance(weight, str):
+            weight = 1.0
         if weight == 0 and task.design.has_structure:
             warn(
                 "coordination_weight=0 leaves clusters without a common meaning across known "

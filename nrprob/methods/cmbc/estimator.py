@@ -200,7 +200,7 @@ class CMBC(ScoreMixin, LinearClusterer):
 
     n_clusters: parameters.Clusters = 2
     _: KW_ONLY
-    strength: Annotated[Any, parameters.Number(0, 1e6, words=("auto",))] = 2.0
+    strength: Annotated[float | str, parameters.Number(0, 1e6, words=("auto",))] = 2.0
     form: Annotated[str, parameters.Choice(FORMS)] = "chi2"
     update: Annotated[str, parameters.Choice(UPDATES)] = "joint"
     anneal: parameters.Flag = True
@@ -274,9 +274,11 @@ class CMBC(ScoreMixin, LinearClusterer):
             self.n_clusters, max(task.layout.n_slots * width, n_values * _EQUATION_COST)
         )
         tables = make_penalty(task.x, task.labelings, self.form, self.n_clusters, width, active)
-        strengths: tuple[float, ...] = (self.strength,)
-        if self.strength == "auto":
+        strengths: tuple[float, ...]
+        if isinstance(self.strength, str):
             strengths = STRENGTH_GRID if task.labelings else (FALLBACK_STRENGTH,)
+        else:
+            strengths = (self.strength,)
         dtype = task.x.dtype
         task.settings = [
             CMBCParameters(
