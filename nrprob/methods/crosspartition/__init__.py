@@ -1,1 +1,1 @@
-"""Cross-partition clustering: themes shared by several subsets."""
+"""Cross-partition clustering: clusters that several subsets share."""

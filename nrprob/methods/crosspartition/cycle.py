@@ -1,4 +1,4 @@
-"""One cycle of cross-partition clustering: four steps, each lowering its own term."""
+"""One cycle of cross-partition clustering: four steps, each of which lowers one term."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import jax.numpy as jnp
 from nrprob.engines.programs import jit_by_size
 from nrprob.statistics.rows import Rows
 
-_TINY = 1e-250  # below which weights are summed in logs
-_SEEN = 500.0  # logs of sums between minus this and this have lost nothing
+_TINY = 1e-250  # smaller weights are summed in log space
+_LOG_RANGE = 500.0  # log sums of smaller size are exact
 
 
 class Counts(NamedTuple):
-    """What a cycle looks at.
+    """Input of a cycle.
 
     Attributes
     ----------
-    rows : statistics p(y|x), masses p(x), and subsets as known groups
+    rows : statistics p(y|x), masses p(x), and subsets as groups
     eta : exponent of the geometric mean over subsets
-    smoothing : share l of p(y|w) in every row of a subset: (1 - l) p(y|x) + l p(y|w)
+    smoothing : l in the smoothed rows (1 - l) p(y|x) + l p(y|w)
     """
 
     rows: Rows
@@ -32,15 +32,15 @@ class Counts(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """What follows from memberships, in logs; ``p`` counts the statistics of a row.
+    """Log distributions that follow from memberships; p is the number of statistics.
 
     Attributes
     ----------
     projected : (V, p, S, K) log p(y|c,w)
     feature : (p, S, K) log p*(c|y)
     weight : (S, K) log p*(c)
-    centroid : (p, S, K) log p*(y|c); 0 for features that no row has
-    values : (S, 3) H(Y|C,W), the term of the step to p*(c|y), and H*(Y|C)
+    centroid : (p, S, K) log p*(y|c); 0 for features without counts
+    values : (S, 3) H(Y|C,W), the term of the step for p*(c|y), and H*(Y|C)
     """
 
     projected: jax.Array
@@ -50,24 +50,24 @@ class Fields(NamedTuple):
     values: jax.Array
 
 
-# One for every value of a cycle.
+# Names of the four values of a cycle.
 TERMS = ("CP1", "CP2", "CP*1", "CP*2")
 
 
 @dataclass(frozen=True)
 class Cycle:
-    """The update of CP and its variants; see `CrossPartition`.
+    """Update of CP and its variants; see `CrossPartition`.
 
     Attributes
     ----------
-    feature_prior : whether p*(c) enters the features' step (CP_I, CP_III)
-    row_prior : whether p(c) enters the rows' step (CP_II, CP_III)
+    feature_prior : whether p*(c) enters the step of the features (CP_I, CP_III)
+    row_prior : whether p(c) enters the step of the rows (CP_II, CP_III)
     """
 
     feature_prior: bool
     row_prior: bool
 
-    def fields(
+    def feature_step(
         self,
         counts: Counts,
         totals: jax.Array,
@@ -75,11 +75,11 @@ class Cycle:
         log_weight: jax.Array,
         log_q: jax.Array,
     ) -> Fields:
-        """Features' side of a cycle, from log p*(c) (S, K) and log p(c|x) (B, r, S, K).
+        """Steps of the features, from log p*(c) (S, K) and log p(c|x) (B, r, S, K).
 
-        ``totals`` (V, p) are those of the subsets. Clusters come last in all arrays, as they do
-        where sparse rows are summed, and sums over features are written as products of matrices:
-        else XLA turns arrays around, and takes logs anew for everyone who reads them.
+        ``totals`` (V, p) are the totals of the subsets. Clusters are the last axis of all arrays,
+        and sums over features are matrix products; otherwise XLA transposes arrays and recomputes
+        logarithms.
         """
         is_feature = jnp.arange(totals.shape[1]) < totals.shape[1] - 1
         share = totals.sum(0) * is_feature  # p(y)
@@ -87,10 +87,14 @@ class Cycle:
         log_share = jnp.log(jnp.where(share > 0, share, 1))[:, None, None]
         log_q = jnp.where(active, log_q, 0)
 
-        projected, entropy = _projections(counts, log_q, _profile(totals) * is_feature, active)
+        # p(y|c,w), and its geometric mean over subsets.
+        projected, entropy = _project_clusters(
+            counts, log_q, _subset_profiles(totals) * is_feature, active
+        )
         mean = counts.eta * jnp.einsum("v,vpsk->psk", totals[:, -1], projected)
         if self.feature_prior:
             mean = mean + log_weight
+        # p*(c|y): normalise over clusters.
         mean = jnp.where(active, mean, -jnp.inf)
         top = jax.lax.stop_gradient(mean.max(-1, keepdims=True))
         raised = jnp.exp(mean - top)
@@ -98,6 +102,7 @@ class Cycle:
         member = raised / total
         total = jnp.log(total) + top
         feature = mean - total
+        # p*(c), summed in log space if it underflows.
         size = jnp.einsum("psk,p->sk", member, share)
         weight = jax.lax.cond(
             jnp.any(active & (size < _TINY)),
@@ -105,6 +110,7 @@ class Cycle:
             lambda: jnp.log(jnp.where(active, size, 1)),
         )
         weight = jnp.where(active, weight, -jnp.inf)
+        # p*(y|c) by Bayes' rule, and the terms of the steps.
         centroid = feature + log_share - jnp.where(active, weight, 0)
         centroid = jnp.where(active & occurs, centroid, 0)
         cross = jnp.einsum("psk,psk->s", member * share[:, None, None], centroid)
@@ -112,17 +118,18 @@ class Cycle:
         return Fields(projected, feature, weight, centroid, values)
 
     def __call__(self, counts: Counts, active: jax.Array) -> Callable[..., Any]:
-        """Make the update; see `nrprob.engines.optimise.limit_cycles`."""
+        """Build the update; see `nrprob.engines.optimise.limit_cycles`."""
         rows, smoothing = counts.rows, counts.smoothing
         log_mass, totals = _log_mass(rows), rows.totals()
-        profile = _profile(totals)[:, :-1]
+        profile = _subset_profiles(totals)[:, :-1]
 
         def update(state, log_q, beta):
-            result = self.fields(counts, totals, active, state, log_q)
+            result = self.feature_step(counts, totals, active, state, log_q)
+            # p(c|x) from the centroids, with smoothed rows.
             everywhere = jnp.zeros_like(rows.group)
             log_r = rows.x.adjoint(jnp.moveaxis(result.centroid, 0, -1)[None], everywhere)
             common = jnp.einsum("vp,psk->vsk", profile, result.centroid[:-1])
-            log_r = (1 - smoothing) * log_r + smoothing * _of_rows(rows, common)
+            log_r = (1 - smoothing) * log_r + smoothing * _expand_to_rows(rows, common)
             log_r = beta[:, None] * log_r
             if self.row_prior:
                 log_r = log_r + jax.nn.logsumexp(
@@ -138,13 +145,13 @@ class Cycle:
 
 
 @jit_by_size("cycle")
-def fields(counts, active, carry, *, cycle):
-    """What follows from memberships that were found; see `Cycle.fields`."""
-    return cycle.fields(counts, counts.rows.totals(), active, *carry)
+def compute_fields(counts, active, carry, *, cycle):
+    """Log distributions of given memberships; see `Cycle.feature_step`."""
+    return cycle.feature_step(counts, counts.rows.totals(), active, *carry)
 
 
-def _profile(totals: jax.Array) -> jax.Array:
-    """Return p(y|w) (V, p) from totals of the subsets, 0 for those without rows."""
+def _subset_profiles(totals: jax.Array) -> jax.Array:
+    """Compute p(y|w) (V, p) from the totals of the subsets; 0 for empty subsets."""
     mass = totals[:, -1:]
     return totals / jnp.where(mass > 0, mass, 1)
 
@@ -154,58 +161,60 @@ def _log_mass(rows: Rows) -> jax.Array:
     return jnp.where(real, jnp.log(jnp.where(real, rows.mass, 1)), -jnp.inf)
 
 
-def _of_rows(rows: Rows, values: jax.Array) -> jax.Array:
-    """Values (V, S, K) of subsets, for their rows (B, r, S, K) or as they share in them."""
+def _expand_to_rows(rows: Rows, values: jax.Array) -> jax.Array:
+    """Expand values (V, S, K) of subsets to rows (B, r, S, K), averaged for soft subsets."""
     if rows.share is None:
         return values[rows.group][:, None]
     return jnp.einsum("brv,vsk->brsk", rows.share, values)
 
 
-def _projections(
+def _project_clusters(
     counts: Counts, log_q: jax.Array, profile: jax.Array, active: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return log p(y|c,w) (V, p, S, K), and H(Y|C,W) (S,).
+    """Compute log p(y|c,w) (V, p, S, K) and H(Y|C,W) (S,).
 
-    ``profile`` (V, p) is p(y|w). Features that a subset lacks get the log 0, and carry no weight.
-    Where a sum of p(x|c,w) p(y|x) underflows, all are taken in logs: those of features that a
-    cluster hardly has are multiplied by beta, and decide where rows go. Smoothing bounds them.
+    ``profile`` (V, p) is p(y|w). Features that are absent from a subset get the log 0 and no
+    weight. If a sum of p(x|c,w) p(y|x) underflows, all sums are computed in log space, since
+    beta multiplies the logs of rare features. Smoothing bounds these logs.
     """
     rows, smoothing = counts.rows, counts.smoothing
     log_w = _log_mass(rows)[..., None, None] + log_q
     group, n = (rows.group, rows.n_groups)
     if rows.share is not None:
         group, n = jnp.zeros_like(rows.group), 1
-    parts = _parts(rows, log_w)
+    parts = _subset_log_masses(rows, log_w)
     tops = [jax.lax.stop_gradient(jax.ops.segment_max(part.max(1), group, n)) for part in parts]
-    usual = [jnp.where(jnp.isfinite(t), t, 0) for t in tops]  # there may be subsets without rows
-    raised = [part - t[group][:, None] + _SEEN for part, t in zip(parts, usual, strict=True)]
+    usual = [jnp.where(jnp.isfinite(t), t, 0) for t in tops]  # subsets may be empty
+    raised = [part - t[group][:, None] + _LOG_RANGE for part, t in zip(parts, usual, strict=True)]
 
-    def sums(of, change):
-        result = jnp.concatenate([of(change(part), group, n) for part in raised])
+    def sum_parts(sum_cells, change):
+        result = jnp.concatenate([sum_cells(change(part), group, n) for part in raised])
         return jnp.moveaxis(result, -1, 1)
 
-    total = sums(rows.x.cells, jnp.exp)
-    held = total[:, -1:]
+    total = sum_parts(rows.x.cells, jnp.exp)
+    mass_totals = total[:, -1:]
     profile = profile[..., None, None]
-    total = (1 - smoothing) * total + smoothing * profile * held
-    size = jnp.log(held)
-    ok = total > jnp.exp(-_SEEN)
+    total = (1 - smoothing) * total + smoothing * profile * mass_totals
+    size = jnp.log(mass_totals)
+    ok = total > jnp.exp(-_LOG_RANGE)
     missing = (profile > 0) & ~ok
-    # 0 of what is absent, and of the masses, which are the last of the statistics.
+    # Absent features and the masses, which are the last statistic, get the log 0.
     ok = ok & (profile > 0)
     log_p = jnp.where(ok, jnp.log(jnp.where(ok, total, 1)) - size, 0)
     log_p = jax.lax.cond(
         jnp.any(missing),
-        lambda log_p: jnp.where(missing, sums(rows.x.log_cells, lambda part: part) - size, log_p),
+        lambda log_p: jnp.where(
+            missing, sum_parts(rows.x.log_cells, lambda part: part) - size, log_p
+        ),
         lambda log_p: log_p,
         log_p,
     )
-    scale = jnp.where(active, jnp.exp(jnp.concatenate(tops) - _SEEN), 0)
+    scale = jnp.where(active, jnp.exp(jnp.concatenate(tops) - _LOG_RANGE), 0)
     return log_p, -(scale * jnp.einsum("vpsk,vpsk->vsk", total, log_p)).sum((0, 2))
 
 
-def _parts(rows: Rows, log_w: jax.Array) -> list[jax.Array]:
-    """Log masses of the rows: of all subsets where they are hard, else of one after the other."""
+def _subset_log_masses(rows: Rows, log_w: jax.Array) -> list[jax.Array]:
+    """Log masses of the rows: one array for hard subsets, one per subset for soft subsets."""
     if rows.share is None:
         return [log_w]
     shares = jnp.moveaxis(rows.share, -1, 0)

@@ -1,4 +1,4 @@
-"""Cross-partition clustering: themes that several subsets of the rows share."""
+"""Cross-partition clustering: clusters that several subsets of the rows share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.paths import granularities, trials_frame, verdict
 from nrprob.exceptions import short_repr, warn
 from nrprob.information import mutual_information
-from nrprob.methods.crosspartition.cycle import TERMS, Counts, Cycle, Fields, fields
+from nrprob.methods.crosspartition.cycle import TERMS, Counts, Cycle, Fields, compute_fields
 from nrprob.methods.crosspartition.inputs import (
     Subsets,
     read_counts,
@@ -30,7 +30,7 @@ from nrprob.methods.crosspartition.inputs import (
 from nrprob.settings import standard
 from nrprob.statistics.rows import Layout, make_layout, make_rows, padded_count
 
-# variant -> whether p*(c) enters the features' step, and p(c) the rows'.
+# variant -> whether p*(c) enters the step of the features, and p(c) the step of the rows.
 VARIANTS = {
     "CP": Cycle(False, False),
     "I": Cycle(True, False),
@@ -41,14 +41,14 @@ VARIANTS = {
 
 @dataclass
 class SubsetTask:
-    """Checked and laid out input of one fit; nothing of it is compiled ahead.
+    """Validated input of one fit; `compute` compiles its own programs.
 
     Attributes
     ----------
     rows : (n, m) p(y|x)
     mass : (n,) p(x)
-    subsets : the given grouping
-    counts, layout : the same as the engine takes it, and where each row is there
+    subsets : subsets of the rows
+    counts, layout : input of the engine, and the layout of its rows
     """
 
     rows: Any
@@ -61,11 +61,11 @@ class SubsetTask:
 
 @parameters.constructor
 class CrossPartition(Clusterer):
-    r"""Cross-partition clustering: the themes that several subsets of the rows have in common.
+    r"""Cross-partition clustering: clusters that several subsets of the rows share.
 
-    The rows are counts, and come from subsets w (corpora, years, sources, batches) that differ more
-    from each other than their themes do. A cycle of four steps looks for clusters c that are
-    carried by the same features y in all subsets:
+    Rows are counts from subsets w (corpora, years, sources, batches). CrossPartition finds clusters
+    c with the same features y in all subsets, even if the subsets differ more than the clusters.
+    One cycle of the update has four steps:
 
     .. math::
         p(y|c,w) &= \textstyle\sum_x p(x|c,w)\, p(y|x) \\
@@ -73,131 +73,157 @@ class CrossPartition(Clusterer):
         p^*(y|c) &= p(y)\, p^*(c|y) / p^*(c) \\
         p(c|x) &\propto \textstyle\prod_y p^*(y|c)^{\beta\, p(y|x)}
 
-    A geometric mean is small where one of its factors is: a feature belongs to a cluster only as
-    far as it does in every subset. A subset that lacks a feature altogether says nothing about it.
+    where x are rows, p(y|x) their normalised counts, p(w) and p(y) the shares of subsets and
+    features in all counts, :math:`\eta` is the exponent ``eta`` and :math:`\beta` the inverse
+    temperature. The geometric mean over subsets in the second step is small if any factor is small.
+    A feature therefore belongs to a cluster only if it does so in every subset. Features that are
+    absent from a subset do not contribute there.
 
-    The path begins with one cluster. The largest is doubled, beta is raised to where a difference
-    between the copies grows, and so on until there are ``n_clusters``; ``path_`` has all levels.
-
-    Every step lowers a term of its own, but there is no common objective: the update need not
-    converge. Where it loops, no iterate is returned as if it were a solution; beta is raised until
-    the clusters split and stay. A path that ends early is reported by ``status_`` and a warning.
+    Each step lowers one term, but there is no common objective, so the update can oscillate.
 
     Parameters
     ----------
     <n_clusters>
     variant : {"CP", "I", "II", "III"}, default="CP"
-        Where priors enter, which let clusters be of more unequal sizes: in no step, p*(c) in that
-        of the features ("I"), p(c) in that of the rows ("II"), or both ("III").
+        Priors in the update, which allow for clusters of unequal sizes: none ("CP"), p*(c) in the
+        second step ("I"), p(c) in the fourth step ("II"), or both ("III").
     eta : float, default=0.6
-        How sharply features are told apart, from 1e-3 to 100. Too high a value makes clusters
-        vanish: halve it where that happens.
+        Exponent of the geometric mean. Raise it for harder memberships of features; halve it if
+        clusters vanish. From 1e-3 to 100.
     smoothing : float, default=0
-        Share l of its subset's profile p(y|w) in every row, from 0 to 1: all p(y|x) above stand for
-        (1 - l) p(y|x) + l p(y|w). With none, a feature that a cluster lacks in one subset is kept
-        out of it in all, however often it occurs in the others; rows of few counts lack most
-        features, and their clusters vanish. Then try 0.1 to 0.3.
+        Weight l of the smoothed rows (1 - l) p(y|x) + l p(y|w), which replace p(y|x). Without
+        smoothing, a feature that a cluster lacks in one subset is excluded from the cluster in all
+        subsets. Raise it to between 0.1 and 0.3 if rows have few counts and clusters vanish. From 0
+        to 1.
     row_weights : {"counts", "equal"}, default="counts"
-        Weights p(x) of the rows: their shares of all counts, or the same for all.
+        Weights p(x): shares of all counts, or equal weights.
     damped : bool, default=False
-        Where the update loops, try again with steps of half the length, down to 1/64. They have the
-        same fixed points, and reach those that the whole steps only circle: as long as the real
-        part of beta times the eigenvalue (see ``trials_``) is below 1, at which copies merge.
-        Beyond, there is a loop still, which is reported, and beta is raised.
+        Whether to repeat an oscillating update with steps of half the length, down to 1/64. Damped
+        steps have the same fixed points. They converge if the real part of beta times the
+        eigenvalue (see ``trials_``) is below 1.
     growth : float, default=1.07
-        Ratio of successive inverse temperatures where a split is possible but does not come about,
-        from 1.001 to 10.
+        Ratio of successive inverse temperatures if a possible split does not occur. Lower it if the
+        path misses clusters. From 1.001 to 10.
     n_init : int, default=1
-        Number of restarts, at most 10**6. The first splits along what grows fastest, and leaves
-        nothing to chance; the others at random.
+        Number of restarts. The first restart splits along the leading eigenvector and is
+        deterministic; all others split at random. At most 10**6.
     max_iter : int, default=3000
-        Most cycles at one inverse temperature; at most 10**6.
+        Maximum number of cycles per inverse temperature; at most 10**6.
     tol : float, default=1e-7
-        Change of memberships in a cycle below which it has converged, from 0 to 1.
+        Converged if memberships change by less than ``tol`` in a cycle, from 0 to 1.
     random_state : int, RandomState instance or None, default=None
-        Determines the splits of all restarts but the first.
+        Determines the splits of all restarts except the first.
     <verbose>
 
     Attributes
     ----------
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
-        p(c|x); rows sum to 1. Clusters are sorted by weight, and those that were not reached are 0.
+        p(c|x); rows sum to 1. Clusters are sorted by weight; clusters that were not reached are 0.
     <n_clusters_>
     cluster_weights_ : ndarray of shape (n_clusters,)
-        p(c), the weight of the rows of every cluster.
+        p(c).
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
         p*(y|c); p(y) for a cluster that was not reached.
     subset_cluster_centers_ : ndarray of shape (n_clusters, n_subsets, n_features)
-        p(y|c,w), smoothed as the rows are; p(y|w) for a cluster that was not reached.
+        p(y|c,w), with smoothing; p(y|w) for a cluster that was not reached.
     feature_membership_ : ndarray of shape (n_features, n_clusters)
         p*(c|y); NaN for features without counts.
     subset_membership_ : ndarray of shape (n_subsets, n_clusters)
         p(c|w).
     subsets_ : ndarray of shape (n_subsets,)
-        Names of the subsets.
+        Labels of the subsets.
     empty_cells_ : list of (cluster, subset)
-        Clusters that a subset has no part of: they do not cut across.
+        Clusters that are empty in a subset, so not shared.
     path_ : list of Granularity
-        Every level from 1 cluster to ``n_clusters``, with its ``beta``, ``critical_beta``,
-        ``membership`` p(c|x), ``weights`` p(c), ``labels``, and ``parents`` (of every cluster, the
-        one of the level before that it came from).
+        Solutions from 1 cluster to ``n_clusters``, each with ``beta``, ``critical_beta``,
+        ``membership`` p(c|x), ``weights`` p(c), ``labels``, and ``parents`` (for each cluster, its
+        cluster in the solution before).
     trials_ : pandas.DataFrame
-        A row for every inverse temperature that was tried: ``n_clusters``, ``beta``, ``status``
-        ("split", "merged", "vanished", "oscillating" or "max_iter"), ``step`` (below 1 if damped),
-        ``growth`` of a difference of the copies in a cycle, ``eigenvalue`` of the linearised update
-        (copies separate, or loop if it is complex or negative, from 1 / abs(eigenvalue) on),
-        ``period`` and ``width`` (largest range of a membership) of a loop, and ``n_iter``.
+        One line per inverse temperature: ``n_clusters``, ``beta``, ``status`` ("split", "merged",
+        "vanished", "oscillating" or "max_iter"), ``step`` (below 1 if damped), ``growth`` of the
+        difference between copies per cycle, ``eigenvalue`` of the linearised update (copies
+        separate, or oscillate if it is complex or negative, above 1 / abs(eigenvalue)), ``period``
+        and ``width`` (largest range of a membership) of an oscillation, and ``n_iter``.
     status_ : str
-        "converged", or why there are fewer clusters: "oscillating", "vanished", "merged" or
+        "converged", or the reason for fewer clusters: "oscillating", "vanished", "merged" or
         "max_iter".
     looped_ : bool
-        Whether the update looped at some inverse temperature.
+        Whether the update oscillated at any inverse temperature.
     objective_ : float
-        -n I(C;Y) of the last level: a yardstick by which restarts are compared, after their numbers
-        of clusters. It is not what the update minimises, for it minimises nothing.
-    objective_trace_ : ndarray
-        The same of every level.
+        -n I(C;Y) of the last solution. It ranks restarts with the same number of clusters; the
+        update does not minimise it.
+    objective_trace_ : ndarray of shape (n_solutions,)
+        Objective of each solution of ``path_``.
     term_trace_ : pandas.DataFrame
-        The four terms, each of which one step lowers, in every cycle (of at most 4,096) that led to
-        the last level. As the others change too, they are not monotone.
+        The four terms in each cycle, up to 4,096, that led to the last solution. One step lowers
+        each term and other steps may raise it.
     n_iter_ : int
-        Cycles, over all levels.
+        Total number of cycles.
     converged_ : bool
-        False if the path ended where ``max_iter`` was reached.
+        False if the path ended at ``max_iter``.
     beta_ : float
-        Inverse temperature at the end.
+        Final inverse temperature.
     critical_beta_ : float
-        That of the first split, 1 / abs(eigenvalue); infinite where there is nothing to split.
+        Critical inverse temperature of the first split, 1 / abs(eigenvalue); infinite without a
+        split.
     restarts_ : xarray.Dataset
-        Labels, objective and convergence of all restarts; the objective is infinite of those with
-        fewer clusters than another.
+        Labels, objective and convergence of all restarts. The objective is infinite for restarts
+        with fewer clusters than the best.
     <n_features_in_>
     <feature_names_in_>
 
+    See Also
+    --------
+    IB : Information bottleneck without subsets; ``solver="split"`` follows the same path.
+    CCIB : Clusters conditional on known groups.
+    ResidualMixture : Adjusts continuous features for known groups.
+
     Notes
     -----
-    All is computed in float64, whatever ``X`` is: tiny probabilities are raised to small powers,
-    and those that underflow would decide the result. Only the product of beta and ``eta`` matters
-    for the first split.
+    Algorithm:
 
-    Features that occur in one subset only can carry a cluster of their own; see ``empty_cells_``.
-    Leave them out rather than smooth the counts.
+    1. Start with one cluster.
+    2. Double the largest cluster, and raise :math:`\beta` to the critical value at which a
+       difference between the copies grows, found from the leading eigenvalue of the linearised
+       update.
+    3. Iterate the cycle until it converges. If it oscillates, or if the copies merge, raise
+       :math:`\beta` by ``growth`` and repeat.
+    4. Repeat from step 2 until there are ``n_clusters`` clusters. A path that ends earlier sets
+       ``status_`` and warns.
+
+    A cycle takes O(nmk) time for n rows, m features and k clusters (nonzero counts instead of nm
+    for sparse rows), and O(nk + vmk) memory for v subsets. The computation uses float64 for any
+    ``X``, since powers of small probabilities underflow otherwise.
+
+    The first split depends only on the product of :math:`\beta` and ``eta``. Features of a single
+    subset can form a separate cluster; see ``empty_cells_``. Remove them rather than smooth the
+    counts.
 
     References
     ----------
-    Marx, PhD thesis, chapter 5, with the signs of its terms corrected; "II" is that of Dagan, Marx
-    and Shamir (2002), "III" that of Marx, Dagan and Shamir (2003). The search for critical inverse
-    temperatures, the tests for loops, and damping are this package's own.
+    Marx, Z., "Structure-based computational aspects of similarity and analogy in natural language",
+    PhD thesis, Hebrew University of Jerusalem, chapter 5, with the signs of its terms corrected.
+
+    Dagan, I., Marx, Z. and Shamir, E. (2002), "Cross-dataset clustering: revealing corresponding
+    themes across multiple corpora", Conference on Natural Language Learning (CoNLL). Variant "II".
+
+    Marx, Z., Dagan, I. and Shamir, E. (2003), "Identifying structure across pre-partitioned data",
+    Advances in Neural Information Processing Systems 16. Variant "III".
+
+    The search for critical inverse temperatures, the tests for oscillation, and damping are
+    specific to this package.
 
     Examples
     --------
-    >>> from nrprob import CrossPartition
+    >>> from nrprob import CrossPartition, metrics
     >>> from nrprob.datasets import make_cross_partition
     >>> X, labels = make_cross_partition(random_state=0)
     >>> model = CrossPartition(5).fit(X, subsets=labels[:, 1])
     >>> model.n_clusters_, model.status_
     (5, 'converged')
+    >>> print(f"{metrics.normalized_mutual_information(model.labels_, labels[:, 0]):.2f}")
+    1.00
     """
 
     n_clusters: parameters.Clusters = 2
@@ -229,17 +255,17 @@ class CrossPartition(Clusterer):
     # Fitting
 
     def fit(self, X, y=None, *, subsets=None):  # type: ignore[override]
-        """Find the themes that the subsets of the rows share.
+        """Find clusters that the subsets of the rows share.
 
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
-            Counts, or other weights that are not negative. All is computed in float64.
+            Counts, or other non-negative weights. The computation uses float64.
         y : array-like of shape (n_samples,), optional
-            Present for the sake of pipelines: labels, which are ignored.
+            Ignored; present for compatibility with scikit-learn pipelines.
         subsets : array-like of shape (n_samples,) or (n_samples, n_subsets)
-            Subset of every row, by a label of any type, or probabilities p(w|x). None takes all
-            rows as one subset, with a warning.
+            Labels of subsets, of any type, or probabilities p(w|x). None is a single subset, with a
+            warning.
 
         Returns
         -------
@@ -248,39 +274,39 @@ class CrossPartition(Clusterer):
         Raises
         ------
         ValueError
-            If the data do not fit the parameters; the message says what to change.
+            If the data are incompatible with the parameters.
         """
         return self._fit(X, y, subsets=subsets)
 
     def prepare(self, X, y, *, subsets=None) -> SubsetTask:  # type: ignore[override]
-        """Check the input and lay it out; see `Clusterer.prepare`."""
+        """Validate the input; see `Clusterer.prepare`."""
         X, _ = self._take_in(X, None)
         if y is not None:
             read_labels(y, X.shape[0])
-        given = read_subsets(subsets, X.shape[0])
+        subset_groups = read_subsets(subsets, X.shape[0])
         rows, totals = read_counts(X)
         if not totals.any():
             raise ValueError("X must hold counts; got zeros only; pass rows that have some")
         mass = totals if self.row_weights == "counts" else (totals > 0).astype(float)
         mass = mass / mass.sum()
-        empty = given.share.T @ mass == 0
+        empty = subset_groups.share.T @ mass == 0
         if empty.any():
             raise ValueError(
                 "every subset needs counts; got none in subset "
-                f"{given.names[empty].tolist()[0]!r}; leave its rows out"
+                f"{subset_groups.names[empty].tolist()[0]!r}; leave its rows out"
             )
-        warn_of_subsets(rows, mass, given, subsets is not None, self.n_clusters)
-        design, share = given.design, given.design.memberships
+        warn_of_subsets(rows, mass, subset_groups, subsets is not None, self.n_clusters)
+        design, share = subset_groups.design, subset_groups.design.memberships
         n_groups = padded_count(design.n_groups, rows.size)
         if share is not None:
             share = np.pad(share, ((0, 0), (0, n_groups - design.n_groups)))
         layout = make_layout(design.codes, n_groups if share is None else 1)
         laid_out = make_rows(rows, layout, n_groups, share=share, mass=mass)
         counts = Counts(laid_out, np.asarray(float(self.eta)), np.asarray(float(self.smoothing)))
-        return SubsetTask(rows, mass, given, counts, layout)
+        return SubsetTask(rows, mass, subset_groups, counts, layout)
 
     def compute(self, task):
-        """Follow the path from every start; see `Clusterer.compute`."""
+        """Follow the path of each restart; see `Clusterer.compute`."""
         cycle, random = VARIANTS[self.variant], check_random_state(self.random_state)
         rows = task.counts.rows
         width = padded_count(self.n_clusters, task.layout.n_slots * rows.x.n_statistics)
@@ -315,24 +341,28 @@ class CrossPartition(Clusterer):
         n, k = len(task.mass), self.n_clusters
         read = [granularities(path, task.layout, task.mass) for path in result]
         traces = [
-            np.array([-n * _information(task, level.membership) for level in levels])
+            np.array([-n * _cluster_information(task, level.membership) for level in levels])
             for levels, _ in read
         ]
-        most = max(len(path.levels) for path in result)
-        objective = np.array([t[-1] if t.size == most else np.inf for t in traces])
+        n_levels = max(len(path.levels) for path in result)
+        objective = np.array([t[-1] if t.size == n_levels else np.inf for t in traces])
         best = int(np.argmin(objective))
         path, (self.path_, order) = result[best], read[best]
         self.status_, reason = verdict(path)
-        active = np.arange(path.levels[-1].carry[1].shape[-1]) < most
-        told = fields(task.counts, active, path.levels[-1].carry, cycle=VARIANTS[self.variant])
-        self._keep(task, jax.device_get(told), order)
+        active = np.arange(path.levels[-1].carry[1].shape[-1]) < n_levels
+        log_fields = compute_fields(
+            task.counts, active, path.levels[-1].carry, cycle=VARIANTS[self.variant]
+        )
+        self._store_distributions(task, jax.device_get(log_fields), order)
         self.trials_ = trials_frame(path)
         self.looped_ = any(trial.status == limit_cycles.OSCILLATING for trial in path.trials)
         self.term_trace_ = pd.DataFrame(path.levels[-1].values, columns=TERMS)
         self.beta_ = self.path_[-1].beta
-        self.critical_beta_ = self.path_[1].critical_beta if most > 1 else _critical(path)
+        self.critical_beta_ = (
+            self.path_[1].critical_beta if n_levels > 1 else _first_critical_beta(path)
+        )
         membership = np.zeros((n, k))
-        membership[:, :most] = self.path_[-1].membership
+        membership[:, :n_levels] = self.path_[-1].membership
         self._store(
             Restarts(
                 np.stack([levels[-1].labels for levels, _ in read]),
@@ -344,10 +374,10 @@ class CrossPartition(Clusterer):
             n_iter=max(sum(trial.n_iter for trial in path.trials), 1),
             nothing_left=reason,
         )
-        self._tell_empty_cells()
+        self._warn_of_empty_cells()
         return self
 
-    def _keep(self, task: SubsetTask, told: Fields, order: np.ndarray) -> None:
+    def _store_distributions(self, task: SubsetTask, log_fields: Fields, order: np.ndarray) -> None:
         """Keep the distributions of the last level; ``told`` has their logs, for all columns."""
         m, k = task.rows.shape[1], self.n_clusters
         last, share = self.path_[-1], task.subsets.share
@@ -357,18 +387,18 @@ class CrossPartition(Clusterer):
         occurs = p_y > 0
         result = last.n_clusters
 
-        self._log_centroid = np.where(occurs, told.centroid[:m, 0, order].T, -np.inf)
+        self._log_centroid = np.where(occurs, log_fields.centroid[:m, 0, order].T, -np.inf)
         self._log_prior = np.log(np.maximum(last.weights, 1e-300))
         self.cluster_weights_ = np.pad(last.weights, (0, k - result))
         self._profiles = joint / weights[:, None]
         self.cluster_centers_ = np.tile(p_y, (k, 1))
         self.cluster_centers_[:result] = np.exp(self._log_centroid)
         self.subset_cluster_centers_ = np.tile(self._profiles, (k, 1, 1))
-        projected = np.moveaxis(told.projected[: len(weights), :m, 0, order], -1, 1)
+        projected = np.moveaxis(log_fields.projected[: len(weights), :m, 0, order], -1, 1)
         projected = np.where(joint[:, None] > 0, projected, -np.inf)
         self.subset_cluster_centers_[:result] = np.exp(projected).swapaxes(0, 1)
         self.feature_membership_ = np.zeros((m, k))
-        self.feature_membership_[:, :result] = np.exp(told.feature[:m, 0, order])
+        self.feature_membership_[:, :result] = np.exp(log_fields.feature[:m, 0, order])
         self.feature_membership_[~occurs] = np.nan
         self.subsets_ = task.subsets.names
         cells = (share * task.mass[:, None]).T @ last.membership / weights[:, None]
@@ -379,19 +409,19 @@ class CrossPartition(Clusterer):
         self._feature_weights = p_y
         self._subset_share = share
 
-    def _tell_empty_cells(self) -> None:
+    def _warn_of_empty_cells(self) -> None:
         if self.empty_cells_:
             c, w = self.empty_cells_[0]
             self._degenerate(
-                f"{len(self.empty_cells_)} cell(s) are empty, so that clusters do not cut across "
-                f"all subsets; cluster {c} has nothing of subset {w!r}; leave out features that "
+                f"{len(self.empty_cells_)} cell(s) are empty, so clusters are not shared by all "
+                f"subsets; cluster {c} has nothing of subset {w!r}; leave out features that "
                 "few subsets have, or see path_ for fewer clusters"
             )
 
     # Reading the result
 
     def top_samples(self, cluster, subset, n=10):
-        """Rows of one subset that belong most to a cluster.
+        """Rows of a subset with the highest membership in a cluster.
 
         Parameters
         ----------
@@ -399,17 +429,17 @@ class CrossPartition(Clusterer):
         subset : object
             One of ``subsets_``.
         n : int, default=10
-            Most rows to return.
+            Maximum number of rows.
 
         Returns
         -------
         ndarray of shape (at most n,)
-            Numbers of rows, by falling p(c|x) p(w|x); of soft subsets, only rows with a part in it.
+            Indices of rows in decreasing order of p(c|x) p(w|x), without rows of p(w|x) = 0.
 
         Raises
         ------
         ValueError
-            If there is no such cluster or subset.
+            If the cluster or the subset does not exist.
         """
         self._check_cluster(cluster, n)
         names = self.subsets_.tolist()
@@ -422,26 +452,26 @@ class CrossPartition(Clusterer):
         return order[part[order] > 0][:n]
 
     def top_features(self, cluster, n=10, *, min_share=None):
-        """Features that belong most to a cluster, in all subsets.
+        """Features with the highest membership in a cluster, over all subsets.
 
         Parameters
         ----------
         cluster : int
         n : int, default=10
-            Most features to return.
+            Maximum number of features.
         min_share : float, optional
-            Least share p(y) of all counts: a rare feature belongs to some cluster almost wholly.
-            By default, half of what features have on average.
+            Minimum share p(y) of all counts, since rare features have extreme memberships. The
+            default is half of the mean share.
 
         Returns
         -------
         ndarray of shape (at most n,)
-            Names of features if the columns had names, else numbers, by falling p*(c|y).
+            Names of features, or column indices without names, in decreasing order of p*(c|y).
 
         Raises
         ------
         ValueError
-            If there is no such cluster, or ``min_share`` is no share.
+            If the cluster does not exist, or ``min_share`` is not from 0 to 1.
         """
         self._check_cluster(cluster, n)
         if min_share is None:
@@ -465,14 +495,14 @@ class CrossPartition(Clusterer):
         check_is_fitted(self)
         with standard():
             rows, totals = read_counts(self._validate(X, reset=False))
-        seen = self._feature_weights > 0
-        strange = np.asarray(rows[:, ~seen].sum(1)).ravel() > 0
-        if strange.any():
+        observed = self._feature_weights > 0
+        unseen = np.asarray(rows[:, ~observed].sum(1)).ravel() > 0
+        if unseen.any():
             warn(
-                f"{strange.sum()} new row(s) have features without counts in the fit; got "
-                f"{(~seen).sum()} such features; they are ignored"
+                f"{unseen.sum()} new row(s) have features without counts in the fit; got "
+                f"{(~observed).sum()} such features; they are ignored"
             )
-        log_centroid = np.where(seen, self._log_centroid, 0).T
+        log_centroid = np.where(observed, self._log_centroid, 0).T
         log_r = rows @ log_centroid
         if self.smoothing:
             smooth = self._profiles_of(subsets, len(totals)) @ log_centroid
@@ -485,23 +515,23 @@ class CrossPartition(Clusterer):
         return np.pad(log_r, ((0, 0), (0, missing)), constant_values=-np.inf)
 
     def _profiles_of(self, subsets: Any, n: int) -> np.ndarray:
-        """p(y|w) of the subsets of new rows, p(y) for those that the fit had not."""
+        """p(y|w) of the subsets of new rows, or p(y) for unknown subsets."""
         if subsets is None:
             return np.tile(self._feature_weights, (n, 1))
-        given = read_subsets(subsets, n)
+        new_subsets = read_subsets(subsets, n)
         known = dict(zip(self.subsets_.tolist(), self._profiles, strict=True))
-        names = given.names.tolist()
-        return given.share @ np.stack([known.get(w, self._feature_weights) for w in names])
+        names = new_subsets.names.tolist()
+        return new_subsets.share @ np.stack([known.get(w, self._feature_weights) for w in names])
 
     def predict(self, X, *, subsets=None):  # type: ignore[override]
-        """Cluster of new rows, of whatever subset.
+        """Assign new rows of any subset to clusters.
 
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
         subsets : array-like of shape (n_samples,) or (n_samples, n_subsets), optional
-            Rows are told by their features alone, unless the fit smoothed them: then p(y|w) of
-            their subset enters, or p(y) where it is not given or not one of ``subsets_``.
+            Used only with ``smoothing``: p(y|w) of the subset then enters, or p(y) if the subset
+            is missing or not in ``subsets_``.
 
         Returns
         -------
@@ -510,7 +540,7 @@ class CrossPartition(Clusterer):
         return self._log_membership(*self._take_out(X, subsets)).argmax(1)
 
     def predict_proba(self, X, *, subsets=None):  # type: ignore[override]
-        """p(cluster given row) of new rows.
+        """Memberships p(c|x) of new rows.
 
         Parameters
         ----------
@@ -525,13 +555,13 @@ class CrossPartition(Clusterer):
         return softmax(self._log_membership(*self._take_out(X, subsets)), axis=1)
 
 
-def _information(task: SubsetTask, membership: np.ndarray) -> float:
+def _cluster_information(task: SubsetTask, membership: np.ndarray) -> float:
     """I(C;Y) in nats."""
     joint = (task.mass[:, None] * membership).T @ task.rows
     return mutual_information(joint / joint.sum())
 
 
-def _critical(path: splitting.Path) -> float:
-    """Inverse temperature of the first split where none was reached."""
+def _first_critical_beta(path: splitting.Path) -> float:
+    """Critical inverse temperature of the first split if no split was reached."""
     sizes = [abs(trial.eigenvalue) for trial in path.trials]
     return 1 / sizes[0] if sizes and sizes[0] > splitting.ROUNDING else np.inf

@@ -1,4 +1,4 @@
-"""Inputs of cross-partition clustering: counts and subsets, with warnings."""
+"""Read and validate the inputs of cross-partition clustering: counts and subsets."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from nrprob.information import mutual_information
 from nrprob.known import Memberships
 from nrprob.statistics.features import raise_where
 
-_SAME = 1e-3  # nats of I(Y;W) below which subsets do not show in the features
-_SMALL, _FEW = 10**5, 0.1  # dense counts beyond this size are made sparse if so few are not 0
-_MISSING = 0.5  # share of the features that some subset lacks
+_SAME = 1e-3  # subsets with less I(Y;W) in nats do not differ in their features
+_SMALL, _FEW = 10**5, 0.1  # larger dense counts with a smaller share of nonzeros become sparse
+_MISSING = 0.5  # warn if a larger share of the features is missing from some subset
 
 
 @dataclass(frozen=True)
 class Subsets:
-    """The given grouping of the rows.
+    """Subsets of the rows.
 
     Attributes
     ----------
@@ -45,13 +45,13 @@ class Subsets:
 
 
 def read_subsets(subsets: Any, n: int) -> Subsets:
-    """Subsets from labels (n,), or from probabilities (n, V); all rows are one where it is None.
+    """Read subsets from labels (n,) or probabilities (n, V); None is a single subset.
 
     Raises
     ------
     ValueError
-        If there is not one label for every row, one is missing, rows of probabilities do not sum to
-        1, or a subset has no weight.
+        If the number of labels differs from n, a label is missing, rows of probabilities do not
+        sum to 1, or a subset has no weight.
     """
     try:
         subsets = as_frame(subsets) if is_table(subsets) else subsets
@@ -85,15 +85,15 @@ def _check_columns(frame: Any) -> None:
     if is_float.all() if len(is_float) == 1 else not kinds <= {*"biuf"}:
         got = described_columns(frame.columns[is_float], frame.columns[~is_float])
         raise ValueError(
-            "known must be one column of labels, or as many of probabilities as there are "
-            f"groups; got {got}; pass one of these"
+            "known must be one column of labels, or one column of probabilities per "
+            f"group; got {got}; pass one of these"
         )
 
 
 def read_counts(X: Any) -> tuple[Any, np.ndarray]:
-    """Rows p(y|x) (n, m) in float64, and their totals (n,), in units of the largest count.
+    """Read rows p(y|x) (n, m) in float64, and totals (n,) in units of the largest count.
 
-    Rows without counts are 0, and so are their totals, with a warning.
+    Rows without counts are 0, with a warning.
 
     Raises
     ------
@@ -107,8 +107,8 @@ def read_counts(X: Any) -> tuple[Any, np.ndarray]:
     empty = np.flatnonzero(totals == 0)
     if empty.size:
         warn(
-            f"row {empty[0]} has no counts; found {empty.size} such row(s), which have no weight, "
-            "say nothing about any cluster and go to the largest; drop them"
+            f"row {empty[0]} has no counts; found {empty.size} such row(s), which have no weight "
+            "and are assigned to the largest cluster; drop them"
         )
     scale = 1 / np.where(totals > 0, totals, 1)
     if not sparse.issparse(X) and X.size > _SMALL and np.count_nonzero(X) < _FEW * X.size:
@@ -118,47 +118,49 @@ def read_counts(X: Any) -> tuple[Any, np.ndarray]:
     return X * scale[:, None], totals
 
 
-def warn_of_subsets(rows: Any, mass: np.ndarray, subsets: Subsets, given: bool, k: int) -> None:
-    """Warn of subsets that say nothing, or are too small, or have features of their own.
+def warn_of_subsets(
+    rows: Any, mass: np.ndarray, subsets: Subsets, subsets_given: bool, k: int
+) -> None:
+    """Warn of subsets that are uninformative or small, or that have features of their own.
 
     Raises
     ------
     ValueError
-        If every row is a subset.
+        If every row is a separate subset.
     """
 
-    def doubt(message: str) -> None:
+    def warn_degenerate(message: str) -> None:
         warn(message, DegenerateClusterWarning)
 
     share, names = subsets.share, subsets.names
     if share.shape[1] == 1:
-        what = "subsets=None" if not given else "one subset for all rows"
-        return doubt(
-            f"there is one subset, so nothing has to be shared; got {what}; pass the subsets, or "
-            "use IB"
+        what = "subsets=None" if not subsets_given else "one subset for all rows"
+        return warn_degenerate(
+            f"there is one subset, so clusters need not be shared; got {what}; pass the subsets, "
+            "or use IB"
         )
     if share.shape[1] == len(share) == subsets.design.n_hard_groups:
         raise ValueError(
-            "every row has its own subset, so no theme can be shared; got "
+            "every row has its own subset, so no cluster can be shared; got "
             f"{len(share)} subsets for as many rows; pass fewer subsets"
         )
     joint = (share * mass[:, None]).T @ rows
     if mutual_information(joint / joint.sum()) < _SAME:
-        doubt(
-            "the subsets do not show in the features, so nothing stands out against them; got "
-            f"less than {_SAME} nats of I(Y;W); IB does the same"
+        warn_degenerate(
+            "the subsets do not differ in their features, so there is no structure to remove; got "
+            f"less than {_SAME} nats of I(Y;W); IB gives the same clusters"
         )
     sizes = share.sum(0)
     if sizes.min() < k:
         small = names[int(sizes.argmin())]
-        doubt(
-            f"a subset with fewer rows than clusters cannot show them all; got {sizes.min():g} "
-            f"row(s) in subset {small!r} for n_clusters={k}; merge small subsets"
+        warn_degenerate(
+            f"a subset with fewer rows than clusters cannot contain all clusters; got "
+            f"{sizes.min():g} row(s) in subset {small!r} for n_clusters={k}; merge small subsets"
         )
     occurs = joint > 0
     missing = (occurs.any(0) & ~occurs.all(0)).sum() / max(occurs.any(0).sum(), 1)
     if missing > _MISSING:
-        doubt(
-            f"features of one subset alone can carry a cluster of their own; got {missing:.0%} of "
-            "the features missing from some subset; leave such features out"
+        warn_degenerate(
+            f"features of a single subset can form a separate cluster; got {missing:.0%} of "
+            "the features missing from some subset; remove such features"
         )

@@ -419,7 +419,7 @@ def test_what_is_doubtful_is_said(planted):
     alike = np.tile(X[:1], (20, 1))
     with pytest.warns(DegenerateClusterWarning) as caught:
         model = CrossPartition(2).fit(alike, subsets=subset)
-    assert {"do not show in the features" in str(w.message) for w in caught} == {True, False}
+    assert {"do not differ in their features" in str(w.message) for w in caught} == {True, False}
     assert model.n_clusters_ == 1 and model.status_ == "merged"
     assert any("no structure left; all rows are alike" in str(w.message) for w in caught)
     assert model.critical_beta_ == np.inf and (model.membership_[:, 1] == 0).all()
