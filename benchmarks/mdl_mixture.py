@@ -29,7 +29,8 @@ import numpy as np
 
 from nrprob.engines.sample import chains
 from nrprob.engines.sample.chains import CollapsedKernel, PartitionKernel
-from nrprob.methods.bayes.model import MixtureCode
+from nrprob.methods.bayes.feature_models import BoundedGaussian, FixedGaussian, SampledGaussian
+from nrprob.methods.bayes.model import MixtureModel
 from nrprob.methods.bayes.six_move import SixMoveKernel
 from nrprob.methods.bayes.six_move_target import make_mixture_target
 
@@ -78,8 +79,13 @@ def rows(n: int, kind: str = "four", seed: int = 0) -> Data:
 
 def partitions(data: Data, energy: str) -> Any:
     """Target of kernels over partitions; the prior is that of `MDLMixture`'s defaults."""
-    code = MixtureCode(energy, "diag", FLOOR, 1.0, 0.5, 0.3, 2.0, 0.5, True)
-    return code.target(data.X, data.y, int(data.y.max()) + 1, MOST)
+    features: Any = BoundedGaussian(floor=FLOOR)
+    if energy != "nml":
+        features = FixedGaussian(mean_precision=0.3, shape=2.0, scale=0.5)
+    model = MixtureModel(
+        features=features, concentration=1.0, class_concentration=0.5, unordered=True
+    )
+    return model.target(data.X, data.y, int(data.y.max()) + 1, MOST)
 
 
 def mixtures(data: Data, energy: str) -> Any:
@@ -562,10 +568,10 @@ def beside_blocked_gibbs(n: int, draws: int, seconds: float) -> None:
     """Print effective draws per second under covariances between columns, k known to rivals."""
     from sklearn.cluster import KMeans
 
-    from nrprob.methods.bayes.hyperparameters import PriorKernel
+    from nrprob.methods.bayes.joint_target import JointKernel
 
     usual, fewer = chains.default_kernel(n, 10), chains.default_kernel(n, 2)
-    drawing, moving = (PriorKernel(k.block, k.n_split_merge, k.n_launch) for k in (usual, fewer))
+    drawing, moving = (JointKernel(k.block, k.n_split_merge, k.n_launch) for k in (usual, fewer))
     table: list[Any] = []
     for covariance, count in GIBBS.items():
         data = sheared(n, covariance)
@@ -587,14 +593,17 @@ def beside_blocked_gibbs(n: int, draws: int, seconds: float) -> None:
             rate = ess(trace[None]) / spent
             bar = rate if np.isnan(bar) else bar
             table.append((covariance, name, 1e6 * spent / draws, rate, np.nan, 4.0, rate / bar, ""))
-        fixed = MixtureCode(
-            "conjugate", covariance, FLOOR, 1.0, 0.5, PRECISION, 1 + FREEDOM / 2,
-            VARIANCE * FREEDOM / 2, False,
+        prior = SampledGaussian(
+            covariance=covariance, mean_precision=PRECISION, shape=1 + FREEDOM / 2,
+            scale=VARIANCE * FREEDOM / 2,
         )  # fmt: skip
-        drawn = replace(fixed, kappa=None, shape=None, scale=None)
+        fixed = MixtureModel(
+            features=prior.fix_prior(None), concentration=1.0, class_concentration=0.5
+        )
+        drawn = replace(fixed, features=SampledGaussian(covariance=covariance))
         default = replace(drawn, concentration=None)
         for name, code, kernel in (
-            ("ours, any k", fixed, drawing if fixed.draws_prior else usual),
+            ("ours, any k", fixed, drawing if fixed.samples_parameters else usual),
             ("ours, any k, numbers drawn", drawn, drawing),
             ("ours, any k, concentration drawn too", default, drawing),
             ("the same, two proposals a step", default, moving),

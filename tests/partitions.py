@@ -26,11 +26,12 @@ def places(labels, partitions):
 
 
 def p_value(counts, p):
-    """Chi-squared test of counts, the rarest outcomes taken together."""
+    """Chi-squared test of counts, the rarest outcomes taken together, of 8 expected at least."""
     order = np.argsort(p)[::-1]
     counts, p = counts[order], p[order]
     expected = p * counts.sum()
-    many = expected >= 8
+    # The law of chi-squared is wrong for a cell of next to no expected counts.
+    many = (expected >= 8) & (expected[::-1].cumsum()[::-1] - expected >= 8)
     observed = np.append(counts[many], counts[~many].sum())
     expected = np.append(expected[many], expected[~many].sum())
     keep = expected > 0

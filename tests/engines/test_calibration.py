@@ -4,6 +4,7 @@ The conjugate code is a generative model: a partition, normal features and class
 """
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +17,17 @@ from scipy.special import gammaln, logsumexp
 from nrprob.engines.sample import chains
 from nrprob.engines.sample.chains import CollapsedKernel
 from nrprob.engines.sample.target import Target, start
-from nrprob.methods.bayes.model import MixtureCode
+from nrprob.methods.bayes.feature_models import FixedGaussian
+from nrprob.methods.bayes.model import MixtureModel
 
 K, CLASSES = 3, 2
 KAPPA, SHAPE, SCALE, BETA, ALPHA = 0.3, 2.0, 0.5, 0.5, 1.5
-CODE = MixtureCode("conjugate", "diag", 0.2, ALPHA, BETA, KAPPA, SHAPE, SCALE, True)
+MODEL = MixtureModel(
+    features=FixedGaussian(mean_precision=KAPPA, shape=SHAPE, scale=SCALE),
+    concentration=ALPHA,
+    class_concentration=BETA,
+    unordered=True,
+)
 LEVEL = 1e-4
 
 
@@ -97,7 +104,7 @@ def test_partitions_of_the_prior_are_drawn_as_stated():
     assert stats.chisquare(counts, 3_000 * p / p.sum()).pvalue > LEVEL
 
 
-def ranks(code, n_sets=200, n=16, n_draws=63, seed=0):
+def ranks(model, n_sets=200, n=16, n_draws=63, seed=0):
     """Ranks of what generated each data set among the draws given it, from one compiled program."""
     rng = np.random.default_rng(seed)
     kernel = CollapsedKernel(4, 3)
@@ -106,7 +113,7 @@ def ranks(code, n_sets=200, n=16, n_draws=63, seed=0):
         labels = draw_partition(n, rng)
         X, codes = draw_data(labels, rng)
         truth.append(labels)
-        targets.append(code.target(X, np.where(np.arange(n) < 6, codes, -1), CLASSES, K))
+        targets.append(model.target(X, np.where(np.arange(n) < 6, codes, -1), CLASSES, K))
     padded = np.pad(np.asarray(truth, np.int32), ((0, 0), (0, targets[0].x.shape[0] - n)))
     together = jax.tree.map(lambda *a: jnp.stack(a), *targets)
 
@@ -147,14 +154,14 @@ def _uniform(result, n_draws=63, bins=8):
 @pytest.mark.slow
 def test_simulation_based_calibration():
     """Ranks are uniform: a correct sampler fails one of four tests once in 2,500 runs."""
-    for name, result in ranks(CODE).items():
+    for name, result in ranks(MODEL).items():
         assert _uniform(result) > LEVEL, name
 
 
 @pytest.mark.slow
 def test_calibration_finds_another_prior():
     """A prior that charges for the names of clusters is told from the one that made the data."""
-    wrong = MixtureCode("conjugate", "diag", 0.2, ALPHA, BETA, KAPPA, SHAPE, SCALE, False)
+    wrong = replace(MODEL, unordered=False)
     assert min(_uniform(result) for result in ranks(wrong).values()) < LEVEL
 
 
@@ -170,7 +177,7 @@ def test_joint_distribution():
     kernel = CollapsedKernel(2, 2)
     rng = np.random.default_rng(1)
     X, codes = draw_data(np.zeros(n, int), rng)
-    template = CODE.target(X, codes, CLASSES, K)
+    template = MODEL.target(X, codes, CLASSES, K)
     size = template.x.shape[0]
 
     def data(labels, key):

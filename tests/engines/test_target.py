@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bayes_models import coded_model, sampled_model
 from slowly import slowly
 
 from nrprob.data.design import Design
-from nrprob.engines.sample.target import by_parts, occupied, packed, replaced, start
+from nrprob.engines.sample.target import map_slots, occupied, pack_slots, replace_two, start
 from nrprob.engines.sample.uniforms import normal, uniform
-from nrprob.methods.bayes.model import MixtureCode
 
 
 @pytest.fixture(autouse=True)
@@ -35,12 +35,15 @@ LATER = {
 def made(energy, covariance, errors, transformation, power, grouped):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N, 2)) + 2 * (np.arange(N) % 3)[:, None]
-    code = MixtureCode(
-        energy, covariance, 0.2, 1.0, None, None, None, None, False, errors=errors,
-        transformation=transformation, power=power,
-    )  # fmt: skip
+    model = coded_model("nml", unordered=False)
+    if energy != "nml":
+        model = sampled_model(
+            covariance, class_concentration=None, unordered=False, errors=errors,
+            transformation=transformation, power=power,
+        )  # fmt: skip
     design = Design.from_groups(GROUP, 2) if grouped else Design.from_groups(0 * GROUP)
-    return code.target((X - X.mean(0)) / X.std(0), rng.integers(-1, 2, N), 2, K, design)
+    target = model.target((X - X.mean(0)) / X.std(0), rng.integers(-1, 2, N), 2, K, design)
+    return target if energy == "nml" else target.conditional()
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *slowly(*LATER)])
@@ -61,7 +64,7 @@ def test_a_length_changes_by_what_two_clusters_add(kind):
     @jax.jit
     def both(target, labels, a, b, after):
         cells = target.cells(after)
-        result = replaced(target, start(target, labels), a, b, cells[:, jnp.stack([a, b])])
+        result = replace_two(target, start(target, labels), a, b, cells[:, jnp.stack([a, b])])
         return result, (cells, target.length(cells))
 
     for name, (a, b, after) in cases.items():
@@ -90,7 +93,7 @@ def test_slots_are_looked_at_up_to_the_last_that_is_in_use(n_slots, last):
         jax.debug.callback(lambda: looked.append(part.shape[1]))
         return 1 + part[0, :, :2]
 
-    result = np.asarray(by_parts(of, cells, jnp.asarray(sizes > 0), 2))
+    result = np.asarray(map_slots(of, cells, jnp.asarray(sizes > 0), 2))
     jax.effects_barrier()
     np.testing.assert_array_equal(result[: last + 1], 1 + cells[0, : last + 1, :2])
     part = looked[0] if looked else 0
@@ -105,7 +108,7 @@ def test_parts_of_chains_side_by_side_are_those_of_each():
     cells = jnp.stack([cells_of(s) for s in sizes])
 
     def of(cells):
-        result = by_parts(lambda part: jnp.exp(part[0, :, :2]), cells, occupied(cells), 2)
+        result = map_slots(lambda part: jnp.exp(part[0, :, :2]), cells, occupied(cells), 2)
         return jnp.where(occupied(cells)[:, None], result, 0)
 
     result = jax.jit(jax.vmap(of))(cells)
@@ -118,7 +121,7 @@ def test_packed_clusters_have_the_first_slots():
     labels = np.full(target.x.shape[0], 1, np.int32)
     labels[:N] = [4, 1, 1, 5, 4, 1, 5, 5, 4, 4, 1, 1]
     state = jax.jit(start)(target, labels)
-    result = jax.jit(packed)(state)
+    result = jax.jit(pack_slots)(state)
     np.testing.assert_array_equal(result.labels[:N], [1, 0, 0, 2, 1, 0, 2, 2, 1, 1, 0, 0])
     np.testing.assert_allclose(result.cells, target.cells(result.labels))
     np.testing.assert_allclose(result.length, target.length(result.cells), rtol=1e-12)

@@ -37,10 +37,10 @@ from nrprob.engines.sample.split_merge import doubling, launched, nothing_usual,
 from nrprob.engines.sample.target import (
     Partition,
     Target,
-    by_parts,
+    map_slots,
     occupied,
-    packed,
-    replaced,
+    pack_slots,
+    replace_two,
     start,
     sum_cells,
 )
@@ -71,90 +71,94 @@ def no_moves() -> Moves:
 def gibbs(
     target: Target, state: Partition, key: jax.Array, block: int
 ) -> tuple[Partition, jax.Array, jax.Array]:
-    """Visit all rows once, ``block`` at a time; returns numbers of blocks, and of accepted ones.
+    """Update all labels once, ``block`` at a time; returns counts of blocks, and of accepted ones.
 
-    Of rows that have several versions, cluster and version are drawn together.
+    Cluster and scale weight of a sample are drawn together, where samples have scale weights. The
+    terms of the target must be its only codes of features.
     """
-    state = packed(state)
+    state = pack_slots(state)
     n_clusters, scales = target.n_slots, target.scales
     n_versions = 1 if scales is None else len(scales.weights)
     size = target.x.shape[0]
     n_rows = (target.x[:, -1] > 0).sum()
     n_blocks = -(-size // block)
-    # One call for all that is random: a program with a dozen of them compiles for long.
+    # One call for all random numbers: a program with a dozen calls compiles for long.
     u = jax.random.uniform(key, (2 + n_blocks * (block + 1),))
     order = in_order(u[:2], size, n_rows)
     v = jnp.log(u[2 : 2 + n_blocks])
     u = u[2 + n_blocks :].reshape(n_blocks, block)
-    # Beyond the last row there is nothing: reading repeats it, writing is dropped.
+    # Beyond the last sample, reading repeats it, and writing is dropped.
     order = jnp.pad(order, (0, n_blocks * block - size), constant_values=size)
     valid = (jnp.arange(order.size) < n_rows).reshape(n_blocks, block)
     order = order.reshape(n_blocks, block)
     x = jnp.where(valid[..., None], target.x[order], 0)
     group = target.group[order]
     before = state.labels[order]
-    if scales is not None:  # of which a cluster in every version is a category
+    if scales is not None:  # a category is a cluster with one of the weights
         before = before * n_versions + scales.version[order]
-        price = scales.price[order]
+        weight_nats = scales.nats[order]
     slots = jnp.arange(n_clusters * n_versions)[:, None]
 
-    def cells_of(rows, groups, category):
+    def sum_categories(rows, groups, category):
         if scales is None:
             return sum_cells(target, rows, groups, category)
-        rows = scales.of(rows, category % n_versions)
+        rows = scales.scale_rows(rows, category % n_versions)
         return sum_cells(target, rows, groups, category // n_versions)
 
-    def joining(cells, opened, into, j):
-        """What the rows of a block add to cells in every category (C, b)."""
+    def category_costs(cells, opening_nats, allowed, j):
+        """Nats (C, b) that the samples of a block add to cells in each category."""
         rows, groups = x[j], group[j]
-        more = () if scales is None else (scales.weights,)
-        if target.additive is None:
-            cost = target.joining(cells, rows, groups, *more)
-        else:
-            shape = (*(len(w) for w in more), block)
-            cost = by_parts(
-                lambda part: target.joining(part, rows, groups, *more), cells, into, *shape
-            )
+        weights = () if scales is None else (scales.weights,)
+        shape = (*(len(w) for w in weights), block)
+        cost = map_slots(
+            lambda part: target.joining(part, rows, groups, *weights), cells, allowed, *shape
+        )
         if scales is None:
-            return cost + opened[:, None]
-        return (cost + opened[:, None, None] + price[j].T).reshape(-1, block)
+            return cost + opening_nats[:, None]
+        return (cost + opening_nats[:, None, None] + weight_nats[j].T).reshape(-1, block)
 
-    def visit(j, carry):
+    def update_block(j, carry):
         cells, length, after, accepted = carry
-        at = partial(jax.lax.dynamic_index_in_dim, index=j, keepdims=False)
-        rows, groups, old = at(x), at(group), at(before)
-        less = cells - cells_of(rows, groups, old)
-        less = jnp.where(less[..., -1:] > 0.5, less, 0)  # rounding leaves no trace in empty cells
-        here = occupied(less)
-        k, new = here.sum(), jnp.argmin(here)
+        take = partial(jax.lax.dynamic_index_in_dim, index=j, keepdims=False)
+        rows, groups, old = take(x), take(group), take(before)
+        # 1. Remove the block; rounding leaves no trace in empty cells.
+        less = cells - sum_categories(rows, groups, old)
+        less = jnp.where(less[..., -1:] > 0.5, less, 0)
+        is_occupied = occupied(less)
+        # 2. Draw the category of each sample given all samples outside the block.
+        k, new = is_occupied.sum(), jnp.argmin(is_occupied)
         opened = target.sizes[jnp.minimum(k + 1, n_clusters)] - jnp.where(k > 0, target.sizes[k], 0)
-        may_open = (jnp.arange(n_clusters) == new) & ~here & jnp.isfinite(opened)
-        into = here | may_open
-        cost = joining(less, jnp.where(may_open, opened, 0), into, j)
-        into = jnp.repeat(into, n_versions)[:, None]
-        log_p = jnp.where(into, -target.scale * cost, -jnp.inf)
-        drawn = jnp.where(at(valid), draw_categories(log_p, at(u)), old)
-        more = less + cells_of(rows, groups, drawn)
+        may_open = (jnp.arange(n_clusters) == new) & ~is_occupied & jnp.isfinite(opened)
+        allowed = is_occupied | may_open
+        cost = category_costs(less, jnp.where(may_open, opened, 0), allowed, j)
+        allowed = jnp.repeat(allowed, n_versions)[:, None]
+        log_p = jnp.where(allowed, -target.scale * cost, -jnp.inf)
+        category = jnp.where(take(valid), draw_categories(log_p, take(u)), old)
+        more = less + sum_categories(rows, groups, category)
         put = partial(jax.lax.dynamic_update_index_in_dim, index=j, axis=0)
         if block == 1:
-            return more, length, put(after, drawn), accepted + 1
-        # Clusters that emptied with the block are the new one of the way back, which is but one.
-        emptied = (occupied(cells) & ~here).sum()
-        back = jnp.where(here[old // n_versions], old, new * n_versions + old % n_versions)
+            return more, length, put(after, category), accepted + 1
+        # 3. Metropolis-Hastings. Clusters that emptied with the block are the new one of the
+        # reverse move, which has but one new cluster.
+        emptied = (occupied(cells) & ~is_occupied).sum()
+        reverse = jnp.where(
+            is_occupied[old // n_versions], old, new * n_versions + old % n_versions
+        )
         new_length = target.length(more)
-        change = ((slots == back) * 1.0 - (slots == drawn)) * jnp.maximum(log_p, -1e300)
+        change = ((slots == reverse) * 1.0 - (slots == category)) * jnp.maximum(log_p, -1e300)
         change = change.sum(0)
         if scales is not None:
-            prices = jnp.take_along_axis(price[j], jnp.stack([old, drawn], 1) % n_versions, 1)
-            change = change + target.scale * (prices[:, 0] - prices[:, 1])
-        ratio = jnp.where(at(valid), change, 0).sum() + length - new_length
+            both = jnp.stack([old, category], 1) % n_versions
+            nats = jnp.take_along_axis(weight_nats[j], both, 1)
+            change = change + target.scale * (nats[:, 0] - nats[:, 1])
+        ratio = jnp.where(take(valid), change, 0).sum() + length - new_length
         accept = (emptied <= 1) & (v[j] < ratio)
         cells, length = jnp.where(accept, more, cells), jnp.where(accept, new_length, length)
-        return cells, length, put(after, jnp.where(accept, drawn, old)), accepted + accept
+        return cells, length, put(after, jnp.where(accept, category, old)), accepted + accept
 
     count = (-(-n_rows // block)).astype(jnp.int32)
     begin = state.cells, state.length, before, jnp.zeros((), jnp.int32)
-    _, _, after, accepted = jax.lax.fori_loop(0, count, visit, begin)
+    _, _, after, accepted = jax.lax.fori_loop(0, count, update_block, begin)
     if scales is not None:
         version = scales.version.at[order].set(after % n_versions, mode="drop")
         target = replace(target, scales=replace(scales, version=version))
@@ -167,20 +171,21 @@ def gibbs(
 
 
 def swap(target: Target, state: Partition, key: jax.Array) -> tuple[Partition, jax.Array]:
-    """Propose that two clusters exchange their rows of one known group."""
+    """Propose that two clusters exchange their samples of one known group."""
     u = jax.random.uniform(key, (4,), minval=jnp.finfo(float).tiny)
-    here = occupied(state.cells)
-    k = here.sum()
+    is_occupied = occupied(state.cells)
+    k = is_occupied.sum()
     group = below(u[0], target.group.max() + 1)
     first = below(u[1], k)
     second = (first + 1 + below(u[2], jnp.maximum(k - 1, 1))) % k
-    rank = jnp.cumsum(here) - 1
-    a, b = (jnp.argmax(here & (rank == which)) for which in (first, second))
+    rank = jnp.cumsum(is_occupied) - 1
+    a, b = (jnp.argmax(is_occupied & (rank == which)) for which in (first, second))
     two = state.cells[:, jnp.stack([a, b])]
     two = two.at[group].set(two[group, ::-1])
-    cells, length = replaced(target, state, a, b, two)
-    # With an emptied cluster, the way back would have another probability.
-    accept = (a != b) & (occupied(cells) == here).all() & (jnp.log(u[3]) < state.length - length)
+    cells, length = replace_two(target, state, a, b, two)
+    # With an emptied cluster, the reverse move would have another probability.
+    same_slots = (occupied(cells) == is_occupied).all()
+    accept = (a != b) & same_slots & (jnp.log(u[3]) < state.length - length)
     z = state.labels
     exchanged = jnp.where(z == a, b, jnp.where(z == b, a, z)).astype(z.dtype)
     labels = jnp.where(target.group == group, exchanged, z)
@@ -225,16 +230,16 @@ def jumps(
     pair_key, swap_key = jax.random.split(key)
     allocations = partial(launched, n=n_launch), doubling
     usual = nothing_usual() if usual is None else usual
-    state, made = split_merges(target, state, pair_key, allocations, n_split_merge, usual)
-    moves = no_moves()._replace(**made._asdict())
+    state, counts = split_merges(target, state, pair_key, allocations, n_split_merge, usual)
+    moves = no_moves()._replace(**counts._asdict())
 
-    def exchange(t, carry):
+    def propose_swap(t, carry):
         state, moves = carry
         state, accept = swap(target, state, jax.random.fold_in(swap_key, t))
-        one = accept.astype(jnp.int32)
-        moves = moves._replace(swap=moves.swap + 1, swap_accepted=moves.swap_accepted + one)
+        accepted = moves.swap_accepted + accept.astype(jnp.int32)
+        moves = moves._replace(swap=moves.swap + 1, swap_accepted=accepted)
         return state, moves
 
     if target.n_groups > 1:
-        state, moves = jax.lax.fori_loop(0, n_split_merge, exchange, (state, moves))
+        state, moves = jax.lax.fori_loop(0, n_split_merge, propose_swap, (state, moves))
     return state, moves

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import sequential_vmap
 
-from nrprob.engines.sample.target import Odds, Partition, Target, occupied, replaced
+from nrprob.engines.sample.target import Odds, Partition, Target, occupied, replace_two
 from nrprob.engines.sample.uniforms import below, in_order
 
 
@@ -225,7 +225,7 @@ def split_merge(
     split = pair.together
     joint = jnp.stack([cells.sum(1), jnp.zeros_like(cells[:, 0])], 1)
     changed = jnp.where(split, cells, joint)
-    proposed, length = replaced(target, state, pair.a, pair.b, changed)
+    proposed, length = replace_two(target, state, pair.a, pair.b, changed)
     most = _at_most(state, pair, length, usual)
     ratio = state.length - length + jnp.where(split, -log_q, jnp.log(most) + log_q)
     accept = ~_is_excluded(state, pair, u, most) & (jnp.log(u[3]) < ratio)
@@ -263,7 +263,7 @@ def _is_hopeless(
     """Whether a proposal is refused, whatever the sides of its members."""
     joint = state.cells[:, pair.a] + state.cells[:, pair.b]
     joint = jnp.stack([joint, jnp.zeros_like(joint)], 1)
-    length = replaced(target, state, pair.a, pair.b, joint)[1]
+    length = replace_two(target, state, pair.a, pair.b, joint)[1]
     most = _at_most(state, pair, length, usual)
     too_long = ~(jnp.log(u[3]) < state.length - length + jnp.log(most))
     return _is_excluded(state, pair, u, most) | (~pair.together & too_long)

@@ -1,15 +1,16 @@
 """Target distributions over partitions: complete code lengths, in arrays of few shapes.
 
 The numbers of slots for clusters and known groups are rounded up by
-`nrprob.statistics.rows.padded_count`, so that other numbers need no other programs. Surplus slots
-stay empty: more clusters than the maximum have infinite cost, and groups without rows add 0.
+`nrprob.statistics.rows.padded_count`, so that programs compiled for one size serve others. Surplus
+slots stay empty: more clusters than the maximum have infinite cost, and groups without samples add
+0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,47 +22,74 @@ from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
 # Log odds (m,) of the second of two clusters, from their cells (groups, 2, p), whether each of some
-# rows (m,) is in these, and whether it is in the second.
+# samples (m,) is in these, and whether it is in the second.
 Odds: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 @node
 class Scales:
-    """Versions of rows that differ in how much they count, one of which is in use.
+    """Latent scale weights of samples: the current ones, and the values that they may take.
 
     Attributes
     ----------
-    weights : (G,) that statistics are multiplied by
-    price : (n', G) nats of a version of a row, whatever its cluster
-    version : (n',) of the rows, in use
-    width : statistics that are multiplied, which come first
+    weights : (G,) values, which multiply statistics
+    nats : (n', G) description length of a sample's weight, whatever its cluster
+    version : (n',) indices of the current weights
+    width : number of leading statistics that the weight multiplies
     """
 
     weights: jax.Array
-    price: jax.Array
+    nats: jax.Array
     version: jax.Array
     width: int = field(metadata=_STATIC)
 
-    def of(self, x: jax.Array, version: jax.Array) -> jax.Array:
-        """Rows (n, p) in versions (n,)."""
+    def scale_rows(self, x: jax.Array, version: jax.Array) -> jax.Array:
+        """Statistics (n, p) of samples whose weights have indices (n,)."""
         return jnp.where(np.arange(x.shape[1]) < self.width, x * self.weights[version][:, None], x)
+
+
+class JointCode:
+    """Code length of all cells together, where it is no sum over clusters.
+
+    Attributes
+    ----------
+    incremental : whether `change` exists, so that a move of two clusters is cheap
+    """
+
+    incremental: ClassVar[bool] = False
+
+    def __call__(self, cells: jax.Array) -> jax.Array:
+        """Nats of cells (groups, K, p)."""
+        raise NotImplementedError
+
+    def change(self, cells: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
+        """Difference in nats as some (groups, m, p) of the cells are replaced."""
+        raise NotImplementedError
+
+    def odds(
+        self, target: Target, state: Partition, a: jax.Array, b: jax.Array
+    ) -> Callable[[jax.Array, jax.Array], Odds] | None:
+        """As `Target.odds`; None leaves the proposals to the terms of the target."""
+        return None
 
 
 @node
 class Target:
-    """A distribution over partitions of rows; made by `make_target`.
+    """A distribution over partitions of samples; made by `make_target`.
 
     Attributes
     ----------
     terms : code lengths of cells
-    sizes : (K + 1,) function A(k) of the number of clusters; infinite where there may not be k,
-        and beyond the most clusters, for which K is rounded up
-    x : (n', p) statistics of the rows, the last of them 1; zeros on padding, which comes last
-    group : (n',) known group of the rows, of ``n_groups``, the last of which may have no rows
-    partners : (n', q) rows to draw the second of a pair from, or None for any row
+    sizes : (K + 1,) function A(k) of the number of clusters; infinite where k is not allowed,
+        and beyond the maximum, for which K is rounded up
+    x : (n', p) statistics of the samples, the last of them 1; zeros on padding, which comes last
+    group : (n',) known group of the samples, of ``n_groups``, the last of which may be empty
+    partners : (n', q) samples to draw the second of a pair from, or None for any sample
     scale : factor of the code length
-    n_groups : known groups there is room for; 1 if nothing is known
-    scales : versions of the rows ``x``, or None where these count as they are
+    n_groups : room for known groups; 1 without known groups
+    scales : latent scale weights of the samples, or None
+    joint_codes : code lengths that are no sums over clusters
+    offset : nats that do not depend on the partition
     """
 
     terms: tuple[CodeTerm, ...]
@@ -72,16 +100,23 @@ class Target:
     scale: jax.Array
     n_groups: int = field(metadata=_STATIC)
     scales: Scales | None = None
+    joint_codes: tuple[Any, ...] = ()
+    offset: jax.Array | float = 0.0
 
     @property
     def n_slots(self) -> int:
-        """Clusters that there is room for, K."""
+        """Room for clusters, K."""
         return self.sizes.shape[0] - 1
 
     @property
     def max_clusters(self) -> jax.Array:
-        """Most clusters that there may be."""
+        """Largest number of clusters."""
         return jnp.isfinite(self.sizes[1:]).sum()
+
+    @property
+    def incremental(self) -> bool:
+        """Whether `change` gives the difference of lengths as two clusters change."""
+        return all(code.incremental for code in self.joint_codes)
 
     def with_room(self, n_slots: int) -> Target:
         """The distribution of those partitions that have ``n_slots`` clusters at most."""
@@ -89,68 +124,68 @@ class Target:
 
     def cells(self, labels: jax.Array) -> jax.Array:
         """Statistics (groups, K, p) of the cells of labels (n',)."""
-        x = self.x if self.scales is None else self.scales.of(self.x, self.scales.version)
+        x = self.x if self.scales is None else self.scales.scale_rows(self.x, self.scales.version)
         return sum_cells(self, x, self.group, labels)
-
-    @property
-    def additive(self) -> Target:
-        """Distribution over the same partitions whose length is a sum over clusters.
-
-        It may leave out what all partitions have in common. Distributions that are no such sums
-        say None.
-        """
-        return self
 
     def length(self, cells: jax.Array) -> jax.Array:
         """``scale * L`` of cells (groups, K, p), in nats."""
-        constant = sum(term.weight * term.constant for term in self.terms)
-        return self.scale * (self.sizes[occupied(cells).sum()] + self._each(cells).sum() + constant)
+        total = self.offset + sum(term.weight * term.constant for term in self.terms)
+        total = total + self.sizes[occupied(cells).sum()] + self._cluster_lengths(cells).sum()
+        return self.scale * (total + sum(code(cells) for code in self.joint_codes))
 
-    def _each(self, cells: jax.Array) -> jax.Array:
-        """What every cluster adds to L, (K,), from cells (groups, K, p)."""
+    def _cluster_lengths(self, cells: jax.Array) -> jax.Array:
+        """Contributions (K,) of clusters to L, from cells (groups, K, p)."""
         total = jnp.zeros((), cells.dtype)
         for term in self.terms:
             total = total + term.weight * term.cost(term.cells(cells[:, None])).sum((0, 1))
         return total
 
     def change(self, cells: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
-        """By how much the length of cells grows as some (groups, m, p) become others."""
-        k = occupied(cells).sum()
-        more = k + occupied(new).sum() - occupied(old).sum()
-        each = self._each(jnp.concatenate([new, old], 1))
-        m = new.shape[1]
-        return self.scale * (self.sizes[more] - self.sizes[k] + (each[:m] - each[m:]).sum())
+        """Difference of lengths as some (groups, m, p) of the cells are replaced.
+
+        It exists where the target is `incremental`.
+        """
+        k, m = occupied(cells).sum(), new.shape[1]
+        k_new = k + occupied(new).sum() - occupied(old).sum()
+        lengths = self._cluster_lengths(jnp.concatenate([new, old], 1))
+        total = self.sizes[k_new] - self.sizes[k] + (lengths[:m] - lengths[m:]).sum()
+        total = total + sum(code.change(cells, old, new) for code in self.joint_codes)
+        return self.scale * total
 
     def odds(
         self, state: Partition, a: jax.Array, b: jax.Array
     ) -> Callable[[jax.Array, jax.Array], Odds]:
-        """Log odds by which rows that leave clusters ``a`` and ``b`` join one of two new ones.
+        """Log odds by which samples that leave clusters ``a`` and ``b`` join one of two new ones.
 
-        Those of rows (m, p) of known groups (m,). Any law will do that is the same whether the two
-        are one or apart; here it is that of the rows given the cells.
+        The result takes samples (m, p) of known groups (m,). Any law is valid that is the same
+        whether the two clusters are one or apart; here it is the law of the samples given the
+        cells, unless a joint code has its own.
         """
+        for code in self.joint_codes:
+            if (joint_odds := code.odds(self, state, a, b)) is not None:
+                return joint_odds
 
-        def of(x, group):
-            def given(cells, taken, side):
+        def odds_of_samples(x, group):
+            def log_odds(cells, taken, side):
                 cost = self.joining(cells, x, group)
                 return self.scale * (cost[0] - cost[1])
 
-            return given
+            return log_odds
 
-        return of
+        return odds_of_samples
 
     def joining(
         self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
     ) -> jax.Array:
-        """What rows (b, p) of groups (b,) add to every one of cells (groups, K, p): (K, b).
+        """Nats (K, b) that samples (b, p) of groups (b,) add to the cells (groups, K, p).
 
-        Without the change of A(k), and every row by itself. With ``weights`` (G,), what they add
-        when they count so much: (K, G, b).
+        Without the change of A(k), and each sample alone. With ``weights`` (G,), for each of these
+        scale weights of the samples: (K, G, b).
         """
         total = jnp.zeros((), x.dtype)
         for term in self.terms:
-            own = jnp.swapaxes(term.cells(cells[:, None])[:, 0], 1, 2)
-            prepared = jax.vmap(term.cost.prepare_join)(own)
+            statistics = jnp.swapaxes(term.cells(cells[:, None])[:, 0], 1, 2)
+            prepared = jax.vmap(term.cost.prepare_join)(statistics)
             if term.by_group and self.n_groups > 1:
                 prepared = jax.tree.map(lambda a: jnp.moveaxis(a[group], 0, -1), prepared)
             else:
@@ -167,14 +202,15 @@ class Target:
 
 
 def occupied(cells: jax.Array) -> jax.Array:
-    """Whether clusters (K,) hold a row, from their cells (groups, K, p)."""
+    """Whether clusters (K,) hold a sample, from their cells (groups, K, p)."""
     return cells[..., -1].sum(0) > 0.5
 
 
 class Partition(NamedTuple):
     """State of a chain: ``labels`` (n',), their ``cells``, and the length ``scale * L``.
 
-    And the ``version`` (n',) of the rows, where there are several, without its price.
+    ``version`` (n',) has the indices of the scale weights, if there are any; the length leaves
+    their nats out.
     """
 
     labels: jax.Array
@@ -183,30 +219,31 @@ class Partition(NamedTuple):
     version: jax.Array | None = None
 
 
-_PART = 5  # clusters that are looked at together; room is mostly for a multiple of them
+_PART = 5  # clusters that are evaluated together; room is mostly for a multiple of them
 
 
-def by_parts(
-    of: Callable[[jax.Array], jax.Array], cells: jax.Array, some: jax.Array, *rest: int
+def map_slots(
+    evaluate: Callable[[jax.Array], jax.Array], cells: jax.Array, some: jax.Array, *rest: int
 ) -> jax.Array:
-    """Return what ``of`` says of cells (groups, K, p), (K, *rest), where ``some`` (K,) is true.
+    """Evaluate a function of cells (groups, K, p), (K, *rest), where ``some`` (K,) is true.
 
-    Slots are looked at a few at a time, up to the last of these; the others have what was found on
-    the way, or 0. As clusters take the first slots, most of a room for many are never looked at.
+    Slots are evaluated a few at a time, up to the last one in ``some``; the remaining slots hold
+    values met on the way, or 0. Since clusters take the first slots, most of a large room is never
+    evaluated.
     """
     n_slots = cells.shape[1]
     size = max(_PART, -(-n_slots // 8))
     if n_slots <= size:
-        return of(cells)
+        return evaluate(cells)
 
-    def look(part, result):
-        at = jnp.minimum(part * size, n_slots - size)
-        own = of(jax.lax.dynamic_slice_in_dim(cells, at, size, 1))
-        return jax.lax.dynamic_update_slice_in_dim(result, own, at, 0)
+    def evaluate_part(part, result):
+        first = jnp.minimum(part * size, n_slots - size)
+        values = evaluate(jax.lax.dynamic_slice_in_dim(cells, first, size, 1))
+        return jax.lax.dynamic_update_slice_in_dim(result, values, first, 0)
 
     count = n_slots - jnp.argmax(some[::-1])
     count = jnp.where(some.any(), -(-count // size), 0)
-    return jax.lax.fori_loop(0, count, look, jnp.zeros((n_slots, *rest), cells.dtype))
+    return jax.lax.fori_loop(0, count, evaluate_part, jnp.zeros((n_slots, *rest), cells.dtype))
 
 
 def make_target(
@@ -219,7 +256,7 @@ def make_target(
     scale: float = 1.0,
     sent: frozenset[str] = frozenset(),
 ) -> Target:
-    """Check that terms make a complete code, and lay out the rows.
+    """Check that terms make a complete code, and lay out the samples.
 
     Parameters
     ----------
@@ -228,15 +265,15 @@ def make_target(
     sizes : array-like of shape (max_clusters + 1,)
         Function of the number of clusters that is added.
     x : array-like of shape (n_samples, p)
-        Statistics of the rows; a column of ones is added for their number.
+        Statistics of the samples; a column of ones is added for their number.
     group : array-like of int of shape (n_samples,), optional
         Known groups, from 0.
     partners : array-like of int of shape (n_samples, q), optional
-        Rows near each row. Half of the pairs for splits and merges are drawn from them.
+        Neighbours of each sample, from which half of the pairs for splits and merges are drawn.
     scale : float, default=1.0
         Factor of the code length; other than 1, the result is a tempered distribution.
     sent : frozenset of str, optional
-        What is coded elsewhere; see `nrprob.statistics.codes.CellCode`.
+        Parts of the message that other codes send; see `nrprob.statistics.codes.CellCode`.
 
     Returns
     -------
@@ -245,8 +282,8 @@ def make_target(
     Raises
     ------
     ValueError
-        If the terms do not tell the receiver everything: their minimum would then always be at the
-        most clusters, and their exponential no posterior.
+        If the terms are no complete code: their minimum would then always have the maximum number
+        of clusters, and their exponential would be no posterior.
     """
     missing = {"data", "parameters", "labels"} - sent
     for term in terms:
@@ -260,8 +297,8 @@ def make_target(
             "labels": "the cells of the rows (n H(C) and a function of the number of clusters)",
         }
         if plain:  # fitted costs charge for the data alone
-            told = set().union(*(t.cost.sends for t in terms if isinstance(t, CodeTerm)))
-            missing = {"parameters", "labels"} - (told & {"labels"})
+            coded = set().union(*(t.cost.sends for t in terms if isinstance(t, CodeTerm)))
+            missing = {"parameters", "labels"} - (coded & {"labels"})
         raise ValueError(
             "only complete code lengths can be sampled, since fitted costs always choose the most "
             f"clusters; missing is a code of {'; and of '.join(what[w] for w in sorted(missing))}; "
@@ -288,39 +325,41 @@ def make_target(
         partners,
         np.float64(scale),
         n_groups,
+        offset=np.float64(0),
     )
     return jax.tree.map(jnp.asarray, target)
 
 
-def replaced(
-    target: Target, state: Partition, a: jax.Array, b: jax.Array, two: jax.Array
+def replace_two(
+    target: Target, state: Partition, a: jax.Array, b: jax.Array, new_cells: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Cells of a state with others (groups, 2, p) in the places of clusters a and b; its length."""
-    at = jnp.stack([a, b])
-    cells = state.cells.at[:, at].set(two)
-    if (plain := target.additive) is None:
+    """Cells of a state whose clusters a and b have new cells (groups, 2, p); their length."""
+    slots = jnp.stack([a, b])
+    cells = state.cells.at[:, slots].set(new_cells)
+    if not target.incremental:
         return cells, target.length(cells)
-    return cells, state.length + plain.change(state.cells, state.cells[:, at], two)
+    return cells, state.length + target.change(state.cells, state.cells[:, slots], new_cells)
 
 
 def start(target: Target, labels: jax.Array) -> Partition:
-    """State of given labels (n',); those of padding rows do not matter."""
+    """State of labels (n',); the labels of padding do not matter."""
     cells = target.cells(labels)
     version = None if target.scales is None else target.scales.version
     return Partition(labels, cells, target.length(cells), version)
 
 
-def packed(state: Partition) -> Partition:
+def pack_slots(state: Partition) -> Partition:
     """The same partition, whose clusters have the first slots."""
-    here = occupied(state.cells)
-    place = jnp.cumsum(here) - 1
-    labels = jnp.maximum(place[state.labels], 0).astype(state.labels.dtype)  # of padding, any
-    cells = state.cells[:, jnp.argsort(~here, stable=True)]
+    is_occupied = occupied(state.cells)
+    new_slot = jnp.cumsum(is_occupied) - 1
+    # The label of padding may be of an empty slot.
+    labels = jnp.maximum(new_slot[state.labels], 0).astype(state.labels.dtype)
+    cells = state.cells[:, jnp.argsort(~is_occupied, stable=True)]
     return state._replace(labels=labels, cells=cells)
 
 
 def sum_cells(target: Target, x: jax.Array, group: jax.Array, labels: jax.Array) -> jax.Array:
-    """Cells (groups, K, p) of rows (b, p)."""
+    """Cells (groups, K, p) of samples (b, p)."""
     k = target.n_slots
     if target.n_groups == 1:  # a product costs less than a scatter
         return ((jnp.arange(k)[:, None] == labels).astype(x.dtype) @ x)[None]

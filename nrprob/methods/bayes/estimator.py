@@ -23,23 +23,32 @@ from nrprob.estimator import parameters
 from nrprob.estimator.capabilities import KINDS, Capabilities
 from nrprob.exceptions import short_repr, warn
 from nrprob.methods.bayes import starts
-from nrprob.methods.bayes.covariance_selection import chosen, shortest_lengths
+from nrprob.methods.bayes.covariance_selection import choose_covariance, shortest_lengths
 from nrprob.methods.bayes.draws import (
-    AVERAGED,
-    ENTRIES,
-    agreement,
-    block_shares,
-    pooled,
+    MAX_DRAWS,
+    MAX_LABELS,
+    cluster_shares,
+    compare_chains,
+    pool_draws,
 )
-from nrprob.methods.bayes.hyperparameters import PriorKernel
+from nrprob.methods.bayes.feature_models import (
+    BinaryFeatures,
+    BoundedGaussian,
+    CountFeatures,
+    FeatureModel,
+    SampledGaussian,
+)
 from nrprob.methods.bayes.inputs import Inputs, SampledRows
-from nrprob.methods.bayes.model import MixtureCode, leave_one_out
+from nrprob.methods.bayes.joint_target import JointKernel
+from nrprob.methods.bayes.model import MixtureModel
+from nrprob.methods.bayes.predictive import leave_one_out
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 
 FLOORS = (0.1, 0.2, 0.4)
-_PROPOSED, _MODERATE = 10, 30_000  # splits or merges in a step, up to so many rows
-_PILOT = 200  # steps, of which the first half is not used
+_N_SPLIT_MERGE, _MODERATE = 10, 30_000  # proposals in an iteration, up to so many samples
+_N_PILOT = 200  # iterations of pilot chains, the first half of which is warm-up
+_FIXED_PRIOR = 0.3, 2.0, 0.5  # of "auto" with kernel="six-move"
 _DIMS = {
     "labels": ("observation",),
     "weights": ("cluster",),
@@ -51,10 +60,9 @@ _DIMS = {
     "scale_weight": ("observation",),
     "yeo_johnson_lambda": ("feature",),
 }
-COVARIANCES = "auto", "diag", "full", "shrunk", "tied"
 _SIZE = parameters.Number(1, CLUSTERS, integer=True, words=("auto",))
 _POSITIVE = parameters.Number(1e-9, 1e9)
-_DRAWN = parameters.Number(1e-9, 1e9, words=("auto",))
+_POSITIVE_OR_AUTO = parameters.Number(1e-9, 1e9, words=("auto",))
 
 
 @parameters.constructor
@@ -356,11 +364,11 @@ class MDLMixture(Inputs):
     errors: Annotated[str, parameters.Choice(("gaussian", "t"))] = "gaussian"
     transformation: Annotated[str, parameters.Choice(("identity", "yeo-johnson"))] = "identity"
     variance_floor: Annotated[float | str, parameters.Number(1e-6, 100, words=("auto",))] = "auto"
-    concentration: Annotated[float | str, _DRAWN] = "auto"
-    class_concentration: Annotated[float | str, _DRAWN] = "auto"
-    mean_precision: Annotated[float | str, _DRAWN] = "auto"
-    variance_shape: Annotated[float | str, _DRAWN] = "auto"
-    variance_scale: Annotated[float | str, _DRAWN] = "auto"
+    concentration: Annotated[float | str, _POSITIVE_OR_AUTO] = "auto"
+    class_concentration: Annotated[float | str, _POSITIVE_OR_AUTO] = "auto"
+    mean_precision: Annotated[float | str, _POSITIVE_OR_AUTO] = "auto"
+    variance_shape: Annotated[float | str, _POSITIVE_OR_AUTO] = "auto"
+    variance_scale: Annotated[float | str, _POSITIVE_OR_AUTO] = "auto"
     features: parameters.Features = "auto"
     feature_concentration: Annotated[float, _POSITIVE] = 0.5
     coordination_weight: Annotated[Any, parameters.Number(0, 1e6, words=("auto",))] = "auto"
@@ -457,10 +465,10 @@ class MDLMixture(Inputs):
         """Check the input and standardise it; see `Clusterer.prepare`."""
         self.check_parameters()
         self._check_one_device()
-        X = self._validated(X, reset=True)
+        X = self._validate_rows(X, reset=True)
         check_range(X)
         n = X.shape[0]
-        codes = self._codes(y, n)
+        codes = self._read_classes(y, n)
         most = min(20, n) if isinstance(self.max_clusters, str) else int(self.max_clusters)
         if most > n:
             raise ValueError(
@@ -469,12 +477,12 @@ class MDLMixture(Inputs):
             )
         self._read_features(X)
         self._max_clusters = most
-        return SampledRows(self._scaled(X), codes, self._encode_known(known, n))
+        return SampledRows(self._standardise(X), codes, self._encode_known(known, n))
 
     def compute(self, task):
         """Sample; see `Clusterer.compute`."""
         with small_steps_on_cpu():
-            self._begin(task)
+            self._begin_chains(task)
             self._sample(int(self.num_warmup), int(self.num_samples))
         return []
 
@@ -501,42 +509,50 @@ class MDLMixture(Inputs):
             self._sample(int(self.num_warmup), self._run.n_draws + int(num_samples))
         return self
 
-    def _code(self, floor: float) -> MixtureCode:
-        three = self.mean_precision, self.variance_shape, self.variance_scale
-        drawn = (0.3, 2.0, 0.5) if self.kernel == "six-move" else (None,) * 3
-        numbers = [
-            other if isinstance(v, str) else float(v) for v, other in zip(three, drawn, strict=True)
-        ]
-        kappa, shape, scale = numbers
-        weight, of_classes = self.coordination_weight, self.class_concentration
-        of_sizes = self.concentration
-        return MixtureCode(
-            self.energy_,
-            self.covariance_,
-            floor,
-            None if isinstance(of_sizes, str) else float(of_sizes),
-            None if isinstance(of_classes, str) else float(of_classes),
-            kappa,
-            shape,
-            scale,
-            bool(self.unordered),
-            self._features.features,
-            float(self.feature_concentration),
-            None if isinstance(weight, str) else float(weight),
-            float(self.likelihood_power),
-            self.errors,
-            self.transformation,
+    def _sampled_gaussian(self, covariance: str, errors: str) -> SampledGaussian:
+        """Gaussian features whose hyperparameters are sampled unless they are numbers."""
+        return SampledGaussian(
+            covariance=covariance,
+            mean_precision=_float_or_none(self.mean_precision),
+            shape=_float_or_none(self.variance_shape),
+            scale=_float_or_none(self.variance_scale),
+            power=float(self.likelihood_power),
+            errors=errors,
+            transformation=self.transformation,
         )
 
-    def _begin(self, task: SampledRows) -> None:
+    def _feature_model(self, floor: float) -> FeatureModel:
+        """Model of the features of a cluster."""
+        discrete = {"multinomial": CountFeatures, "bernoulli": BinaryFeatures}
+        if (make := discrete.get(self._features.features)) is not None:
+            concentration = float(self.feature_concentration)
+            return make(
+                concentration=concentration if self.energy_ == "conjugate" else None,
+                coordination=_float_or_none(self.coordination_weight),
+            )
+        if self.energy_ == "nml":
+            return BoundedGaussian(floor=floor)
+        features = self._sampled_gaussian(self.covariance_, self.errors)
+        return features.fix_prior(_FIXED_PRIOR if self.kernel == "six-move" else None)
+
+    def _mixture_model(self, features: FeatureModel) -> MixtureModel:
+        """Settings of the model that is sampled."""
+        return MixtureModel(
+            features=features,
+            concentration=_float_or_none(self.concentration),
+            class_concentration=_float_or_none(self.class_concentration),
+            unordered=bool(self.unordered),
+        )
+
+    def _begin_chains(self, task: SampledRows) -> None:
         X, codes = task.X, task.codes
         n_classes = int(codes.max(initial=-1)) + 1
         random = check_random_state(self.random_state)
         keys = [jax.random.PRNGKey(random.randint(2**31 - 1)) for _ in range(2)]
         if self.checkpoint is not None and self.random_state is None:
             raise ValueError(
-                "a run that is to be taken up again needs a seed; got random_state=None with "
-                "checkpoint; set random_state to a number"
+                "a run with checkpoint needs a seed; got random_state=None; set random_state to a "
+                "number"
             )
 
         self.energy_ = self.energy
@@ -546,96 +562,91 @@ class MDLMixture(Inputs):
         floor = 0.2 if isinstance(self.variance_floor, str) else float(self.variance_floor)
         floored = self.energy_ == "nml" and self._features.features == "gaussian"
         if floored and isinstance(self.variance_floor, str) and n_classes > 1:
-            self._used = self._code(floor)
             floor = self._choose_floor(X, codes, n_classes, keys[1])
         if floored:
             self.variance_floor_ = floor
         self._n_classes, self._n_rows = n_classes, X.shape[0]
-        self._used = self._code(floor)
-        self._partition = self._used.target(X, codes, n_classes, self._max_clusters, task.design)
-        kernel, target = self._kernel(X.shape[0]), self._partition  # type: tuple[Any, Any]
+        self._mixture = self._mixture_model(self._feature_model(floor))
+        self._target = self._mixture.target(X, codes, n_classes, self._max_clusters, task.design)
+        kernel, target = self._make_kernel(X.shape[0]), self._target  # type: tuple[Any, Any]
         if self.kernel == "six-move":
             from nrprob.methods.bayes.six_move import SixMoveKernel
 
-            kernel = SixMoveKernel(n_split_merge=self._proposals(X.shape[0]))
-            target = self._used.mixture_target(X, codes, n_classes, self._max_clusters)
-        labels = self._start(task, n_classes, keys[1], random)
+            kernel = SixMoveKernel(n_split_merge=self._count_proposals(X.shape[0]))
+            target = self._mixture.mixture_target(X, codes, n_classes, self._max_clusters)
+        labels = self._initial_labels(task, n_classes, keys[1], random)
         if labels is None:
             states = dispersed(kernel, target, keys[0], int(self.num_chains))
         else:
-            states = starts.started(kernel, target, labels, keys[0])
+            states = starts.begin_at_labels(kernel, target, labels, keys[0])
         folder = None if self.checkpoint is None else Path(self.checkpoint)
         self._run = CheckpointedChains(kernel, target, states, int(self.thinning), folder)
-        self._partition = jax.device_get(self._partition)
+        self._target = jax.device_get(self._target)
 
-    def _start(
+    def _initial_labels(
         self, task: SampledRows, n_classes: int, key: jax.Array, random: np.random.RandomState
     ) -> np.ndarray | None:
-        """Labels (num_chains, n) to start from; None to start far apart."""
+        """Initial labels (num_chains, n); None for dispersed ones."""
         n, n_chains = len(task.X), int(self.num_chains)
         if not isinstance(self.init, str):
             return starts.read_labels(self.init, n, n_chains, self._max_clusters)
-        on_some = self.init == "subsample" or (self.init == "auto" and n > starts.MANY)
-        if not on_some or n <= starts.SOME:
+        subsample = self.init == "subsample" or (self.init == "auto" and n > starts.MANY)
+        if not subsample or n <= starts.SUBSAMPLE:
             return None
-        return starts.on_some_rows(
-            self._used, task.X, task.codes, n_classes, self._max_clusters, task.design,
-            n_steps=int(self.num_warmup), n_split_merge=self._proposals(starts.SOME),
+        return starts.labels_by_subsample(
+            self._mixture, task.X, task.codes, n_classes, self._max_clusters, task.design,
+            n_steps=int(self.num_warmup), n_split_merge=self._count_proposals(starts.SUBSAMPLE),
             n_chains=n_chains, key=key, random=random,
         )  # fmt: skip
 
-    def _proposals(self, n: int) -> int:
-        """Splits and merges that are proposed in a step."""
+    def _count_proposals(self, n: int) -> int:
+        """Splits and merges that are proposed in an iteration."""
         if isinstance(self.num_split_merge, str):
-            return int(np.clip(_PROPOSED * _MODERATE // n, 1, _PROPOSED))
+            return int(np.clip(_N_SPLIT_MERGE * _MODERATE // n, 1, _N_SPLIT_MERGE))
         return int(self.num_split_merge)
 
-    def _kernel(self, n: int) -> PartitionKernel:
+    def _make_kernel(self, n: int) -> PartitionKernel:
         """Collapsed moves."""
-        kernel: Any = default_kernel(n, self._proposals(n))
-        if self._used.draws_prior:
-            kernel = PriorKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
+        kernel: Any = default_kernel(n, self._count_proposals(n))
+        if isinstance(self._feature_model(0.2), SampledGaussian):
+            kernel = JointKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
         if isinstance(self.block, str):
             return kernel
-        # A block of all rows would always come back as one cluster.
+        # A block of all samples would always come back as one cluster.
         return replace(kernel, block=min(int(self.block), max(n // 2, 1)))
 
     def _choose_covariance(
         self, task: SampledRows, n_classes: int, random: np.random.RandomState
     ) -> str:
         """The covariance to use; see the parameter."""
-        if not task.X.size:  # no column varies
+        if not task.X.size:  # all features are constant
             return "diag"
         if self.covariance != "auto":
             return self.covariance
-        real = self._features.features == "gaussian"
-        if not real or self.energy_ == "nml" or self.kernel != "collapsed":
+        continuous = self._features.features == "gaussian"
+        if not continuous or self.energy_ == "nml" or self.kernel != "collapsed":
             return "diag"
         if task.design.has_structure:
             return "tied"
-        self.covariance_ = "diag"
+        model = self._mixture_model(self._sampled_gaussian("diag", "gaussian"))
         self.covariance_lengths_ = shortest_lengths(
-            replace(self._code(0.2), errors="gaussian"),
-            task.X,
-            task.codes,
-            n_classes,
-            self._max_clusters,
-            random,
+            model, task.X, task.codes, n_classes, self._max_clusters, random
         )
-        return chosen(self.covariance_lengths_)
+        return choose_covariance(self.covariance_lengths_)
 
     def _choose_floor(
         self, X: np.ndarray, codes: np.ndarray, n_classes: int, key: jax.Array
     ) -> float:
         """Floor under which the labels are most probable, each left out in turn."""
-        kernel, scores = self._kernel(X.shape[0]), {}
+        kernel, scores = self._make_kernel(X.shape[0]), {}
         for floor in FLOORS:
-            target = self._code(floor).target(X, codes, n_classes, self._max_clusters)
+            model = self._mixture_model(self._feature_model(floor))
+            target = model.target(X, codes, n_classes, self._max_clusters)
             pilot = CheckpointedChains(
                 kernel, target, dispersed(kernel, target, key, int(self.num_chains))
             )
-            pilot.advance(_PILOT // 2, _PILOT // 2)
-            draws = pooled(pilot.all_draws()["labels"], AVERAGED)
+            pilot.advance(_N_PILOT // 2, _N_PILOT // 2)
+            draws = pool_draws(pilot.all_draws()["labels"], MAX_DRAWS)
             scores[floor] = float(leave_one_out(target, draws).sum())
         self.variance_floor_scores_ = scores
         return max(scores, key=lambda floor: scores[floor])
@@ -644,7 +655,7 @@ class MDLMixture(Inputs):
         try:
             self._run.advance(num_warmup, num_draws, verbose=self.verbose)
         finally:
-            # What was finished is kept if the user interrupts.
+            # The draws so far are kept if the user interrupts.
             if self._run.n_draws:
                 self._summarise()
 
@@ -659,7 +670,7 @@ class MDLMixture(Inputs):
         for name in draws.keys() & {n for n, dims in _DIMS.items() if dims == ("observation",)}:
             draws[name] = draws[name][..., : self._n_rows]
         for name in draws.keys() & {n for n, dims in _DIMS.items() if dims[0] == "cluster"}:
-            draws[name] = draws[name][:, :, : self._max_clusters]  # the others are never in use
+            draws[name] = draws[name][:, :, : self._max_clusters]  # other slots are never in use
         self.posterior_ = xarray.Dataset(
             {name: (("chain", "draw", *_DIMS.get(name, ())), a) for name, a in draws.items()}
         )
@@ -673,27 +684,32 @@ class MDLMixture(Inputs):
         self.objective_ = float(lengths[best])
         self.objective_trace_ = lengths[best[0]]
         self.n_iter_ = self._run.n_warm + self._run.n_draws * self._run.thinning
-        flat = pooled(draws["labels"], int(np.clip(ENTRIES // self._n_rows, 64, AVERAGED)))
+        flat = pool_draws(draws["labels"], int(np.clip(MAX_LABELS // self._n_rows, 64, MAX_DRAWS)))
         labels = point_estimate(
             flat, loss=self.loss, max_clusters=self._max_clusters, random_state=0
         )
         self.labels_ = np.unique(labels, return_inverse=True)[1]
         self.n_clusters_ = int(self.labels_.max()) + 1
-        self.membership_ = block_shares(flat, self.labels_)
+        self.membership_ = cluster_shares(flat, self.labels_)
         self._tell_small(np.bincount(self.labels_))
         self._check_convergence(draws)
 
     def _check_convergence(self, draws: dict[str, np.ndarray]) -> None:
-        self.r_hat_, table = agreement(draws, self.labels_)
+        self.r_hat_, table = compare_chains(draws, self.labels_)
         self.diagnostics_ = table
         every = {**table["r_hat"], **self.r_hat_}
         self.converged_ = all(r < 1.05 for r in every.values())
         if not self.converged_:
-            most = max(every, key=lambda name: every[name])
+            worst = max(every, key=lambda name: every[name])
             both = ", ".join(f"{name} {r:.3f}" for name, r in self.r_hat_.items())
             warn(
-                f"the chains do not agree yet; got R-hat of {both}, and at most {every[most]:.3f} "
-                f"({most}), after {self._run.n_draws} draws; look at diagnostics_, and go on with "
+                f"the chains do not agree yet; got R-hat of {both}, and at most {every[worst]:.3f} "
+                f"({worst}), after {self._run.n_draws} draws; look at diagnostics_, and go on with "
                 "extend, or raise num_warmup and num_samples",
                 ConvergenceWarning,
             )
+
+
+def _float_or_none(value: Any) -> float | None:
+    """A number, or None for "auto"."""
+    return None if isinstance(value, str) else float(value)

@@ -1,154 +1,172 @@
-r"""Code length of a partition whose clusters' covariances are shrunk to a common one, unknown.
+r"""Description length of a partition, the common covariance of its clusters integrated out.
 
 With centres and covariances of clusters integrated out, the density of the common covariance S is
 
     |S|^((m + K f)/2) exp(-m tr(S) / (2 s)) / prod_c |f S + A_c|^((f + n_c)/2),   m = d + 2,
 
 up to a constant, by the measure that does not depend on units; A_c is the scatter of cluster c
-about its shrunken centre. It has its mode where
+about its shrunken centre. Its mode is at
 
     S = (m + K f) (m/s I + sum_c (f + n_c) f (f S + A_c)^-1)^-1,
 
-and its integral is taken as that of a normal density of the logarithm of S (Laplace's method).
+and its integral is approximated by a normal density of the logarithm of S (Laplace's method).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.methods.bayes.hyperparameters import Prior, best_prior
+from nrprob.methods.bayes.hyperparameters import Hyperparameters, maximise_hyperparameters
+from nrprob.methods.bayes.joint_target import JointTarget
 from nrprob.statistics.matrices import whitener
 
-_ROUNDS = 3  # of numbers of the prior, and of the common covariance given them
-_STEPS = 12  # towards its mode, of a round
-_TRIED = 9  # values of the degrees of freedom, at equal distances on their grid
+_N_ROUNDS = 3  # of hyperparameters, and of the common covariance given them
+_N_STEPS = 12  # fixed-point iterations in a round
+_N_FREEDOMS = 9  # values of the degrees of freedom, at equal distances on their grid
 
 
 class _Clusters(NamedTuple):
-    """What clusters say of the common covariance S, in units of one that is tried.
+    """Terms of the density of the common covariance S, in units of its current value.
 
-    ``scatter`` (K, d, d) without the prior's, ``n`` (K,) rows, ``here`` (K,) whether there are any,
-    ``freedom`` f, ``before`` m and ``prior`` (d, d), m times the inverse of the mean of S's prior.
+    ``scatter`` (K, d, d) without the prior, ``n`` (K,) samples, ``is_occupied`` (K,), ``freedom``
+    f, ``prior_freedom`` m and ``prior`` (d, d), m times the inverse of the prior mean of S.
     """
 
     scatter: jax.Array
     n: jax.Array
-    here: jax.Array
+    is_occupied: jax.Array
     freedom: jax.Array
-    before: jax.Array
+    prior_freedom: jax.Array
     prior: jax.Array
 
-    def inverses(self, common: jax.Array) -> jax.Array:
-        """Inverses (K, d, d) of expected covariances, times f, given the common one."""
+    @property
+    def weights(self) -> jax.Array:
+        """Degrees of freedom f + n_c (K,) of the clusters."""
+        return jnp.where(self.is_occupied, self.freedom + self.n, 0)
+
+    @property
+    def total_freedom(self) -> jax.Array:
+        """Degrees of freedom m + K f of the mode."""
+        return self.prior_freedom + self.is_occupied.sum() * self.freedom
+
+    def inverse_covariances(self, common: jax.Array) -> jax.Array:
+        """Inverses (K, d, d) of expected covariances, times f, given the common covariance."""
         white = whitener(self.freedom * common + self.scatter)[0]
         return self.freedom * jnp.einsum("kij,kil->kjl", white, white)
 
-    def most_probable(self) -> jax.Array:
-        """The mode (d, d), after some steps from the one that is tried."""
-        weight = jnp.where(self.here, self.freedom + self.n, 0)
-        total = self.before + self.here.sum() * self.freedom
+    def find_mode(self) -> jax.Array:
+        """The mode (d, d), by fixed-point iterations from the current value."""
 
-        def step(_, common):
-            inverse = self.prior + jnp.einsum("k,kij->ij", weight, self.inverses(common))
-            white, _ = whitener(inverse)
-            return total * white.T @ white
+        def iterate(_, common):
+            inverses = self.inverse_covariances(common)
+            white, _ = whitener(self.prior + jnp.einsum("k,kij->ij", self.weights, inverses))
+            return self.total_freedom * white.T @ white
 
-        return jax.lax.fori_loop(0, _STEPS, step, jnp.eye(self.prior.shape[0]))
+        return jax.lax.fori_loop(0, _N_STEPS, iterate, jnp.eye(self.prior.shape[0]))
 
     def log_volume(self) -> jax.Array:
-        """Log of the integral about the mode, which is 1 here, over the density at it.
+        """Log of the integral about the mode, here I, over the density at the mode.
 
-        -inf where it is no mode, since the density rises towards a covariance that is singular.
+        It is -inf where I is no mode, since the density rises towards a singular covariance.
         """
         first, second = np.triu_indices(self.prior.shape[0])
-        weight = jnp.where(self.here, self.freedom + self.n, 0)
-        total = self.before + self.here.sum() * self.freedom
-        times = np.where(first == second, 1.0, 2.0)  # that an entry stands in a symmetric matrix
-        curvature = jnp.diag(0.5 * total * times)
+        weights = self.weights
+        # How often an entry of the upper triangle stands in a symmetric matrix.
+        multiplicity = np.where(first == second, 1.0, 2.0)
+        curvature = jnp.diag(0.5 * self.total_freedom * multiplicity)
+        inverses = self.inverse_covariances(jnp.eye(self.prior.shape[0]))
 
-        def less(c, curvature):
-            w = inverse[c]
+        def subtract_cluster(c, curvature):
+            w = inverses[c]
             pairs = w[first][:, first] * w[second][:, second]
             pairs = pairs + w[first][:, second] * w[second][:, first]
-            return curvature - 0.25 * weight[c] * np.outer(times, times) * pairs
+            return curvature - 0.25 * weights[c] * np.outer(multiplicity, multiplicity) * pairs
 
-        inverse = self.inverses(jnp.eye(self.prior.shape[0]))
-        curvature = jax.lax.fori_loop(0, weight.shape[0], less, curvature)
+        curvature = jax.lax.fori_loop(0, weights.shape[0], subtract_cluster, curvature)
         white, log_det = whitener(curvature)
-        off = jnp.abs(white @ curvature @ white.T - jnp.eye(first.size)).max()
-        return jnp.where(off < 1e-6, 0.5 * (first.size * np.log(2 * np.pi) - log_det), -jnp.inf)
+        # Only a positive definite curvature has a whitener.
+        error = jnp.abs(white @ curvature @ white.T - jnp.eye(first.size)).max()
+        log_volume = 0.5 * (first.size * np.log(2 * np.pi) - log_det)
+        return jnp.where(error < 1e-6, log_volume, -jnp.inf)
 
 
-def shortest_length(target: Any, labels: jax.Array) -> jax.Array:
-    """Length of a partition over the numbers of the prior, the common covariance integrated out.
+def integrated_length(target: JointTarget, grid: Hyperparameters, labels: jax.Array) -> jax.Array:
+    """Length of a partition under its best hyperparameters, the common covariance integrated out.
 
     Parameters
     ----------
-    target : nrprob.methods.bayes.hierarchical_covariance.ShrunkTarget
-    labels : (n',)
+    target : JointTarget
+        Whose likelihood is `nrprob.methods.bayes.hierarchical_covariance.HierarchicalCovariances`.
+    grid : Hyperparameters
+        Values of the hyperparameters.
+    labels : array of shape (n',)
 
     Returns
     -------
-    scalar, in nats; inf where the density has no mode in the common covariance
+    scalar
+        In nats; inf where the density has no mode in the common covariance.
     """
-    one = jnp.eye(target.n_features)
-    clusters = _of(target, labels)
-    # That of all clusters, with a row's worth of what is to be expected, so that it has an inverse.
-    within = (clusters.scatter.sum(0) + one) / (clusters.n.sum() + 1)
-    start = _from_units(target.common, within)
+    d = target.likelihood.n_features
+    clusters = _cluster_terms(target, labels)
+    # Pooled scatter, with one sample's worth of the prior mean so that it has an inverse.
+    within = (clusters.scatter.sum(0) + jnp.eye(d)) / (clusters.n.sum() + 1)
+    first_common = _from_units(target.likelihood.common, within)
 
-    def given(freedom):
-        grid = target.grid._replace(freedom=freedom[None])
+    def condition(hyperparameters, common):
+        likelihood = target.likelihood.with_hyperparameters(hyperparameters)
+        return target.with_likelihood(likelihood.with_common(common))
 
-        def round_(_, carry):
-            now = target.at(carry[0]).seen_by(carry[1])
-            prior = _best_numbers(now, grid, now.cells(labels))
-            result = _of(now.at(prior), labels).most_probable()
-            return prior, _from_units(carry[1], result)
+    def length_given_freedom(freedom):
+        freedom_grid = grid._replace(freedom=freedom[None])
 
-        first = target.prior._replace(freedom=freedom)
-        prior, common = jax.lax.fori_loop(0, _ROUNDS, round_, (first, start))
-        now = target.at(prior).seen_by(common)
-        # The density is one by the plain measure of S.
-        units = 0.5 * (target.n_features + 1) * whitener(common)[1]
-        length = now.length(now.cells(labels)) - units - _of(now, labels).log_volume()
+        def update_both(_, carry):
+            current = condition(*carry)
+            best = _maximise(current, freedom_grid, current.cells(labels))
+            mode = _cluster_terms(current.with_hyperparameters(best), labels).find_mode()
+            return best, _from_units(carry[1], mode)
+
+        initial = target.likelihood.hyperparameters._replace(freedom=freedom)
+        best = jax.lax.fori_loop(0, _N_ROUNDS, update_both, (initial, first_common))
+        current = condition(*best)
+        # The density has the plain measure of S.
+        units = 0.5 * (d + 1) * whitener(best[1])[1]
+        log_volume = _cluster_terms(current, labels).log_volume()
+        length = current.length(current.cells(labels)) - units - log_volume
         return jnp.where(jnp.isfinite(length), length, jnp.inf)
 
-    size = target.grid.freedom.shape[0]
-    some = np.linspace(0, size - 1, min(size, _TRIED)).round().astype(int)
-    return jax.lax.map(given, target.grid.freedom[some]).min()
+    size = grid.freedom.shape[0]
+    some = np.linspace(0, size - 1, min(size, _N_FREEDOMS)).round().astype(int)
+    return jax.lax.map(length_given_freedom, grid.freedom[some]).min()
 
 
-def _of(target: Any, labels: jax.Array) -> _Clusters:
-    """What clusters say, in units of the target's common covariance."""
-    code, cells = target.plain.terms[0].cost, target.cells(labels).sum(0)
-    d, freedom = target.n_features, target.n_features + 1 + target.prior.freedom
-    scatter = code.scatter(cells) - freedom * jnp.eye(d)
-    before = jnp.asarray(d + 2.0)
-    white, _ = whitener(target.common)
+def _cluster_terms(target: JointTarget, labels: jax.Array) -> _Clusters:
+    """Terms of the density of the common covariance, in units of its current value."""
+    likelihood, cells = target.likelihood, target.cells(labels).sum(0)
+    d, hyperparameters = likelihood.n_features, likelihood.hyperparameters
+    freedom = d + 1 + hyperparameters.freedom
+    scatter = likelihood.code.scatter(cells) - freedom * jnp.eye(d)
+    prior_freedom = jnp.asarray(d + 2.0)
+    white, _ = whitener(likelihood.common)
     inverse, _ = whitener(white @ white.T)
-    prior = before / target.prior.variance * inverse.T @ inverse
-    n = code.power * cells[:, -1]
-    return _Clusters(scatter, n, cells[:, -1] > 0.5, freedom, before, prior)
+    prior = prior_freedom / hyperparameters.variance * inverse.T @ inverse
+    n = likelihood.power * cells[:, -1]
+    return _Clusters(scatter, n, cells[:, -1] > 0.5, freedom, prior_freedom, prior)
 
 
-def _from_units(common: jax.Array, result: jax.Array) -> jax.Array:
-    """A covariance in units of another, in those of the rows."""
+def _from_units(common: jax.Array, covariance: jax.Array) -> jax.Array:
+    """A covariance in units of ``common``, in units of the features."""
     root = common @ whitener(common)[0].T
-    return root @ result @ root.T
+    return root @ covariance @ root.T
 
 
-def _best_numbers(target: Any, grid: Prior, cells: jax.Array) -> Prior:
-    """Numbers of the prior, each the most probable given the others and the common covariance."""
-    # The variance says nothing of the rows but by the common covariance.
-    fewer = replace(target, grid=grid._replace(variance=grid.variance[:1]))
-    result = best_prior(fewer, cells)
-    lengths = jax.vmap(lambda s: result.at(result.prior._replace(variance=s)).of_common())(
-        grid.variance
-    )
-    return result.prior._replace(variance=grid.variance[lengths.argmin()])
+def _maximise(target: JointTarget, grid: Hyperparameters, cells: jax.Array) -> Hyperparameters:
+    """Hyperparameters, each the most probable given the others and the common covariance."""
+    # The samples depend on the variance s by the common covariance only.
+    fixed_variance = grid._replace(variance=grid.variance[:1])
+    likelihood: Any = maximise_hyperparameters(target.likelihood, fixed_variance, cells)
+    nats = jax.vmap(lambda s: likelihood.with_variance(s).common_nats())(grid.variance)
+    return likelihood.hyperparameters._replace(variance=grid.variance[nats.argmin()])

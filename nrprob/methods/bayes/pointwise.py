@@ -22,23 +22,30 @@ import jax.numpy as jnp
 from nrprob.engines.programs import jit_by_size
 from nrprob.engines.sample.chains import Draw
 from nrprob.engines.sample.target import Target, occupied
-from nrprob.methods.bayes.model import MixtureCode
+from nrprob.methods.bayes.joint_target import JointTarget
+from nrprob.methods.bayes.model import MixtureModel
+from nrprob.methods.bayes.predictive import condition
 
 _BLOCK = 1024  # samples at a time, so that memory does not grow with samples times components
 
 
-def unavailable(code: MixtureCode) -> str:
+def unavailable(model: MixtureModel) -> str:
     """Why there is no pointwise log likelihood, and for which setting; "" where there is one."""
     missing = "it is not implemented for {}"
     tempered = "importance weights need the powered density and the score needs the plain density"
+    features = model.features
+    unnormalised = "exponentiated code lengths are not normalised"
     needs = (
-        ("features", code.features, ("gaussian",), missing.format("counts and binary features")),
-        ("energy", code.energy, ("conjugate",), "exponentiated code lengths are not normalised"),
-        ("covariance", code.covariance, ("diag", "full"), missing.format("shared covariances")),
-        ("likelihood_power", code.power, (1,), tempered),
-        ("errors", code.errors, ("gaussian",), missing.format("t-distributed errors")),
-        ("transformation", code.transformation, ("identity",), missing.format("transformations")),
-    )
+        ("features", features.name, ("gaussian",), missing.format("counts and binary features")),
+        ("energy", features.energy, ("conjugate",), unnormalised),
+        ("covariance", features.covariance, ("diag", "full"), missing.format("shared covariances")),
+        ("likelihood_power", features.power, (1,), tempered),
+        ("errors", features.errors, ("gaussian",), missing.format("t-distributed errors")),
+        (
+            "transformation", features.transformation, ("identity",),
+            missing.format("transformations"),
+        ),
+    )  # fmt: skip
     for name, used, allowed, reason in needs:
         if used not in allowed:
             return f"{reason}; got {name}={used!r}"
@@ -51,50 +58,52 @@ def pointwise_log_likelihood(target: Any, draws: Draw) -> jax.Array:
 
     Parameters
     ----------
-    target : Target or PriorTarget
+    target : Target or JointTarget
         Whose code length of features is a sum over clusters, each a conjugate marginal likelihood
         with a likelihood power of 1.
     draws : ``labels`` (S, n') and the hyperparameters drawn with them
     """
 
-    def one(draw):
-        given = target.given(draw) if len(draw) > 1 else target
-        return _of_draw(getattr(given, "plain", given), draw["labels"])
+    def log_likelihood(draw):
+        given_draw = condition(target, draw)
+        if isinstance(given_draw, JointTarget):
+            given_draw = given_draw.conditional()
+        return log_likelihood_of_draw(given_draw, draw["labels"])
 
-    return jax.lax.map(one, draws)
+    return jax.lax.map(log_likelihood, draws)
 
 
-def _of_draw(target: Target, labels: jax.Array) -> jax.Array:
+def log_likelihood_of_draw(target: Target, labels: jax.Array) -> jax.Array:
     """Log likelihood (n',) under one draw.
 
     Terms of the target are the code lengths of the features, of the labels and, if there are
     classes, of the classes.
     """
-    all_terms, label_term = target, replace(target, terms=target.terms[1:2])
+    label_target = replace(target, terms=target.terms[1:2])
     cells = target.cells(labels)
-    here = occupied(cells)
-    k, slots = here.sum(), jnp.arange(target.n_slots)[:, None]
-    free = (slots == jnp.argmin(here)) & ~here[:, None]
+    is_occupied = occupied(cells)
+    k, slots = is_occupied.sum(), jnp.arange(target.n_slots)[:, None]
+    free = (slots == jnp.argmin(is_occupied)) & ~is_occupied[:, None]
 
-    def of_block(block):
-        x, own = block
-        mine = cells[0, own]
-        alone = mine[:, -1] < 1.5
-        is_own = slots == own
+    def evaluate_block(block):
+        x, label = block
+        own_cell = cells[0, label]
+        alone = own_cell[:, -1] < 1.5
+        is_own = slots == label
         # Components without the sample. Its own component is the new one if nobody else is in it.
         others = k - alone
         opens = (is_own & alone) | (free & ~alone)
         number = target.sizes[others + opens]
-        possible = (here[:, None] | opens) & jnp.isfinite(number)
+        possible = (is_occupied[:, None] | opens) & jnp.isfinite(number)
 
         def log_sum(part):
             # A component gains the sample; its own one already has it.
             joins = part.joining(cells, x, jnp.zeros(len(x), jnp.int32))
-            stays = sum(term.cost(mine) - term.cost(mine - x) for term in part.terms)
+            stays = sum(term.cost(own_cell) - term.cost(own_cell - x) for term in part.terms)
             nats = jnp.where(is_own, stays, joins) + number
             return jax.nn.logsumexp(jnp.where(possible, -nats, -jnp.inf), axis=0)
 
-        return log_sum(all_terms) - log_sum(label_term)
+        return log_sum(target) - log_sum(label_target)
 
     n = len(labels)
     size = min(n, _BLOCK)
@@ -104,4 +113,4 @@ def _of_draw(target: Target, labels: jax.Array) -> jax.Array:
         ),
         (target.x, labels),
     )
-    return jax.lax.map(of_block, blocks).reshape(-1)[:n]
+    return jax.lax.map(evaluate_block, blocks).reshape(-1)[:n]

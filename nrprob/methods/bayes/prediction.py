@@ -16,32 +16,32 @@ from nrprob.data.validation import LARGEST, check_rows
 from nrprob.estimator.base import Clusterer
 from nrprob.exceptions import warn
 from nrprob.methods.bayes.covariates import with_linear_effects
-from nrprob.methods.bayes.draws import AVERAGED, compact, pooled
-from nrprob.methods.bayes.model import (
-    MixtureCode,
-    NewRows,
+from nrprob.methods.bayes.draws import MAX_DRAWS, compact_draws, pool_draws
+from nrprob.methods.bayes.joint_target import JointTarget
+from nrprob.methods.bayes.model import MixtureModel, NewRows
+from nrprob.methods.bayes.pointwise import pointwise_log_likelihood, unavailable
+from nrprob.methods.bayes.predictive import (
     class_probabilities,
     cluster_probabilities,
     log_densities,
     mixture_probabilities,
 )
-from nrprob.methods.bayes.pointwise import pointwise_log_likelihood, unavailable
-from nrprob.methods.bayes.yeo_johnson import STRONGEST
+from nrprob.methods.bayes.yeo_johnson import MAX_EXPONENT
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
 from nrprob.statistics.rows import padded_count
 
-_DENSE = 10**8  # entries of rows that come sparse
+_MAX_ENTRIES = 10**8  # of sparse X
 
 
 class Sampled(Clusterer):
-    """A fitted posterior over partitions of standardised rows.
+    """A fitted posterior over partitions of standardised samples.
 
     Attributes
     ----------
     posterior_, sample_stats_ : xarray.Dataset
         Draws, and counts of moves.
-    labels_, n_clusters_, classes_ : as of `nrprob.MDLMixture`
+    labels_, n_clusters_, classes_ : as in `nrprob.MDLMixture`
     """
 
     posterior_: Any
@@ -53,50 +53,50 @@ class Sampled(Clusterer):
     kernel: str
     prediction_rule: str
     transformation: str
-    _used: MixtureCode
-    _partition: Any  # the distribution that was sampled
+    _mixture: MixtureModel
+    _target: Any  # the distribution that was sampled
     _encoder: DesignEncoder
     _effects_width: int
     _n_classes: int
     _n_rows: int
     _features: FeatureMap
-    _longest: float  # counts that a row may have
-    _kept: np.ndarray  # columns that vary
+    _max_total: float  # counts of a sample
+    _columns: np.ndarray  # features that vary
     _mean: np.ndarray
     _sd: np.ndarray
 
-    def _validated(self, X: Any, *, reset: bool) -> np.ndarray:
-        """Checked rows (n, m), which are made dense if they are sparse."""
+    def _validate_rows(self, X: Any, *, reset: bool) -> np.ndarray:
+        """Checked samples (n, m), which are made dense if they are sparse."""
         validate = partial(validate_data, self, reset=reset)
         X = check_rows(X, validate, dtype=np.float64, accept_sparse="csr")
         if not sparse.issparse(X):
             return X
-        if X.shape[0] * X.shape[1] > _DENSE:
+        if X.shape[0] * X.shape[1] > _MAX_ENTRIES:
             raise ValueError(
-                f"sparse X is made dense, and may have up to {_DENSE:.0e} entries with its zeros; "
-                f"got {X.shape[0]} x {X.shape[1]}; pass fewer columns, or use CCIB or "
+                f"sparse X is made dense, and may have up to {_MAX_ENTRIES:.0e} entries with its "
+                f"zeros; got {X.shape[0]} x {X.shape[1]}; pass fewer columns, or use CCIB or "
                 "ResidualSpectral"
             )
         return X.toarray()
 
     def _check_coded(self, X: np.ndarray) -> None:
-        """Refuse rows that the features have no code for."""
+        """Raise where the model of the features has no code for some samples."""
         self._features(X)
         if self._features.features != "multinomial":
             return
         if (X != np.round(X)).any():
             raise ValueError(
-                "counts are coded as they are, in whole numbers; got fractions; pass raw counts, "
-                "or set features='gaussian'"
+                "counts must be whole numbers; got fractions; pass raw counts, or set "
+                "features='gaussian'"
             )
-        if (longest := X.sum(1).max(initial=0)) > self._longest:
+        if (longest := X.sum(1).max(initial=0)) > self._max_total:
             raise ValueError(
-                f"new rows may have up to {self._longest:.0f} counts, ten times those of the "
+                f"new rows may have up to {self._max_total:.0f} counts, ten times those of the "
                 f"longest row of the fit; got {longest:.0f}; scale them down"
             )
 
-    def _scaled(self, X: np.ndarray) -> np.ndarray:
-        return (X[:, self._kept] - self._mean) / self._sd
+    def _standardise(self, X: np.ndarray) -> np.ndarray:
+        return (X[:, self._columns] - self._mean) / self._sd
 
     def to_arviz(self, *, log_likelihood="auto"):
         r"""Export draws, statistics of the moves, log likelihood and data to ArviZ.
@@ -144,17 +144,19 @@ class Sampled(Clusterer):
         exported = self._exports_log_likelihood(log_likelihood)
         stats: dict[str, np.ndarray] = {"lp": self.posterior_["log_density"].values}
         for name in self.sample_stats_:
-            done = f"{name}_accepted"
-            if done in self.sample_stats_:
-                tried = self.sample_stats_[name].values
-                share = self.sample_stats_[done].values / np.where(tried > 0, tried, 1)
-                stats[f"acceptance_{name}"] = np.where(tried > 0, share, np.nan)
+            accepted = f"{name}_accepted"
+            if accepted in self.sample_stats_:
+                proposed = self.sample_stats_[name].values
+                share = self.sample_stats_[accepted].values / np.where(proposed > 0, proposed, 1)
+                stats[f"acceptance_{name}"] = np.where(proposed > 0, share, np.nan)
         posterior = {str(name): v.values for name, v in self.posterior_.items()}
-        target = self._partition
+        target = self._target
         density = {"rows": self._log_likelihood()} if exported else {}
         x = np.asarray(target.x)[: self._n_rows]
-        rows = np.asarray(getattr(target, "rows", x))[: self._n_rows]
-        observed: dict[str, np.ndarray] = {"X": rows[:, : self._kept.size]}
+        rows = x
+        if isinstance(target, JointTarget):
+            rows = np.asarray(target.rows)[: self._n_rows]
+        observed: dict[str, np.ndarray] = {"X": rows[:, : self._columns.size]}
         if self._n_classes:
             classes = x[:, -1 - self._n_classes : -1]
             observed["y"] = np.where(classes.any(1), classes.argmax(1), -1)
@@ -164,34 +166,34 @@ class Sampled(Clusterer):
             sample_stats=stats,
             log_likelihood=density,
             observed_data=observed,
-            coords={"observation": range(self._n_rows), "feature": self._kept.tolist()},
+            coords={"observation": range(self._n_rows), "feature": self._columns.tolist()},
             dims=dims
             | {"rows": ["observation"], "X": ["observation", "feature"], "y": ["observation"]},
         )
 
-    def _exports_log_likelihood(self, asked: Any) -> bool:
-        """Whether `to_arviz` exports the pointwise log likelihood; it says why not."""
-        if not isinstance(asked, bool):
-            self._check_choice("log_likelihood", asked, ("auto",), "or a boolean")
-        if asked is False or not (why := unavailable(self._used)):
-            return bool(asked)
+    def _exports_log_likelihood(self, requested: Any) -> bool:
+        """Whether `to_arviz` exports the pointwise log likelihood; it warns or raises if not."""
+        if not isinstance(requested, bool):
+            self._check_choice("log_likelihood", requested, ("auto",), "or a boolean")
+        if requested is False or not (why := unavailable(self._mixture)):
+            return bool(requested)
         message = (
             f"to_arviz exports no pointwise log likelihood, since {why}; pass "
             "log_likelihood=False, and compare models by score on held-out samples"
         )
-        if asked is True:
+        if requested is True:
             raise ValueError(message)
         warn(message)
         return False
 
     def _log_likelihood(self) -> np.ndarray:
         """Pointwise log likelihood (chain, draw, sample), in the units of the features of `fit`."""
-        names = "labels", *self._beside()
+        names = "labels", *self._joint_names()
         draws = {name: self.posterior_[name].values for name in names}
         shape = draws["labels"].shape
         with standard():
             flat = {name: a.reshape(-1, *a.shape[2:]) for name, a in draws.items()}
-            result = pointwise_log_likelihood(*reversed(compact(flat, self._partition)))
+            result = pointwise_log_likelihood(*reversed(compact_draws(flat, self._target)))
         result = np.asarray(result)[:, : self._n_rows].reshape(shape)
         return result - np.log(self._sd).sum()
 
@@ -217,7 +219,7 @@ class Sampled(Clusterer):
         ndarray of shape (n_samples, n_classes)
             Columns are ``classes_``. Without classes in `fit`, those of the clusters ``labels_``.
         """
-        return self._over_draws(X, known, self._probabilities)
+        return self._average_draws(X, known, self._average_probabilities)
 
     def score(self, X, y=None, *, known=None):
         r"""Mean log predictive density of new rows; higher is better.
@@ -240,55 +242,55 @@ class Sampled(Clusterer):
         float
             In nats per row.
         """
-        result = self._over_draws(X, known, log_densities)
-        return float(result.mean() - np.log(self._sd).sum())  # they are those of scaled rows
+        result = self._average_draws(X, known, log_densities)
+        return float(result.mean() - np.log(self._sd).sum())  # in the units of X
 
-    def _over_draws(self, X: Any, known: Any, call: Callable[..., Any]) -> np.ndarray:
+    def _average_draws(self, X: Any, known: Any, call: Callable[..., Any]) -> np.ndarray:
         """Return ``call(target, draws, n_draws, rows)`` of new rows."""
         check_is_fitted(self)
         X, known = self._take_out(X, known)
-        X = self._validated(X, reset=False)
+        X = self._validate_rows(X, reset=False)
         self._check_coded(X)
-        X = self._scaled(X)
-        most = LARGEST ** (1 / STRONGEST) if self.transformation != "identity" else LARGEST
-        if not abs(X).max(initial=0) < most:
+        X = self._standardise(X)
+        limit = LARGEST ** (1 / MAX_EXPONENT) if self.transformation != "identity" else LARGEST
+        if not abs(X).max(initial=0) < limit:
             raise ValueError(
-                f"new rows must lie within {most:.3g} standard deviations of those of the fit, or "
-                f"squares leave float64; got a distance of {abs(X).max():.3g}; pass them in the "
+                f"new rows must lie within {limit:.3g} standard deviations of the rows of the fit, "
+                f"or squares leave float64; got a distance of {abs(X).max():.3g}; pass them in the "
                 "units of the fit"
             )
         design = with_linear_effects(self._encoder.transform(known, len(X)), self._effects_width)
         with standard():
-            draws, n_draws = self._averaged("labels", *self._beside())
-            draws, target = compact(draws, self._partition)
+            draws, n_draws = self._pool_draws("labels", *self._joint_names())
+            draws, target = compact_draws(draws, self._target)
             parts = []
             for i in range(0, X.shape[0], 1024):
                 part = np.arange(i, min(i + 1024, len(X)))
                 # Parts of few sizes, so that programs for other numbers of rows serve again.
                 wide = np.pad(part, (0, -len(part) % 64), mode="edge")
-                rows = self._used.new_rows(X[wide], self._n_classes, design.take(wide))
+                rows = self._mixture.new_rows(X[wide], self._n_classes, design.take(wide))
                 result = np.asarray(call(target, draws, n_draws, rows))
                 parts.append(result[: len(part)])
         return np.concatenate(parts)
 
-    def _averaged(self, *names: str) -> tuple[dict[str, np.ndarray], int]:
-        """Draws that predictions average over, and their number; beyond it, the last again."""
-        draws = {name: pooled(self.posterior_[name].values, AVERAGED) for name in names}
+    def _pool_draws(self, *names: str) -> tuple[dict[str, np.ndarray], int]:
+        """Draws that predictions average over, padded by the last one, and their number."""
+        draws = {name: pool_draws(self.posterior_[name].values, MAX_DRAWS) for name in names}
         n_draws = len(draws[names[0]])
-        pad = max(AVERAGED - n_draws, 0)
+        pad = max(MAX_DRAWS - n_draws, 0)
         return {
             n: np.concatenate([a, np.repeat(a[-1:], pad, 0)]) for n, a in draws.items()
         }, n_draws
 
-    def _beside(self) -> tuple[str, ...]:
-        """What is drawn beside the labels, and predictions have to know."""
-        return self._partition.unknowns if self._used.draws_prior else ()
+    def _joint_names(self) -> tuple[str, ...]:
+        """Variables that are sampled jointly with the labels."""
+        return self._target.names if isinstance(self._target, JointTarget) else ()
 
-    def _probabilities(
+    def _average_probabilities(
         self, target: Any, draws: dict[str, np.ndarray], n_draws: int, rows: NewRows
     ) -> Any:
         if self._n_classes and self.kernel == "six-move" and self.energy_ == "nml":
-            return self._from_parameters(np.asarray(rows.x))
+            return self._average_parameters(np.asarray(rows.x))
         if self._n_classes:
             return class_probabilities(target, draws, n_draws, rows, rule=self.prediction_rule)
         size, k = target.x.shape[0], self.n_clusters_
@@ -299,14 +301,14 @@ class Sampled(Clusterer):
         )
         return np.asarray(result)[:, :k]
 
-    def _from_parameters(self, x: np.ndarray) -> jax.Array:
-        """As the parameters that were drawn say, where they are not coded."""
-        draws, n_draws = self._averaged("weights", "means", "scales", "class_probs", "active")
-        slots = np.arange(self._partition.n_slots)  # as many as a program is compiled for
-        there = slots < draws["active"].shape[1]
-        draws = {name: a[:, np.where(there, slots, 0)] for name, a in draws.items()}
-        draws["active"] = draws["active"] & there
-        features = x[:, : self._kept.size]
+    def _average_parameters(self, x: np.ndarray) -> jax.Array:
+        """Probabilities of the classes from sampled parameters."""
+        draws, n_draws = self._pool_draws("weights", "means", "scales", "class_probs", "active")
+        slots = np.arange(self._target.n_slots)  # as many as a program is compiled for
+        stored = slots < draws["active"].shape[1]
+        draws = {name: a[:, np.where(stored, slots, 0)] for name, a in draws.items()}
+        draws["active"] = draws["active"] & stored
+        features = x[:, : self._columns.size]
         return mixture_probabilities(draws, n_draws, features, rule=self.prediction_rule)
 
     def predict(self, X, *, known=None):
@@ -322,5 +324,5 @@ class Sampled(Clusterer):
         -------
         ndarray of shape (n_samples,)
         """
-        at = self.predict_proba(X, known=known).argmax(1)
-        return self.classes_[at] if self._n_classes else at
+        codes = self.predict_proba(X, known=known).argmax(1)
+        return self.classes_[codes] if self._n_classes else codes

@@ -20,17 +20,18 @@ from nrprob.engines.sample.chains import (
 )
 from nrprob.engines.sample.checkpoints import CheckpointedChains
 from nrprob.exceptions import short_repr
-from nrprob.methods.bayes.hyperparameters import PriorKernel
-from nrprob.methods.bayes.model import MixtureCode, best_blocks
+from nrprob.methods.bayes.joint_target import JointKernel, JointTarget
+from nrprob.methods.bayes.model import MixtureModel
+from nrprob.methods.bayes.predictive import most_probable_clusters
 
 WORDS = ("auto", "dispersed", "subsample")
-SOME = 4000  # rows that chains run on before they run on all
-MANY = 20_000  # rows above which they do
-_AT_ONCE = 4096  # rows that are assigned together
+SUBSAMPLE = 4000  # samples that chains run on before they run on all
+MANY = 20_000  # samples above which "auto" is "subsample"
+_PART = 4096  # samples that are assigned together
 
 
 def check_init(name: str, value: Any) -> None:
-    """Refuse what is neither a word nor labels."""
+    """Raise unless a value is one of the words, or labels."""
     if isinstance(value, str):
         check_choice(name, value, WORDS, "or labels")
         return
@@ -45,25 +46,25 @@ def check_init(name: str, value: Any) -> None:
         )
 
 
-def read_labels(init: Any, n: int, n_chains: int, most: int) -> np.ndarray:
+def read_labels(init: Any, n: int, n_chains: int, max_clusters: int) -> np.ndarray:
     """Labels (n_chains, n) of the clusterings that chains start from, in turn."""
-    given = np.atleast_2d(np.asarray(init))
-    if given.shape[1] != n:
+    labelings = np.atleast_2d(np.asarray(init))
+    if labelings.shape[1] != n:
         raise ValueError(
             f"init must label each of {n} rows; got shape {np.shape(init)}; pass one labeling of "
             "the rows of X, or several in rows"
         )
-    codes = [factorize(labels) for labels in given]
-    if (largest := max(len(names) for _, names in codes)) > most:
+    codes = [factorize(labels) for labels in labelings]
+    if (largest := max(len(names) for _, names in codes)) > max_clusters:
         raise ValueError(
             f"init must have at most max_clusters different labels; got {largest} and "
-            f"max_clusters={most}; raise max_clusters, or merge clusters"
+            f"max_clusters={max_clusters}; raise max_clusters, or merge clusters"
         )
     return np.stack([codes[c % len(codes)][0] for c in range(n_chains)]).astype(np.int32)
 
 
-def on_some_rows(
-    code: MixtureCode,
+def labels_by_subsample(
+    model: MixtureModel,
     X: np.ndarray,
     codes: np.ndarray,
     n_classes: int,
@@ -76,42 +77,46 @@ def on_some_rows(
     key: jax.Array,
     random: np.random.RandomState,
 ) -> np.ndarray:
-    """Labels (n_chains, n) of all rows, from chains on some of them that start far apart.
+    """Labels (n_chains, n) of all samples, from dispersed chains on a subsample.
 
-    All other rows join the block in which they are most probable. Rows with a class are among the
-    first, half of them at most, and so is one of each known group.
+    Each other sample joins its most probable cluster. The subsample has the samples with a class,
+    up to half of it, and one sample of each known group.
     """
     n = len(X)
     classed = np.flatnonzero(codes >= 0)
-    classed = random.permutation(classed)[: SOME // 2]
-    of_groups = np.empty(0, int)
+    classed = random.permutation(classed)[: SUBSAMPLE // 2]
+    representatives = np.empty(0, int)
     if design.n_groups > 1:
-        of_groups = np.unique(design.codes, return_index=True)[1]
-    first = np.union1d(classed, of_groups)
+        representatives = np.unique(design.codes, return_index=True)[1]
+    first = np.union1d(classed, representatives)
     others = np.setdiff1d(np.arange(n), first, assume_unique=True)
-    more = random.choice(others, min(max(SOME - len(first), 0), len(others)), replace=False)
+    more = random.choice(others, min(max(SUBSAMPLE - len(first), 0), len(others)), replace=False)
     some = np.union1d(first, more)
-    most = min(max_clusters, len(some))
-    target = code.target(X[some], codes[some], n_classes, most, design.take(some))
+    largest = min(max_clusters, len(some))
+    target = model.target(X[some], codes[some], n_classes, largest, design.take(some))
     kernel: Any = default_kernel(len(some), n_split_merge)
-    if code.draws_prior:
-        kernel = PriorKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
+    names: tuple[str, ...] = ("labels",)
+    if isinstance(target, JointTarget):
+        kernel = JointKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
+        names += target.names
     chains = CheckpointedChains(kernel, target, dispersed(kernel, target, key, n_chains))
     chains.advance(n_steps, 0)
-    names = ("labels", *(target.unknowns if code.draws_prior else ()))
     draw = {name: chains.states.draw[name] for name in names}
     labels = np.empty((n_chains, n), np.int32)
     labels[:, some] = np.asarray(draw["labels"])[:, : len(some)]
     rest = np.setdiff1d(np.arange(n), some, assume_unique=True)
-    for start in range(0, len(rest), _AT_ONCE):
-        at = rest[start : start + _AT_ONCE]
-        wide = np.pad(at, (0, _AT_ONCE - len(at)), mode="edge")  # one program for all parts
-        rows = code.new_rows(X[wide], n_classes, design.take(wide))
-        labels[:, at] = np.asarray(best_blocks(target, draw, rows))[:, : len(at)]
+    for begin in range(0, len(rest), _PART):
+        part = rest[begin : begin + _PART]
+        wide = np.pad(part, (0, _PART - len(part)), mode="edge")  # one program for all parts
+        rows = model.new_rows(X[wide], n_classes, design.take(wide))
+        clusters = np.asarray(most_probable_clusters(target, draw, rows))
+        labels[:, part] = clusters[:, : len(part)]
     return labels
 
 
-def started(kernel: PartitionKernel, target: Any, labels: np.ndarray, key: jax.Array) -> ChainState:
+def begin_at_labels(
+    kernel: PartitionKernel, target: Any, labels: np.ndarray, key: jax.Array
+) -> ChainState:
     """States of chains that start at labels (n_chains, n)."""
     n_chains, n = labels.shape
     wide = np.pad(labels, ((0, 0), (0, target.x.shape[0] - n)))

@@ -1,4 +1,4 @@
-"""Statistics of weighted rows: products with the weight, followed by the weight."""
+"""Statistics of weighted samples: products with the weight, followed by the weight."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ def unweighted(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def reweighted(x: jax.Array, weight: jax.Array, width: int) -> jax.Array:
-    """Rows (n, p), the last of whose first ``width`` columns is a weight, with another one (n,)."""
-    own = unweighted(x[:, :width], x[:, width - 1])
-    return jnp.concatenate([own * weight[:, None], x[:, width:]], 1)
+    """Statistics (n, p) under other weights (n,); the first ``width`` end with the weight."""
+    scaled = unweighted(x[:, :width], x[:, width - 1]) * weight[:, None]
+    return jnp.concatenate([scaled, x[:, width:]], 1)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bayes_models import coded_model, sampled_model
 from partitions import all_partitions, p_value, places
 from scipy.special import gammaln, logsumexp
 from sklearn.base import clone
@@ -14,14 +15,14 @@ from slowly import slowly
 
 from nrprob import MDLMixture
 from nrprob.engines.sample import chains
-from nrprob.methods.bayes.concentrations import CLASSES, OF_CLASSES, OF_SIZES, SIZES
-from nrprob.methods.bayes.hyperparameters import PriorKernel
-from nrprob.methods.bayes.model import MixtureCode
+from nrprob.methods.bayes.concentrations import CLASS_VALUES, SIZE_VALUES
+from nrprob.methods.bayes.joint_target import JointKernel
 
 N, K, LEVEL = 6, 4, 1e-4
+SIZES, CLASSES = "concentration", "class_concentration"
 CODES = np.asarray([0, 1, -1, 1, 0, 0])
 KEPT = {SIZES: np.asarray([0, 10, 25]), CLASSES: np.asarray([0, 4, 7])}  # each has many draws then
-VALUES = {SIZES: OF_SIZES, CLASSES: OF_CLASSES}
+VALUES = {SIZES: SIZE_VALUES, CLASSES: CLASS_VALUES}
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +35,11 @@ def made(covariance, errors="gaussian", power=1.0):
     """Distribution over partitions of rows, five of which have a class, and of both."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N, 2)) + 1.5 * (np.arange(N) % 2)[:, None]
-    numbers = (0.3, 2.0, 0.5) if covariance == "tied" or power < 1 else (None, 2.0, 0.5)
-    code = MixtureCode("conjugate", covariance, 0.2, None, None, *numbers, True)
-    code = replace(code, errors=errors, power=power)
-    return code.target(X - X.mean(0), CODES, 2, K)
+    model = sampled_model(
+        covariance, concentration=None, class_concentration=None, errors=errors, power=power,
+        mean_precision=0.3 if covariance == "tied" or power < 1 else None, shape=2.0, scale=0.5,
+    )  # fmt: skip
+    return model.target(X - X.mean(0), CODES, 2, K)
 
 
 def padded(target, labels):
@@ -77,7 +79,7 @@ def test_lengths_differ_by_the_codes_of_sizes_and_classes(covariance, errors):
         @jax.jit
         def lengths(labels, name=name, values=values):
             def of(draw):
-                now = target.given(target.drawn() | {name: draw})
+                now = target.condition(target.draw() | {name: draw})
                 return now.length(now.cells(labels))
 
             return jax.vmap(of)(jnp.asarray(values))
@@ -92,7 +94,7 @@ def test_less_room_changes_no_length():
 
     @jax.jit
     def length(target):
-        now = target.given(target.drawn() | {SIZES: 10.0})
+        now = target.condition(target.draw() | {SIZES: 10.0})
         return now.length(now.cells(labels))
 
     less = target.with_room(3)
@@ -107,24 +109,25 @@ def test_splits_and_merges_see_lengths_over_all_concentrations():
     @jax.jit
     def lengths(target):
         """Over all, by the change from others, and each."""
-        seen = target.for_jumps()
+        seen = target.split_merge_target()
         cells, others = (seen.cells(part) for part in two)
         changed = None
-        if (additive := seen.additive) is not None:
-            changed = seen.length(others) + additive.change(others, others, cells)
-        each = jax.vmap(lambda a: target.given(target.drawn() | {SIZES: a}).length(cells))(
-            target.values
+        if seen.incremental:
+            changed = seen.length(others) + seen.change(others, others, cells)
+        each = jax.vmap(lambda a: target.condition(target.draw() | {SIZES: a}).length(cells))(
+            SIZE_VALUES
         )
         return seen.length(cells), changed, each
 
     for covariance in ("diag", "tied"):
-        target = made(covariance).inner
-        seen = [target._at(jnp.int32(used)).for_jumps() for used in (2, 30)]
+        target = made(covariance)
+        update = target.update_of(SIZES)
+        seen = [update.with_index(target, i).split_merge_target() for i in map(jnp.int32, (2, 30))]
         # Proposals that knew the one in use would have to undo it, too.
         jax.tree.map(np.testing.assert_array_equal, *seen)
         for used in (2, 30):
-            over, changed, each = lengths(target._at(jnp.int32(used)))
-            expected = -logsumexp(-each) + np.log(len(OF_SIZES))
+            over, changed, each = lengths(update.with_index(target, jnp.int32(used)))
+            expected = -logsumexp(-each) + np.log(len(SIZE_VALUES))
             assert float(over) == pytest.approx(expected, rel=1e-10)
             if covariance == "diag":
                 assert float(changed) == pytest.approx(expected, rel=1e-10)
@@ -134,10 +137,11 @@ def test_splits_and_merges_see_lengths_over_all_concentrations():
 
 def few(target):
     """The distribution with three values of each."""
-    kept = KEPT[target.name]
-    tables = {field: getattr(target, field)[kept] for field in ("values", "each", "total")}
-    inner = few(target.inner) if target.name == CLASSES else target.inner
-    return replace(target, inner=inner, which=jnp.int32(1), **tables)._at(jnp.int32(1))
+    for name, kept in KEPT.items():
+        update = target.update_of(name)
+        tables = {field: getattr(update, field)[kept] for field in ("values", "counts", "totals")}
+        target = replace(update, **tables).with_index(target, jnp.int32(1))
+    return target
 
 
 @pytest.mark.parametrize("covariance", ["tied", *slowly("diag")])
@@ -146,10 +150,7 @@ def test_partitions_and_concentrations_keep_their_distribution(covariance):
     target = few(made(covariance, power=0.9))  # all numbers of features are given
     z = all_partitions(N)
     z = z[z.max(1) < K]
-    plain = target.inner.inner
-    terms = plain.plain.terms[: covariance == "diag"]  # those of features
-    plain = replace(plain, plain=replace(plain.plain, terms=terms, sizes=jnp.zeros(K + 1)))
-    nats = jax.jit(jax.vmap(lambda a: plain.length(plain.cells(a))))(padded(target, z))
+    nats = jax.jit(jax.vmap(lambda a: target.likelihood.nats(target.cells(a))))(padded(target, z))
     own = {
         name: np.asarray([[NATS[name](labels, a) for a in values[KEPT[name]]] for labels in z])
         for name, values in VALUES.items()
@@ -160,7 +161,7 @@ def test_partitions_and_concentrations_keep_their_distribution(covariance):
     n, seed = 8_000, 0
     at = np.random.default_rng(seed).choice(len(z), size=n, p=p.sum((1, 2)))
     keys = jax.random.split(jax.random.PRNGKey(seed), n)
-    kernel = PriorKernel(2, 3)
+    kernel = JointKernel(2, 3)
     begin = functools.partial(kernel.begin, target)
     states = jax.vmap(begin)(jnp.asarray(padded(target, z[at])), keys)
     _, draws, _ = chains.run(kernel, target, states, 1, 4, capacity=1)
@@ -212,17 +213,18 @@ def test_predictions_know_what_was_drawn(fitted):
 
 
 def test_where_they_are_given_nothing_is_drawn():
-    given = MixtureCode("conjugate", "tied", 0.2, 1.0, 0.5, 0.3, 2.0, 0.5, True)
+    fixed = sampled_model("tied", mean_precision=0.3, shape=2.0, scale=0.5)
     X = np.random.default_rng(0).normal(size=(N, 2))
-    both = replace(given, concentration=None, class_concentration=None)
+    both = replace(fixed, concentration=None, class_concentration=None)
+    coded = replace(coded_model("conjugate"), concentration=None, class_concentration=None)
     nothing, names = np.full(N, -1), {SIZES, CLASSES}
-    for code, codes, n_classes, drawn in (
-        (given, CODES, 2, set()),
+    for model, codes, n_classes, drawn in (
+        (fixed, CODES, 2, set()),
         (both, nothing, 0, {SIZES}),
         (both, CODES, 2, names),
-        (replace(both, covariance="diag"), CODES, 2, set()),  # nor are numbers of features
+        (coded, CODES, 2, set()),  # nor are hyperparameters of features
     ):
-        unknown = getattr(code.target(X, codes, n_classes, K), "unknowns", ())
+        unknown = getattr(model.target(X, codes, n_classes, K), "names", ())
         assert names & set(unknown) == drawn
 
 

@@ -16,7 +16,8 @@ from nrprob.codelength import nml_length
 from nrprob.data.design import Design
 from nrprob.datasets import make_binary_partitions
 from nrprob.engines.sample.chains import default_kernel, dispersed, run
-from nrprob.methods.bayes.model import MixtureCode
+from nrprob.methods.bayes.feature_models import BinaryFeatures, CountFeatures
+from nrprob.methods.bayes.model import MixtureModel
 from nrprob.metrics import matched_accuracy, normalized_mutual_information
 from nrprob.statistics.codes import BinaryCode, _CodeByDifference, count_tables
 
@@ -39,8 +40,10 @@ def topics(n=120, tokens=30, seed=0):
 
 
 def code_of(features, energy="conjugate", weight=0.3, unordered=False):
-    return MixtureCode(
-        energy, "diag", 0.2, 1.0, 0.5, None, None, None, unordered, features, 0.7, weight
+    make = {"multinomial": CountFeatures, "bernoulli": BinaryFeatures}[features]
+    cells = make(concentration=None if energy == "nml" else 0.7, coordination=weight)
+    return MixtureModel(
+        features=cells, concentration=1.0, class_concentration=0.5, unordered=unordered
     )
 
 

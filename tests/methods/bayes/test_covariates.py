@@ -75,7 +75,7 @@ REAL, COUNTS = RNG.normal(size=(40, 2)), RNG.poisson(3, size=(40, 3))
         (REAL, AGE[:, None], dict(covariance="full"), "share one covariance"),
         (COUNTS, AGE[:, None], {}, "pass labels"),
         (COUNTS, Memberships(SHARES), {}, "must be labels .*; got soft memberships"),
-        (COUNTS, np.c_[A, B], dict(multi="additive"), "multi='additive' is for real features"),
+        (COUNTS, np.c_[A, B], dict(multi="additive"), "'additive' is for continuous features"),
     ],
 )
 def test_numbers_need_real_rows_of_one_covariance(X, known, settings, message):

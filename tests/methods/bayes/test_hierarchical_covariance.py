@@ -8,18 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bayes_models import sampled_model, with_grid
 from partitions import all_partitions, p_value, places
 from scipy import integrate, stats
 from sklearn.exceptions import ConvergenceWarning
 
 from nrprob import DegenerateClusterWarning, MDLMixture
 from nrprob.engines.sample import chains
-from nrprob.engines.sample.target import make_target
 from nrprob.methods.bayes import student_t
-from nrprob.methods.bayes.hierarchical_covariance import moments
-from nrprob.methods.bayes.hyperparameters import Prior, PriorKernel
-from nrprob.methods.bayes.model import MixtureCode
-from nrprob.methods.bayes.shared_covariance import TiedTarget, UnitNormal
+from nrprob.methods.bayes.full_covariance import moments
+from nrprob.methods.bayes.hyperparameters import Hyperparameters
+from nrprob.methods.bayes.joint_target import JointKernel
+from nrprob.methods.bayes.shared_covariance import SharedCovariance, UnitNormal
 from nrprob.metrics import matched_accuracy
 from nrprob.statistics.codes import NormalWishart
 
@@ -58,12 +58,10 @@ def test_a_power_of_the_density_is_integrated(power):
     for full in (True, False):  # of one column, they are the same
         code = NormalWishart(*map(np.float64, numbers), 1, full, np.float64(power))
         assert float(jax.jit(code)(cell)) == pytest.approx(-expected, rel=1e-8)
-    sent = frozenset({"data", "parameters", "labels"})
-    plain = make_target((), np.zeros(3), np.zeros((3, 1)), sent=sent)
-    prior, square = Prior(0.4, 1.0, 0.7, 3.0), np.asarray([[(x**2).sum()]])
-    shared = TiedTarget(plain, square, prior, prior, 1, np.float64(power))
+    prior, square = Hyperparameters(0.4, 1.0, 0.7, 3.0), np.asarray([[(x**2).sum()]])
+    shared = SharedCovariance(square, prior, np.float64(power), 1)
     both = np.stack([cell[[0, 2]], np.zeros(2)])[None]
-    assert float(jax.jit(shared.features)(both)) == pytest.approx(-expected, rel=1e-8)
+    assert float(jax.jit(shared.nats)(both)) == pytest.approx(-expected, rel=1e-8)
 
 
 @pytest.mark.parametrize("full", [True, False])
@@ -91,37 +89,41 @@ def rows(seed=0):
 
 
 def made(power=1.0, errors="gaussian"):
-    code = MixtureCode(
-        "conjugate", "shrunk", 0.2, 1.0, 0.5, None, None, None, True, power=power, errors=errors
-    )
-    target = code.target(rows(), np.full(N, -1), 0, K, None)
-    grid = Prior(
+    model = sampled_model("shrunk", power=power, errors=errors)
+    target = model.target(rows(), np.full(N, -1), 0, K, None)
+    grid = Hyperparameters(
         np.asarray([0.05, 1.0]), np.asarray([1.0]), np.asarray([0.1, 0.8]), np.asarray([1.0, 9.0])
     )
-    grid = jax.tree.map(jnp.asarray, grid)
+    target = with_grid(target, jax.tree.map(jnp.asarray, grid))
     if errors == "gaussian":
-        return replace(target, grid=grid)
+        return target
     laws = VALUES, FREEDOMS, student_t.log_masses(VALUES, FREEDOMS)
     values, freedoms, masses = map(jnp.asarray, laws)
-    inner, version = replace(target.inner, grid=grid), jnp.ones_like(target.version)
-    return replace(
-        target, inner=inner, version=version, which=jnp.int32(0),
-        values=values, freedoms=freedoms, log_mass=masses,
-    )  # fmt: skip
+    update = target.update_of("df")
+    update = replace(update, which=jnp.int32(0), values=values, freedoms=freedoms, log_mass=masses)
+    return update.with_versions(target, jnp.ones_like(update.version))
 
 
 def from_the_prior(target, key):
     """Distribution whose unknowns are drawn from the prior, all but the partition."""
-    if isinstance(target, student_t.ScaledTarget):
-        inner_key, which_key, key = jax.random.split(key, 3)
+    if "df" in target.names:
+        which_key, version_key, key = jax.random.split(key, 3)
+        update = target.update_of("df")
         which = jax.random.choice(which_key, len(FREEDOMS))
-        version = jax.random.categorical(key, target.log_mass[which], shape=target.version.shape)
-        result = replace(target, inner=from_the_prior(target.inner, inner_key), which=which)
-        return result.with_versions(version)
-    keys = jax.random.split(key, 5)
-    numbers = Prior(*(jax.random.choice(k, v) for k, v in zip(keys[:4], target.grid, strict=True)))
+        shape = update.version.shape
+        version = jax.random.categorical(version_key, update.log_mass[which], shape=shape)
+        target = replace(update, which=which).with_versions(target, version)
+    keys, grid = jax.random.split(key, 5), target.update_of("freedom").grid
+    numbers = Hyperparameters(
+        *(jax.random.choice(k, v) for k, v in zip(keys[:4], grid, strict=True))
+    )
     turn = _wishart_root(keys[4], jnp.asarray(D + 2.0), ())
-    return target.at(numbers).seen_by(turn @ turn.T * numbers.variance / (D + 2))
+    return with_common(target, numbers, turn @ turn.T * numbers.variance / (D + 2))
+
+
+def with_common(target, numbers, common):
+    likelihood = target.likelihood.with_hyperparameters(numbers)
+    return target.with_likelihood(likelihood.with_common(common))
 
 
 def _wishart_root(key, freedom, shape):
@@ -138,25 +140,27 @@ def test_the_length_of_a_partition_has_the_common_covariance_integrated_out():
     """Against the mean of the density over draws of that covariance from its prior."""
     labels = np.repeat([0, 1], 12)
     X = np.random.default_rng(0).normal(size=(24, D)) @ [[1, 0.7], [0, 0.6]] + 2 * labels[:, None]
-    code = MixtureCode("conjugate", "shrunk", 0.2, 1.0, 0.5, None, None, None, True, power=0.8)
-    target = code.target(X, np.full(24, -1), 0, K, None)
-    grid = Prior(np.asarray([0.2]), np.asarray([1.0]), np.asarray([0.7]), np.asarray([6.0, 30.0]))
-    target = replace(target, grid=jax.tree.map(jnp.asarray, grid))
-    target = target.at(Prior(*(v[0] for v in target.grid)))
+    target = sampled_model("shrunk", power=0.8).target(X, np.full(24, -1), 0, K, None)
+    grid = Hyperparameters(
+        np.asarray([0.2]), np.asarray([1.0]), np.asarray([0.7]), np.asarray([6.0, 30.0])
+    )
+    target = with_grid(target, jax.tree.map(jnp.asarray, grid))
     wide = jnp.asarray(np.pad(labels, (0, target.x.shape[0] - 24)))
 
     @jax.jit
     def both(target, keys, freedom):
-        fixed = target.prior._replace(freedom=freedom)
-        only = replace(target, grid=target.grid._replace(freedom=freedom[None]))
+        fixed = target.likelihood.hyperparameters._replace(freedom=freedom)
+        update = target.update_of("freedom")
+        update = replace(update, grid=update.grid._replace(freedom=freedom[None]))
+        only = target.with_update(update)
 
         def log_density(key):
             turn = _wishart_root(key, jnp.asarray(D + 2.0), ())
-            now = target.at(fixed).seen_by(turn @ turn.T * fixed.variance / (D + 2))
-            return now.of_common() - now.length(now.cells(wide))
+            now = with_common(target, fixed, turn @ turn.T * fixed.variance / (D + 2))
+            return now.likelihood.common_nats() - now.length(now.cells(wide))
 
         result = jax.lax.map(log_density, keys, batch_size=1000)
-        return only.shortest(wide), jax.nn.logsumexp(result) - np.log(len(keys))
+        return only.shortest_length(wide), jax.nn.logsumexp(result) - np.log(len(keys))
 
     keys = jax.random.split(jax.random.key(0), 40_000)
     lengths = []
@@ -164,21 +168,21 @@ def test_the_length_of_a_partition_has_the_common_covariance_integrated_out():
         length, log_mean = both(target, keys, jnp.asarray(freedom))
         assert abs(length + log_mean) < 0.06, freedom
         lengths.append(length)
-    assert abs(jax.jit(lambda t: t.shortest(wide))(target) - min(lengths)) < 1e-9
+    assert abs(jax.jit(lambda t: t.shortest_length(wide))(target) - min(lengths)) < 1e-9
 
 
 def rows_given(target, labels, key):
     """Rows (n', D) of given clusters, common covariance, and scales."""
     root_of_scale = 1.0
-    if isinstance(target, student_t.ScaledTarget):
-        root_of_scale = jnp.sqrt(target.values[target.version])[:, None]
-        target = target.inner
-    keys = jax.random.split(key, 3)
-    each = D + 1 + target.prior.freedom
+    if "df" in target.names:
+        update = target.update_of("df")
+        root_of_scale = jnp.sqrt(update.values[update.version])[:, None]
+    keys, prior = jax.random.split(key, 3), target.likelihood.hyperparameters
+    each = D + 1 + prior.freedom
     turn = _wishart_root(keys[0], each, (K,))
-    root = jnp.linalg.cholesky(target.common) @ jnp.swapaxes(jnp.linalg.inv(turn), 1, 2)
+    root = jnp.linalg.cholesky(target.likelihood.common) @ jnp.swapaxes(jnp.linalg.inv(turn), 1, 2)
     root = root * jnp.sqrt(each)
-    kappa = target.prior.centre_precision
+    kappa = prior.centre_precision
     centres = jnp.einsum("kij,kj->ki", root, jax.random.normal(keys[1], (K, D))) / jnp.sqrt(kappa)
     noise = jnp.einsum("nij,nj->ni", root[labels], jax.random.normal(keys[2], (len(labels), D)))
     return (centres[labels] + noise / root_of_scale) * target.x[:, -1:]
@@ -195,12 +199,12 @@ def test_joint_distribution(errors):
     """
     turns, many = 3, 4_000
     target = made(errors=errors)
-    kernel = PriorKernel(2, 2)
+    kernel = JointKernel(2, 2)
     z = all_partitions(N)
     z = z[z.max(1) < K]
     wide = np.zeros((len(z), target.x.shape[0]), np.int32)
     wide[:, :N] = z
-    labels_only = replace(target.plain, terms=target.plain.terms[1:])
+    labels_only = target.partition
     lengths = jax.vmap(lambda a: labels_only.length(labels_only.cells(a)))(wide)
     p = np.asarray(jnp.exp(lengths.min() - lengths))
     p = p / p.sum()
@@ -209,16 +213,13 @@ def test_joint_distribution(errors):
     @jax.jit
     @jax.vmap
     def run(labels, key):
-        first = from_the_prior(target, key).drawn()
+        first = from_the_prior(target, key).draw()
 
         def turn(t, carry):
             now = jax.random.fold_in(key, t)
             draw, labels = carry
-            X = rows_given(target.given(draw), labels, now)
-            if errors == "t":
-                fresh = replace(target, inner=replace(target.inner, rows=X))
-            else:
-                fresh = replace(target, rows=X)
+            X = rows_given(target.condition(draw), labels, now)
+            fresh = replace(target, rows=X)
             state = chains.ChainState({"labels": labels, **draw}, {}, jax.random.fold_in(now, 1))
             result = kernel.step(fresh, state).draw
             return {name: result[name] for name in draw}, result["labels"]
@@ -252,14 +253,14 @@ def test_predicted_densities_are_those_of_rows_left_out():
     labels = jnp.arange(target.x.shape[0], dtype=jnp.int32) % 2
     axis = np.linspace(-60, 60, 601)
     where = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
+    new = sampled_model("shrunk").new_rows(np.concatenate([target.rows[N - 1 : N], where]), 0)
 
     @jax.jit
     def both(target, key):
         target = from_the_prior(target, key)
         cells = target.cells(labels)
         less = cells.at[0, labels[N - 1]].add(-target.x[N - 1])
-        new = jnp.concatenate([target.rows[N - 1 : N], where])
-        cost = target.features_of(less, new, jnp.zeros(len(new), int))
+        cost = target.feature_costs(less, *new)
         grid = jnp.exp(-cost[0, 1:]).sum() * (axis[1] - axis[0]) ** 2
         return target.left_out(cells, labels)[N - 1], -cost[labels[N - 1], 0], grid
 
@@ -297,9 +298,9 @@ def test_clusters_under_a_low_power_need_not_be_normal():
         (dict(likelihood_power=0.5, energy="nml"), "likelihood_power=0.5 has a code"),
         (dict(likelihood_power=1.5), "likelihood_power"),
         (dict(errors="t", kernel="six-move"), "errors='t' has a code"),
-        (dict(errors="t"), "errors are of real features"),
+        (dict(errors="t"), "errors is for continuous features"),
         (dict(errors="cauchy"), "errors must be"),
-        (dict(likelihood_power=0.5, features="bernoulli"), "real features"),
+        (dict(likelihood_power=0.5, features="bernoulli"), "continuous features"),
     ],
 )
 def test_what_does_not_go_together_is_refused(change, message):

@@ -1,4 +1,4 @@
-"""Normal clusters whose prior is drawn: densities, and draws against all partitions and numbers."""
+"""Sampled hyperparameters: densities, and draws against all partitions and grid points."""
 
 import functools
 from dataclasses import replace
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import matrix_t
 import numpy as np
 import pytest
+from bayes_models import sampled_model, with_grid
 from partitions import all_partitions, p_value, places
 from scipy import stats
 from slowly import first_fast
@@ -15,8 +16,12 @@ from slowly import first_fast
 from nrprob.data.design import Design
 from nrprob.engines.sample import chains
 from nrprob.methods.bayes import hyperparameters
-from nrprob.methods.bayes.hyperparameters import Prior, PriorKernel, best_prior, draw_prior
-from nrprob.methods.bayes.model import MixtureCode
+from nrprob.methods.bayes.hyperparameters import (
+    Hyperparameters,
+    maximise_hyperparameters,
+    sample_hyperparameters,
+)
+from nrprob.methods.bayes.joint_target import JointKernel
 
 N, D, K = 6, 2, 4
 LEVEL = 1e-4
@@ -30,7 +35,7 @@ DESIGNS = {
     "numbers": Design.from_groups(0 * GROUP, 1, NUMBERS),
 }
 # Far from each other, so that what is drawn says much of the partition.
-GRID = Prior(
+GRID = Hyperparameters(
     np.asarray([0.05, 1.0]), np.asarray([0.2, 2.0]), np.asarray([0.1, 0.8]), np.asarray([1.0, 9.0])
 )
 
@@ -49,13 +54,12 @@ def rows(seed=0):
 
 def made(covariance, known="", grid=GRID, power=1.0):
     """Distribution over partitions of rows, four of which have a class."""
-    code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True, power=power)
     codes = np.asarray([0, 1, -1, 1, 0, -1])
-    target = code.target(rows(), codes, 2, K, DESIGNS[known])
+    target = sampled_model(covariance, power=power).target(rows(), codes, 2, K, DESIGNS[known])
     used = jax.tree.map(jnp.asarray, grid)
     if not known:
         used = used._replace(group_precision=used.group_precision[:1])
-    return replace(target, grid=used).at(Prior(*(v[0] for v in used)))
+    return with_grid(target, used)
 
 
 def padded(target, labels):
@@ -76,7 +80,11 @@ def by_rows(X, labels, design, prior):
 
 
 def test_a_column_of_t_is_that_of_scipy():
-    x, labels, prior = rows()[:, :1], np.asarray([0, 1, 0, 1, 2, 2]), Prior(0.3, 0.7, 0.4, 3.0)
+    x, labels, prior = (
+        rows()[:, :1],
+        np.asarray([0, 1, 0, 1, 2, 2]),
+        Hyperparameters(0.3, 0.7, 0.4, 3.0),
+    )
     v = 2 + prior.freedom
     between = np.eye(N) + (labels[:, None] == labels) / 0.3 + (GROUP[:, None] == GROUP) / 0.7
     expected = stats.multivariate_t.logpdf(x[:, 0], None, 0.4 * 3.0 / v * between, v)
@@ -86,15 +94,15 @@ def test_a_column_of_t_is_that_of_scipy():
 @pytest.mark.parametrize("known", DESIGNS)
 def test_tied_rows_have_the_density_of_their_model(known):
     target, X = made("tied", known), rows()
-    prior = Prior(0.3, 0.7, 0.4, 3.0)
-    target = target.at(jax.tree.map(jnp.asarray, prior))
+    prior = Hyperparameters(0.3, 0.7, 0.4, 3.0)
+    target = target.with_hyperparameters(jax.tree.map(jnp.asarray, prior))
     some = np.asarray([[0] * N, [0, 1, 0, 1, 2, 2], [3, 1, 2, 2, 2, 0]])
     wide = padded(target, some)
 
     @jax.jit
     def features_and_left_out(z):
         cells = target.cells(z)
-        return target.features(cells), target.left_out(cells, z)
+        return target.likelihood.nats(cells), target.left_out(cells, z)
 
     def length(z, chosen=slice(None)):
         return by_rows(X[chosen], z[chosen], DESIGNS[known].take(chosen), prior)
@@ -117,26 +125,30 @@ def test_what_a_row_adds_is_a_difference_of_lengths(covariance, known):
         X = np.concatenate([X, NUMBERS], 1)
     labels = padded(target, [0, 1, 0, 1, 1, 0])[0]
     here = np.asarray([0, 1, 2, 5])  # two rows are yet to come
-    nothing = jnp.zeros((target.n_groups, K, target.x.shape[1]))
-    cells = nothing.at[target.group[here], labels[here]].add(target.x[here])
+    group = target.partition.group
+    nothing = jnp.zeros((target.partition.n_groups, K, target.x.shape[1]))
+    cells = nothing.at[group[here], labels[here]].add(target.x[here])
 
     def of(rows):
         """The distribution whose rows are these."""
         if covariance != "tied":
             return target
-        return replace(target, square=X[rows].T @ X[rows]).at(target.prior)
+        likelihood = replace(target.likelihood, square=X[rows].T @ X[rows])
+        return replace(
+            target, likelihood=likelihood.with_hyperparameters(likelihood.hyperparameters)
+        )
 
     @jax.jit
     def length(own, cells):
-        terms = own.plain.terms[covariance != "tied" :]  # the others are in `features`
+        terms = own.partition.terms
         rest = sum(t.cost(t.cells(cells[:, None])).sum() for t in terms)
-        return own.features(cells) + rest
+        return own.likelihood.nats(cells) + rest
 
-    result = np.asarray(jax.jit(of(here).joining)(cells, target.x[3:5], target.group[3:5]))
+    result = np.asarray(jax.jit(of(here).joining)(cells, target.x[3:5], group[3:5]))
     before = length(of(here), cells)
     for i in (3, 4):
         for c in range(K):
-            more = length(of(np.append(here, i)), cells.at[target.group[i], c].add(target.x[i]))
+            more = length(of(np.append(here, i)), cells.at[group[i], c].add(target.x[i]))
             assert result[c, i - 3] == pytest.approx(float(more - before), abs=1e-9)
 
 
@@ -148,10 +160,13 @@ def test_a_row_left_out_is_a_new_row_to_the_others_under_a_power(known):
 
     @jax.jit
     def both(target):
-        cells, x, group = target.cells(labels), target.x[i : i + 1], target.group[i : i + 1]
-        others = replace(target, square=target.square - jnp.outer(x[0, :width], x[0, :width]))
-        others = others.at(target.prior)
-        cost = others.features_of(cells.at[group[0], labels[i]].add(-x[0]), x, group)
+        cells, x = target.cells(labels), target.x[i : i + 1]
+        group, likelihood = target.partition.group[i : i + 1], target.likelihood
+        square = likelihood.square - jnp.outer(x[0, :width], x[0, :width])
+        likelihood = replace(likelihood, square=square)
+        likelihood = likelihood.with_hyperparameters(likelihood.hyperparameters)
+        others = replace(target, likelihood=likelihood)
+        cost = others.feature_costs(cells.at[group[0], labels[i]].add(-x[0]), x, group)
         return target.left_out(cells, labels)[i], -cost[labels[i], 0]
 
     result, expected = both(target)
@@ -166,13 +181,13 @@ def exact(target):
     z = all_partitions(N)
     z = z[z.max(1) < K]
     wide = padded(target, z)
-    mesh = jnp.meshgrid(*target.grid, indexing="ij")
-    numbers = Prior(*(m.ravel() for m in mesh))
+    mesh = jnp.meshgrid(*target.update_of("freedom").grid, indexing="ij")
+    numbers = Hyperparameters(*(m.ravel() for m in mesh))
 
     @jax.jit
     def lengths(labels):
         cells = target.cells(labels)
-        return jax.vmap(lambda prior: target.at(prior).length(cells))(numbers)
+        return jax.vmap(lambda h: target.with_hyperparameters(h).length(cells))(numbers)
 
     result = np.asarray(jax.lax.map(lengths, jnp.asarray(wide)))
     p = np.exp(result.min() - result)
@@ -188,7 +203,7 @@ def after(kernel, target, steps=5, n=8_000, seed=0):
     _, draws, moves = chains.run(kernel, target, states, 1, steps, capacity=1)
     labels = np.asarray(draws["labels"])[0, :, :N]
     which = places(labels, z[:, :N])
-    prior = np.stack([np.asarray(draws[name])[0] for name in Prior._fields], 1)
+    prior = np.stack([np.asarray(draws[name])[0] for name in Hyperparameters._fields], 1)
     known = np.stack(numbers, 1)
     value = np.abs(prior[:, None] - known).sum(2).argmin(1)
     counts = np.zeros_like(p)
@@ -216,7 +231,7 @@ CASES = {
 @pytest.mark.contract
 @pytest.mark.parametrize("case", CASES)
 def test_partitions_and_numbers_keep_their_distribution(case):
-    kernel = PriorKernel(1 if case == "diag" else 2, 4)
+    kernel = JointKernel(1 if case == "diag" else 2, 4)
     result, moves = after(kernel, CASES[case]())
     assert min(result) > LEVEL / 3, (result, moves)
     accepted = moves["split_accepted"], moves["merge_accepted"]
@@ -256,21 +271,22 @@ def test_joint_distribution(case):
     """
     grouped, covariance = "groups" in case, case.split(",")[0]
     turns, many = 3, 4_000
-    code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True)
-    target = code.target(rows(), np.full(N, -1), 0, K, DESIGNS["groups" if grouped else ""])
+    known = DESIGNS["groups" if grouped else ""]
+    target = sampled_model(covariance).target(rows(), np.full(N, -1), 0, K, known)
     used = jax.tree.map(jnp.asarray, GRID)
-    target = replace(target, grid=used if grouped else used._replace(group_precision=used[1][:1]))
-    kernel = PriorKernel(2, 2)
+    used = used if grouped else used._replace(group_precision=used[1][:1])
+    target = with_grid(target, used)
+    kernel = JointKernel(2, 2)
     mask = target.x[:, -1:]
     z = all_partitions(N)
     z = z[z.max(1) < K]
-    labels_only = replace(target.plain, terms=target.plain.terms[-1:])
+    labels_only = target.partition
     lengths = jax.vmap(lambda a: labels_only.length(labels_only.cells(a)))(padded(target, z))
     p = np.exp(lengths.min() - lengths)
     p = p / p.sum()
     rng = np.random.default_rng(5)
     begin = padded(target, z[rng.choice(len(z), many, p=p)])
-    numbers = Prior(*(rng.choice(np.asarray(values), many) for values in target.grid))
+    numbers = Hyperparameters(*(rng.choice(np.asarray(values), many) for values in used))
 
     @jax.jit
     @jax.vmap
@@ -279,14 +295,12 @@ def test_joint_distribution(case):
             prior, labels = carry
             now = jax.random.fold_in(key, t)
             X = _rows_given(prior, labels, grouped, covariance == "full", now) * mask
-            first, second = np.triu_indices(D)
-            more = [X[:, first] * X[:, second]] if covariance == "full" else []
-            plain = replace(target.plain, x=jnp.concatenate([X, *more, mask], 1))
-            fresh = replace(target, plain=plain)
-            fresh = replace(fresh, square=X.T @ X) if covariance == "tied" else fresh
-            state = _at(fresh.at(prior), labels, jax.random.fold_in(now, 1))
+            fresh = replace(target, rows=X).restate_features().with_hyperparameters(prior)
+            state = _at(fresh, labels, jax.random.fold_in(now, 1))
             result = kernel.step(fresh, state).draw
-            return Prior(*(result[name] for name in Prior._fields)), result["labels"]
+            return Hyperparameters(*(result[name] for name in Hyperparameters._fields)), result[
+                "labels"
+            ]
 
         return jax.lax.fori_loop(0, turns, turn, (prior, labels))
 
@@ -295,8 +309,8 @@ def test_joint_distribution(case):
     assert (np.ptp(end - begin[:, :N], axis=1) > 0).mean() > 0.2  # they did move
     at = places(end, z)
     assert p_value(np.bincount(at, minlength=len(z)), p) > LEVEL
-    drawn = [np.asarray(v) for v, g in zip(after_prior, target.grid, strict=True) if len(g) > 1]
-    grids = [np.asarray(g) for g in target.grid if len(g) > 1]
+    drawn = [np.asarray(v) for v, g in zip(after_prior, used, strict=True) if len(g) > 1]
+    grids = [np.asarray(g) for g in used if len(g) > 1]
     which = [np.abs(v[:, None] - g).argmin(1) for v, g in zip(drawn, grids, strict=True)]
     cell = np.ravel_multi_index(which, [len(g) for g in grids])
     size = int(np.prod([len(g) for g in grids]))
@@ -305,17 +319,17 @@ def test_joint_distribution(case):
 
 def _at(target, labels, key):
     """State of a chain at given labels and numbers of the prior."""
-    numbers = {name: jnp.asarray(v) for name, v in target.prior._asdict().items()}
+    numbers = {name: jnp.asarray(v) for name, v in target.draw().items()}
     return chains.ChainState({"labels": labels, **numbers}, {}, key)
 
 
 # Numbers given a partition, on grids of which a step sees a part
 
-LONG = Prior(
+LONG = Hyperparameters(
     np.logspace(-2, 0.5, 30), np.asarray([1.0]), np.logspace(-1.5, 0, 31), np.geomspace(1, 50, 27)
 )
 # One of them longer than what steps of one place reach from places all over the line.
-LONGER = Prior(
+LONGER = Hyperparameters(
     hyperparameters.GRID.centre_precision,
     np.asarray([1.0]),
     np.logspace(-1.5, 0, 9),
@@ -327,32 +341,40 @@ def given_partition(covariance, grid=LONG):
     """Distribution over numbers, cells of a partition, all numbers, and their lengths."""
     target = made(covariance, grid=grid)
     cells = target.cells(jnp.asarray(padded(target, [0, 1, 0, 1, 0, 1])[0]))
-    mesh = jnp.meshgrid(*target.grid, indexing="ij")
-    numbers = Prior(*(m.ravel() for m in mesh))
-    features = jax.jit(lambda c: jax.lax.map(lambda p: target.at(Prior(*p)).features(c), numbers))
-    return target, cells, numbers, np.asarray(features(cells))
+    mesh = jnp.meshgrid(*target.update_of("freedom").grid, indexing="ij")
+    numbers = Hyperparameters(*(m.ravel() for m in mesh))
+    likelihood = target.likelihood
+
+    @jax.jit
+    def nats(cells):
+        return jax.lax.map(lambda h: likelihood.with_hyperparameters(h).nats(cells), numbers)
+
+    return target, cells, numbers, np.asarray(nats(cells))
 
 
 @pytest.mark.parametrize("covariance", first_fast(["full", "tied"]))
 def test_numbers_on_long_grids_keep_their_distribution(covariance):
     n, steps = 20_000, 3
     target, cells, numbers, lengths = given_partition(covariance)
+    grid = target.update_of("freedom").grid
     p = np.exp(lengths.min() - lengths)
     p = p / p.sum()
     begin = np.random.default_rng(2).choice(len(p), size=n, p=p)
 
     def after_a_step(prior, key, t):
-        return draw_prior(target.at(prior), cells, jax.random.fold_in(key, t)).prior
+        likelihood = target.likelihood.with_hyperparameters(prior)
+        key = jax.random.fold_in(key, t)
+        return sample_hyperparameters(likelihood, grid, cells, key).hyperparameters
 
     @jax.jit
     @jax.vmap
     def run(at, key):
-        prior = Prior(*(values[at] for values in numbers))
+        prior = Hyperparameters(*(values[at] for values in numbers))
         return jax.lax.fori_loop(0, steps, lambda t, now: after_a_step(now, key, t), prior)
 
     result = np.stack(run(begin, jax.random.split(jax.random.PRNGKey(1), n)))
-    sizes = [len(values) for values in target.grid]
-    which = [abs(v[:, None] - g).argmin(1) for v, g in zip(result, target.grid, strict=True)]
+    sizes = [len(values) for values in grid]
+    which = [abs(v[:, None] - g).argmin(1) for v, g in zip(result, grid, strict=True)]
     end = np.ravel_multi_index(which, sizes)
     assert (end != begin).mean() > 0.9
     law = p.reshape(sizes)
@@ -367,7 +389,8 @@ def test_numbers_on_long_grids_keep_their_distribution(covariance):
 @pytest.mark.parametrize(("covariance", "grid"), [("tied", LONG), ("full", LONGER)])
 def test_the_best_numbers_of_long_grids_are_found(covariance, grid):
     target, cells, _, lengths = given_partition(covariance, grid)
-    result = jax.jit(lambda c: best_prior(target, c).features(c))(cells)
+    used = target.update_of("freedom").grid
+    result = jax.jit(lambda c: maximise_hyperparameters(target.likelihood, used, c).nats(c))(cells)
     assert lengths.min() - 1e-9 <= float(result) < lengths.min() + 0.01
 
 
@@ -400,9 +423,8 @@ def test_clusters_are_told_apart_where_other_things_are_nearly_all_of_the_varian
     else:
         X[0], z[0] = 20_000, 2
     X = (X - X.mean(0)) / X.std(0)
-    code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, False)
-    target = code.target(X, np.full(60, -1), 0, K, design)
+    target = sampled_model(covariance, unordered=False).target(X, np.full(60, -1), 0, K, design)
     wide = np.zeros((2, target.x.shape[0]), np.int32)
     wide[0, :60], wide[1, :60] = z, z // 2
-    apart, joined = jax.jit(lambda labels: jax.lax.map(target.shortest, labels))(wide)
+    apart, joined = jax.jit(lambda labels: jax.lax.map(target.shortest_length, labels))(wide)
     assert apart < joined - 20

@@ -18,7 +18,9 @@ from scipy.special import logsumexp
 
 from nrprob import MDLMixture
 from nrprob.engines.sample.target import start
-from nrprob.methods.bayes.model import MixtureCode, class_probabilities
+from nrprob.methods.bayes.feature_models import FixedGaussian
+from nrprob.methods.bayes.model import MixtureModel
+from nrprob.methods.bayes.predictive import class_probabilities
 from nrprob.posterior.export import import_arviz
 
 LEVEL = 1e-4
@@ -172,10 +174,17 @@ def standardised(n, centres, labelled, seed):
 
 
 def code_of(X, y, k):
-    made = MixtureCode(
-        "conjugate", "diag", 0.2, PRIOR.concentration, PRIOR.class_concentration,
-        PRIOR.mean_precision, PRIOR.variance_shape, PRIOR.variance_scale, True,
-    )  # fmt: skip
+    features = FixedGaussian(
+        mean_precision=PRIOR.mean_precision,
+        shape=PRIOR.variance_shape,
+        scale=PRIOR.variance_scale,
+    )
+    made = MixtureModel(
+        features=features,
+        concentration=PRIOR.concentration,
+        class_concentration=PRIOR.class_concentration,
+        unordered=True,
+    )
     return made, made.target(X, y, int(y.max()) + 1, k)
 
 
@@ -318,7 +327,7 @@ def test_mdl_mixture_agrees_with_nuts():
         result = result[np.linspace(0, len(result) - 1, 400).round().astype(int)]
         at = np.pad(labels[result], ((0, 0), (0, target.x.shape[0] - n)))
         at = {"labels": at.astype(np.int32)}
-        rows = model._used.new_rows(new, 2)
+        rows = model._mixture.new_rows(new, 2)
         return class_probabilities(target, at, len(result), rows, rule="joint")
 
     def of_theirs(*values):

@@ -3,11 +3,11 @@
 import io
 import itertools
 import pickle
-from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
+from bayes_models import coded_model, sampled_model
 from partitions import all_partitions
 from scipy.special import logsumexp
 from sklearn.base import clone
@@ -21,14 +21,13 @@ from nrprob.engines.sample import checkpoints
 from nrprob.engines.sample.target import start
 from nrprob.exceptions import InputError
 from nrprob.methods.bayes import student_t
-from nrprob.methods.bayes.covariance_selection import candidates, chosen, shortest_lengths
-from nrprob.methods.bayes.draws import compact, padded
-from nrprob.methods.bayes.model import (
-    MixtureCode,
-    class_probabilities,
-    leave_one_out,
-    log_densities,
+from nrprob.methods.bayes.covariance_selection import (
+    candidates,
+    choose_covariance,
+    shortest_lengths,
 )
+from nrprob.methods.bayes.draws import compact_draws, pad_draws
+from nrprob.methods.bayes.predictive import class_probabilities, leave_one_out, log_densities
 from nrprob.metrics import matched_accuracy
 from nrprob.posterior.export import import_arviz
 from nrprob.statistics.codes import normal_inverse_gamma, normal_nml
@@ -399,9 +398,9 @@ def _small(energy, n_classes=2):
     X = rng.normal(size=(6, 2)) * [1, 2]
     X = (X - X.mean(0)) / X.std(0)
     codes = np.asarray([0, -1, 1, 1, -1, 0]) if n_classes else np.full(6, -1)
-    code = MixtureCode(energy, "diag", 0.2, 1.0, 0.5, 0.3, 2.0, 0.5, True)
+    model = coded_model(energy)
     with jax.enable_x64(True):
-        return X, codes, code, code.target(X, codes, n_classes, 3)
+        return X, codes, model, model.target(X, codes, n_classes, 3)
 
 
 def _nml_length(X, codes, labels, n, spread):
@@ -450,7 +449,7 @@ def test_predictives_are_normalised_under_the_conjugate_prior_only():
 
 @pytest.mark.parametrize("rule", ["joint", "cond"])
 def test_predictions_are_the_definition(rule):
-    X, codes, code, target = _small("nml")
+    X, codes, model, target = _small("nml")
     draws = np.asarray([[0, 0, 1, 1, 1, 0], [0, 1, 1, 1, 2, 0], [2, 2, 2, 2, 2, 2]])
     new = np.asarray([[0.3, -0.2], [1.5, 1.0]])
     spread = np.ptp(X, axis=0)
@@ -481,35 +480,34 @@ def test_predictions_are_the_definition(rule):
     expected /= expected.sum(1, keepdims=True)
     with jax.enable_x64(True):
         wide = np.pad(draws, ((0, 0), (0, target.x.shape[0] - 6))).astype(np.int32)
-        result = class_probabilities(target, {"labels": wide}, 3, code.new_rows(new, 2), rule=rule)
+        result = class_probabilities(target, {"labels": wide}, 3, model.new_rows(new, 2), rule=rule)
     np.testing.assert_allclose(result, expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize(("covariance", "errors"), [("diag", "gaussian"), *slowly(("tied", "t"))])
 def test_predictions_need_room_for_one_cluster_more_than_draws_have(covariance, errors):
     X = np.random.default_rng(4).normal(size=(12, 2))
-    code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, False)
-    code, none = replace(code, errors=errors), np.full(12, -1)
+    model, none = sampled_model(covariance, errors=errors, unordered=False), np.full(12, -1)
     names = np.asarray([[7, 7, 3, 3, 19, 7], [0, 1, 2, 4, 5, 0]])
     labels = names[:, np.arange(12) % 6]
     with jax.enable_x64(True):
-        target = code.target(X, none, 0, 20)
-        beside = {n: np.stack([v, v]) for n, v in target.drawn().items()}
+        target = model.target(X, none, 0, 20)
+        beside = {n: np.stack([v, v]) for n, v in target.draw().items()}
         if errors == "t":
             beside["scale_weight"] = np.repeat(student_t.VALUES[[[11], [14]]], 12, 1)
         draws = {"labels": labels.astype(np.uint8), **beside}
-        few, less = compact(draws, target)
+        few, less = compact_draws(draws, target)
         assert (target.n_slots, less.n_slots) == (20, 10)
         assert (few["labels"][0, :6] == [1, 1, 0, 0, 2, 1]).all()
-        rows = code.new_rows(X[:8] + 1, 0)
-        expected = log_densities(target, padded(draws, target), 2, rows)
+        rows = model.new_rows(X[:8] + 1, 0)
+        expected = log_densities(target, pad_draws(draws, target), 2, rows)
         np.testing.assert_allclose(log_densities(less, few, 2, rows), expected, rtol=1e-12)
         draws["labels"] = np.tile(np.arange(12), (2, 1))
-        assert compact(draws, target)[1].n_slots == 20
+        assert compact_draws(draws, target)[1].n_slots == 20
 
 
 def test_predictive_densities_integrate_to_one():
-    _, _, code, target = _small("conjugate")
+    _, _, model, target = _small("conjugate")
     draws = np.asarray([[0, 0, 1, 1, 1, 0], [0, 1, 1, 1, 2, 0], [2, 2, 2, 2, 2, 2]], np.int32)
     t = np.linspace(-6, 6, 121)  # tails are heavy
     rows = np.stack(np.meshgrid(np.sinh(t), np.sinh(t)), -1).reshape(-1, 2)
@@ -517,14 +515,14 @@ def test_predictive_densities_integrate_to_one():
     with jax.enable_x64(True):
         wide = np.pad(draws, ((0, 0), (0, target.x.shape[0] - 6)))
         for n_draws in (1, 3):
-            x = code.new_rows(rows, 2)
+            x = model.new_rows(rows, 2)
             result = np.asarray(log_densities(target, {"labels": wide}, n_draws, x))
             assert (area * np.exp(result)).sum() == pytest.approx(1, abs=1e-3)
 
 
 def test_leave_one_out_is_the_ratio_of_evidences():
     """log p(class | all else) is the log ratio of the evidences with and without that class."""
-    X, codes, code, target = _small("conjugate")
+    X, codes, model, target = _small("conjugate")
     z = all_partitions(6)
     z = z[z.max(1) < 3]
     wide = np.pad(z, ((0, 0), (0, target.x.shape[0] - 6))).astype(np.int32)
@@ -540,7 +538,7 @@ def test_leave_one_out_is_the_ratio_of_evidences():
         for i in (0, 2):
             less = codes.copy()
             less[i] = -1
-            without = lengths(code.target(X, less, 2, 3))
+            without = lengths(model.target(X, less, 2, 3))
             assert result[i] == pytest.approx(logsumexp(-own) - logsumexp(-without), abs=0.01)
     assert result[1] == 0
 
@@ -641,9 +639,9 @@ def test_clusters_say_what_known_groups_do_not(apart, planted):
 @pytest.mark.contract
 def test_what_is_known_is_checked(apart, planted):
     X, known, _ = planted
-    with pytest.raises(ValueError, match="clusters of real rows share one covariance under the"):
+    with pytest.raises(ValueError, match="clusters of continuous features share one covariance"):
         MDLMixture(energy="nml").fit(X, known=known)
-    with pytest.raises(ValueError, match="clusters of real rows share one covariance under the"):
+    with pytest.raises(ValueError, match="clusters of continuous features share one covariance"):
         MDLMixture(covariance="full").fit(X, known=known)
     with pytest.raises(ValueError, match="every row has its own known group"):
         MDLMixture().fit(X, known=np.arange(90))
@@ -655,9 +653,9 @@ def test_what_is_known_is_checked(apart, planted):
 
 def test_many_columns_are_not_multiplied_to_choose_a_covariance():
     X = np.random.default_rng(0).normal(size=(20, 31))
-    code = MixtureCode("conjugate", "diag", 0.2, 1.0, 0.5, None, None, None, True)
+    model = sampled_model("diag")
     with jax.enable_x64(True):
-        result = shortest_lengths(code, X, np.full(20, -1), 0, 2, np.random.RandomState(0))
+        result = shortest_lengths(model, X, np.full(20, -1), 0, 2, np.random.RandomState(0))
     assert list(result) == ["diag", "tied"] and np.isfinite(list(result.values())).all()
 
 
@@ -673,21 +671,21 @@ def test_the_covariance_is_that_of_the_rows(covariance):
     truth = np.arange(300) % 3
     X = np.stack([rng.normal(size=3) @ turns[covariance][c] for c in truth])
     X = X + 5 * np.eye(3)[truth]
-    code = MixtureCode("conjugate", "diag", 0.2, 1.0, 0.5, None, None, None, True)
+    model = sampled_model("diag")
     with jax.enable_x64(True):
         result = shortest_lengths(
-            code, (X - X.mean(0)) / X.std(0), np.full(300, -1), 0, 8, np.random.RandomState(0)
+            model, (X - X.mean(0)) / X.std(0), np.full(300, -1), 0, 8, np.random.RandomState(0)
         )
-    assert min(result, key=result.get) == chosen(result) == covariance
+    assert min(result, key=result.get) == choose_covariance(result) == covariance
 
 
 def test_covariances_of_their_own_have_to_be_clearly_shorter():
     alike = {"diag": 140.0, "tied": 135.0}
-    assert chosen(alike | {"full": 132.1}) == "tied"
-    assert chosen(alike | {"full": 131.9}) == "full"
-    assert chosen(alike | {"full": 131.9, "shrunk": 130.0}) == "shrunk"
-    assert chosen({"diag": 134.9, "tied": 135.0, "full": 140.0}) == "diag"
-    assert chosen({"full": 1.0}) == "full"
+    assert choose_covariance(alike | {"full": 132.1}) == "tied"
+    assert choose_covariance(alike | {"full": 131.9}) == "full"
+    assert choose_covariance(alike | {"full": 131.9, "shrunk": 130.0}) == "shrunk"
+    assert choose_covariance({"diag": 134.9, "tied": 135.0, "full": 140.0}) == "diag"
+    assert choose_covariance({"full": 1.0}) == "full"
 
 
 def test_of_few_rows_or_many_columns_covariances_are_shrunk():
@@ -705,15 +703,15 @@ def test_partitions_by_classes_are_among_those_that_are_described():
     truth = np.arange(24) % 3
     X = rng.normal(size=(24, 4)) + 2.5 * np.eye(4)[truth]
     X = (X - X.mean(0)) / X.std(0)
-    code = MixtureCode("conjugate", "diag", 0.2, 1.0, 0.5, None, None, None, True)
+    model = sampled_model("diag")
     with jax.enable_x64(True):
         result = {
-            most: shortest_lengths(code, X, truth, 3, most, np.random.RandomState(0))["tied"]
+            most: shortest_lengths(model, X, truth, 3, most, np.random.RandomState(0))["tied"]
             for most in (2, 3)
         }
-        target = replace(code, covariance="tied").target(X, truth, 3, 3)
+        target = sampled_model("tied").target(X, truth, 3, 3)
         labels = np.pad(truth, (0, target.x.shape[0] - 24)).astype(np.int32)
-        own = float(target.shortest(jax.numpy.asarray(labels)))
+        own = float(target.shortest_length(jax.numpy.asarray(labels)))
     assert result[3] <= own + 1e-9 < result[2]
 
 
@@ -727,15 +725,15 @@ def test_covariances_that_depart_from_a_common_one_are_shrunk_to_it():
     for c in range(3):
         own = np.eye(12) + 0.4 * rng.normal(size=(12, 12)) / np.sqrt(12)
         X[truth == c] += rng.normal(size=(80, 12)) @ own @ common.T
-    made = MixtureCode("conjugate", "diag", 0.2, 1.0, 0.5, None, None, None, True)
+    model = sampled_model("diag")
     with jax.enable_x64(True):
         result = shortest_lengths(
-            made, (X - X.mean(0)) / X.std(0), np.full(240, -1), 0, 3, np.random.RandomState(0)
+            model, (X - X.mean(0)) / X.std(0), np.full(240, -1), 0, 3, np.random.RandomState(0)
         )
         assert list(result) == ["diag", "tied", "shrunk"]
         assert min(result, key=result.get) == "shrunk"
         # Where a column follows from others, the density has no mode.
         X = np.c_[X[:30], X[:30, 0] + X[:30, 1]]
         X = (X - X.mean(0)) / X.std(0)
-        result = shortest_lengths(made, X, np.full(30, -1), 0, 2, np.random.RandomState(0))
+        result = shortest_lengths(model, X, np.full(30, -1), 0, 2, np.random.RandomState(0))
     assert list(result) == ["diag", "tied"]

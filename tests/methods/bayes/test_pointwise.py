@@ -7,20 +7,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bayes_models import sampled_model
 from partitions import all_partitions
 from scipy import integrate, stats
 from scipy.special import gammaln, logsumexp, multigammaln
 from slowly import slowly
 
 from nrprob import MDLMixture
-from nrprob.methods.bayes.model import MixtureCode
-from nrprob.methods.bayes.pointwise import _of_draw, pointwise_log_likelihood, unavailable
+from nrprob.methods.bayes.feature_models import BoundedGaussian, CountFeatures, FixedGaussian
+from nrprob.methods.bayes.pointwise import (
+    log_likelihood_of_draw,
+    pointwise_log_likelihood,
+    unavailable,
+)
 from nrprob.posterior.export import import_arviz
 
 N, D, K = 6, 2, 3
 CODES = np.asarray([0, 1, -1, 1, 0, -1])
-DRAWN = MixtureCode("conjugate", "full", 0.2, None, None, None, None, None, False)
-GIVEN = replace(DRAWN, kappa=0.3, shape=2.5, scale=0.8)
+SAMPLED = sampled_model("full", concentration=None, class_concentration=None, unordered=False)
+FIXED = replace(SAMPLED, features=FixedGaussian(mean_precision=0.3, shape=2.5, scale=0.8))
 # Hyperparameters that differ from draw to draw; concentrations are values of their grids.
 HYPER = {
     "centre_precision": [0.05, 0.8],
@@ -51,7 +56,7 @@ def labelings():
 
 def hyperparameters(target, which):
     """Values (S,) by name of what the target draws, from indices (S,) into `HYPER`."""
-    return {name: np.asarray(HYPER[name])[which] for name in getattr(target, "unknowns", ())}
+    return {name: np.asarray(HYPER[name])[which] for name in getattr(target, "names", ())}
 
 
 def padded(target, z):
@@ -66,7 +71,7 @@ def pointwise(target, z, hyper):
 @jax.jit
 def _lengths(target, draws):
     def of(draw):
-        now = target.given(draw) if len(draw) > 1 else target
+        now = target.condition(draw) if len(draw) > 1 else target
         return now.length(now.cells(draw["labels"]))
 
     return jax.lax.map(of, draws)
@@ -95,16 +100,17 @@ def moved(z, i):
 
 @pytest.mark.parametrize(("classes", "unordered"), [(False, False), (True, True)])
 @pytest.mark.parametrize(
-    ("code", "covariance"),
-    [(DRAWN, "full"), (DRAWN, "diag"), *slowly((GIVEN, "full"), (GIVEN, "diag"))],
+    ("model", "covariance"),
+    [(SAMPLED, "full"), (SAMPLED, "diag"), *slowly((FIXED, "full"), (FIXED, "diag"))],
     ids=["full", "diag", "full, given", "diag, given"],
 )
-def test_it_is_a_difference_of_the_description_lengths(code, covariance, classes, unordered):
+def test_it_is_a_difference_of_the_description_lengths(model, covariance, classes, unordered):
     """ell_i = log p(x, y, z_-i) - log p(z_-i) - log p(x_-i, y_-i given z_-i)."""
-    code = replace(code, covariance=covariance, unordered=unordered)
+    features = replace(model.features, covariance=covariance)
+    model = replace(model, features=features, unordered=unordered)
     codes, n_classes = (CODES, 2) if classes else (np.full(N, -1), 0)
     X, every = rows(), np.arange(N)
-    target = code.target(X, codes, n_classes, K)
+    target = model.target(X, codes, n_classes, K)
     z = labelings()[::9]
     counts = [np.bincount(one, minlength=K) for one in z]
     assert any((c == 1).any() and (c > 0).all() for c in counts) and any(c[1] == 0 for c in counts)
@@ -113,7 +119,7 @@ def test_it_is_a_difference_of_the_description_lengths(code, covariance, classes
     result = pointwise(target, z, hyper)
     for i in (0, 2):
         rest = every != i
-        smaller = code.target(X[rest], codes[rest], n_classes, K)
+        smaller = model.target(X[rest], codes[rest], n_classes, K)
         apart = np.asarray([np.unique(one[rest], return_inverse=True)[1] for one in z])
         without = -lengths(smaller, apart, hyper)
         without -= [log_prior(one, a, unordered) for one, a in zip(apart, sizes, strict=True)]
@@ -151,7 +157,8 @@ def test_the_marginal_likelihood_is_a_product_of_t_densities():
 def test_its_harmonic_mean_is_the_exact_leave_one_out_density(covariance):
     """Over all partitions and two values of each hyperparameter, against enumeration in NumPy."""
     X, every = rows(), labelings()
-    target = replace(DRAWN, covariance=covariance).target(X, np.full(N, -1), 0, K)
+    features = replace(SAMPLED.features, covariance=covariance)
+    target = replace(SAMPLED, features=features).target(X, np.full(N, -1), 0, K)
     z, which = np.tile(every, (2, 1)), np.repeat([0, 1], len(every))
     hyper = hyperparameters(target, which)
     numbers = np.stack([hyper[n] for n in ("centre_precision", "variance", "freedom")], 1)
@@ -177,16 +184,16 @@ def test_its_harmonic_mean_is_the_exact_leave_one_out_density(covariance):
 def test_it_is_a_normalised_density(covariance, z):
     """In one column, over all values of a sample: of its component alone or with others."""
     X = rows(d=1)
-    code = replace(DRAWN, covariance=covariance, concentration=1.0)
-    target = code.target(X, np.full(N, -1), 0, K)
+    model = sampled_model(covariance, class_concentration=None, unordered=False)
+    target = model.target(X, np.full(N, -1), 0, K)
     draw = hyperparameters(target, 0)
     labels = np.pad(z, (0, target.x.shape[0] - N)).astype(np.int32)
 
     @jax.jit
     def density(x):
         changed = jnp.zeros((len(labels), 1)).at[:N].set(X).at[0, 0].set(x)
-        now = target.given(draw).with_rows(changed)
-        return jnp.exp(_of_draw(now.plain, labels)[0])
+        now = target.condition(draw).with_features(changed)
+        return jnp.exp(log_likelihood_of_draw(now.conditional(), labels)[0])
 
     u = np.linspace(-12, 12, 1201)
     values = np.asarray(jax.lax.map(density, np.sinh(u))) * np.cosh(u)
@@ -196,11 +203,13 @@ def test_it_is_a_normalised_density(covariance, z):
 def test_samples_are_looked_at_in_blocks(monkeypatch):
     from nrprob.methods.bayes import pointwise as module
 
-    target = DRAWN.target(rows(), CODES, 2, K)
+    target = SAMPLED.target(rows(), CODES, 2, K).conditional()
     labels = np.pad(labelings()[7], (0, target.x.shape[0] - N)).astype(np.int32)
-    whole = np.asarray(_of_draw(target.plain, labels))
+    whole = np.asarray(log_likelihood_of_draw(target, labels))
     monkeypatch.setattr(module, "_BLOCK", 4)
-    np.testing.assert_allclose(np.asarray(_of_draw(target.plain, labels)), whole, atol=1e-12)
+    np.testing.assert_allclose(
+        np.asarray(log_likelihood_of_draw(target, labels)), whole, atol=1e-12
+    )
 
 
 # As users see it
@@ -255,8 +264,8 @@ def test_arviz_agrees_with_fits_without_the_sample(covariance):
     [
         ({}, ""),
         ({"covariance": "diag"}, ""),
-        ({"features": "multinomial"}, "counts and binary features; got features='multinomial'"),
-        ({"energy": "nml", "covariance": "diag"}, "not normalised; got energy='nml'"),
+        (CountFeatures(), "counts and binary features; got features='multinomial'"),
+        (BoundedGaussian(floor=0.2), "not normalised; got energy='nml'"),
         ({"covariance": "tied"}, "shared covariances.*got covariance='tied'"),
         ({"covariance": "shrunk"}, "shared covariances.*got covariance='shrunk'"),
         ({"power": 0.5}, "powered density.*plain density; got likelihood_power=0.5"),
@@ -265,4 +274,6 @@ def test_arviz_agrees_with_fits_without_the_sample(covariance):
     ],
 )
 def test_where_there_is_none_it_says_why(change, message):
-    assert re.fullmatch(message and f".*{message}.*", unavailable(replace(DRAWN, **change)))
+    features = replace(SAMPLED.features, **change) if isinstance(change, dict) else change
+    model = replace(SAMPLED, features=features)
+    assert re.fullmatch(message and f".*{message}.*", unavailable(model))

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from bayes_models import coded_model
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
 from nrprob import MDLMixture
 from nrprob.methods.bayes import starts
-from nrprob.methods.bayes.model import MixtureCode, best_blocks
+from nrprob.methods.bayes.predictive import most_probable_clusters
 
 QUICK = {
     "energy": "nml", "variance_floor": 0.2, "num_warmup": 50, "num_samples": 30,
@@ -28,9 +29,9 @@ def rows():
 @pytest.fixture
 def few(monkeypatch):
     """Sixty rows are some of many."""
-    monkeypatch.setattr(starts, "SOME", 60)
+    monkeypatch.setattr(starts, "SUBSAMPLE", 60)
     monkeypatch.setattr(starts, "MANY", 200)
-    monkeypatch.setattr(starts, "_AT_ONCE", 64)
+    monkeypatch.setattr(starts, "_PART", 64)
 
 
 @pytest.mark.parametrize("energy", ["nml", "conjugate"])
@@ -38,16 +39,16 @@ def test_a_row_joins_the_block_with_the_shortest_description(rows, energy):
     X, _ = rows
     X, new, k = X[:12], X[12:20], 4
     labels = np.arange(12) % 3  # the last block is empty
-    code = MixtureCode(energy, "diag", 0.2, 1.0, 0.5, 0.5, 2.0, 0.5, False)
+    model = coded_model(energy, unordered=False)
     none = np.full(13, -1)
-    target = code.target(X, none[:12], 0, k)
+    target = model.target(X, none[:12], 0, k)
     wide = np.pad(labels, (0, target.x.shape[0] - 12)).astype(np.int32)
-    result = best_blocks(target, {"labels": wide[None]}, code.new_rows(new, 0))
+    result = most_probable_clusters(target, {"labels": wide[None]}, model.new_rows(new, 0))
     if energy == "nml":  # bounds of the code are those of the rows that it is made for
         assert result.shape == (1, 8) and np.asarray(result).max() < 3
         return
     for row, block in zip(new, np.asarray(result)[0], strict=True):
-        larger = code.target(np.vstack([X, row]), none, 0, k)
+        larger = model.target(np.vstack([X, row]), none, 0, k)
         pad = larger.x.shape[0] - 13
         each = [np.pad(np.append(labels, b), (0, pad)).astype(np.int32) for b in range(3)]
         lengths = [float(larger.length(larger.cells(z))) for z in each]
@@ -71,13 +72,13 @@ def test_chains_on_some_rows_of_groups_with_classes(rows, few):
 def test_many_rows_start_on_some_of_them(rows, few, monkeypatch):
     X, truth = rows
     seen = []
-    real = starts.on_some_rows
+    real = starts.labels_by_subsample
 
     def spy(*args, **kwargs):
         seen.append(real(*args, **kwargs))
         return seen[-1]
 
-    monkeypatch.setattr(starts, "on_some_rows", spy)
+    monkeypatch.setattr(starts, "labels_by_subsample", spy)
     model = MDLMixture(5, **QUICK)
     result = clone(model).fit(X)
     assert len(seen) == 1 and seen[0].shape == (2, 300)
@@ -85,7 +86,7 @@ def test_many_rows_start_on_some_of_them(rows, few, monkeypatch):
     assert adjusted_rand_score(result.labels_, truth) > 0.95
     for init, n in (("dispersed", 300), ("auto", 150), ("subsample", 60)):
         other = clone(model).set_params(init=init)
-        assert other._start(other.prepare(X[:n], None), 0, None, None) is None
+        assert other._initial_labels(other.prepare(X[:n], None), 0, None, None) is None
     again = clone(model).fit(X)
     np.testing.assert_array_equal(again.posterior_["labels"], result.posterior_["labels"])
 
@@ -93,14 +94,14 @@ def test_many_rows_start_on_some_of_them(rows, few, monkeypatch):
 def test_chains_start_at_labels(rows, monkeypatch):
     X, truth = rows
     seen = []
-    real = starts.started
+    real = starts.begin_at_labels
 
     def spy(kernel, target, labels, key):
         states = real(kernel, target, labels, key)
         seen.append(np.asarray(states.draw["labels"])[:, :300])
         return states
 
-    monkeypatch.setattr(starts, "started", spy)
+    monkeypatch.setattr(starts, "begin_at_labels", spy)
     names = np.array(["b", "c", "a"])[truth]
     model = MDLMixture(5, **QUICK | {"num_chains": 3, "num_warmup": 1, "num_samples": 2})
     clone(model).set_params(init=names).fit(X)

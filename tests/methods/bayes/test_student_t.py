@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import matrix_t
 import numpy as np
 import pytest
+from bayes_models import sampled_model, with_grid
 from partitions import all_partitions, p_value, places
 from scipy import stats
 from scipy.special import logsumexp
@@ -19,8 +20,8 @@ from slowly import first_fast, slowly
 from nrprob import MDLMixture
 from nrprob.data.design import Design
 from nrprob.methods.bayes import student_t
-from nrprob.methods.bayes.hyperparameters import Prior, PriorKernel
-from nrprob.methods.bayes.model import MixtureCode
+from nrprob.methods.bayes.hyperparameters import Hyperparameters
+from nrprob.methods.bayes.joint_target import JointKernel
 from nrprob.metrics import matched_accuracy
 
 N, D, K = 5, 2, 3
@@ -32,7 +33,7 @@ DESIGNS = {
     "groups": Design.from_groups(GROUP, 2),
     "numbers": Design.from_groups(0 * GROUP, 1, NUMBERS),
 }
-PRIOR = Prior(0.3, 0.7, 0.4, 3.0)
+PRIOR = Hyperparameters(0.3, 0.7, 0.4, 3.0)
 VALUES, FREEDOMS = np.asarray([0.05, 1.0, 2.0]), np.asarray([2.0, np.inf])
 
 
@@ -79,21 +80,22 @@ def rows():
 
 @functools.cache
 def made(covariance, known="", power=1.0):
-    code = MixtureCode(
-        "conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True, power=power, errors="t"
-    )
-    target = code.target(rows(), np.full(N, -1), 0, K, DESIGNS[known])
-    grid = Prior(*(jnp.asarray([v]) for v in PRIOR))
-    inner = replace(target.inner, grid=grid).at(Prior(*(jnp.asarray(v) for v in PRIOR)))
-    return replace(
-        target,
-        inner=inner,
-        version=jnp.ones_like(target.version),
+    model = sampled_model(covariance, power=power, errors="t")
+    target = model.target(rows(), np.full(N, -1), 0, K, DESIGNS[known])
+    target = with_grid(target, Hyperparameters(*(jnp.asarray([v]) for v in PRIOR)))
+    update = target.update_of("df")
+    update = replace(
+        update,
         which=jnp.int32(0),
         values=jnp.asarray(VALUES),
         freedoms=jnp.asarray(FREEDOMS),
         log_mass=jnp.asarray(student_t.log_masses(VALUES, FREEDOMS)),
     )
+    return update.with_versions(target, jnp.ones_like(update.version))
+
+
+def with_versions(target, version):
+    return target.update_of("df").with_versions(target, version)
 
 
 def by_rows(covariance, X, design, labels, w, power=1.0):
@@ -106,7 +108,7 @@ def by_rows(covariance, X, design, labels, w, power=1.0):
 
 def of_labels(labels):
     """Minus the log probability of a partition, its names not sent, from the code alone."""
-    target = made("tied").plain
+    target = made("tied").partition
     wide = np.zeros(target.x.shape[0], np.int32)
     wide[:N] = labels
     return float(target.length(target.cells(jnp.asarray(wide))))
@@ -151,7 +153,7 @@ def test_lengths_are_those_of_the_model(case):
     @jax.jit
     @jax.vmap
     def length(labels, version):
-        now = target.with_versions(version)
+        now = with_versions(target, version)
         return now.length(now.cells(labels))
 
     expected = [-log_p[i, j, 0] for i, j in some]
@@ -162,7 +164,7 @@ def test_lengths_are_those_of_the_model(case):
 def test_partitions_and_scales_keep_their_distribution(case):
     """Four tests a case at 1e-4 in all."""
     target, (z, versions, log_p) = made(*CASES[case]), exact(*CASES[case])
-    kernel = PriorKernel(1 if case == "diag" else 2, 3)
+    kernel = JointKernel(1 if case == "diag" else 2, 3)
     p = np.exp(log_p - log_p.max())
     p = p / p.sum()
     n, seed = 8_000, 0
@@ -170,7 +172,7 @@ def test_partitions_and_scales_keep_their_distribution(case):
     at = np.unravel_index(begin, p.shape)
     pad = ((0, 0), (0, target.x.shape[0] - N))
     labels = np.pad(z[at[0]], pad).astype(np.int32)
-    draw = {name: jnp.broadcast_to(v, (n, *np.shape(v))) for name, v in target.drawn().items()}
+    draw = {name: jnp.broadcast_to(v, (n, *np.shape(v))) for name, v in target.draw().items()}
     draw["scale_weight"] = jnp.asarray(np.pad(VALUES[versions[at[1]]], pad, mode="edge"))
     draw["scale_weight"] = draw["scale_weight"].astype(jnp.float32)
     draw["df"] = jnp.asarray(FREEDOMS[at[2]])
@@ -213,15 +215,16 @@ def test_predicted_densities_are_those_of_rows_left_out(case):
 
     @jax.jit
     def both(labels, version):
-        now = target.with_versions(version)
-        cells, x, group = now.cells(labels), now.x[row], now.group[row]
-        inner = now.inner
+        now = with_versions(target, version)
+        cells, x, group = now.cells(labels), now.x[row], now.partition.group[row]
+        likelihood = now.likelihood
         if covariance == "tied":
             less = jnp.outer(x[:end], x[:end]) / x[end]
-            inner = replace(inner, square=inner.square - less).at(inner.prior)
-        others = replace(now, inner=inner)
-        new = target.x[row : row + 1], target.group[row : row + 1]  # of weight 1
-        cost = others.features_of(cells.at[group, labels[row]].add(-x), *new)
+            likelihood = replace(likelihood, square=likelihood.square - less)
+            likelihood = likelihood.with_hyperparameters(likelihood.hyperparameters)
+        others = replace(now, likelihood=likelihood)
+        new = target.x[row : row + 1], target.partition.group[row : row + 1]  # of weight 1
+        cost = others.feature_costs(cells.at[group, labels[row]].add(-x), *new)
         return now.left_out(cells, labels)[row], -cost[labels[row], 0]
 
     X, others = rows(), np.arange(N) != row

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import matrix_t
 import numpy as np
 import pytest
+from bayes_models import sampled_model, with_grid
 from partitions import all_partitions, p_value, places
 from scipy import integrate, stats
 from sklearn.exceptions import ConvergenceWarning
@@ -18,12 +19,13 @@ from slowly import first_fast, slowly
 from nrprob import MDLMixture
 from nrprob.data.design import Design
 from nrprob.engines.sample import chains
-from nrprob.methods.bayes.hyperparameters import Prior, PriorKernel
-from nrprob.methods.bayes.model import MixtureCode
-from nrprob.methods.bayes.yeo_johnson import POWERS, log_slope, yeo_johnson
+from nrprob.methods.bayes.hyperparameters import Hyperparameters
+from nrprob.methods.bayes.joint_target import JointKernel
+from nrprob.methods.bayes.yeo_johnson import LAMBDAS, log_slope, yeo_johnson
 from nrprob.metrics import matched_accuracy
 
 N, D, K, LEVEL = 5, 2, 3, 1e-4
+NAME = "yeo_johnson_lambda"
 GROUP = np.asarray([0, 0, 1, 1, 1])
 NUMBERS = np.asarray([[0.3, 1], [-1.2, 1], [0.9, 0], [1.6, 1], [-0.4, 0]])
 DESIGNS = {
@@ -31,7 +33,7 @@ DESIGNS = {
     "groups": Design.from_groups(GROUP, 2),
     "numbers": Design.from_groups(0 * GROUP, 1, NUMBERS),
 }
-PRIOR = Prior(0.3, 0.7, 0.4, 3.0)
+PRIOR = Hyperparameters(0.3, 0.7, 0.4, 3.0)
 KEPT = np.asarray([48, 60, 76])  # of the powers: each then has many draws
 
 
@@ -53,8 +55,8 @@ def test_the_transform_is_that_of_yeo_and_johnson(power):
 
 
 def test_columns_as_they_came_are_one_of_the_choices():
-    assert (POWERS == 1).sum() == 1
-    np.testing.assert_allclose(POWERS - 1, -(POWERS - 1)[::-1], atol=1e-12)  # either side alike
+    assert (LAMBDAS == 1).sum() == 1
+    np.testing.assert_allclose(LAMBDAS - 1, -(LAMBDAS - 1)[::-1], atol=1e-12)  # either side alike
 
 
 # Lengths
@@ -69,16 +71,17 @@ def rows():
 @functools.cache
 def made(covariance, known="", power=1.0):
     """Distribution whose numbers of the prior are not drawn, and whose powers are few."""
-    code = MixtureCode(
-        "conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True, power=power,
-        transformation="yeo-johnson",
-    )  # fmt: skip
-    target = code.target(rows(), np.full(N, -1), 0, K, DESIGNS[known])
-    grid = Prior(*(jnp.asarray([v]) for v in PRIOR))
-    inner = replace(target.inner, grid=grid).at(Prior(*(jnp.asarray(v) for v in PRIOR)))
-    tables = {name: getattr(target, name)[:, KEPT] for name in ("shift", "spread", "stretch")}
-    which = jnp.ones_like(target.which)
-    return replace(target, inner=inner, values=target.values[KEPT], which=which, **tables)
+    model = sampled_model(covariance, power=power, transformation="yeo-johnson")
+    target = model.target(rows(), np.full(N, -1), 0, K, DESIGNS[known])
+    target = with_grid(target, Hyperparameters(*(jnp.asarray([v]) for v in PRIOR)))
+    update = target.update_of(NAME)
+    tables = {name: getattr(update, name)[:, KEPT] for name in ("shift", "spread", "log_jacobian")}
+    update = replace(update, values=update.values[KEPT], **tables)
+    return update.with_indices(target, jnp.ones_like(update.which))
+
+
+def with_indices(target, which):
+    return target.update_of(NAME).with_indices(target, which)
 
 
 def by_rows(covariance, design, labels, powers, power=1.0, at=slice(None)):
@@ -107,10 +110,10 @@ def exact(covariance, known, power):
     z = all_partitions(N)
     z = z[z.max(1) < K]
     which = np.asarray(list(itertools.product(range(len(KEPT)), repeat=D)))
-    plain = made(covariance, known, power).without_features
+    plain = made(covariance, known, power).partition
     of_labels = jax.jit(jax.vmap(lambda a: plain.length(plain.cells(a))))(padded(plain, z))
     nats = [
-        [by_rows(covariance, DESIGNS[known], a, POWERS[KEPT[w]], power) for w in which] for a in z
+        [by_rows(covariance, DESIGNS[known], a, LAMBDAS[KEPT[w]], power) for w in which] for a in z
     ]
     return z, which, -(np.asarray(of_labels)[:, None] + nats)
 
@@ -130,7 +133,7 @@ def test_lengths_are_those_of_rows_as_they_came(case):
     @jax.jit
     def lengths(labels, which):
         def of(w):
-            now = target.with_powers(w)
+            now = with_indices(target, w)
             return jax.vmap(lambda a: now.length(now.cells(a)))(labels)
 
         return jax.lax.map(of, which).T
@@ -151,14 +154,14 @@ def test_partitions_and_powers_keep_their_distribution(case):
     n, seed = 8_000, 0
     begin = np.random.default_rng(seed).choice(p.size, size=n, p=p.ravel())
     at = np.unravel_index(begin, p.shape)
-    kernel = PriorKernel(1 if case.startswith("diag") else 2, 3)
+    kernel = JointKernel(1 if case.startswith("diag") else 2, 3)
     keys = jax.random.split(jax.random.PRNGKey(seed), n)
     states = jax.vmap(functools.partial(kernel.begin, target))(padded(target, z[at[0]]), keys)
-    states.draw["yeo_johnson_lambda"] = jnp.asarray(POWERS[KEPT[which[at[1]]]])
+    states.draw["yeo_johnson_lambda"] = jnp.asarray(LAMBDAS[KEPT[which[at[1]]]])
     _, draws, _ = chains.run(kernel, target, states, 1, 4, capacity=1)
     labels = np.asarray(draws["labels"])[0, :, :N]
     result = places(labels, z)
-    away = np.abs(np.asarray(draws["yeo_johnson_lambda"])[0][..., None] - POWERS[KEPT])
+    away = np.abs(np.asarray(draws["yeo_johnson_lambda"])[0][..., None] - LAMBDAS[KEPT])
     assert away.min(2).max() < 1e-9
     power = away.argmin(2) @ len(KEPT) ** np.arange(D - 1, -1, -1)
     assert (result != at[0]).mean() > 0.2 and (power != at[1]).mean() > 0.2  # they did move
@@ -181,20 +184,17 @@ def test_partitions_and_powers_keep_their_distribution(case):
 def test_predicted_densities_add_up_to_1(covariance, errors):
     """Of one column, over all new rows that there might be."""
     X = rows()[:, :1]
-    code = MixtureCode(
-        "conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True, errors=errors,
-        transformation="yeo-johnson",
-    )  # fmt: skip
-    target = code.target(X, np.full(N, -1), 0, K)
+    model = sampled_model(covariance, errors=errors, transformation="yeo-johnson")
+    target = model.target(X, np.full(N, -1), 0, K)
     labels = padded(target, np.asarray([[0, 1, 0, 1, 1]]))[0]
     x = np.geomspace(1e-4, 1e5, 2000)
     x = np.concatenate([-x[::-1], x])
-    new = code.new_rows(x[:, None], 0)
+    new = model.new_rows(x[:, None], 0)
 
     @jax.jit
     def density(value):
-        now = target.given(target.drawn() | {"yeo_johnson_lambda": jnp.asarray([value])})
-        return jnp.exp(-now.features_of(now.cells(labels), *new))
+        now = target.condition(target.draw() | {"yeo_johnson_lambda": jnp.asarray([value])})
+        return jnp.exp(-now.feature_costs(now.cells(labels), *new))
 
     # A transform that grows without bounds on both sides meets all values.
     for value in (0.4, 1.6):
@@ -209,8 +209,10 @@ def test_a_row_is_predicted_by_the_others(case):
     target, design = made(covariance, known), DESIGNS[known]
     which = np.asarray([0, 2])
     labels = padded(target, np.asarray([[0, 1, 0, 1, 1]]))[0]
-    result = jax.jit(lambda now: now.left_out(now.cells(labels), labels))(target.with_powers(which))
-    length = functools.partial(by_rows, covariance, design, labels[:N], POWERS[KEPT[which]])
+    result = jax.jit(lambda now: now.left_out(now.cells(labels), labels))(
+        with_indices(target, which)
+    )
+    length = functools.partial(by_rows, covariance, design, labels[:N], LAMBDAS[KEPT[which]])
     others = [np.flatnonzero(np.arange(N) != i) for i in range(N)]
     expected = [length(at=at) - length() for at in others]
     assert list(np.asarray(result)[:N]) == pytest.approx(expected, rel=1e-8)
@@ -220,20 +222,18 @@ def test_a_row_is_predicted_by_the_others(case):
 @pytest.mark.contract
 def test_what_was_drawn_gives_the_length_that_was():
     """Of covariances that are shrunk, and rows with scales, which come after the powers."""
-    code = MixtureCode(
-        "conjugate", "shrunk", 0.2, 1.0, 0.5, None, None, None, True, errors="t",
-        transformation="yeo-johnson",
-    )  # fmt: skip
+    settings = dict(covariance="shrunk", errors="t")
     nothing = np.full(N, -1)
-    target = code.target(rows(), nothing, 0, K)
-    kernel = PriorKernel(2, 3)
+    model = sampled_model(**settings, transformation="yeo-johnson")
+    target = model.target(rows(), nothing, 0, K)
+    kernel = JointKernel(2, 3)
     states = chains.dispersed(kernel, target, jax.random.PRNGKey(0), 3)
     states, _, _ = chains.run(kernel, target, states, 1, 5, capacity=1)
 
     @jax.jit
     @jax.vmap
     def again(draw):
-        now = target.given(draw)
+        now = target.condition(draw)
         return now.length(now.cells(draw["labels"]))
 
     powers = np.asarray(states.draw["yeo_johnson_lambda"])
@@ -247,7 +247,7 @@ def test_what_was_drawn_gives_the_length_that_was():
             slopes -= N * np.log(x.std())
             X[:, j] = (x - x.mean()) / x.std()
         draw = {name: v[c] for name, v in states.draw.items()}
-        plain = replace(code, transformation="identity").target(X, nothing, 0, K).given(draw)
+        plain = sampled_model(**settings).target(X, nothing, 0, K).condition(draw)
         length = float(plain.length(plain.cells(draw["labels"])))
         assert -draw["log_density"] == pytest.approx(length - slopes, rel=1e-9)
 
@@ -288,7 +288,7 @@ def test_skew_clusters_are_not_cut():
     [
         ({"kernel": "six-move"}, np.arange(12.0).reshape(6, 2) ** 0.7, "conjugate prior only"),
         ({"energy": "nml"}, np.arange(12.0).reshape(6, 2) ** 0.7, "conjugate prior only"),
-        ({}, np.arange(12).reshape(6, 2) % 5, "is for real features"),
+        ({}, np.arange(12).reshape(6, 2) % 5, "is for continuous features"),
     ],
 )
 def test_where_columns_cannot_be_transformed(settings, X, message):

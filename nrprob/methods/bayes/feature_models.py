@@ -1,0 +1,347 @@
+"""Models of the features of a cluster: codes with and without a prior, and sampled Gaussians."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from nrprob.data.design import Design
+from nrprob.engines.programs import jit_by_size
+from nrprob.engines.sample.target import make_target
+from nrprob.methods.bayes.full_covariance import SeparateCovariances, moments
+from nrprob.methods.bayes.hierarchical_covariance import (
+    SHRINKAGE,
+    VARIANCES,
+    CommonCovarianceUpdate,
+    HierarchicalCovariances,
+)
+from nrprob.methods.bayes.hyperparameters import (
+    GRID,
+    Hyperparameters,
+    HyperparameterUpdate,
+    initial_hyperparameters,
+)
+from nrprob.methods.bayes.joint_target import JointTarget, begin_joint
+from nrprob.methods.bayes.shared_covariance import SharedCovariance
+from nrprob.methods.bayes.student_t import make_scale_weights
+from nrprob.methods.bayes.yeo_johnson import make_yeo_johnson
+from nrprob.statistics.codes import (
+    BinaryCode,
+    CellCode,
+    CodeTerm,
+    CountCode,
+    NormalWishart,
+    code_term,
+    count_tables,
+    normal_inverse_gamma,
+    normal_inverse_wishart,
+    normal_nml,
+)
+from nrprob.statistics.groups import group_sums
+from nrprob.statistics.rows import padded_count
+
+COUNT_FACTOR = 10  # largest count of a new sample, in units of the largest of the fit
+_MAX_COORDINATION = 0.3  # weight of the code of clusters without regard to known groups
+
+
+class FeatureModel:
+    """Model of the features of a cluster.
+
+    Attributes
+    ----------
+    name : as the parameter ``features`` of `nrprob.MDLMixture`
+    energy, covariance, errors, transformation : as these parameters
+    power : likelihood tempering exponent
+    """
+
+    name: ClassVar[str] = "gaussian"
+    energy: ClassVar[str] = "conjugate"
+    covariance: str = "diag"
+    power: float = 1.0
+    errors: str = "gaussian"
+    transformation: str = "identity"
+
+    def statistics(self, X: np.ndarray, design: Design | None = None) -> np.ndarray:
+        """Statistics (n, q) of the features of samples (n, m), of weight 1."""
+        return np.asarray(moments(X, full=self.covariance != "diag"))
+
+    def neighbour_features(self, X: np.ndarray) -> np.ndarray:
+        """Coordinates in which samples near each other are paired in splits and merges."""
+        return X
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodedFeatures(FeatureModel):
+    """Features of which each cluster, or cell of a known group, has a code of its own."""
+
+    def code(self, X: np.ndarray) -> CellCode:
+        """Code of the features of a cell."""
+        raise NotImplementedError
+
+    def terms(self, X: np.ndarray, x: np.ndarray, group: np.ndarray | None) -> list[CodeTerm]:
+        """Terms of the features; ``x`` (n, p) are statistics of samples of known groups (n,)."""
+        return [code_term(self.code(X))]
+
+    def groups(self, design: Design | None) -> np.ndarray | None:
+        """Known groups (n,) of the cells, if the model has such cells."""
+        return None
+
+    def mixture_prior(self, X: np.ndarray) -> dict[str, Any]:
+        """Prior of the parameters that the six-move kernel samples."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedGaussian(CodedFeatures):
+    """Independent Gaussian features with parameters in a box, by normalised maximum likelihood.
+
+    Attributes
+    ----------
+    floor : smallest standard deviation of a cluster, in units of the feature's
+    """
+
+    energy: ClassVar[str] = "nml"
+    floor: float
+
+    def code(self, X: np.ndarray) -> CellCode:
+        """Code of the features of a cluster, with room for a new sample."""
+        width = np.ptp(X, axis=0)
+        return normal_nml(len(X) + 1, np.minimum(self.floor, 0.4 * width), width / 2, width)
+
+    def mixture_prior(self, X: np.ndarray) -> dict[str, Any]:
+        """Prior of the parameters that the six-move kernel samples."""
+        return {"low": np.minimum(self.floor, 0.4 * np.ptp(X, axis=0))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedGaussian(CodedFeatures):
+    """Gaussian features under a conjugate prior with fixed hyperparameters.
+
+    Attributes
+    ----------
+    covariance : "diag" or "full"
+    mean_precision, shape, scale : of the normal-inverse-gamma prior of each feature
+    """
+
+    covariance: str = "diag"
+    mean_precision: float
+    shape: float
+    scale: float
+
+    def code(self, X: np.ndarray) -> CellCode:
+        """Code of the features of a cluster, with room for a new sample."""
+        n, m = X.shape
+        prior = {"kappa": self.mean_precision}
+        if self.covariance == "diag":
+            prior |= {"shape": self.shape, "scale": self.scale}
+            return normal_inverse_gamma(n + 1, m, **prior)
+        # The marginal of one feature is the normal-inverse-gamma one of the same parameters.
+        return normal_inverse_wishart(
+            n + 1, m, nu=2 * self.shape + m - 1, scale=2 * self.scale, **prior
+        )
+
+    def mixture_prior(self, X: np.ndarray) -> dict[str, Any]:
+        """Prior of the parameters that the six-move kernel samples."""
+        return {"kappa": self.mean_precision, "shape": self.shape, "scale": self.scale}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteFeatures(CodedFeatures):
+    """Counts or binary features, whose cells of a cluster and a known group have own codes.
+
+    Attributes
+    ----------
+    concentration : of the Dirichlet prior of a cell; None for normalised maximum likelihood
+    coordination : weight of the code of clusters without regard to known groups; None for "auto"
+    """
+
+    concentration: float | None = 0.5
+    coordination: float | None = None
+
+    @property
+    def energy(self) -> str:  # type: ignore[override]
+        """Code of a cell, "nml" or "conjugate"."""
+        return "nml" if self.concentration is None else "conjugate"
+
+    def statistics(self, X: np.ndarray, design: Design | None = None) -> np.ndarray:
+        """Statistics (n, m) of the features: the features."""
+        return X
+
+    def groups(self, design: Design | None) -> np.ndarray | None:
+        """Known groups (n,) of the cells, if there are any."""
+        return design.codes if design is not None and design.n_groups > 1 else None
+
+    def terms(self, X: np.ndarray, x: np.ndarray, group: np.ndarray | None) -> list[CodeTerm]:
+        """Terms of the features: cells of clusters and groups, and clusters."""
+        code = self.code(X)
+        if group is None or self.coordination == 0:
+            return [code_term(code, by_group=group is not None)]
+        weight = self.coordination
+        if weight is None:
+            weight = _balanced_weight(code, np.column_stack([x, np.ones(len(x))]), group)
+        return [code_term(code, by_group=True), code_term(code, weight=weight)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountFeatures(DiscreteFeatures):
+    """Counts: the tokens of each sample, of as many as there are."""
+
+    name: ClassVar[str] = "multinomial"
+
+    def code(self, X: np.ndarray) -> CellCode:
+        """Code of the counts of a cell."""
+        m = X.shape[1]
+        return CountCode(*count_tables(m, max_count(X), self.concentration), 0, m)
+
+    def neighbour_features(self, X: np.ndarray) -> np.ndarray:
+        """Roots of proportions, whose distances are Hellinger distances."""
+        return np.sqrt(X / np.maximum(X.sum(1, keepdims=True), 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryFeatures(DiscreteFeatures):
+    """Features that are 0 or 1."""
+
+    name: ClassVar[str] = "bernoulli"
+
+    def code(self, X: np.ndarray) -> CellCode:
+        """Code of the binary features of a cell, with room for a new sample."""
+        return BinaryCode(*count_tables(2, len(X) + 1, self.concentration), 0, X.shape[1])
+
+
+def max_count(X: np.ndarray) -> int:
+    """Counts that the code of a cell has room for: all of ``X``, and a new sample."""
+    total = X.sum(1)
+    return int(total.sum() + COUNT_FACTOR * max(total.max(initial=0), 1))
+
+
+@jit_by_size()
+def _grouping_gain(code: CellCode, cells: Any) -> Any:
+    """Nats by which cells (groups, p) are shorter than all of them as one cell."""
+    return code(cells.sum(0)) - code(cells).sum()
+
+
+def _balanced_weight(code: CellCode, x: np.ndarray, group: np.ndarray) -> float:
+    """Weight at which known groups, as clusters, gain half of what coding their labels costs."""
+    cells = group_sums(x, group)
+    pad = padded_count(len(cells), x.size) - len(cells)
+    gain = float(_grouping_gain(code, np.pad(cells, ((0, pad), (0, 0)))))
+    size = cells[:, -1]
+    entropy = float(size @ np.log(size.sum() / size))
+    return min(_MAX_COORDINATION, 0.5 * entropy / gain) if gain > 0 else _MAX_COORDINATION
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledGaussian(FeatureModel):
+    """Gaussian features whose hyperparameters are sampled jointly with the partition.
+
+    Attributes
+    ----------
+    covariance : "diag", "full", "shrunk" or "tied"
+    mean_precision, shape, scale : of the normal-inverse-gamma prior of each feature; None if
+        sampled
+    power : likelihood tempering exponent
+    errors : "gaussian" or "t"
+    transformation : "identity" or "yeo-johnson"
+    """
+
+    covariance: str
+    mean_precision: float | None = None
+    shape: float | None = None
+    scale: float | None = None
+    power: float = 1.0
+    errors: str = "gaussian"
+    transformation: str = "identity"
+
+    def statistics(self, X: np.ndarray, design: Design | None = None) -> np.ndarray:
+        """Statistics (n, q) of the features, covariates, and weights if there are any."""
+        weight = [np.ones((len(X), 1))] if self.errors == "t" else []
+        if self.covariance != "tied":
+            return np.concatenate([super().statistics(X), *weight], 1)
+        return np.concatenate([_with_covariates(X, design), *weight], 1)
+
+    def fix_prior(self, default: tuple[float, float, float] | None) -> FeatureModel:
+        """The model with fixed hyperparameters, where nothing is left to sample.
+
+        ``default`` values, if any, replace the hyperparameters that would be sampled.
+        """
+        prior = self.mean_precision, self.shape, self.scale
+        if default is not None:
+            prior = tuple(b if a is None else a for a, b in zip(prior, default, strict=True))  # type: ignore[assignment]
+        mean_precision, shape, scale = prior
+        plain = self.power == 1 and self.errors == "gaussian" and self.transformation == "identity"
+        if not plain or self.covariance not in ("diag", "full"):
+            return self
+        if mean_precision is None or shape is None or scale is None:
+            return self
+        return FixedGaussian(
+            covariance=self.covariance, mean_precision=mean_precision, shape=shape, scale=scale
+        )
+
+    def grid(self, *, grouped: bool) -> Hyperparameters:
+        """Grids of the hyperparameters, of one value where they are fixed."""
+        grid = GRID if grouped else GRID._replace(group_precision=GRID.group_precision[-1:])
+        if self.covariance == "shrunk":
+            grid = grid._replace(freedom=SHRINKAGE, variance=VARIANCES)
+        if self.mean_precision is not None:
+            grid = grid._replace(centre_precision=np.asarray([self.mean_precision]))
+        if self.shape is not None:
+            grid = grid._replace(freedom=np.asarray([2.0 * self.shape - 2]))
+            if self.scale is not None:
+                grid = grid._replace(variance=np.asarray([self.scale / (self.shape - 1)]))
+        return grid
+
+    def joint_target(
+        self,
+        X: np.ndarray,
+        x: np.ndarray,
+        terms: Sequence[CodeTerm],
+        sizes: np.ndarray,
+        partners: np.ndarray,
+        design: Design | None,
+        updates: Any,
+    ) -> JointTarget:
+        """Distribution over partitions of samples (n, m) of statistics ``x`` (n, p).
+
+        ``updates(n_slots)`` makes the updates of the code of labels and classes, whose ``terms``
+        and function of the number of clusters ``sizes`` are without the features.
+        """
+        informed = design is not None and design.has_structure
+        grid = self.grid(grouped=informed)
+        shared = self.covariance == "tied"
+        group = design.codes if shared and design is not None and design.n_groups > 1 else None
+        sent = frozenset({"data", "parameters"})  # by the likelihood
+        partition = make_target(terms, sizes, x, partners=partners, group=group, sent=sent)
+        rows = np.pad(X, ((0, partition.x.shape[0] - len(X)), (0, 0)))
+        first = HyperparameterUpdate if self.covariance != "shrunk" else CommonCovarianceUpdate
+        used: list[Any] = [first(grid)]
+        if self.transformation == "yeo-johnson" and X.size:
+            used.append(make_yeo_johnson(rows, partition.x[:, -1] > 0))
+        if self.errors == "t":
+            used.append(make_scale_weights(len(rows)))
+        likelihood = self._likelihood(X, initial_hyperparameters(grid), design, group is not None)
+        used += updates(partition.n_slots)
+        return begin_joint(JointTarget(partition, likelihood, rows, tuple(used)))
+
+    def _likelihood(
+        self, X: np.ndarray, initial: Hyperparameters, design: Design | None, grouped: bool
+    ) -> Any:
+        power, weighted, m = np.float64(self.power), self.errors == "t", X.shape[1]
+        if self.covariance == "tied":
+            both = _with_covariates(X, design)
+            return SharedCovariance(
+                both.T @ both, initial, power, m, weighted, both.shape[1] - m, grouped
+            )
+        one = np.float64(1)  # the hyperparameters are set later
+        code = NormalWishart(one, one, one, m, self.covariance != "diag", power, weighted)
+        if self.covariance == "shrunk":
+            return HierarchicalCovariances(code, initial, np.eye(m) * initial.variance)
+        return SeparateCovariances(code, initial)
+
+
+def _with_covariates(X: np.ndarray, design: Design | None) -> np.ndarray:
+    covariates = None if design is None else design.columns
+    return X if covariates is None else np.concatenate([X, covariates], 1)

@@ -1,0 +1,389 @@
+"""Posterior over partitions and the variables that are sampled jointly with the partition.
+
+A `JointTarget` is the code of labels and classes, a likelihood of continuous features, and a tuple
+of Gibbs updates. Each update owns some variables: it states their names and current values, draws
+them given the partition, and states what they change elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from nrprob.engines.programs import jit_by_size
+from nrprob.engines.sample.chains import ChainState, CollapsedKernel, Draw
+from nrprob.engines.sample.moves import gibbs, jumps, no_moves
+from nrprob.engines.sample.split_merge import nothing_usual
+from nrprob.engines.sample.target import Partition, Target, occupied, start
+from nrprob.methods.bayes.weights import reweighted
+from nrprob.trees import node
+
+
+class Likelihood(Protocol):
+    """Marginal likelihood of features given the partition; means and covariances integrated out.
+
+    Attributes
+    ----------
+    hyperparameters : current values
+    power : exponent of the density of the features given their parameters
+    n_features : d
+    width : number of leading statistics that the scale weight of a sample multiplies
+    """
+
+    hyperparameters: Any
+
+    @property
+    def power(self) -> Any:
+        """Likelihood tempering exponent."""
+
+    @property
+    def n_features(self) -> int:
+        """Number of features d."""
+
+    @property
+    def width(self) -> int:
+        """Number of leading statistics that the scale weight of a sample multiplies."""
+
+    def with_hyperparameters(self, hyperparameters: Any) -> Any:
+        """The likelihood under other hyperparameters."""
+
+    def with_statistics(self, x: jax.Array) -> Any:
+        """The likelihood of samples of other statistics (n', p)."""
+
+    def statistics(self, x: jax.Array, features: jax.Array) -> jax.Array:
+        """Statistics (b, p), with features (b, d) in place of the features of ``x`` (b, p)."""
+
+    def nats(self, cells: jax.Array) -> jax.Array:
+        """Minus the log marginal likelihood of cells (groups, K, p)."""
+
+    def partition_target(self, partition: Target) -> Target:
+        """Add the code of the features to the code of labels and classes."""
+
+    def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
+        """The same as a sum over clusters, given parameters that are drawn where it is none."""
+
+    def uncoded_nats(self, x: jax.Array) -> jax.Array:
+        """Nats (n',) of samples of weight 1 that the terms of `gibbs_target` leave out."""
+
+    def squared_distances(
+        self, partition: Target, cells: jax.Array, labels: jax.Array, key: jax.Array
+    ) -> jax.Array:
+        """Squared Mahalanobis distances (n',) from centres; all parameters are drawn."""
+
+    def feature_costs(
+        self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
+    ) -> jax.Array:
+        """Minus the log predictive density (K, b) of new samples (b, p) in every cluster.
+
+        With ``weights`` (G,), for each of these scale weights: (K, G, b).
+        """
+
+    def left_out(
+        self,
+        partition: Target,
+        cells: jax.Array,
+        labels: jax.Array,
+        weights: jax.Array | None = None,
+    ) -> jax.Array:
+        """Log predictive density (n',) of every sample given the others, or (G, n')."""
+
+
+class JointUpdate:
+    """Gibbs update of variables that are sampled jointly with the partition.
+
+    The base class has no variables. A subclass overrides `draw`, `condition` and `resample`, and of
+    the other methods those that concern it.
+
+    Attributes
+    ----------
+    names : names of the variables
+    """
+
+    names: ClassVar[tuple[str, ...]] = ()
+
+    def draw(self, target: JointTarget) -> Draw:
+        """Current values by name."""
+        return {}
+
+    def condition(self, target: JointTarget, draw: Draw) -> JointTarget:
+        """The target given values of the variables."""
+        return target
+
+    def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
+        """The target given values drawn from their distribution given all else."""
+        return target
+
+    def maximise(self, target: JointTarget, labels: jax.Array) -> JointTarget:
+        """The target given the most probable values for a partition."""
+        return target
+
+    def nats(self, target: JointTarget) -> Any:
+        """Minus the log density that the variables add, whatever the partition."""
+        return 0.0
+
+    def with_room(self, n_slots: int) -> JointUpdate:
+        """The update for partitions of ``n_slots`` clusters at most."""
+        return self
+
+    def gibbs_target(self, joint: JointTarget, target: Target) -> Target:
+        """Change the target of Gibbs sweeps, where the variables are drawn with the labels."""
+        return target
+
+    def after_gibbs(self, joint: JointTarget, state: Partition) -> JointTarget:
+        """The target given the state that a Gibbs sweep ended in."""
+        return joint
+
+    def split_merge_target(self, target: Target) -> Target:
+        """Change the target of splits and merges: integrate the variables out, or hold them."""
+        return target
+
+    def transform_rows(self, rows: jax.Array) -> tuple[jax.Array, Any]:
+        """Transform samples (b, d); the second value is the log Jacobian (b,)."""
+        return rows, 0.0
+
+    def integrate(self, cost: Callable[..., Any], target: JointTarget) -> Callable[..., Any]:
+        """Integrate variables of single samples out of a predictive cost.
+
+        ``cost(weights)`` gives nats (..., b), or (..., G, b) for scale weights (G,).
+        """
+        return cost
+
+
+@node
+class JointTarget:
+    """A distribution over partitions of samples and the variables of its updates.
+
+    Attributes
+    ----------
+    partition : statistics of the samples, and the code of labels and classes
+    likelihood : of the features, a `Likelihood`
+    rows : (n', d) features, standardised and not transformed; zeros on padding
+    updates : in the order in which they run; the first one is of the hyperparameters
+    """
+
+    partition: Target
+    likelihood: Any
+    rows: jax.Array
+    updates: tuple[Any, ...]
+
+    @property
+    def x(self) -> jax.Array:
+        """Statistics (n', p) of the samples."""
+        return self.partition.x
+
+    @property
+    def sizes(self) -> jax.Array:
+        """Function A(k) of the number of clusters, (K + 1,)."""
+        return self.partition.sizes
+
+    @property
+    def n_slots(self) -> int:
+        """Room for clusters, K."""
+        return self.partition.n_slots
+
+    @property
+    def max_clusters(self) -> jax.Array:
+        """Largest number of clusters."""
+        return self.partition.max_clusters
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the variables that are sampled jointly with the partition."""
+        return tuple(name for update in self.updates for name in update.names)
+
+    def cells(self, labels: jax.Array) -> jax.Array:
+        """Statistics (groups, K, p) of the cells of labels (n',)."""
+        return self.partition.cells(labels)
+
+    def update_of(self, name: str) -> Any:
+        """The update of a variable."""
+        return next(update for update in self.updates if name in update.names)
+
+    # Changes
+
+    def with_update(self, update: JointUpdate, **changes: Any) -> JointTarget:
+        """The target with the update of some variables replaced, and other fields changed."""
+        updates = tuple(update if u.names == update.names else u for u in self.updates)
+        return replace(self, updates=updates, **changes)
+
+    def with_hyperparameters(self, hyperparameters: Any) -> JointTarget:
+        """The target given other hyperparameters."""
+        return replace(self, likelihood=self.likelihood.with_hyperparameters(hyperparameters))
+
+    def with_features(self, features: jax.Array) -> JointTarget:
+        """The target with other transformed features (n', d)."""
+        x = self.likelihood.statistics(self.x, features)
+        likelihood = self.likelihood.with_statistics(x)
+        return replace(self, likelihood=likelihood, partition=replace(self.partition, x=x))
+
+    def with_likelihood(self, likelihood: Likelihood) -> JointTarget:
+        """The target of a likelihood that has other statistics of the same features."""
+        return replace(self, likelihood=likelihood).restate_features()
+
+    def restate_features(self) -> JointTarget:
+        """The target with statistics of the features under the current transformation."""
+        return self.with_features(self.transform_rows(self.rows)[0])
+
+    def with_weights(self, weight: jax.Array) -> JointTarget:
+        """The target under other scale weights (n',) of the samples."""
+        likelihood = self.likelihood
+        x = reweighted(self.x, weight, likelihood.width)
+        likelihood = likelihood.with_statistics(x).with_hyperparameters(likelihood.hyperparameters)
+        return replace(self, likelihood=likelihood, partition=replace(self.partition, x=x))
+
+    def with_room(self, n_slots: int) -> JointTarget:
+        """The distribution of those partitions that have ``n_slots`` clusters at most."""
+        updates = tuple(update.with_room(n_slots) for update in self.updates)
+        return replace(self, partition=self.partition.with_room(n_slots), updates=updates)
+
+    def transform_rows(self, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Transformed samples (b, d) and the log Jacobian (b,)."""
+        log_jacobian = jnp.zeros(len(rows), rows.dtype)
+        for update in self.updates:
+            rows, more = update.transform_rows(rows)
+            log_jacobian = log_jacobian + more
+        return rows, log_jacobian
+
+    # The partition
+
+    def conditional(self) -> Target:
+        """Distribution of the partition given all variables of the updates."""
+        offset = sum(update.nats(self) for update in self.updates)
+        return replace(self.likelihood.partition_target(self.partition), offset=offset)
+
+    def length(self, cells: jax.Array) -> jax.Array:
+        """Minus the log density of data, partition and all variables of the updates."""
+        return self.conditional().length(cells)
+
+    def gibbs_target(self, cells: jax.Array, key: jax.Array) -> Target:
+        """Target of Gibbs sweeps: a sum over clusters."""
+        result = self.likelihood.gibbs_target(self.partition, cells, key)
+        for update in self.updates:
+            result = update.gibbs_target(self, result)
+        return result
+
+    def after_gibbs(self, state: Partition) -> JointTarget:
+        """The target given the state that a Gibbs sweep ended in."""
+        result = self
+        for update in self.updates:
+            result = update.after_gibbs(result, state)
+        return result
+
+    def split_merge_target(self) -> Target:
+        """Target of splits and merges; variables that it integrates out are resampled next."""
+        result = self.conditional()
+        for update in self.updates:
+            result = update.split_merge_target(result)
+        return result
+
+    def shortest_length(self, labels: jax.Array) -> jax.Array:
+        """Length of a partition (n',) under the most probable values of all variables."""
+        first, *others = self.updates
+        result = self
+        for update in reversed(others):
+            result = update.maximise(result, labels)
+        return first.shortest_length(result, labels)
+
+    # The variables of the updates
+
+    def draw(self) -> Draw:
+        """Current values of the variables, by name."""
+        result: Draw = {}
+        for update in self.updates:
+            result |= update.draw(self)
+        return result
+
+    def condition(self, draw: Draw) -> JointTarget:
+        """The target given values of the variables."""
+        result = self
+        # Weights and transformations come before the variables of transformed features.
+        for update in reversed(self.updates):
+            result = update.condition(result, draw)
+        return result
+
+    def resample(self, labels: jax.Array, key: jax.Array) -> JointTarget:
+        """The target given all variables, each drawn given the partition and the others."""
+        result = self
+        for i, update_key in enumerate(jax.random.split(key, len(self.updates))):
+            result = result.updates[i].resample(result, labels, update_key)
+        return result
+
+    # Predictive densities
+
+    def feature_costs(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
+        """Minus the log predictive density (K, b) of new samples in every cluster.
+
+        Their statistics (b, p) begin with the features as they came; their groups are (b,).
+        """
+        features, log_jacobian = self.transform_rows(x[:, : self.likelihood.n_features])
+        x = self.likelihood.statistics(x, features)
+        cost = partial(self.likelihood.feature_costs, cells, x, group)
+        return self._integrate(cost)() - log_jacobian
+
+    def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
+        """Nats (K, b) that new samples (b, p) of groups (b,) add to every cluster."""
+        return self.feature_costs(cells, x, group) + self.partition.joining(cells, x, group)
+
+    def left_out(self, cells: jax.Array, labels: jax.Array) -> jax.Array:
+        """Log density (n',) of the features of every sample given all others."""
+        left_out = partial(self.likelihood.left_out, self.partition, cells, labels)
+        cost = self._integrate(lambda *weights: -left_out(*weights))()
+        return self.transform_rows(self.rows)[1] - cost
+
+    def _integrate(self, cost: Callable[..., Any]) -> Callable[..., Any]:
+        for update in self.updates:
+            cost = update.integrate(cost, self)
+        return cost
+
+
+@jit_by_size()
+def begin_joint(target: JointTarget) -> JointTarget:
+    """The target whose statistics and codes are those of the initial values of its updates."""
+    return target.condition(target.draw())
+
+
+@dataclass(frozen=True)
+class JointKernel(CollapsedKernel):
+    """Collapsed moves over partitions, and the updates of a `JointTarget`."""
+
+    def begin(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
+        """State of one chain that starts at labels (n',)."""
+        key, update_key = jax.random.split(key)
+        target = target.resample(labels, update_key)
+        return ChainState(_as_draw(target, labels), no_moves()._asdict(), key, nothing_usual())
+
+    def begin_far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
+        """The same with the current values of the variables; resampling them compiles for long."""
+        return ChainState(_as_draw(target, labels), no_moves()._asdict(), key, nothing_usual())
+
+    def step(self, target: Any, state: ChainState) -> ChainState:
+        """Next state of one chain: a Gibbs sweep, splits and merges, and all updates."""
+        key, parameter_key, gibbs_key, jump_key, update_key = jax.random.split(state.rng_key, 5)
+        target, labels = target.condition(state.draw), state.draw["labels"]
+        sweep_target = target.gibbs_target(target.cells(labels), parameter_key)
+        begin = start(sweep_target, labels)
+        result, n_blocks, accepted = gibbs(sweep_target, begin, gibbs_key, self.block)
+        target = target.after_gibbs(result)
+        jump_target = target.split_merge_target()
+        result, moves = jumps(
+            jump_target, start(jump_target, result.labels), jump_key,
+            n_split_merge=self.n_split_merge, n_launch=self.n_launch, usual=state.usual,
+        )  # fmt: skip
+        moves = moves._replace(gibbs=n_blocks, gibbs_accepted=accepted)
+        target = target.resample(result.labels, update_key)
+        return ChainState(_as_draw(target, result.labels), moves._asdict(), key, state.usual)
+
+
+def _as_draw(target: JointTarget, labels: jax.Array) -> Draw:
+    cells = target.cells(labels)
+    return {
+        "labels": labels,
+        "n_clusters": occupied(cells).sum().astype(jnp.int32),
+        "log_density": -target.length(cells),
+        **target.draw(),
+    }

@@ -1,0 +1,226 @@
+"""Posterior predictive probabilities and densities, averaged over draws of partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from nrprob.engines.programs import jit_by_size
+from nrprob.engines.sample.chains import Draw
+from nrprob.engines.sample.target import Target, occupied
+from nrprob.methods.bayes.joint_target import JointTarget
+from nrprob.methods.bayes.model import NewRows
+from nrprob.methods.bayes.six_move_target import log_joint
+
+
+class _Costs(NamedTuple):
+    """``cost`` (K, b) of joining the clusters of a draw, and which clusters there are.
+
+    ``is_new`` (K,) is the slot of a new cluster, if one may open.
+    """
+
+    cost: jax.Array
+    is_occupied: jax.Array
+    is_new: jax.Array
+
+
+def condition(target: Any, draw: Draw) -> Any:
+    """The target given the variables of a draw that are sampled jointly with the partition."""
+    return target.condition(draw) if isinstance(target, JointTarget) else target
+
+
+def _class_code(target: Any) -> Any:
+    """Code of the classes."""
+    partition = target.partition if isinstance(target, JointTarget) else target
+    return next(t.cost for t in partition.terms if getattr(t.cost, "single", False))
+
+
+def _without_coordination(target: Any) -> Any:
+    """The target without the weighted code of clusters across known groups, which is no density."""
+    if isinstance(target, JointTarget):
+        return target
+    terms = (t for t in target.terms[2:] if getattr(t.cost, "single", False))
+    return replace(target, terms=(*target.terms[:2], *terms))
+
+
+def _feature_costs(target: Any, cells: jax.Array, rows: NewRows) -> jax.Array:
+    """Nats (K, b) of the features of new samples in every cluster."""
+    if isinstance(target, Target):
+        return replace(target, terms=target.terms[:1]).joining(cells, *rows)
+    return target.feature_costs(cells, *rows)
+
+
+def _joining_costs(target: Any, labels: jax.Array, rows: NewRows) -> tuple[_Costs, jax.Array]:
+    """Costs of joining the clusters of labels (n',), and the cells of these."""
+    cells = target.cells(labels)
+    is_occupied = occupied(cells)
+    k, n_slots = is_occupied.sum(), target.n_slots
+    opened = target.sizes[jnp.minimum(k + 1, n_slots)] - target.sizes[k]
+    is_new = (jnp.arange(n_slots) == jnp.argmin(is_occupied)) & ~is_occupied & jnp.isfinite(opened)
+    cost = target.joining(cells, *rows) + jnp.where(is_new, opened, 0)[:, None]
+    return _Costs(cost, is_occupied, is_new), cells
+
+
+@jit_by_size()
+def most_probable_clusters(target: Any, draws: Draw, rows: NewRows) -> jax.Array:
+    """Most probable existing clusters (S, b) of new samples under each draw."""
+
+    def choose_clusters(draw):
+        costs, _ = _joining_costs(condition(target, draw), draw["labels"], rows)
+        return jnp.where(costs.is_occupied[:, None], costs.cost, jnp.inf).argmin(0)
+
+    return jax.lax.map(choose_clusters, draws)
+
+
+@jit_by_size("rule")
+def class_probabilities(
+    target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows, *, rule: str
+) -> jax.Array:
+    """p(class | sample), averaged over draws of partitions.
+
+    Parameters
+    ----------
+    target : Target or JointTarget
+        With a code of the classes.
+    draws : dict of array
+        ``labels`` (S, n') and variables sampled jointly with them; the first ``n_draws`` are used.
+    rows : NewRows
+    rule : {"joint", "cond"}
+        "joint" weights draws by p(sample | draw), "cond" does not.
+
+    Returns
+    -------
+    array of shape (b, C)
+    """
+
+    def class_log_p(draw):
+        given_draw = condition(target, draw)
+        code = _class_code(given_draw)
+        costs, cells = _joining_costs(given_draw, draw["labels"], rows)
+        possible = (costs.is_occupied | costs.is_new)[:, None]
+        cost = jnp.where(possible, costs.cost, jnp.inf)
+        least = cost.min(0)
+        p = jnp.exp(-code.prepare_join(cells.sum(0).T)) @ jnp.exp(least - cost)
+        return jnp.log(p) - least  # (C, b)
+
+    return _average_draws(class_log_p, draws, n_draws, rule).T
+
+
+@jit_by_size("rule")
+def cluster_probabilities(
+    target: Any,
+    draws: Draw,
+    n_draws: jax.Array,
+    rows: NewRows,
+    reference: jax.Array,
+    *,
+    rule: str,
+) -> jax.Array:
+    """p(cluster of a reference partition | sample), averaged over draws of partitions.
+
+    A cluster of a draw stands for the clusters in ``reference`` (n', C), one-hot, that its samples
+    lie in.
+    """
+
+    def cluster_log_p(draw):
+        labels = draw["labels"]
+        costs, cells = _joining_costs(condition(target, draw), labels, rows)
+        cost = jnp.where(costs.is_occupied[:, None], costs.cost, jnp.inf)
+        least = cost.min(0)
+        member = (labels == jnp.arange(target.n_slots)[:, None]) * target.x[:, -1]
+        share = member @ reference / jnp.maximum(cells.sum(0)[:, -1:], 1)
+        p = share.T @ jnp.exp(least - cost)
+        return jnp.log(p) - least
+
+    return _average_draws(cluster_log_p, draws, n_draws, rule).T
+
+
+@jit_by_size("rule")
+def mixture_probabilities(
+    draws: dict[str, jax.Array], n_draws: jax.Array, x: jax.Array, *, rule: str
+) -> jax.Array:
+    """p(class | sample), averaged over draws of mixtures with their parameters; (b, C).
+
+    Parameters
+    ----------
+    draws : dict of array
+        With a leading axis of draws, of which the first ``n_draws`` are used.
+    x : array of shape (b, d)
+        Features of new samples.
+    rule : {"joint", "cond"}
+        As for `class_probabilities`.
+    """
+    return _average_draws(lambda draw: log_joint(draw, x).T, draws, n_draws, rule).T
+
+
+@jit_by_size()
+def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -> jax.Array:
+    """Log of p(sample), averaged over draws of partitions; (b,), arguments as above.
+
+    Under a draw the sample joins a cluster, or a new one, as the code of the sizes says. Under
+    normalised maximum likelihood, the density of the features is what the sample adds to the code.
+    """
+
+    def log_density(draw):
+        given_draw = _without_coordination(condition(target, draw))
+        costs, cells = _joining_costs(given_draw, draw["labels"], rows)
+        feature_cost = _feature_costs(given_draw, cells, rows)
+        possible = (costs.is_occupied | costs.is_new)[:, None]
+        log_weight = jnp.where(possible, feature_cost - costs.cost, -jnp.inf)
+        log_weight = jax.nn.log_softmax(log_weight, axis=0)
+        return jax.nn.logsumexp(log_weight - feature_cost, axis=0)
+
+    result = jax.lax.map(log_density, draws)
+    used = jnp.arange(len(result))[:, None] < n_draws
+    return jax.nn.logsumexp(jnp.where(used, result, -jnp.inf), axis=0) - jnp.log(n_draws)
+
+
+def _average_draws(
+    log_p_of: Callable[[Any], jax.Array], draws: Any, n_draws: jax.Array, rule: str
+) -> jax.Array:
+    """Average over draws of p (C, b), from log p up to a constant of the sample."""
+
+    def take_draw(s):
+        return jax.tree.map(lambda a: a[s], draws)
+
+    shape = jax.eval_shape(log_p_of, take_draw(0)).shape
+    # The largest log p so far is carried along, so that nothing under- or overflows.
+    begin = jnp.full(shape[1], -jnp.inf), jnp.zeros(shape)
+
+    def add_draw(s, carry):
+        largest, total = carry
+        log_p = log_p_of(take_draw(s))
+        if rule == "cond":
+            log_p = jax.nn.log_softmax(log_p, axis=0)
+        new = jnp.maximum(largest, log_p.max(0))
+        old = jnp.where(jnp.isfinite(largest), jnp.exp(largest - new), 0)
+        return new, total * old + jnp.exp(log_p - new)
+
+    _, total = jax.lax.fori_loop(0, n_draws, add_draw, begin)
+    return total / total.sum(0)
+
+
+@jit_by_size()
+def leave_one_out(target: Target, draws: jax.Array) -> jax.Array:
+    """Log p(class | features, all else) of every labelled sample, (n',); 0 without a label.
+
+    Draws given all labels become draws without the sample's own label by their importance weights
+    1 / p(class | draw): the average is harmonic.
+    """
+    code = _class_code(target)
+
+    def class_nats(labels):
+        cells = target.cells(labels)[0]
+        classes = target.x[:, code.first : code.stop]
+        others = (cells[labels] - target.x)[:, code.first : code.stop]
+        wide = jnp.zeros((target.x.shape[1], others.shape[0]))
+        wide = wide.at[code.first : code.stop].set(others.T)
+        log_p = jax.nn.log_softmax(-code.prepare_join(wide), axis=0)
+        return -(log_p * classes.T).sum(0)
+
+    costs = jax.lax.map(class_nats, draws)
+    return jnp.log(draws.shape[0]) - jax.nn.logsumexp(costs, axis=0)

@@ -1,0 +1,35 @@
+"""Models and targets of `nrprob.methods.bayes` for tests."""
+
+from dataclasses import replace
+
+from nrprob.methods.bayes.feature_models import BoundedGaussian, FixedGaussian, SampledGaussian
+from nrprob.methods.bayes.hyperparameters import Hyperparameters
+from nrprob.methods.bayes.model import MixtureModel
+
+
+def sampled_model(
+    covariance, *, concentration=1.0, class_concentration=0.5, unordered=True, **settings
+):
+    """Model whose hyperparameters are sampled."""
+    return MixtureModel(
+        features=SampledGaussian(covariance=covariance, **settings),
+        concentration=concentration,
+        class_concentration=class_concentration,
+        unordered=unordered,
+    )
+
+
+def coded_model(energy, *, covariance="diag", unordered=True):
+    """Model that samples nothing but the partition."""
+    if energy == "nml":
+        return MixtureModel(features=BoundedGaussian(floor=0.2), unordered=unordered)
+    features = FixedGaussian(covariance=covariance, mean_precision=0.3, shape=2.0, scale=0.5)
+    return MixtureModel(
+        features=features, concentration=1.0, class_concentration=0.5, unordered=unordered
+    )
+
+
+def with_grid(target, grid):
+    """A target whose hyperparameters have other grids, at the first of their values."""
+    update = replace(target.update_of("freedom"), grid=grid)
+    return target.with_update(update).with_hyperparameters(Hyperparameters(*(v[0] for v in grid)))
