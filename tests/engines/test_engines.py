@@ -570,16 +570,16 @@ def test_reassignment_stops_at_max_iter():
 
 @partial(jax.jit, static_argnames="solver")
 def _give_up(terms, rows, labels, smallest, *, solver):
-    giving = differences.ClusterRemoval(smallest, jnp.asarray(False), jnp.asarray(False))
+    removal = differences.ClusterRemoval(smallest, jnp.asarray(False), jnp.asarray(False))
     active = jnp.ones(K, bool)
     if solver is None:
-        return differences.remove_small_clusters(terms, rows, labels, active, None, giving)
+        return differences.remove_small_clusters(terms, rows, labels, active, None, removal)
     engine = {"sequential": reassign.reassign_sequentially, "batched": reassign.reassign_batched}[
         solver
     ]
     return engine(
         terms, rows, labels[None], jnp.uint32(0), max_iter=jnp.int32(100), n_clusters=K,
-        active=active, giving=giving,
+        active=active, removal=removal,
     )  # fmt: skip
 
 

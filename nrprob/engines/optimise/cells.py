@@ -1,9 +1,10 @@
-"""Deterministic annealing of out-of-core rows: cell statistics are kept, memberships are not.
+"""Deterministic annealing of out-of-core rows: memory for cell statistics, not for memberships.
 
-The temperatures are those of `nrprob.engines.optimise.anneal`. Each block of rows gets its scores
-and memberships, is added to the cells, and is discarded. Random numbers are hashed from the row
-index, so that they can be computed again whenever they are needed. A pass over the rows is a sum
-over blocks, wherever these are stored, and all restarts share it.
+The schedule is the schedule of `nrprob.engines.optimise.anneal`. One pass over the rows computes
+the memberships of each block from the current parameters (E-step), adds them to the cell
+statistics, and discards them; the M-step needs the statistics only. Random numbers are hashed from
+the row index, so that every pass can recompute them. All restarts share a pass, which costs
+O(n S K p) time; memory is O(S K p) and one block of rows.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from nrprob.engines.optimise.solve import Problem, Settings, TermFit, exact_obje
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Terms, centred_gradient, objective, row_costs
 
-_SHARE = 0.25  # of the tolerance that all rows together may still move, for none to move by more
-_ROUNDING = 1e-7  # relative change of cells in which nothing moves any more
+_TOL_SHARE = 0.25  # root mean square change of all rows relative to tol, so that no row exceeds tol
+_ROUNDING = 1e-7  # relative change of cells by rounding
 
 
 class KnownBlock(NamedTuple):
-    """Some rows, by known group, and their clusters where these are given, else -1; or None."""
+    """Rows by known group, and their partial labels, -1 where unknown; or None."""
 
     rows: Rows
     fixed: np.ndarray | None
 
 
 class Moments(NamedTuple):
-    """What terms and temperatures need to know of all rows.
+    """Sums over all rows that determine terms and temperatures.
 
     Attributes
     ----------
     totals : (groups, p) statistics of the known groups
-    products : (groups, p, p) sums of products of statistics
+    products : (groups, p, p) sums of products of two statistics
     """
 
     totals: np.ndarray
@@ -50,15 +51,12 @@ class Moments(NamedTuple):
 
 
 class SummedRows:
-    """All rows, to who makes the terms of an objective: sums that are there already.
-
-    It stands for `nrprob.statistics.rows.Rows`, of which it has what such a builder may ask for.
-    """
+    """Replacement of `nrprob.statistics.rows.Rows` for builders of terms, by precomputed sums."""
 
     def __init__(self, moments: Moments):
         self._moments = moments
         self.n_groups, n_statistics = moments.totals.shape
-        self.x = _Width(n_statistics)
+        self.x = _StatisticsShape(n_statistics)
         self.mass = jnp.asarray(moments.totals[:, -1])
 
     def totals(self) -> jax.Array:
@@ -67,23 +65,23 @@ class SummedRows:
 
     def scatter(self, centre: jax.Array) -> jax.Array:
         """See `Rows.scatter`."""
-        own = self._moments
-        squares = jnp.diagonal(own.products, axis1=1, axis2=2)
-        about = squares - 2 * centre * own.totals + centre**2 * own.totals[:, -1:]
-        return jnp.maximum(about.sum(0), 0)
+        totals, products = self._moments
+        squares = jnp.diagonal(products, axis1=1, axis2=2)
+        scatter = squares - 2 * centre * totals + centre**2 * totals[:, -1:]
+        return jnp.maximum(scatter.sum(0), 0)
 
 
-class _Width(NamedTuple):
+class _StatisticsShape(NamedTuple):
     n_statistics: int
 
 
 class MembershipParameters(NamedTuple):
-    """What memberships follow from.
+    """Parameters of the E-step.
 
     Attributes
     ----------
-    slopes : (groups, S, K, p)
-    log_prior : (S, K)
+    slopes : (groups, S, K, p) derivatives of F by the statistics of the cells
+    log_prior : (S, K) compression times the log masses of the clusters
     beta : (S,) inverse temperature
     """
 
@@ -93,43 +91,43 @@ class MembershipParameters(NamedTuple):
 
 
 class Perturbation(NamedTuple):
-    """``seed`` of the perturbation, and its standard deviation ``size`` (S,), 0 for none."""
+    """``seed`` and standard deviation ``size`` (S,) of the perturbation of log memberships."""
 
     seed: Any
     size: Any
 
 
 class PassSummary(NamedTuple):
-    """What a look at memberships tells.
+    """Sums over the rows at the end of a level.
 
     Attributes
     ----------
-    cells : (groups, S, K, p) of the memberships, perturbed
-    sure : (S,) sums of w log r
-    hard : (S,) masses of the rows that are in one cluster
-    check : (S,) checksums of the labels
+    cells : (groups, S, K, p) statistics of the perturbed memberships
+    negative_entropy : (S,) sums of w log r
+    hard : (S,) masses of the rows with a membership above 0.999
+    checksum : (S,) checksums of the labels
     """
 
     cells: Any
-    sure: Any
+    negative_entropy: Any
     hard: Any
-    check: Any
+    checksum: Any
 
 
 class StoredAnnealingResult(NamedTuple):
-    """What annealing found.
+    """Result of `anneal_cells`.
 
     Attributes
     ----------
-    state : `State` of which memberships follow
-    cells : (groups, S, K, p) of these memberships
-    hard : (groups, S, K, p) of the most likely clusters
-    objective : (S,) at these, or at a finite temperature that of the memberships
+    state : `MembershipParameters` of the final memberships
+    cells : (groups, S, K, p) statistics of these memberships
+    hard : (groups, S, K, p) statistics of the most likely clusters
+    objective : (S,) objective of the hard labels; of the memberships at a finite temperature
     converged : (S,)
-    n_iter : passes over the rows that changed memberships
+    n_iter : number of passes over the rows that changed memberships
     trace : (levels, S)
     critical, weights : see `TermFit`
-    best : number of the best restart
+    best : index of the best restart
     """
 
     state: MembershipParameters
@@ -144,41 +142,41 @@ class StoredAnnealingResult(NamedTuple):
     best: int
 
     def fit(self, terms: Terms, compression: float) -> TermFit:
-        """What the terms say of the best restart."""
-        at = slice(self.best, self.best + 1)
+        """Parameters of the best restart."""
+        best = slice(self.best, self.best + 1)
         q = self.cells[:, self.best, :, -1].sum(0)
         held = self.hard[:, self.best, :, -1].sum(0)
         prior = np.full_like(q, -np.inf)
         prior[held > 0] = compression * np.log(q[held > 0])
-        slopes = np.asarray(row_costs(terms, jnp.asarray(self.cells[:, at])))[:, 0]
+        slopes = np.asarray(row_costs(terms, jnp.asarray(self.cells[:, best])))[:, 0]
         beta = np.asarray(self.state.beta)[self.best]
         return TermFit(slopes, prior, beta, self.critical, self.weights)  # type: ignore[arg-type]
 
 
 @jax.jit
-def _moments(block: KnownBlock) -> Moments:
+def _block_moments(block: KnownBlock) -> Moments:
     rows = block.rows
     p = rows.x.n_statistics
 
-    def add(total, own):
-        x, mass, group = own
+    def add_products(total, part):
+        x, mass, group = part
         square = jnp.matmul(x.T * mass, x, precision=jax.lax.Precision.HIGHEST)
         return total.at[group].add(square), None
 
     products = jnp.zeros((rows.n_groups, p, p), rows.mass.dtype)
-    products, _ = jax.lax.scan(add, products, (rows.x.x, rows.mass, rows.group))
+    products, _ = jax.lax.scan(add_products, products, (rows.x.x, rows.mass, rows.group))
     return Moments(rows.totals(), products)
 
 
 def sum_moments(blocks: Blocks) -> Moments:
     """Sums over all rows."""
-    return blocks.map_sum(_moments)
+    return blocks.map_sum(_block_moments)
 
 
-def _memberships(
+def _e_step(
     block: KnownBlock, state: MembershipParameters | None, active: jax.Array, seed: Any, scale: Any
 ) -> jax.Array:
-    """Masses (B, r, S, K) that follow from a state, or those of the start."""
+    """Masses (B, r, S, K) from the parameters, or random initial masses."""
     rows = block.rows
     if state is None:
         shape = scale.shape[0], active.shape[0]
@@ -189,13 +187,13 @@ def _memberships(
 
 
 @jax.jit
-def _pass(block: KnownBlock, state: MembershipParameters, active: jax.Array) -> jax.Array:
-    """Cells (groups, S, K, p) of the memberships of a block."""
-    return block.rows.cells(_memberships(block, state, active, jnp.uint32(0), 0.0))
+def _cells_of_block(block: KnownBlock, state: MembershipParameters, active: jax.Array) -> jax.Array:
+    """Statistics (groups, S, K, p) of the memberships of a block."""
+    return block.rows.cells(_e_step(block, state, active, jnp.uint32(0), 0.0))
 
 
 @jax.jit
-def _look(
+def _summarise_block(
     block: KnownBlock,
     state: MembershipParameters | None,
     active: jax.Array,
@@ -203,45 +201,49 @@ def _look(
     scale: jax.Array,
     noise: Perturbation,
 ) -> PassSummary:
-    """What a look at the memberships adds up, and the cells of the perturbed ones."""
+    """Sums of a block over its memberships, and the statistics of the perturbed ones."""
     rows = block.rows
-    w = _memberships(block, state, active, seed, scale)
+    w = _e_step(block, state, active, seed, scale)
+    # Checksum of the labels, to compare them with the labels of the previous level.
     labels = w.argmax(-1).astype(jnp.uint32)
     code = fold_in(fold_in(jnp.uint32(1), rows.number)[..., None], labels)
-    check = jnp.where(rows.mass[..., None] > 0, code, 0).sum((0, 1), dtype=jnp.uint32)
+    checksum = jnp.where(rows.mass[..., None] > 0, code, 0).sum((0, 1), dtype=jnp.uint32)
+    # Mass of hard rows, and the sum of w log r.
     hard = jnp.where(w.max(-1) > 0.999 * rows.mass[..., None], rows.mass[..., None], 0)
     r = w / jnp.where(rows.mass > 0, rows.mass, 1)[..., None, None]
-    sure = jnp.where(w > 0, w * jnp.log(jnp.where(r > 0, r, 1)), 0).sum((0, 1, 3))
-    drawn = hashed_noise(fold_in(noise.seed, rows.number), w.shape[2:], w.dtype)
-    w = w * jnp.exp(noise.size[:, None] * drawn)
+    negative_entropy = jnp.where(w > 0, w * jnp.log(jnp.where(r > 0, r, 1)), 0).sum((0, 1, 3))
+    # Perturbed memberships for the next level.
+    draw = hashed_noise(fold_in(noise.seed, rows.number), w.shape[2:], w.dtype)
+    w = w * jnp.exp(noise.size[:, None] * draw)
     w = w * (rows.mass[..., None, None] / jnp.maximum(w.sum(-1, keepdims=True), 1e-30))
-    return PassSummary(rows.cells(w), sure, hard.sum((0, 1)), check)
+    return PassSummary(rows.cells(w), negative_entropy, hard.sum((0, 1)), checksum)
 
 
 @jax.jit
-def _hard(block: KnownBlock, state: MembershipParameters, active: jax.Array) -> jax.Array:
-    """Cells of the most likely clusters."""
-    w = _memberships(block, state, active, jnp.uint32(0), 0.0)
-    names = jnp.arange(w.shape[-1])
-    hits = w.argmax(-1)[..., None] == names
+def _hard_cells_of_block(
+    block: KnownBlock, state: MembershipParameters, active: jax.Array
+) -> jax.Array:
+    """Statistics of the most likely clusters."""
+    w = _e_step(block, state, active, jnp.uint32(0), 0.0)
+    hits = w.argmax(-1)[..., None] == jnp.arange(w.shape[-1])
     return block.rows.cells(jnp.where(hits, block.rows.mass[..., None, None], 0))
 
 
 @partial(jax.jit, static_argnames="soft")
-def _labels(
+def _labels_of_block(
     block: KnownBlock, state: MembershipParameters, active: jax.Array, soft: bool = False
 ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-    """Numbers, labels (..., S) and memberships (..., S, K) of a block's rows; masses are 1 or 0."""
-    w = _memberships(block, state, active, jnp.uint32(0), 0.0)
+    """Row indices, labels (..., S) and memberships (..., S, K) of a block with masses 1 or 0."""
+    w = _e_step(block, state, active, jnp.uint32(0), 0.0)
     labels = jnp.where(block.rows.mass[..., None] > 0, w.argmax(-1), -1).astype(jnp.int32)
     return block.rows.number, labels, w if soft else None
 
 
 @jax.jit
-def _follow(
+def _m_step(
     terms: Terms, cells: jax.Array, active: jax.Array, compression: Any
 ) -> tuple[jax.Array, ...]:
-    """Slopes and log prior that follow from cells."""
+    """Derivatives of F and log prior from cell statistics."""
     q = cells[..., -1].sum(0)
     prior = compression * jnp.log(jnp.where(q > 0, q, 1))
     return centred_gradient(terms, cells), jnp.where(
@@ -249,22 +251,26 @@ def _follow(
     )
 
 
-def _value(
-    terms: Terms, cells: np.ndarray, sure: np.ndarray, beta: np.ndarray, compression: float
+def _free_energy(
+    terms: Terms,
+    cells: np.ndarray,
+    negative_entropy: np.ndarray,
+    beta: np.ndarray,
+    compression: float,
 ) -> np.ndarray:
-    """Objective (S,) of memberships, as `nrprob.engines.optimise.anneal.term_update` has it."""
+    """Free energy (S,) of memberships; see `nrprob.engines.optimise.anneal`."""
     q = cells[..., -1].sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         q_log_p = np.where(q > 0, q * np.log(q / q.sum(-1, keepdims=True)), 0)
-    paid = sure - compression * q_log_p.sum(-1)
-    return np.asarray(objective(terms, jnp.asarray(cells))) + paid / beta
+    information = negative_entropy - compression * q_log_p.sum(-1)
+    return np.asarray(objective(terms, jnp.asarray(cells))) + information / beta
 
 
 def weight_terms(problem: Problem, all_rows: Moments) -> tuple[Terms, np.ndarray, float]:
     """Terms with their weights, the weights, and the inverse temperature of the first split.
 
-    As `nrprob.engines.optimise.anneal.leading_curvatures`, by the same maps on slopes instead of
-    rows: rows only enter by the sums of products of their statistics.
+    Like `nrprob.engines.optimise.anneal.leading_curvatures`, but the power iteration acts on
+    derivatives by cell statistics instead of on rows: the rows enter by sums of products only.
     """
     terms, n = problem.terms, len(problem.terms)
     counts = jnp.arange(n) < (n if problem.n_start is None else problem.n_start)
@@ -276,35 +282,36 @@ def weight_terms(problem: Problem, all_rows: Moments) -> tuple[Terms, np.ndarray
     eps = np.finfo(np.float64).eps
     scale = jnp.stack([jnp.asarray(t.scale, jnp.float64) for t in terms])
 
-    def real(values):
+    def drop_rounding(values):
         return jnp.where(values > 20 * eps * scale, values, 0)
 
-    def cells(u):  # maps come last, as the power iteration has them
+    def change_cells(u):  # maps are on the last axis in the power iteration
         return jnp.einsum("gps,gpq->gsq", u, products)[:, :, None]
 
-    def step(u, value):
-        total = jnp.where(counts, problem.weigh(real(value[:n])), 0)
-        every = jnp.concatenate([jnp.eye(n), total[:, None]], 1)
-        own = tuple(replace(t, weight=every[i]) for i, t in enumerate(terms))
-        gradient = jax.grad(lambda c: objective(own, c).sum())
-        return -jnp.moveaxis(jax.jvp(gradient, (totals,), (cells(u),))[1][:, :, 0], 1, 2)
+    def apply_all(u, values):
+        total = jnp.where(counts, problem.weigh(drop_rounding(values[:n])), 0)
+        map_weights = jnp.concatenate([jnp.eye(n), total[:, None]], 1)
+        weighted = tuple(replace(t, weight=map_weights[i]) for i, t in enumerate(terms))
+        gradient = jax.grad(lambda c: objective(weighted, c).sum())
+        change = jax.jvp(gradient, (totals,), (change_cells(u),))[1]
+        return -jnp.moveaxis(change[:, :, 0], 1, 2)
 
     @jax.jit
-    def solve():
+    def solve_eigenvalues():
         g, _, _, p = totals.shape
         start = hashed_noise(fold_in(jnp.uint32(0), jnp.arange(g)), (p, n + 1), jnp.float64)
 
-        def inner(a, b):
-            return (jnp.moveaxis(a, 2, 1) * cells(b)[:, :, 0]).sum((0, 2))
+        def inner_product(a, b):
+            return (jnp.moveaxis(a, 2, 1) * change_cells(b)[:, :, 0]).sum((0, 2))
 
-        return leading_eigenvalues(step, start, inner, accuracy=1e-9, max_iter=10000)
+        return leading_eigenvalues(apply_all, start, inner_product, accuracy=1e-9, max_iter=10000)
 
-    value = solve()
-    weights = problem.weigh(real(value[:n]))
+    values = solve_eigenvalues()
+    weights = problem.weigh(drop_rounding(values[:n]))
     floor = 20 * eps * jnp.where(counts, jnp.abs(weights) * scale, 0).sum()
-    largest = float(jnp.where(value[n] > floor, value[n], 0))
-    own = tuple(replace(t, weight=jnp.asarray(weights[i])) for i, t in enumerate(terms))
-    return own, np.asarray(weights), 1 / max(largest, 1e-30) if largest > 0 else np.inf
+    largest = float(jnp.where(values[n] > floor, values[n], 0))
+    weighted = tuple(replace(t, weight=jnp.asarray(weights[i])) for i, t in enumerate(terms))
+    return weighted, np.asarray(weights), 1 / max(largest, 1e-30) if largest > 0 else np.inf
 
 
 def anneal_cells(
@@ -319,11 +326,11 @@ def anneal_cells(
     dtype: Any,
     tell: Callable[[int, float], None] = lambda n_iter, beta: None,
 ) -> tuple[StoredAnnealingResult, Terms]:
-    """Anneal ``n_init`` starts side by side; see `nrprob.engines.optimise.solve.solve_anneal`.
+    """Anneal ``n_init`` restarts side by side; see `nrprob.engines.optimise.solve.solve_anneal`.
 
-    A level has converged when the log memberships of the rows, in the root of their mean square,
-    move by no more than a part of ``settings.tol``, or the cells by no more than rounding; which is
-    about what no membership moving by more comes to.
+    A level has converged when the root mean square change of the rows' log memberships is at most
+    a quarter of ``settings.tol``, or the cells change by rounding errors only. This approximates
+    the criterion of `nrprob.engines.optimise.anneal.anneal`, the largest change of a membership.
     """
     terms, weights, critical = weight_terms(problem, all_rows)
     active = np.arange(n_clusters) < settings.n_clusters
@@ -341,68 +348,79 @@ def anneal_cells(
     spans = np.sqrt(np.maximum(mass[:, None] * diagonal, 1e-300))[:, None, None]
     seeds = [np.asarray(fold_in(seed, i)) for i in (1, 2)]
 
-    def narrow(state):
+    def cast_parameters(state):
         return MembershipParameters(*(np.asarray(a, dtype) for a in state))
 
-    def look(state, beta, index):
+    def summarise_rows(state, beta, index):
         size = np.where(beta >= final, 0, float(settings.noise)).astype(dtype)
         noise = Perturbation(np.asarray(fold_in(seeds[1], index)), size)
-        own = None if state is None else narrow(state)
-        return blocks.map_sum(_look, own, active, seeds[0], scale, noise)
+        cast = None if state is None else cast_parameters(state)
+        return blocks.map_sum(_summarise_block, cast, active, seeds[0], scale, noise)
 
     state: MembershipParameters | None = None
-    seen = look(state, beta, 0)
-    trace, done, n_iter, check = [], np.zeros(n_init, bool), 0, None
+    summary = summarise_rows(state, beta, 0)
+    trace, done, n_iter, checksum = [], np.zeros(n_init, bool), 0, None
     for index in range(1, CAPACITY + 1):
         last = beta >= final
         finish = bool(last.all())
-        cells = seen.cells
-        least = tol * _SHARE * (1e-3 if finish else 1)
+        cells = summary.cells
+        level_tol = tol * _TOL_SHARE * (1e-3 if finish else 1)
         for _ in range(int(settings.max_iter) * (100 if finish else 1)):
-            following = _follow(terms, jnp.asarray(cells), active, settings.compression)
-            slopes, prior = map(np.asarray, following)
-            new = MembershipParameters(slopes, prior, beta)
-            moved = (
-                np.full(n_init, np.inf) if state is None else _moved(state, new, all_rows, active)
+            slopes, prior = map(
+                np.asarray, _m_step(terms, jnp.asarray(cells), active, settings.compression)
             )
+            new = MembershipParameters(slopes, prior, beta)
+            change = np.full(n_init, np.inf)
+            if state is not None:
+                change = _membership_change(state, new, all_rows, active)
             old, state = cells, new
-            cells = blocks.map_sum(_pass, narrow(state), active)
+            cells = blocks.map_sum(_cells_of_block, cast_parameters(state), active)
             n_iter += 1
-            still = (np.abs(cells - old) / spans).max((0, 2, 3)) <= _ROUNDING
-            quiet = (moved <= least) | still
+            constant = (np.abs(cells - old) / spans).max((0, 2, 3)) <= _ROUNDING
+            quiet = (change <= level_tol) | constant
             if quiet.all():
                 break
-        # One look tells how the level ended, and begins the next.
-        following = np.minimum(beta * cooling, final)
-        seen = look(state, following, index)
-        same = np.zeros(n_init, bool) if check is None else seen.check == check
-        check = seen.check
+        # One pass summarises the level and perturbs the memberships for the next one.
+        next_beta = np.minimum(beta * cooling, final)
+        summary = summarise_rows(state, next_beta, index)
+        same = np.zeros(n_init, bool) if checksum is None else summary.checksum == checksum
+        checksum = summary.checksum
         ends = beta * cooling > stop
-        done = np.where(last, quiet, same & ((seen.hard >= 0.999 * mass.sum()) | ends))
-        trace.append(_value(terms, cells, seen.sure, beta, settings.compression))
+        done = np.where(last, quiet, same & ((summary.hard >= 0.999 * mass.sum()) | ends))
+        energy = _free_energy(terms, cells, summary.negative_entropy, beta, settings.compression)
+        trace.append(energy)
         tell(n_iter, float(beta.max()))
         hardened = (last | done).all() or ends.all()
         if hardened if np.isinf(final) else finish:
             break
-        beta = following
+        beta = next_beta
     assert state is not None
-    ended = narrow(state)
-    firm = blocks.map_sum(_hard, ended, active)
-    reached = np.asarray(exact_objective(terms, jnp.asarray(firm)))
+    final_state = cast_parameters(state)
+    hard_cells = blocks.map_sum(_hard_cells_of_block, final_state, active)
+    reached = np.asarray(exact_objective(terms, jnp.asarray(hard_cells)))
     if np.isfinite(final):
         reached = trace[-1]
     else:
         trace.append(reached)
     best = int(reached.argmin())
     return StoredAnnealingResult(
-        ended, cells, firm, reached, done, n_iter, np.array(trace), critical, weights, best
+        final_state,
+        cells,
+        hard_cells,
+        reached,
+        done,
+        n_iter,
+        np.array(trace),
+        critical,
+        weights,
+        best,
     ), terms
 
 
-def _moved(
+def _membership_change(
     old: MembershipParameters, new: MembershipParameters, all_rows: Moments, active: np.ndarray
 ) -> np.ndarray:
-    """Root of the mean square (S,) of the largest change of rows' log memberships."""
+    """Largest change over clusters (S,) of log memberships, root mean square over rows."""
     beta = np.asarray(new.beta)[:, None, None]
     step = (beta * (new.slopes - old.slopes))[:, :, active]
     with np.errstate(invalid="ignore"):
@@ -418,8 +436,10 @@ def _moved(
 def iterate_labels(
     blocks: Blocks, result: StoredAnnealingResult, active: np.ndarray, soft: bool
 ) -> Any:
-    """Block by block, numbers, labels, -1 on padding, and memberships or None, by the best."""
-    at, state = slice(result.best, result.best + 1), result.state
-    best = MembershipParameters(state.slopes[:, at], state.log_prior[at], state.beta[at])
-    for number, labels, w in blocks.map_blocks(partial(_labels, soft=soft), best, active):
+    """Yield row indices, labels (-1 on padding) and memberships or None, for the best restart."""
+    restart, state = slice(result.best, result.best + 1), result.state
+    best = MembershipParameters(
+        state.slopes[:, restart], state.log_prior[restart], state.beta[restart]
+    )
+    for number, labels, w in blocks.map_blocks(partial(_labels_of_block, soft=soft), best, active):
         yield number, labels[..., 0], None if w is None else w[..., 0, :]

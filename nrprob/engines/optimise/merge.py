@@ -1,9 +1,13 @@
-"""Agglomeration: merge the two clusters with the least increase in cost until one is left.
+r"""Agglomeration: merge the two clusters of least increase in cost until one cluster remains.
 
-`agglomerate` works from cell costs and keeps no matrix of pairs. `agglomerate_pairs` works from a
-matrix of pair costs that add up when clusters are merged. In both, every cluster remembers its
-nearest neighbour, and only clusters that lost their neighbour search again. `move_rows` corrects
-rows that merges have misplaced.
+Merging clusters a and b changes an objective of cell costs g by
+
+.. math:: \Delta(a, b) = g(S_a + S_b) - g(S_a) - g(S_b).
+
+`agglomerate` evaluates it and stores no matrix of pairs. `agglomerate_pairs` starts from a matrix
+of pair scores that are additive under merges. In both, every cluster stores its nearest neighbour,
+and only clusters that lost their neighbour search again. `move_rows` corrects rows that merges have
+misplaced.
 """
 
 from __future__ import annotations
@@ -24,8 +28,8 @@ class MergeResult(NamedTuple):
 
     Attributes
     ----------
-    pairs : (n - 1, 2) clusters joined, by the smallest row that they hold
-    costs : (n - 1,) what each merge added to the objective; infinite where none was allowed
+    pairs : (n - 1, 2) merged clusters, identified by their first row
+    costs : (n - 1,) increase of the objective by each merge; infinite if no merge was allowed
     """
 
     pairs: jax.Array
@@ -33,14 +37,15 @@ class MergeResult(NamedTuple):
 
 
 def merge_cost(
-    terms: Terms, own: tuple[jax.Array, ...], costs: tuple[jax.Array, ...], i: jax.Array
+    terms: Terms, term_cells: tuple[jax.Array, ...], costs: tuple[jax.Array, ...], i: jax.Array
 ) -> jax.Array:
-    """Change of F (n,) when cluster i and each other one are joined.
+    """Change of F (n,) when cluster i merges with each other cluster.
 
-    ``own`` holds each term's cells (n, groups, p) and ``costs`` their costs (n, groups).
+    ``term_cells`` holds the cells (n, groups, p) of each term and ``costs`` their costs
+    (n, groups).
     """
-    total = jnp.zeros(own[0].shape[0], own[0].dtype)
-    for term, cells, cost in zip(terms, own, costs, strict=True):
+    total = jnp.zeros(term_cells[0].shape[0], term_cells[0].dtype)
+    for term, cells, cost in zip(terms, term_cells, costs, strict=True):
         joined = term.cost(cells + cells[i])
         total += term.weight * (joined - cost - cost[i]).sum(-1)
     return total
@@ -52,61 +57,68 @@ def agglomerate(
     """Merge greedily from clusters with statistics ``cells`` (groups, 1, n, p).
 
     ``alive`` (n,) is False on padding. Clusters whose ``classes`` (n,) are both non-negative and
-    differ are never joined. Costs of information are not reducible (a union may be nearer to a
-    third cluster than either part was), so every new cluster is compared with all others.
+    differ are never merged. Information costs are not reducible: a union may be closer to a third
+    cluster than either part. Every new cluster is therefore compared with all others. The run time
+    is O(n^2 p) if few clusters lose their neighbour per merge, and the memory O(n p).
     """
     n = cells.shape[2]
-    own = tuple(jnp.swapaxes(t.cells(cells)[:, 0], 0, 1) for t in terms)
-    costs = tuple(t.cost(c) for t, c in zip(terms, own, strict=True))
+    term_cells = tuple(jnp.swapaxes(t.cells(cells)[:, 0], 0, 1) for t in terms)
+    costs = tuple(t.cost(c) for t, c in zip(terms, term_cells, strict=True))
     index = jnp.arange(n)
 
-    def row(i, own, costs, alive, classes):
+    def allowed_costs(i, term_cells, costs, alive, classes):
         clash = (classes >= 0) & (classes[i] >= 0) & (classes != classes[i])
         barred = ~alive | clash | (index == i) | ~alive[i]
-        return jnp.where(barred, jnp.inf, merge_cost(terms, own, costs, i))
+        return jnp.where(barred, jnp.inf, merge_cost(terms, term_cells, costs, i))
 
-    def nearest(i, own, costs, alive, classes):
-        cost = row(i, own, costs, alive, classes)
+    def nearest_neighbour(i, term_cells, costs, alive, classes):
+        cost = allowed_costs(i, term_cells, costs, alive, classes)
         return cost.argmin(), cost.min()
 
-    neighbour, distance = jax.lax.map(lambda i: nearest(i, own, costs, alive, classes), index)
+    neighbour, distance = jax.lax.map(
+        lambda i: nearest_neighbour(i, term_cells, costs, alive, classes), index
+    )
 
-    def step(m, carry):
-        own, costs, alive, classes, neighbour, distance, pairs, heights = carry
+    def merge_next(m, carry):
+        term_cells, costs, alive, classes, neighbour, distance, pairs, heights = carry
+        # Merge the closest pair into its first cluster.
         i = distance.argmin()
         height = distance[i]
         a, b = jnp.minimum(i, neighbour[i]), jnp.maximum(i, neighbour[i])
-        own = tuple(c.at[a].add(c[b]) for c in own)
+        term_cells = tuple(c.at[a].add(c[b]) for c in term_cells)
         costs = tuple(
-            cost.at[a].set(t.cost(c[a])) for t, cost, c in zip(terms, costs, own, strict=True)
+            cost.at[a].set(t.cost(c[a]))
+            for t, cost, c in zip(terms, costs, term_cells, strict=True)
         )
         alive = alive.at[b].set(False)
         classes = classes.at[a].set(jnp.maximum(classes[a], classes[b]))
         distance = distance.at[b].set(jnp.inf)
-        # The union against all others, in both directions.
-        cost = row(a, own, costs, alive, classes)
+        # Distances of the union to all other clusters, in both directions.
+        cost = allowed_costs(a, term_cells, costs, alive, classes)
         closer = cost < distance
         stale = alive & ((neighbour == a) | (neighbour == b)) & ~closer
         neighbour = jnp.where(closer, a, neighbour).at[a].set(cost.argmin())
         distance = jnp.where(closer, cost, distance).at[a].set(cost.min())
         stale = stale.at[a].set(False)
 
-        def look(inner):
+        # Clusters that lost their nearest neighbour search again.
+        def search_stale(inner):
             stale, neighbour, distance = inner
             j = stale.argmax()
-            at, cost = nearest(j, own, costs, alive, classes)
-            return stale.at[j].set(False), neighbour.at[j].set(at), distance.at[j].set(cost)
+            i, cost = nearest_neighbour(j, term_cells, costs, alive, classes)
+            return stale.at[j].set(False), neighbour.at[j].set(i), distance.at[j].set(cost)
 
         _, neighbour, distance = jax.lax.while_loop(
-            lambda inner: inner[0].any(), look, (stale, neighbour, distance)
+            lambda inner: inner[0].any(), search_stale, (stale, neighbour, distance)
         )
         pairs = pairs.at[m].set(jnp.stack([a, b]).astype(pairs.dtype))
-        return own, costs, alive, classes, neighbour, distance, pairs, heights.at[m].set(height)
+        heights = heights.at[m].set(height)
+        return term_cells, costs, alive, classes, neighbour, distance, pairs, heights
 
     pairs = jnp.zeros((n - 1, 2), jnp.int32)
     heights = jnp.full(n - 1, jnp.inf, cells.dtype)
-    carry = own, costs, alive, classes, neighbour, distance, pairs, heights
-    carry = jax.lax.fori_loop(0, jnp.maximum(alive.sum() - 1, 0), step, carry)
+    carry = term_cells, costs, alive, classes, neighbour, distance, pairs, heights
+    carry = jax.lax.fori_loop(0, jnp.maximum(alive.sum() - 1, 0), merge_next, carry)
     return MergeResult(carry[-2], carry[-1])
 
 
@@ -115,8 +127,8 @@ class PairMergeResult(NamedTuple):
 
     Attributes
     ----------
-    pairs : (n - 1, 2) clusters joined, by the smallest row that they hold
-    entries : (n - 1, tables) what the tables held for them
+    pairs : (n - 1, 2) merged clusters, identified by their first row
+    entries : (n - 1, tables) entries of the tables for these pairs
     """
 
     pairs: jax.Array
@@ -133,112 +145,112 @@ def agglomerate_pairs(
 ) -> PairMergeResult:
     """Merge greedily by tables (n, n) of pairs that are additive: row(a + b) = row(a) + row(b).
 
-    One flat loop. Every cluster has an upper bound of its best score. A merge that takes a
-    cluster's best partner away leaves the bound as it is and marks it; who is at the top and
-    marked looks again, and the next merge is that of a cluster at the top that is not. So a step
-    is either a look or a merge, both of which write one row and one column. An inner loop over
-    marked clusters, or a branch, would copy the tables in every step; so would a row that is read
-    and written in the same step, which is why the rows of a step are read at the end of the last.
+    One flat loop. Every cluster stores an upper bound of its best score. If a merge removes the
+    best partner of a cluster, the cluster is marked and keeps its bound. The step after depends on
+    the cluster of the largest bound: if it is marked, it searches its best partner again; if not,
+    it merges. Both kinds of step write one row and one column. The rows of a step are read at the
+    end of the previous step: reading and writing in one step, an inner loop over marked clusters,
+    or a branch would copy the tables in every step. The run time is O(n^2) per table if few
+    clusters are searched again, and the memory O(n^2).
 
     Parameters
     ----------
-    tables : symmetric; sums of truth values are true where one of them is
+    tables : symmetric; boolean tables are combined by "or"
     alive : (n,) False on padding
-    score : from a row of every table, the size of its cluster, the sizes (n,) of all, and sums
-        (tables,) of the entries of all pairs that were joined, the scores (channels, n) of joining
-        the cluster with each other one; larger is better, and -inf forbids
-    choose : from the best score of every channel, the channel whose pair is joined
-    drifting : whether a merge changes the scores of other pairs than its own; then all clusters
-        look again after every merge, which takes O(n ** 3)
+    score : ``(rows, size, sizes, totals) -> (channels, n)``, scores of merging one cluster with
+        each other, given its row of every table, its size, all sizes (n,), and sums (tables,) of
+        the entries of all merged pairs; larger is better, and -inf forbids a merge
+    choose : channel whose pair is merged, given the best score of every channel
+    drifting : whether a merge changes the scores of pairs of other clusters; all clusters then
+        search again after every merge, which takes O(n^3)
 
     Returns
     -------
-    Joined
-        Of equal scores, the pair that comes first in the order of its clusters is joined.
+    PairMergeResult
+        Ties are broken by the order of the clusters.
     """
     n, dtype = alive.size, tables[0].dtype
     index = jnp.arange(n, dtype=jnp.int32)
 
-    def scores(rows, i, alive, sizes, totals):
+    def allowed_scores(rows, i, alive, sizes, totals):
         return jnp.where(alive & (index != i), score(rows, sizes[i], sizes, totals), -jnp.inf)
 
-    def best(i):
-        result = scores([t[i] for t in tables], i, alive, sizes, totals)
+    def best_partner(i):
+        result = allowed_scores([t[i] for t in tables], i, alive, sizes, totals)
         return jnp.where(alive[i], result.max(1), -jnp.inf), result.argmax(1)
 
-    def chosen(tables, value, partner, marked):
-        """Whether to look, the clusters to look at or join, and their rows."""
+    def plan_step(tables, value, partner, marked):
+        """Whether to search again, the clusters to search or merge, and their rows."""
         top = value.argmax(1)
         channel = jnp.arange(top.size)
-        unsure = marked[channel, top]
-        look = unsure.any()
-        first = jnp.where(look, unsure.argmax(), choose(value[channel, top]))
+        outdated = marked[channel, top]
+        search = outdated.any()
+        first = jnp.where(search, outdated.argmax(), choose(value[channel, top]))
         i = top[first].astype(jnp.int32)
-        j = jnp.where(look, i, partner[first, i])
+        j = jnp.where(search, i, partner[first, i])
         a, b = jnp.minimum(i, j), jnp.maximum(i, j)
-        return look, a, b, [t[a] for t in tables], [t[b] for t in tables]
+        return search, a, b, [t[a] for t in tables], [t[b] for t in tables]
 
-    def step(carry):
+    def take_step(carry):
         tables, alive, sizes, totals, value, partner, marked, pairs, entries, m, plan = carry
-        look, a, b, own, other = plan
-        entry = jnp.stack([row[b].astype(dtype) for row in own])
-        rows = [jnp.where(look, r, r + o) for r, o in zip(own, other, strict=True)]
-        tables = [_written(t, row, a) for t, row in zip(tables, rows, strict=True)]
-        alive = alive.at[b].set(look)
-        sizes = sizes.at[a].add(jnp.where(look, 0, sizes[b]))
-        totals = totals + jnp.where(look, 0, entry)
+        search, a, b, rows_a, rows_b = plan
+        entry = jnp.stack([row[b].astype(dtype) for row in rows_a])
+        rows = [jnp.where(search, r, r + o) for r, o in zip(rows_a, rows_b, strict=True)]
+        tables = [_set_row_and_column(t, row, a) for t, row in zip(tables, rows, strict=True)]
+        alive = alive.at[b].set(search)
+        sizes = sizes.at[a].add(jnp.where(search, 0, sizes[b]))
+        totals = totals + jnp.where(search, 0, entry)
 
-        # The union against all others, in both directions.
-        new = scores(rows, a, alive, sizes, totals)
+        # Scores of the union with all other clusters, in both directions.
+        new = allowed_scores(rows, a, alive, sizes, totals)
         first = (new == value) & ~marked & (a < partner)
-        closer = ((new > value) | first) & ~look
-        marked = (marked | (((partner == a) | (partner == b)) & ~look)) & ~closer
+        closer = ((new > value) | first) & ~search
+        marked = (marked | (((partner == a) | (partner == b)) & ~search)) & ~closer
         value = jnp.where(closer, new, value)
         partner = jnp.where(closer, a, partner)
         if drifting:
-            value, marked = jnp.where(look, value, jnp.inf), marked | ~look
+            value, marked = jnp.where(search, value, jnp.inf), marked | ~search
         value = jnp.where(alive, value, -jnp.inf).at[:, a].set(new.max(1))
         partner = partner.at[:, a].set(new.argmax(1).astype(partner.dtype))
         marked = marked.at[:, a].set(False)
-        # What a look writes in the place of the next merge, that merge writes over.
+        # A search writes entries that the next merge overwrites.
         pairs = pairs.at[m].set(jnp.stack([a, b]))
         entries = entries.at[m].set(entry)
-        m = m + jnp.where(look, 0, 1)
-        plan = chosen(tables, value, partner, marked)
+        m = m + jnp.where(search, 0, 1)
+        plan = plan_step(tables, value, partner, marked)
         return tables, alive, sizes, totals, value, partner, marked, pairs, entries, m, plan
 
     sizes, totals = alive.astype(dtype), jnp.zeros(len(tables), dtype)
-    value, partner = jax.lax.map(best, index)
+    value, partner = jax.lax.map(best_partner, index)
     value, partner = value.T, partner.T.astype(jnp.int32)
     marked = jnp.zeros(value.shape, bool)
     pairs = jnp.zeros((max(n - 1, 1), 2), jnp.int32)
     entries = jnp.zeros((max(n - 1, 1), len(tables)), dtype)
     tables = list(tables)
-    plan = chosen(tables, value, partner, marked)
+    plan = plan_step(tables, value, partner, marked)
     end = alive.sum() - 1
     *_, pairs, entries, _, _ = jax.lax.while_loop(
         lambda carry: carry[-2] < end,
-        step,
+        take_step,
         (tables, alive, sizes, totals, value, partner, marked, pairs, entries, jnp.int32(0), plan),
     )
     return PairMergeResult(pairs, entries)
 
 
-def _written(table: jax.Array, row: jax.Array, at: jax.Array) -> jax.Array:
-    """Table with a new row, and column."""
-    table = jax.lax.dynamic_update_index_in_dim(table, row, at, 0)
-    return jax.lax.dynamic_update_index_in_dim(table, row, at, 1)
+def _set_row_and_column(table: jax.Array, row: jax.Array, i: jax.Array) -> jax.Array:
+    table = jax.lax.dynamic_update_index_in_dim(table, row, i, 0)
+    return jax.lax.dynamic_update_index_in_dim(table, row, i, 1)
 
 
 class RowMoveResult(NamedTuple):
-    """What `move_rows` found.
+    """Result of `move_rows`.
 
     Attributes
     ----------
     labels : (n,)
-    sums : (k, k) sums of the table over the pairs of rows, each row with itself too, by clusters
-    n_moves : number of rows moved
-    done : whether no move is left that raises the value
+    sums : (k, k) sums of the table over the pairs of rows of two clusters, the diagonal included
+    n_moves : number of moves
+    done : whether no move increases the value any more
     """
 
     labels: jax.Array
@@ -248,73 +260,74 @@ class RowMoveResult(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Sum over the pairs of rows that share a cluster."""
+        """Sum of the table over the pairs of rows that share a cluster."""
         return float(np.trace(self.sums))
 
 
 def move_rows(
     table: jax.Array, alive: jax.Array, labels: jax.Array, max_moves: jax.Array, n_clusters: int
 ) -> RowMoveResult:
-    """Move single rows to other clusters, the best move first, while that raises the value.
+    """Move single rows to other clusters, the best move first, while the value increases.
 
-    The last row of a cluster stays. ``table`` (n, n) is symmetric; rows that are not ``alive`` (n,)
-    are padding, and have zeros in it.
+    The last row of a cluster stays. ``table`` (n, n) is symmetric. Rows that are not ``alive`` (n,)
+    are padding, with zeros in the table. A move costs O(n k).
     """
     clusters = jnp.arange(n_clusters)
     diagonal = jnp.diagonal(table)
 
-    def total(table, labels):
-        """Sums (n, k) over the rows of every cluster."""
+    def sum_over_clusters(table, labels):
+        """Sums (n, k) of the table over the rows of each cluster."""
         member = ((labels[:, None] == clusters) & alive[:, None]).astype(table.dtype)
         return jnp.matmul(table, member, precision=jax.lax.Precision.HIGHEST)
 
-    first, sizes = total(table, labels), total(jnp.ones_like(table[:1]), labels)[0]
-    # Below it a gain may be nothing but rounding, and rows could go round in circles.
-    least = 64 * jnp.finfo(table.dtype).eps * jnp.abs(first).max()
+    first = sum_over_clusters(table, labels)
+    sizes = sum_over_clusters(jnp.ones_like(table[:1]), labels)[0]
+    # Smaller gains may be rounding errors, and rows could cycle.
+    min_gain = 64 * jnp.finfo(table.dtype).eps * jnp.abs(first).max()
 
-    def step(state, _):
+    def move_best(state, _):
         labels, sums, sizes, n_moves = state
-        own = jnp.take_along_axis(sums, labels[:, None], 1) - diagonal[:, None]
+        current = jnp.take_along_axis(sums, labels[:, None], 1) - diagonal[:, None]
         free = alive & (sizes[labels] > 1)
         allowed = free[:, None] & (sizes > 0) & (clusters != labels[:, None])
-        gain = jnp.where(allowed, sums - own, -jnp.inf)
+        gain = jnp.where(allowed, sums - current, -jnp.inf)
         i, to = jnp.unravel_index(gain.argmax(), gain.shape)
-        moves = gain[i, to] > least
+        moves = gain[i, to] > min_gain
         change = jnp.where(moves, table[i], 0)
         source = labels[i]
         sums = sums.at[:, source].add(-change).at[:, to].add(change)
-        one = moves.astype(sizes.dtype)
-        sizes = sizes.at[source].add(-one).at[to].add(one)
+        count = moves.astype(sizes.dtype)
+        sizes = sizes.at[source].add(-count).at[to].add(count)
         labels = labels.at[i].set(jnp.where(moves, to, source).astype(labels.dtype))
         return (labels, sums, sizes, n_moves + moves), ~moves, ()
 
-    result = iterate(step, (labels, first, sizes, jnp.int32(0)), max_moves)
+    result = iterate(move_best, (labels, first, sizes, jnp.int32(0)), max_moves)
     labels, *_, n_moves = result.state
-    sums = total(total(table, labels).T, labels)
+    sums = sum_over_clusters(sum_over_clusters(table, labels).T, labels)
     return RowMoveResult(labels, sums, n_moves, result.done)
 
 
 def linkage_matrix(pairs: np.ndarray, costs: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Linkage matrix in SciPy's form, with the running sum of the costs as heights.
+    """Linkage matrix in SciPy's format, with cumulative costs as heights.
 
-    Single costs may fall from one merge to the next, which SciPy's tools misread; their running sum
-    (what has been lost so far) cannot, and a cut by number of clusters is the greedy partition.
-    ``sizes`` (n,) is the number of rows in each starting cluster.
+    The cost of a merge may be smaller than the cost before it, which SciPy's tools do not support.
+    Cumulative costs never decrease, and a cut at a number of clusters gives the greedy partition.
+    ``sizes`` (n,) is the number of rows in each initial cluster.
     """
     n = len(sizes)
-    name = np.arange(n)
+    node = np.arange(n)
     size = np.asarray(sizes, float).copy()
     out = np.empty((len(pairs), 4))
     height = np.cumsum(np.maximum(costs, 0))
     for m, (a, b) in enumerate(pairs):
         size[a] += size[b]
-        out[m] = min(name[a], name[b]), max(name[a], name[b]), height[m], size[a]
-        name[a] = n + m
+        out[m] = min(node[a], node[b]), max(node[a], node[b]), height[m], size[a]
+        node[a] = n + m
     return out
 
 
 def cut_merges(pairs: np.ndarray, n: int, n_clusters: int) -> np.ndarray:
-    """Labels (n,) after the merges that leave ``n_clusters``, numbered by first row."""
+    """Labels (n,) after the merges down to ``n_clusters``, numbered by their first row."""
     parent = np.arange(n)
     for a, b in pairs[: max(n - n_clusters, 0)]:
         parent[parent == b] = a
@@ -322,11 +335,11 @@ def cut_merges(pairs: np.ndarray, n: int, n_clusters: int) -> np.ndarray:
 
 
 def quadratic_information_shares(pairs: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Quadratic information (n,) of clusters and groups ``codes`` (n,), after every merge.
+    """Quadratic mutual information (n,) of clusters and groups ``codes`` (n,) after every merge.
 
-    As a share of what single rows have; 0 throughout where there is one group. A cluster keeps the
-    groups that it has rows of, and the smaller list is gone through, so that many groups are no
-    more work than few.
+    It is divided by the information of single rows; all 0 if there is one group. Each cluster
+    stores the groups of its rows, and a merge iterates over the smaller of two lists, so that the
+    run time hardly depends on the number of groups.
     """
     n = len(codes)
     size, q = np.ones(n), np.bincount(codes) / n
@@ -336,12 +349,12 @@ def quadratic_information_shares(pairs: np.ndarray, codes: np.ndarray) -> np.nda
     counts: list[dict[int, int]] = [{int(code): 1} for code in codes]
     gained = np.empty(len(pairs))
     for m, (a, b) in enumerate(pairs):
-        few, many = sorted((counts[a], counts[b]), key=len)
-        both = sum(count * many.get(code, 0) for code, count in few.items())
+        small, large = sorted((counts[a], counts[b]), key=len)
+        both = sum(count * large.get(code, 0) for code, count in small.items())
         apart = size[a] * expected[b] + size[b] * expected[a] - size[a] * size[b] * square
         gained[m] = 2 * (both - apart) / (n * (1 - square))
-        for code, count in few.items():
-            many[code] = many.get(code, 0) + count
-        counts[a], size[a] = many, size[a] + size[b]
+        for code, count in small.items():
+            large[code] = large.get(code, 0) + count
+        counts[a], size[a] = large, size[a] + size[b]
         expected[a] += expected[b]
     return 1 + np.cumsum([0.0, *gained])

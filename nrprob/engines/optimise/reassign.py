@@ -32,15 +32,15 @@ from nrprob.statistics.terms import Term, Terms, membership_gradient, objective,
 
 
 class ReassignmentResult(NamedTuple):
-    """What reassignment found, one restart after another on the first axis.
+    """Final hard partitions, restarts on the first axis.
 
     Attributes
     ----------
     labels : (S, B, r)
     trace : (S, TRACE) objective after every sweep or step, NaN beyond the last
-    active : (S, TRACE) the number of clusters that exist then, likewise
-    n_iter : (S,) sweeps or steps
-    converged : (S,) the last sweep or step moved nothing
+    active : (S, TRACE) number of clusters after every sweep or step, likewise
+    n_iter : (S,) number of sweeps or steps
+    converged : (S,) whether the last sweep or step moved no row
     """
 
     labels: jax.Array
@@ -50,12 +50,12 @@ class ReassignmentResult(NamedTuple):
     converged: jax.Array
 
 
-TRACE = 1024  # sweeps whose objective is kept; of more, the last one takes the last place
-_TIDYING, _SLIDING, _HOPPING = range(3)  # phases of `reassign_batched`
+TRACE = 1024  # length of the trace; the last entry is always the last sweep
+_REMOVING, _ALL_ROWS, _SOME_ROWS = range(3)  # phases of `reassign_batched`
 
 
-class _Reached(NamedTuple):
-    """Labels (B, r), their cells and F, and which clusters (K,) exist."""
+class _Partition(NamedTuple):
+    """Labels (B, r), their cells and objective, and which clusters (K,) exist."""
 
     labels: jax.Array
     cells: jax.Array
@@ -63,26 +63,26 @@ class _Reached(NamedTuple):
     existing: jax.Array
 
 
-class _Hopping(NamedTuple):
-    """What moves of many rows go by.
+class _MoveProposal(NamedTuple):
+    """State of the phase that moves a random fraction of the rows.
 
     Attributes
     ----------
-    fraction : () of the rows that would improve, that move
-    gain, goal : (B, r) change of F by the best move of every row, and where it leads
-    fresh : () whether these are to be computed anew
+    fraction : () fraction of the improving rows that move
+    change, target : (B, r) change of F by the best move of every row, and its cluster
+    outdated : () whether ``change`` and ``target`` must be recomputed
     """
 
     fraction: jax.Array
-    gain: jax.Array
-    goal: jax.Array
-    fresh: jax.Array
+    change: jax.Array
+    target: jax.Array
+    outdated: jax.Array
 
 
 def balanced_random_labels(
     seed: jax.Array, rows: Rows, fixed: jax.Array | None, active: jax.Array
 ) -> jax.Array:
-    """Random labels (B, r) with clusters of equal size, but for the rows whose label is given."""
+    """Random labels (B, r) of clusters of equal size; labelled rows keep their label."""
     order = hashed_uniform(fold_in(seed, rows.number), (), rows.mass.dtype)
     order = jnp.where(rows.mass > 0, order, 2.0).reshape(-1)
     rank = jnp.argsort(jnp.argsort(order))
@@ -93,43 +93,44 @@ def balanced_random_labels(
 def assign_empty_rows(
     terms: Terms, rows: Rows, labels: jax.Array, n_clusters: int, fixed: jax.Array | None
 ) -> jax.Array:
-    """Labels (S, B, r) in which rows without counts are in the largest cluster of the others.
+    """Labels (S, B, r) with the rows that have no counts moved to the largest cluster.
 
-    To terms that look at counts alone they say nothing: reassignment leaves them where they began.
+    Terms of counts do not depend on these rows: reassignment would leave them at their initial
+    label.
     """
     if any(_uses_mass(term) for term in terms):
         return labels
     features = jnp.arange(rows.x.n_statistics) < rows.x.n_statistics - 1
-    one = jnp.broadcast_to(features.astype(rows.mass.dtype), (rows.n_groups, 1, 1, features.size))
-    empty = rows.adjoint(one)[:, :, 0, 0] <= 0  # proportions: other rows have a sum of 1
+    ones = jnp.broadcast_to(features.astype(rows.mass.dtype), (rows.n_groups, 1, 1, features.size))
+    empty = rows.adjoint(ones)[:, :, 0, 0] <= 0  # proportions of all other rows sum to 1
     if fixed is not None:
         empty = empty & (fixed < 0)
     mass = jnp.where(empty, 0, rows.mass)
     sizes = jax.lax.map(
-        lambda one: one_hot(one[..., None], mass, n_clusters).sum((0, 1, 2)), labels
+        lambda restart: one_hot(restart[..., None], mass, n_clusters).sum((0, 1, 2)), labels
     )
     largest = sizes.argmax(-1).astype(labels.dtype)[:, None, None]
     return jnp.where(empty & (rows.mass > 0), largest, labels)
 
 
 def _uses_mass(term: Term) -> bool:
-    """Whether a row without any feature makes a difference to a term."""
+    """Whether a term depends on rows whose features are all 0."""
     return not isinstance(term.cost, SeparableCost) or term.cost.uses_mass or term.view is not None
 
 
-def _tidied(terms, rows, labels, active, fixed, giving):
-    """Labels and clusters without those that are too small."""
-    if giving is None:
+def _remove_clusters(terms, rows, labels, active, fixed, removal):
+    """Labels and active clusters after removing clusters that are too small."""
+    if removal is None:
         return labels, active
-    return remove_small_clusters(terms, rows, labels, active, fixed, giving)
+    return remove_small_clusters(terms, rows, labels, active, fixed, removal)
 
 
-def _joined(terms, labels, cells, active, fixed, giving, rest):
-    """Labels and clusters after two were joined, if nothing else moves; and whether two were."""
-    if giving is None or fixed is not None:
+def _merge_clusters(terms, labels, cells, active, fixed, removal, at_rest):
+    """Labels and active clusters after the best merge, if no row moves; and whether one merged."""
+    if removal is None or fixed is not None:
         return labels, active, jnp.asarray(False)
     return jax.lax.cond(
-        rest & giving.joining,
+        at_rest & removal.merge,
         lambda: merge_best_pair(terms, labels, cells, active),
         lambda: (labels, active, jnp.asarray(False)),
     )
@@ -145,22 +146,25 @@ def reassign_sequentially(
     n_clusters: int,
     fixed: jax.Array | None = None,
     active: jax.Array,
-    giving: ClusterRemoval | None = None,
+    removal: ClusterRemoval | None = None,
 ) -> ReassignmentResult:
-    """Sweep over the rows in random order until a whole sweep moves nothing.
+    """Sweep over the rows in random order until a complete sweep moves no row.
 
-    ``labels`` (S, B, r) are the starts. A row that is alone in its cluster stays there, since an
-    empty cluster costs nothing; statistics are recomputed from the labels after every sweep.
-    Clusters are given up before the first sweep and after every one.
+    A sweep visits the rows one by one; a visit removes the row from its cell, evaluates the change
+    of F for all clusters, and adds the row to the best one. It costs O(n K p) for n rows of p
+    statistics. A row that is alone in its cluster stays there, since an empty cluster costs 0.
+    Cell statistics are recomputed from the labels after every sweep, against rounding errors.
+    ``labels`` (S, B, r) are initial labels. Clusters are removed before the first sweep and after
+    every sweep.
     """
     free = rows.mass.reshape(-1) > 0
     if fixed is not None:
         free = free & (fixed.reshape(-1) < 0)
     mass, number = rows.mass.reshape(-1), rows.number.reshape(-1)
     shape = rows.mass.shape
-    prepare, follow = make_sweep(terms, rows)
+    init_state, run_visits = make_sweep(terms, rows)
 
-    def run(start):
+    def run_restart(start):
         labels, seed = start
 
         def sweep(state, count):
@@ -169,32 +173,37 @@ def reassign_sequentially(
             order = jnp.argsort(jnp.where(free, priority, 2.0))
             before = labels[order]
 
-            def move():
-                return follow(order, before, free.sum(), active, prepare(cells))[1]
+            def move_all():
+                return run_visits(order, before, free.sum(), active, init_state(cells))[1]
 
-            # Before the first sweep clusters are given up, and nothing else.
-            sweeping = giving is None or count >= 0
-            after = move() if giving is None else jax.lax.cond(sweeping, move, lambda: before)
-            rest = sweeping & (after == before).all()
+            # Before the first sweep small clusters are removed, and no row is visited.
+            sweeping = removal is None or count >= 0
+            after = (
+                move_all() if removal is None else jax.lax.cond(sweeping, move_all, lambda: before)
+            )
+            at_rest = sweeping & (after == before).all()
             labels = labels.at[order].set(after, unique_indices=True).reshape(shape)
-            labels, new_active = _tidied(terms, rows, labels, active, fixed, giving)
-            rest = rest & (new_active == active).all()
+            # Removal of small clusters, and a merge if no row moves.
+            labels, new_active = _remove_clusters(terms, rows, labels, active, fixed, removal)
+            at_rest = at_rest & (new_active == active).all()
             cells = label_cells(rows, labels, n_clusters)
-            labels, active, joined = _joined(terms, labels, cells, new_active, fixed, giving, rest)
-            if giving is not None:
+            labels, active, merged = _merge_clusters(
+                terms, labels, cells, new_active, fixed, removal, at_rest
+            )
+            if removal is not None:
                 cells = label_cells(rows, labels, n_clusters)
             values = objective(terms, cells)[0], active.sum().astype(mass.dtype)
             values = jax.tree.map(lambda v: jnp.where(sweeping, v, jnp.nan), values)
-            return (labels.reshape(-1), active, cells), rest & ~joined, values
+            return (labels.reshape(-1), active, cells), at_rest & ~merged, values
 
-        room = empty_trace(TRACE, mass.dtype)
+        trace = empty_trace(TRACE, mass.dtype)
         start = labels.reshape(-1), active, label_cells(rows, labels, n_clusters)
-        count = 0 if giving is None else -1
-        result = iterate(sweep, start, max_iter, count=count, trace=(room, room))
+        count = 0 if removal is None else -1
+        result = iterate(sweep, start, max_iter, count=count, trace=(trace, trace))
         return result.state[0].reshape(shape), *result.trace, result.n_iter, result.done
 
     seeds = fold_in(seed, jnp.arange(labels.shape[0]))
-    return ReassignmentResult(*jax.lax.map(run, (labels, seeds)))
+    return ReassignmentResult(*jax.lax.map(run_restart, (labels, seeds)))
 
 
 def reassign_batched(
@@ -207,16 +216,19 @@ def reassign_batched(
     n_clusters: int,
     fixed: jax.Array | None = None,
     active: jax.Array,
-    giving: ClusterRemoval | None = None,
+    removal: ClusterRemoval | None = None,
 ) -> ReassignmentResult:
-    """Move many rows at once, backing off where the objective does not fall.
+    """Move many rows at once, and back off if the objective does not decrease.
 
-    First every row goes to the cluster of least score while the exact objective falls (one matrix
-    product a step). Then exact differences of all rows are computed; a random fraction f of the
-    rows that would improve moves, and always the best one; if the objective did not fall, f is
-    divided by 4 and the same differences are used again; if it did, f is doubled. It ends when no
-    row would improve: the same kind of optimum as `reassign_sequentially` reaches. Small clusters
-    are removed in between.
+    1. Move all rows to the cluster of least dF/dW while the exact objective decreases; one matrix
+       product per step.
+    2. Compute the exact change of F for all moves of one row. A random fraction f of the improving
+       rows moves, and always the best one. If the objective decreases, f is doubled; otherwise the
+       moves are undone, f is divided by 4, and the same changes are used again.
+    3. Stop when no move improves: a local optimum under single moves, as `reassign_sequentially`
+       finds. Small clusters are removed in between.
+
+    A step costs O(n K p) for n rows of p statistics.
     """
     free = rows.mass > 0
     if fixed is not None:
@@ -228,83 +240,95 @@ def reassign_batched(
         cells = label_cells(rows, labels, n_clusters)
         return cells, objective(terms, cells)[0]
 
-    def follow(labels, existing):
+    def move_all_rows(labels, existing):
         w = one_hot(labels[..., None], rows.mass, n_clusters)
         cost = jnp.where(existing, membership_gradient(terms, rows, w)[:, :, 0], jnp.inf)
         return jnp.where(free, cost.argmin(-1).astype(labels.dtype), labels)
 
-    def gains(labels, cells, existing):
+    def best_moves(labels, cells, existing):
         change = jnp.where(existing, move_differences(terms, rows, labels, cells), jnp.inf)
-        # Below the rounding of the cells' costs a difference says nothing.
+        # Changes below the rounding error of the cells' costs count as 0.
         sizes = [jnp.abs(t.weight) * jnp.abs(t.cost(t.cells(cells))).max() for t in terms]
-        gain = change.min(-1) + 2 * eps * functools.reduce(jnp.add, sizes)
-        return gain, change.argmin(-1).astype(labels.dtype)
+        best_change = change.min(-1) + 2 * eps * functools.reduce(jnp.add, sizes)
+        return best_change, change.argmin(-1).astype(labels.dtype)
 
-    def run(start):
+    def run_restart(start):
         labels, seed = start
 
-        def hop(now, hopping, count):
-            labels, cells, _, existing = now
-            gain, goal = jax.lax.cond(
-                hopping.fresh,
-                gains,
-                lambda *_: (hopping.gain, hopping.goal),
+        def move_some_rows(current, proposal, count):
+            labels, cells, _, existing = current
+            change, target = jax.lax.cond(
+                proposal.outdated,
+                best_moves,
+                lambda *_: (proposal.change, proposal.target),
                 labels, cells, existing,
             )  # fmt: skip
-            improving = free & (gain < 0)
-            draw = hashed_uniform(fold_in(fold_in(seed, count), rows.number), (), gain.dtype)
-            best = jnp.where(improving, gain, jnp.inf).argmin()
-            alone = jnp.arange(gain.size).reshape(gain.shape) == best
-            chosen = improving & ((draw < hopping.fraction) | alone)
-            new = jnp.where(chosen, goal, labels)
-            return new, hopping._replace(gain=gain, goal=goal), ~improving.any()
+            improving = free & (change < 0)
+            draw = hashed_uniform(fold_in(fold_in(seed, count), rows.number), (), change.dtype)
+            best = jnp.where(improving, change, jnp.inf).argmin()
+            is_best = jnp.arange(change.size).reshape(change.shape) == best
+            chosen = improving & ((draw < proposal.fraction) | is_best)
+            new = jnp.where(chosen, target, labels)
+            return new, proposal._replace(change=change, target=target), ~improving.any()
 
-        def fewer(now, rest):
-            labels, cells, _, existing = now
-            new, left = _tidied(terms, rows, labels, existing, fixed, giving)
-            new, left, _ = _joined(
-                terms, new, cells, left, fixed, giving, rest & (left == existing).all()
+        def reduce_clusters(current, at_rest):
+            labels, cells, _, existing = current
+            new, remaining = _remove_clusters(terms, rows, labels, existing, fixed, removal)
+            new, remaining, _ = _merge_clusters(
+                terms,
+                new,
+                cells,
+                remaining,
+                fixed,
+                removal,
+                at_rest & (remaining == existing).all(),
             )
             return jax.lax.cond(
-                (left == existing).all(), lambda: now, lambda: _Reached(new, *evaluate(new), left)
+                (remaining == existing).all(),
+                lambda: current,
+                lambda: _Partition(new, *evaluate(new), remaining),
             )
 
-        # One body for all phases, so that there is but one evaluation in it to be compiled.
-        def step(state, count):
-            now, phase, hopping = state
-            proposals = (
-                lambda: (now.labels, hopping, False),
-                lambda: (follow(now.labels, now.existing), hopping, False),
-                lambda: hop(now, hopping, count),
+        # All phases share one body, so that the objective is compiled once.
+        def take_step(state, count):
+            current, phase, proposal = state
+            moves_of_phase = (
+                lambda: (current.labels, proposal, False),
+                lambda: (move_all_rows(current.labels, current.existing), proposal, False),
+                lambda: move_some_rows(current, proposal, count),
             )
-            new, hopping, nothing = jax.lax.switch(phase, proposals)
-            tried = _Reached(new, *evaluate(new), now.existing)
-            better = (tried.value < now.value) | (phase == _TIDYING)
-            before = hopping.fraction
-            # One row that does not pay although its difference says so: rounding, at the optimum.
-            over = (phase == _HOPPING) & (nothing | (~better & (before < 1e-6)))
+            new, proposal, no_move = jax.lax.switch(phase, moves_of_phase)
+            candidate = _Partition(new, *evaluate(new), current.existing)
+            better = (candidate.value < current.value) | (phase == _REMOVING)
+            before = proposal.fraction
+            # If not even the best row improves F, its negative change is a rounding error.
+            over = (phase == _SOME_ROWS) & (no_move | (~better & (before < 1e-6)))
             fraction = jnp.where(better, jnp.minimum(1, 2 * before), before / 4)
-            now = jax.tree.map(lambda a, b: jnp.where(better, a, b), tried, now)
+            current = jax.tree.map(lambda a, b: jnp.where(better, a, b), candidate, current)
             changed = jnp.asarray(False)
-            if giving is not None:
-                left = jax.lax.cond(phase == _SLIDING, lambda: now, lambda: fewer(now, over))
-                changed = (left.existing != now.existing).any()
-                now, over = left, over & ~changed
-            anew = changed | (phase != _HOPPING)
-            hopping = hopping._replace(fraction=jnp.where(anew, 1.0, fraction), fresh=better | anew)
-            values = now.value, now.existing.sum().astype(dtype)
-            values = jax.tree.map(lambda v: jnp.where(phase == _TIDYING, jnp.nan, v), values)
-            phase = jnp.where((phase == _SLIDING) & better, _SLIDING, phase + 1)
-            return (now, jnp.minimum(phase, _HOPPING), hopping), over, values
+            if removal is not None:
+                reduced = jax.lax.cond(
+                    phase == _ALL_ROWS, lambda: current, lambda: reduce_clusters(current, over)
+                )
+                changed = (reduced.existing != current.existing).any()
+                current, over = reduced, over & ~changed
+            reset = changed | (phase != _SOME_ROWS)
+            proposal = proposal._replace(
+                fraction=jnp.where(reset, 1.0, fraction), outdated=better | reset
+            )
+            values = current.value, current.existing.sum().astype(dtype)
+            values = jax.tree.map(lambda v: jnp.where(phase == _REMOVING, jnp.nan, v), values)
+            phase = jnp.where((phase == _ALL_ROWS) & better, _ALL_ROWS, phase + 1)
+            return (current, jnp.minimum(phase, _SOME_ROWS), proposal), over, values
 
-        none = jnp.zeros(labels.shape, dtype)
+        no_change = jnp.zeros(labels.shape, dtype)
         cells, value = jax.tree.map(jnp.zeros_like, jax.eval_shape(evaluate, labels))
-        now = _Reached(labels, cells, value, active)
-        hopping = _Hopping(jnp.asarray(1.0, dtype), none, labels, jnp.asarray(True))
-        room = empty_trace(TRACE, dtype), empty_trace(TRACE, dtype)
-        start = now, jnp.asarray(_TIDYING), hopping
-        result = iterate(step, start, max_iter, count=-1, trace=room)
+        current = _Partition(labels, cells, value, active)
+        proposal = _MoveProposal(jnp.asarray(1.0, dtype), no_change, labels, jnp.asarray(True))
+        trace = empty_trace(TRACE, dtype), empty_trace(TRACE, dtype)
+        start = current, jnp.asarray(_REMOVING), proposal
+        result = iterate(take_step, start, max_iter, count=-1, trace=trace)
         return result.state[0].labels, *result.trace, result.n_iter, result.done
 
     seeds = fold_in(seed, jnp.arange(labels.shape[0]))
-    return ReassignmentResult(*jax.lax.map(run, (labels, seeds)))
+    return ReassignmentResult(*jax.lax.map(run_restart, (labels, seeds)))

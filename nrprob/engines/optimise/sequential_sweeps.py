@@ -1,8 +1,8 @@
 """Sequential sweeps: visit rows one by one and move each to the cluster of least cost.
 
-The implementation depends on the rows and on the costs: dense rows under any cost, costs that
-compute the difference of one row themselves, and sparse rows under costs that are sums over
-features.
+There are three implementations: dense rows under any cost (O(K p) per visit, for p statistics),
+dense rows under incremental costs, and sparse rows under costs that are sums over features (O(K)
+per non-zero entry).
 """
 
 from __future__ import annotations
@@ -25,48 +25,49 @@ class Sweep(NamedTuple):
 
     Attributes
     ----------
-    prepare : from cells (groups, 1, K, p), the state that visits keep
-    follow : from the order (n,), the labels (n,) in this order, the number of the first that are
-        visited, which clusters exist (K,), and the state, the last state and labels
+    init_state : ``cells (groups, 1, K, p) -> state``
+    run_visits : ``(order, labels, count, active, state) -> (state, labels)`` for the ``order`` (n,)
+        of the rows, their labels (n,) in this order, the number of rows to visit, and which
+        clusters exist (K,)
     """
 
-    prepare: Callable[[jax.Array], Any]
-    follow: Callable[..., tuple[Any, jax.Array]]
+    init_state: Callable[[jax.Array], Any]
+    run_visits: Callable[..., tuple[Any, jax.Array]]
 
 
 def make_sweep(terms: Terms, rows: Rows) -> Sweep:
-    """Visits to rows under an objective of terms."""
+    """Choose the implementation for rows and terms."""
     group = jnp.repeat(rows.group, rows.mass.shape[1])
     if isinstance(rows.x, Sparse):
-        make = _sparse_visits
+        make_visits = _sparse_visits
     else:
-        make = _moving_visits if all_incremental(terms) else _dense_visits
-    return make(terms, rows, rows.mass.reshape(-1), group)
+        make_visits = _incremental_visits if all_incremental(terms) else _dense_visits
+    return make_visits(terms, rows, rows.mass.reshape(-1), group)
 
 
-def _one_by_one(visit):
-    """Follow an order by visits ``(row, label, active, state) -> (state, label)``."""
+def _loop_over_rows(visit):
+    """Loop over rows by ``visit(row, label, active, state) -> (state, label)``."""
 
-    def follow(order, before, count, active, state):
-        # A visit reads the old labels and writes the new ones elsewhere: where one array is both
-        # read and written in a step, XLA may copy all of it every time.
-        def step(j, inner):
+    def run_visits(order, before, count, active, state):
+        # A visit reads the old labels and writes new ones to another array: XLA may copy an array
+        # that is read and written in one step.
+        def visit_next(j, inner):
             state, new = inner
             state, label = visit(order[j], before[j], active, state)
             return state, jax.lax.dynamic_update_index_in_dim(new, label, j, 0)
 
-        return jax.lax.fori_loop(0, count, step, (state, before))
+        return jax.lax.fori_loop(0, count, visit_next, (state, before))
 
-    return follow
+    return run_visits
 
 
-def _moving_visits(terms, rows, mass, group):
-    """Visit rows under costs that know what a row changes."""
+def _incremental_visits(terms, rows, mass, group):
+    """Visit rows under incremental costs."""
     x = rows.x.x.reshape(-1, rows.x.x.shape[-1])
     eps = 2 * jnp.finfo(mass.dtype).eps
 
-    def prepare(cells):
-        # Below the rounding of the cells' costs a difference says nothing.
+    def init_state(cells):
+        # Changes below the rounding error of the cells' costs count as 0.
         sizes = [jnp.abs(t.weight) * jnp.abs(t.cost(cells[0, 0])).max() for t in terms]
         return track_cells(terms, cells), eps * functools.reduce(jnp.add, sizes)
 
@@ -77,171 +78,177 @@ def _moving_visits(terms, rows, mass, group):
         change = change.at[old].set(-rounding)
         new = change.argmin().astype(old.dtype)
 
-        def move(states):
+        def move_row(states):
             return tuple(
-                term.cost.apply_move(own, x[i], old, new)
-                for term, own in zip(terms, states, strict=True)
+                term.cost.apply_move(state, x[i], old, new)
+                for term, state in zip(terms, states, strict=True)
             )
 
-        return (jax.lax.cond(new == old, lambda states: states, move, states), rounding), new
+        return (jax.lax.cond(new == old, lambda states: states, move_row, states), rounding), new
 
-    return Sweep(prepare, _one_by_one(visit))
+    return Sweep(init_state, _loop_over_rows(visit))
 
 
 def _dense_visits(terms, rows, mass, group):
     x = rows.x.x.reshape(-1, rows.x.n_statistics)
     eps = 2 * jnp.finfo(mass.dtype).eps
 
-    def prepare(cells):
-        own = tuple(t.cells(cells)[:, 0] for t in terms)
-        return own, tuple(t.cost(c) for t, c in zip(terms, own, strict=True))
+    def init_state(cells):
+        term_cells = tuple(t.cells(cells)[:, 0] for t in terms)
+        return term_cells, tuple(t.cost(c) for t, c in zip(terms, term_cells, strict=True))
 
     def visit(i, old, active, state):
-        own, costs = state
+        term_cells, costs = state
         g = group[i]
         row = x[i] * mass[i]
         change = jnp.zeros(active.shape, mass.dtype)
         scale = jnp.zeros((), mass.dtype)
         parts = []
-        for term, cells, cost in zip(terms, own, costs, strict=True):
-            place = g if term.by_group else 0
-            mine = term.row(row, g)
-            here, cost_here = cells[place], cost[place]
-            less = here[old] - mine
-            without = here.at[old].set(less)
-            cost_without = cost_here.at[old].set(term.cost(less))
-            joined = term.cost(without + mine)
+        for term, cells, cost in zip(terms, term_cells, costs, strict=True):
+            # Remove the row from its cell, then evaluate the cost of adding it to each cell.
+            block = g if term.by_group else 0
+            statistics = term.row(row, g)
+            reduced = cells[block][old] - statistics
+            without = cells[block].at[old].set(reduced)
+            cost_without = cost[block].at[old].set(term.cost(reduced))
+            joined = term.cost(without + statistics)
             change += term.weight * (joined - cost_without)
             scale += jnp.abs(term.weight) * jnp.abs(joined).max()
-            parts.append((place, without, cost_without, mine, joined))
+            parts.append((block, without, cost_without, statistics, joined))
+        # The best cluster; the old one if the difference is a rounding error.
         change = jnp.where(active, change, jnp.inf)
         new = jnp.argmin(change)
         new = jnp.where(change[old] <= change[new] + eps * scale, old, new).astype(old.dtype)
-        own = tuple(
-            cells.at[place, old].set(without[old]).at[place, new].set(without[new] + mine)
-            for cells, (place, without, _, mine, _) in zip(own, parts, strict=True)
+        term_cells = tuple(
+            cells.at[block, old].set(without[old]).at[block, new].set(without[new] + statistics)
+            for cells, (block, without, _, statistics, _) in zip(term_cells, parts, strict=True)
         )
         costs = tuple(
-            cost.at[place, old].set(cost_without[old]).at[place, new].set(joined[new])
-            for cost, (place, _, cost_without, _, joined) in zip(costs, parts, strict=True)
+            cost.at[block, old].set(cost_without[old]).at[block, new].set(joined[new])
+            for cost, (block, _, cost_without, _, joined) in zip(costs, parts, strict=True)
         )
-        return (own, costs), new
+        return (term_cells, costs), new
 
-    return Sweep(prepare, _one_by_one(visit))
+    return Sweep(init_state, _loop_over_rows(visit))
 
 
-_LOOKED_AT = 128  # entries of sparse rows that are looked at together, about
+_WINDOW_ENTRIES = 128  # approximate number of sparse entries evaluated together
 
 
 def _sparse_visits(terms, rows, mass, group):
-    """Visit rows at the cost of their non-zero entries; for costs that are sums over features.
+    """Visit sparse rows, under costs that are sums over features.
 
-    Of short rows several are looked at together, as if each were visited now: those before the
-    first that moves are, since nothing has changed when it is their turn.
+    Several short rows are evaluated in one window, all under the current cells. The first row that
+    moves changes the cells, and the next window begins after it; the rows before it stay, so their
+    evaluation was exact.
     """
     for term in terms:
         if not isinstance(term.cost, SeparableCost) or term.view is not None:
             raise TypeError(
-                "sparse rows are reassigned under costs that are sums over features; got "
-                f"{term.cost!r}; use annealing, or dense rows"
+                "reassignment of sparse rows needs costs that are sums over features; got "
+                f"{term.cost!r}; use solver='anneal', or pass a dense array"
             )
     x, p = rows.x, rows.x.n_statistics
     usual = max(x.value.size // mass.size, 1)
-    window, chunk = min(max(_LOOKED_AT // usual, 1), 8), 16 if usual <= 24 else 32
-    # A slice of fixed length is far cheaper than a gather, but must not reach past the end.
+    window, chunk = min(max(_WINDOW_ENTRIES // usual, 1), 8), 16 if usual <= 24 else 32
+    # Slices of fixed length are far cheaper than gathers, but must not reach past the end.
     columns = jnp.pad(x.column.reshape(-1), (0, chunk), constant_values=p - 1)
     values = jnp.pad(x.value.reshape(-1), (0, chunk))
     eps = 2 * jnp.finfo(mass.dtype).eps
 
-    def prepare(cells):
-        own = [t.cells(cells)[:, 0] for t in terms]
-        tables = tuple(jnp.swapaxes(c, 1, 2).reshape(-1, c.shape[1]) for c in own)
-        return tables, tuple(c[..., :-1].sum(-1) for c in own)
+    def init_state(cells):
+        # Per term a table (groups * p, K) of the cells, and sums of all features (groups, K).
+        term_cells = [t.cells(cells)[:, 0] for t in terms]
+        tables = tuple(jnp.swapaxes(c, 1, 2).reshape(-1, c.shape[1]) for c in term_cells)
+        return tables, tuple(c[..., :-1].sum(-1) for c in term_cells)
 
-    def changes(tables, draws, some):
-        """What leaving for every cluster adds: (window, K), and sums and roundings (window,)."""
-        first, end, weight, place, here = some
-        places = [place if term.by_group else jnp.zeros_like(place) for term in terms]
+    def evaluate_window(tables, sums, row_window):
+        """Changes (window, K) of F when each row moves, row sums and rounding errors (window,)."""
+        first, end, weight, group, is_current = row_window
+        groups = [group if term.by_group else jnp.zeros_like(group) for term in terms]
 
-        def tally(c, carry):
+        def add_chunk(c, carry):
             change, total = carry
-            at = first[:, None] + c * chunk + jnp.arange(chunk)
-            # Of a short row beside a long one, past its end.
-            column = columns.at[at].get(mode="clip")
-            value = values.at[at].get(mode="clip") * weight[:, None]
-            feature = jnp.where((at < end[:, None]) & (column < p - 1), value, 0)
-            for term, table, place in zip(terms, tables, places, strict=True):
+            position = first[:, None] + c * chunk + jnp.arange(chunk)
+            # Positions past the end of a short row are clipped, and masked below.
+            column = columns.at[position].get(mode="clip")
+            value = values.at[position].get(mode="clip") * weight[:, None]
+            feature = jnp.where((position < end[:, None]) & (column < p - 1), value, 0)
+            for term, table, block in zip(terms, tables, groups, strict=True):
                 cost = term.cost.column
                 if cost is None:
                     continue
-                cell = table.at[place[:, None] * p + column].get(mode="promise_in_bounds")
-                without = cell - feature[..., None] * here[:, None]
+                cell = table.at[block[:, None] * p + column].get(mode="promise_in_bounds")
+                without = cell - feature[..., None] * is_current[:, None]
                 more = cost(without + feature[..., None]) - cost(without)
                 change += term.weight * more.sum(1)
             return change, total + feature.sum(1)
 
-        zero = jnp.zeros(here.shape, mass.dtype), jnp.zeros(window, mass.dtype)
+        zero = jnp.zeros(is_current.shape, mass.dtype), jnp.zeros(window, mass.dtype)
         chunks = ((end - first).max() + chunk - 1) // chunk
-        change, total = jax.lax.fori_loop(0, chunks, tally, zero)
+        change, total = jax.lax.fori_loop(0, chunks, add_chunk, zero)
+        # The part of the cost that depends on the sum of all features and on the mass.
         scale = jnp.zeros(window, mass.dtype)
-        for term, table, draw, place in zip(terms, tables, draws, places, strict=True):
-            drawn = draw[place] - total[:, None] * here
-            held = table[place * p + p - 1] - weight[:, None] * here
-            before = term.cost.rest(drawn, held)
-            after = term.cost.rest(drawn + total[:, None], held + weight[:, None])
+        for term, table, cell_sums, block in zip(terms, tables, sums, groups, strict=True):
+            sum_without = cell_sums[block] - total[:, None] * is_current
+            mass_without = table[block * p + p - 1] - weight[:, None] * is_current
+            before = term.cost.rest(sum_without, mass_without)
+            after = term.cost.rest(sum_without + total[:, None], mass_without + weight[:, None])
             change += term.weight * (after - before)
             if term.cost.column is not None:
                 scale += jnp.abs(term.weight * before).max(1)
         return change, total, eps * scale
 
-    def follow(order, before, count, active, state):
+    def run_visits(order, before, count, active, state):
         k = active.shape[0]
-        along = x.start[order], x.start[order + 1], mass[order], group[order], before
-        along = tuple(jnp.pad(a, (0, window)) for a in along)
+        ordered = x.start[order], x.start[order + 1], mass[order], group[order], before
+        ordered = tuple(jnp.pad(a, (0, window)) for a in ordered)
 
-        def step(carry):
-            j, (tables, draws), new = carry
-            first, end, weight, place, old = (
-                jax.lax.dynamic_slice(a, (j,), (window,)) for a in along
+        def visit_window(carry):
+            j, (tables, sums), new = carry
+            first, end, weight, row_group, old = (
+                jax.lax.dynamic_slice(a, (j,), (window,)) for a in ordered
             )
-            here = jax.nn.one_hot(old, k, dtype=mass.dtype)
-            some = first, end, weight, place, here
-            change, total, rounding = changes(tables, draws, some)
+            is_current = jax.nn.one_hot(old, k, dtype=mass.dtype)
+            row_window = first, end, weight, row_group, is_current
+            change, total, rounding = evaluate_window(tables, sums, row_window)
+            # The best cluster of each row; the old one if the difference is a rounding error.
             change = jnp.where(active, change, jnp.inf)
             stay = jnp.take_along_axis(change, old[:, None], 1)[:, 0]
             best = change.argmin(1).astype(old.dtype)
             best = jnp.where(stay <= change.min(1) + rounding, old, best)
             moves = (best != old) & (j + jnp.arange(window) < count)
-            one, goes = moves.argmax().astype(jnp.int32), moves.any()
-            shift = jax.nn.one_hot(best[one], k, dtype=mass.dtype) - here[one]
-            shift = jnp.where(goes, shift, 0)
-            places = [place[one] if term.by_group else 0 for term in terms]
+            # Move the first row whose best cluster differs, if there is one.
+            row, any_move = moves.argmax().astype(jnp.int32), moves.any()
+            shift = jax.nn.one_hot(best[row], k, dtype=mass.dtype) - is_current[row]
+            shift = jnp.where(any_move, shift, 0)
+            groups = [row_group[row] if term.by_group else 0 for term in terms]
 
-            def move(c, tables):
-                at = first[one] + c * chunk
-                column = jax.lax.dynamic_slice(columns, (at,), (chunk,))
-                value = jax.lax.dynamic_slice(values, (at,), (chunk,)) * weight[one]
-                value = jnp.where(jnp.arange(chunk) < end[one] - at, value, 0)
-                # One scatter of whole rows of K: two of single numbers cost more than all the rest.
+            def move_chunk(c, tables):
+                position = first[row] + c * chunk
+                column = jax.lax.dynamic_slice(columns, (position,), (chunk,))
+                value = jax.lax.dynamic_slice(values, (position,), (chunk,)) * weight[row]
+                value = jnp.where(jnp.arange(chunk) < end[row] - position, value, 0)
+                # One scatter of table rows (K,): two scatters of scalars dominate the run time.
                 return tuple(
-                    table.at[place * p + column].add(
+                    table.at[block * p + column].add(
                         value[:, None] * shift, mode="promise_in_bounds"
                     )
-                    for table, place in zip(tables, places, strict=True)
+                    for table, block in zip(tables, groups, strict=True)
                 )
 
-            chunks = jnp.where(goes, (end[one] - first[one] + chunk - 1) // chunk, 0)
-            tables = jax.lax.fori_loop(0, chunks, move, tables)
-            draws = tuple(
-                draw.at[place].add(total[one] * shift)
-                for draw, place in zip(draws, places, strict=True)
+            chunks = jnp.where(any_move, (end[row] - first[row] + chunk - 1) // chunk, 0)
+            tables = jax.lax.fori_loop(0, chunks, move_chunk, tables)
+            sums = tuple(
+                cell_sums.at[block].add(total[row] * shift)
+                for cell_sums, block in zip(sums, groups, strict=True)
             )
-            label = jnp.where(goes, best[one], old[one])
-            new = jax.lax.dynamic_update_index_in_dim(new, label, j + one, 0)
-            return j + jnp.where(goes, one + 1, window).astype(j.dtype), (tables, draws), new
+            label = jnp.where(any_move, best[row], old[row])
+            new = jax.lax.dynamic_update_index_in_dim(new, label, j + row, 0)
+            return j + jnp.where(any_move, row + 1, window).astype(j.dtype), (tables, sums), new
 
-        start = jnp.int32(0), state, along[-1]
-        _, state, new = jax.lax.while_loop(lambda carry: carry[0] < count, step, start)
+        start = jnp.int32(0), state, ordered[-1]
+        _, state, new = jax.lax.while_loop(lambda carry: carry[0] < count, visit_window, start)
         return state, new[: before.shape[0]]
 
-    return Sweep(prepare, follow)
+    return Sweep(init_state, run_visits)

@@ -1,9 +1,9 @@
-"""Solve an objective made of terms: the best of many restarts, one program per solver.
+"""Solve an objective made of terms: the best of many restarts, one compiled program per solver.
 
-A method gives ``build(rows, settings) -> Problem``: a hashable function of arrays that makes its
-terms, including weights that depend on the data. Numbers travel in ``settings`` and are traced, so
-that a sweep over them compiles once. A method whose update is not the gradient of one sum of terms
-may give `solve_anneal` any object with an ``iteration`` in place of a `Problem`.
+A method supplies ``build(rows, settings) -> Problem``, a hashable function that makes its terms,
+including weights that depend on the data. Parameters in ``settings`` are traced, so that a grid of
+values compiles once. A method whose update is not the gradient of one sum of terms may pass to
+`solve_anneal` any object with an ``iteration`` method in place of a `Problem`.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from nrprob.statistics.xlogx import safe_log, xlogx
 
 
 class Settings(NamedTuple):
-    """Numbers that the solvers read, all traced.
+    """Parameters of the solvers, all traced.
 
     Attributes
     ----------
-    n_clusters : clusters that exist; others are padding
-    max_iter : updates per temperature, sweeps, or steps
-    method : record of the numbers that the method's builder reads
+    n_clusters : number of clusters; further columns are padding
+    max_iter : maximum number of updates per temperature, sweeps, or steps
+    method : record of the parameters that the method's builder reads
     beta : final inverse temperature; infinite to anneal until the labels are hard
     compression : weight of H(C), see `nrprob.engines.optimise.anneal.term_update`
-    quench : ratio of the first inverse temperatures of the last restart and of the first
+    quench : ratio of the first inverse temperatures of the last and the first restart
     cooling, noise, tol : see `nrprob.engines.optimise.anneal.AnnealingSchedule`
-    init : (B, r, K) log memberships to start from, or None
+    init : (B, r, K) initial log memberships, or None
     """
 
     n_clusters: Any
@@ -75,15 +75,15 @@ class Settings(NamedTuple):
 
 
 def make_settings(
-    dtype: Any, *, n_clusters: int, max_iter: int, method: Any = (), **numbers: float
+    dtype: Any, *, n_clusters: int, max_iter: int, method: Any = (), **floats: float
 ) -> Settings:
-    """Settings as arrays: counts as int32, all other numbers in the type of the data."""
-    given = {name: Settings._field_defaults[name] for name in FLOATS} | numbers
+    """Settings as arrays: counts as int32, other parameters in the dtype of the data."""
+    values = {name: Settings._field_defaults[name] for name in FLOATS} | floats
     return Settings(
         np.asarray(n_clusters, np.int32),
         np.asarray(max_iter, np.int32),
         jax.tree.map(lambda value: np.asarray(value, dtype), method),
-        **{name: np.asarray(value, dtype) for name, value in given.items()},
+        **{name: np.asarray(value, dtype) for name, value in values.items()},
     )
 
 
@@ -91,17 +91,18 @@ FLOATS = ("beta", "compression", "quench", "cooling", "noise", "tol")
 
 
 class AnnealingProblem(NamedTuple):
-    """What an annealing iterates, and how it ends; see `nrprob.engines.optimise.anneal.anneal`.
+    """Input of an annealing; see `nrprob.engines.optimise.anneal.anneal`.
 
     Attributes
     ----------
-    update, blocks, state : the update, the blocks of rows that it takes, and the state at the start
+    update, blocks, state : the update, the blocks of rows that it takes, and the initial state
     critical : inverse temperature of the first split
     weights : (terms,) weights of the terms
-    curvature : of the part that is not concave, relative to the entropy
+    curvature : bound of the convex part of F, relative to the entropy
     anneal : False starts at the final temperature, from more unequal memberships
-    finish : from the final state and masses, and the hard masses (B, r, S, K), the objective (S,)
-        of these in float64, and what gives the slopes of one of the restarts; see `TermFit`
+    finish : ``(state, w, hard) -> (objective, slope)`` from the final state and masses and the hard
+        masses (B, r, S, K): the objective (S,) of the latter in float64, and a function that
+        returns the gradient of one restart; see `TermFit`
     """
 
     update: Update
@@ -115,14 +116,14 @@ class AnnealingProblem(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What a method wants minimised, as terms.
+    """Objective of a method, as terms.
 
     Attributes
     ----------
-    terms : the objective, but for the weights
-    weigh : weights (terms,) from the terms' leading curvatures (terms,)
-    n_start : the first split of that many terms sets the start of an annealing; None for all
-    curvature : of the part that is not concave, relative to the entropy
+    terms : terms of the objective, without their weights
+    weigh : weights (terms,) as a function of the terms' leading curvatures (terms,)
+    n_start : the first split of this number of terms sets the start of an annealing; None for all
+    curvature : bound of the convex part of F, relative to the entropy
     anneal : False starts at the final temperature, from more unequal memberships
     """
 
@@ -135,7 +136,7 @@ class Problem(NamedTuple):
     def iteration(
         self, rows: Rows, compression: Any, n_clusters: int, n_init: int
     ) -> AnnealingProblem:
-        """Descent along the gradient of the terms; see `term_update`."""
+        """Make the annealing by the gradient of the terms; see `term_update`."""
         terms, weights, critical = weight_terms(self, rows)
 
         def finish(state, w, hard):
@@ -151,26 +152,31 @@ class Problem(NamedTuple):
 Build = Callable[[Rows, Settings], Any]
 
 
-_FACTORISING = threading.Lock()
+_LAPACK_LOCK = threading.Lock()
 
 
 def lapack_lock(factorises: bool) -> contextlib.AbstractContextManager[Any]:
-    """Let one program that calls LAPACK run at a time, whichever thread asks for it.
+    """Lock that admits one program with LAPACK calls at a time, over all threads.
 
-    On a CPU, XLA runs programs and the parts of LAPACK's batches on the same few threads. Two such
-    programs at a time can each hold a thread and wait for the other's, forever.
+    On a CPU, XLA runs programs and the batches of LAPACK on the same threads. Two such programs can
+    each hold a thread and wait for the other's, which is a deadlock.
     """
-    return _FACTORISING if factorises else contextlib.nullcontext()
+    return _LAPACK_LOCK if factorises else contextlib.nullcontext()
 
 
 @dataclass(frozen=True)
 class SolverCall:
-    """One run of a compiled solver: its arrays, and what it is compiled for.
+    """One run of a compiled solver: its arrays and static arguments.
 
     Calls with the same `signature` can share a compiled program; see `nrprob.engines.batching`.
-    ``size`` is what the run takes on a device, in bytes. ``factorises`` says that the program calls
-    LAPACK; see `lapack_lock`. ``stepwise`` says that it is a chain of tiny steps; see
-    `nrprob.engines.placement`.
+
+    Attributes
+    ----------
+    solver : compiled solver
+    arrays, static : positional arguments, and static keyword arguments
+    size : memory of the run on a device, in bytes
+    factorises : whether the program calls LAPACK; see `lapack_lock`
+    stepwise : whether it is a chain of tiny steps; see `nrprob.engines.placement`
     """
 
     solver: Callable[..., Solution]
@@ -181,30 +187,30 @@ class SolverCall:
     stepwise: bool = False
 
     def __call__(self) -> Solution:
-        """Run it alone."""
+        """Run this call by itself."""
         with lapack_lock(self.factorises), small_steps_on_cpu(self.stepwise):
             return fetch_to_host(self.solver(*self.arrays, **dict(self.static)))
 
     @property
     def signature(self) -> Hashable:
-        """What has to agree for two calls to run in one compiled program."""
+        """Key of the compiled program: equal for calls that can share one."""
         leaves, tree = jax.tree.flatten(self.arrays)
         shapes = tuple((a.shape, np.dtype(a.dtype).str) for a in leaves)
         return self.solver, self.static, tree, shapes
 
 
 class Solution(NamedTuple):
-    """All restarts, and what is needed of the best.
+    """Results of all restarts, and details of the best one.
 
     Attributes
     ----------
     labels : (B, r, S)
     objective : (S,) in nats of the whole data set, evaluated in float64
     converged : (S,)
-    n_iter : updates of all restarts side by side; sweeps or steps of the best one
+    n_iter : number of updates of all restarts side by side; sweeps or steps of the best one
     w : (B, r, K) masses of the best restart
     trace : (steps,) objective of the best restart, NaN beyond the last
-    fit : what the method adds of the best restart, a record of its own; `TermFit` of terms
+    fit : record of the method about the best restart; a `TermFit` for terms
     """
 
     labels: jax.Array
@@ -217,14 +223,14 @@ class Solution(NamedTuple):
 
 
 class TermFit(NamedTuple):
-    """What a sum of terms says of the best restart.
+    """Parameters of the best restart, for objectives made of terms.
 
     Attributes
     ----------
-    slope : (groups, K, p) what a row adds to F, linearly, in every cell
+    slope : (groups, K, p) derivative of F by the statistics of every cell
     log_prior : (K,) compression times the log mass of the clusters; -inf for empty ones
     beta : final inverse temperature
-    critical_beta : inverse temperature of the first split; NaN where that was not asked
+    critical_beta : inverse temperature of the first split; NaN if it was not computed
     weights : (terms,) weights of the terms
     """
 
@@ -240,7 +246,8 @@ def weight_terms(
 ) -> tuple[Terms, jax.Array, jax.Array]:
     """Terms with their weights, the weights, and the inverse temperature of the first split.
 
-    Asked only ``whether`` there is a split, the temperature is NaN if so, and infinite if not.
+    With ``whether``, the temperature is not computed: it is NaN if clusters split at any
+    temperature, and infinite otherwise.
     """
     _, weights, largest = leading_curvatures(
         problem.terms, rows, problem.weigh, problem.n_start, whether=whether
@@ -257,23 +264,23 @@ def first_split_beta(rows: Rows, settings: Settings, *, build: Build) -> jax.Arr
 
 
 def exact_objective(terms: Terms, cells: jax.Array) -> jax.Array:
-    """Return F (S,) with the costs evaluated in float64."""
+    """Return F (S,), evaluated in float64."""
     wide = jax.tree.map(lambda a: a.astype(jnp.float64), terms)
     return objective(wide, cells.astype(jnp.float64))
 
 
 def add_compression_term(terms: Terms, rows: Rows, weight: jax.Array) -> Terms:
-    """Add n H(C) times ``weight``, which is compression / beta for hard labels."""
+    """Add the term ``weight * n H(C)``; the weight is compression / beta for hard labels."""
     total = rows.mass.sum().astype(jnp.float64)
     return (*terms, Term(weight, xlogx(total), None, mass_cost, False))
 
 
-def _minimised(
+def _build_terms(
     build: Build, rows: Rows, settings: Settings, compressed: bool
 ) -> tuple[Terms, jax.Array, jax.Array]:
-    """As `weight_terms`, of what ``build`` makes; with n H(C)/beta if hard labels pay for it.
+    """Build and weight the terms; with ``compressed`` add n H(C) / beta for hard labels.
 
-    Where the weights do not need the temperature, nothing else does: see `first_split_beta`.
+    The critical temperature is computed only if the weights need it; see `first_split_beta`.
     """
     problem = build(rows, settings)
     whether = isinstance(problem.weigh, FixedWeights)
@@ -296,19 +303,19 @@ def solve_anneal(
     damped: bool = False,
     soft: bool = False,
 ) -> Solution:
-    """Anneal ``n_init`` starts side by side and keep the best.
+    """Anneal ``n_init`` restarts side by side and keep the best.
 
-    The first starts just below the first split. Annealing is so nearly free of its start that more
-    like it would find the same, and where the leading direction is an outlier's they would all be
-    caught by it; so the others start at inverse temperatures that rise geometrically to
-    ``settings.quench`` times the first one's, the last ones being hardly annealed at all.
+    The first restart begins just below the first split. Annealing hardly depends on its initial
+    values: more restarts at the same temperature would give the same result, and if the leading
+    direction is due to an outlier, all would isolate it. The other restarts therefore begin at
+    inverse temperatures that increase geometrically up to ``settings.quench`` times the first.
     """
     dtype = rows.mass.dtype
     run = build(rows, settings).iteration(rows, settings.compression, n_clusters, n_init)
     active = jnp.arange(n_clusters) < settings.n_clusters
     begin = jnp.where(run.critical < jnp.inf, 0.95 * run.critical, 1).astype(dtype)
     if not run.anneal:
-        begin = jnp.full_like(begin, jnp.inf)  # the schedule goes no further than its end
+        begin = jnp.full_like(begin, jnp.inf)  # clipped at the final temperature
     schedule = AnnealingSchedule(
         begin * settings.quench ** np.linspace(0, 1, n_init, dtype=dtype),
         settings.cooling,
@@ -323,13 +330,13 @@ def solve_anneal(
     if settings.init is not None:
         start = jnp.broadcast_to(settings.init[:, :, None], start.shape)
     elif fixed is not None and not run.anneal:
-        # What the labelled rows alone say of the others. All that start there end as one, with
-        # nothing in clusters that no label has; if there are such, only the first does.
+        # Start from one update of the labelled rows only. It is deterministic and leaves clusters
+        # without labels empty: if there are any, only the first restart begins this way.
         labelled = one_hot(fixed[..., None], rows.mass, n_clusters)
-        said = run.update.em_step(run.blocks, run.state, labelled, jnp.ones(1, dtype))[1]
+        from_labels = run.update.em_step(run.blocks, run.state, labelled, jnp.ones(1, dtype))[1]
         empty = (active & (labelled.sum((0, 1, 2)) == 0)).any()
         at_random = empty & (jnp.arange(n_init) > 0)[:, None]
-        start = jnp.where(at_random, start, 0.01 * start + said)
+        start = jnp.where(at_random, start, 0.01 * start + from_labels)
     start = normalise_masses(start, rows.mass, fixed, active)
     result = anneal(
         run.update, run.blocks, run.state, start, schedule, fold_in(seed, 2),
@@ -345,7 +352,7 @@ def solve_anneal(
     w = jax.lax.dynamic_index_in_dim(result.w, best, 2, keepdims=False)
     q = w.sum((0, 1))
     prior = settings.compression * safe_log(q)
-    # Of hard clusters, those that hold rows; of soft ones, those that hold a part of any.
+    # Clusters exist if they hold rows (hard) or mass (soft).
     held = q if soft else one_hot(labels[..., best, None], rows.mass, n_clusters).sum((0, 1, 2))
     trace = result.trace[:, best]
     if not soft:
@@ -380,8 +387,8 @@ def solve_reassign(
     solver: str,
     compressed: bool = False,
 ) -> Solution:
-    """Reassign rows from ``n_init`` random balanced starts and keep the best."""
-    terms, weights, critical = _minimised(build, rows, settings, compressed)
+    """Reassign rows from ``n_init`` random balanced labelings and keep the best."""
+    terms, weights, critical = _build_terms(build, rows, settings, compressed)
     active = jnp.arange(n_clusters) < settings.n_clusters
     starts = jax.lax.map(
         lambda start: balanced_random_labels(start, rows, fixed, active),
@@ -406,16 +413,16 @@ def _from_labels(
     active: jax.Array,
     fixed: jax.Array | None,
 ) -> Solution:
-    """Evaluate hard labels (S, B, r) and keep the best."""
+    """Solution from hard labels (S, B, r), evaluated in float64."""
     result = result._replace(
         labels=assign_empty_rows(terms, rows, result.labels, n_clusters, fixed)
     )
 
-    def evaluate(labels):
+    def evaluate_restart(labels):
         w = one_hot(labels[..., None], rows.mass, n_clusters)
         return exact_objective(terms, rows.cells(w))[0]
 
-    reached = jax.lax.map(evaluate, result.labels)
+    reached = jax.lax.map(evaluate_restart, result.labels)
     best = reached.argmin()
     w = one_hot(result.labels[best][..., None], rows.mass, n_clusters)
     q = w.sum((0, 1, 2))
@@ -448,7 +455,7 @@ def solve_merge(
     compressed: bool = False,
 ) -> MergeResult:
     """Merge from the clusters ``cells`` (groups, 1, n, p); see `agglomerate`."""
-    terms, _, _ = _minimised(build, rows, settings, compressed)
+    terms, _, _ = _build_terms(build, rows, settings, compressed)
     return agglomerate(terms, cells, alive, classes)
 
 
@@ -463,10 +470,10 @@ def evaluate_labels(
     n_clusters: int,
     compressed: bool = False,
 ) -> Solution:
-    """Objective and slope of given labels (B, r), as a `Solution` of one restart."""
-    terms, weights, critical = _minimised(build, rows, settings, compressed)
-    one = jnp.ones(1, int)
-    nothing = jnp.full((1, 1), jnp.nan)
-    result = ReassignmentResult(labels[None], nothing, nothing, one, one > 0)
+    """Objective and gradient at fixed labels (B, r), as a `Solution` with one restart."""
+    terms, weights, critical = _build_terms(build, rows, settings, compressed)
+    n_iter = jnp.ones(1, int)
+    trace = jnp.full((1, 1), jnp.nan)
+    result = ReassignmentResult(labels[None], trace, trace, n_iter, n_iter > 0)
     active = jnp.ones(n_clusters, bool)
     return _from_labels(terms, rows, result, critical, weights, n_clusters, active, fixed)

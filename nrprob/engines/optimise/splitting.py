@@ -1,10 +1,16 @@
-"""Splitting: increase the number of clusters one by one, each at its critical temperature.
+r"""Splitting: increase the number of clusters one by one, each at its critical temperature.
 
-The engine duplicates the largest cluster, follows the two equal copies to a fixed point, and asks
-the exact derivative of the update whether a difference between them grows. If it does not, the
-engine moves to the temperature at which it will; if it does, the copies separate. A method supplies
-what `nrprob.engines.optimise.limit_cycles` asks for; `TermCycle` builds it from an annealing's
-terms.
+To split a cluster at inverse temperature beta:
+
+1. Replace the cluster by two equal copies and iterate to a fixed point.
+2. Compute the leading eigenvalue mu of the derivative of the update along differences u of the log
+   memberships of the copies, u -> beta B u with mu = beta lambda, by a dense or Arnoldi solver.
+3. If abs(mu) < 1 the copies are stable: multiply beta by 1.01 / mu, and go to 1. The critical value
+   is beta = 1 / abs(lambda).
+4. Otherwise perturb the copies along the growing eigenvectors, and iterate until they separate.
+
+The method supplies an update as for `nrprob.engines.optimise.limit_cycles`; `TermCycle` makes it
+from terms.
 """
 
 from __future__ import annotations
@@ -32,34 +38,34 @@ from nrprob.engines.programs import jit_by_size
 
 SPLIT, MERGED, VANISHED = "split", "merged", "vanished"
 
-NOTHING = 1e-6  # share of the mass below which a cluster has vanished
-TRIALS = 30  # temperatures that are tried for one split
-_CHOICES = 3  # clusters that may be split at one of them
-_EXPLICIT = 64  # rows up to which the derivative is written out as a matrix
-_LEADING = 4  # eigenvalues that are looked for beyond
-_RESTARTED = 20  # times that Arnoldi's iteration is; beyond, its best guess has to do
-ROUNDING = 1e-8  # of eigenvalues times beta
-_MARGIN = 1.01  # how far beyond a critical temperature copies are let go: nearer, they take ages
-_APART = 0.05  # standard deviation of the log ratio of two copies at their start
-_SHORTEST = -6  # power of two of the shortest step that damping takes
-_SAME = 1e-2  # total variation of two clusters' rows up to which they are the same
+MIN_SHARE = 1e-6  # share of the mass below which a cluster has vanished
+TRIALS = 30  # maximum number of temperatures per split
+_N_CANDIDATES = 3  # clusters that may be split at one temperature
+_DENSE_ROWS = 64  # rows up to which the derivative is computed as a matrix
+_N_EIGENVALUES = 4  # computed by Arnoldi's iteration for more rows
+_ARNOLDI_RESTARTS = 20  # maximum number; the last estimate is used if it has not converged
+ROUNDING = 1e-8  # rounding error of eigenvalues times beta
+_MARGIN = 1.01  # inverse temperature relative to the critical one: separation is slow closer to it
+_PERTURBATION = 0.05  # initial standard deviation of the log ratio of two copies
+_MIN_STEP_EXPONENT = -6  # power of two of the shortest damped step
+_SAME = 1e-2  # total variation distance of two clusters' rows up to which they are equal
 
 
 class Trial(NamedTuple):
-    """One temperature that was tried.
+    """Attempt to split a cluster at one temperature.
 
     Attributes
     ----------
-    n_clusters : clusters that there were to be
+    n_clusters : number of clusters after the split
     beta : inverse temperature
     status : "split", "merged", "vanished", "oscillating" or "max_iter"
-    step : the part of every step in log memberships that was taken; below 1 where it is damped
-    growth : of a difference of two equal copies in a cycle, at first; beta times the eigenvalue
-    eigenvalue : of the linearised update at equal copies, divided by beta; the leading one. Copies
-        separate from ``beta = 1 / abs(eigenvalue)`` on if it is real, and loop if it is complex or
-        negative. NaN where the equal copies found no fixed point.
-    period, width : of a loop, see `LimitResult`
-    n_iter : cycles
+    step : damping factor of the steps in log memberships; 1 if undamped
+    growth : initial growth per cycle of a difference of two equal copies, beta times the eigenvalue
+    eigenvalue : leading eigenvalue of the linearised update at equal copies, divided by beta.
+        Copies separate for ``beta > 1 / abs(eigenvalue)`` if it is real, and oscillate if it is
+        complex or negative. NaN if the equal copies have no fixed point.
+    period, width : period and width of a limit cycle, see `LimitResult`
+    n_iter : number of cycles
     """
 
     n_clusters: int
@@ -74,15 +80,15 @@ class Trial(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A solution of so many clusters.
+    """Solution with a given number of clusters.
 
     Attributes
     ----------
-    carry : state and log memberships (B, r, 1, K), of which the first columns exist
+    carry : state and log memberships (B, r, 1, K); the first columns are the clusters
     beta : inverse temperature
-    critical : inverse temperature at which the split that led here became possible
-    parent : cluster of the level before that was split
-    values : (cycles, T) trace of the run that ended here
+    critical : critical inverse temperature of the split that made this level
+    parent : the cluster of the previous level that was split
+    values : (cycles, T) trace of the run
     """
 
     carry: Any
@@ -93,7 +99,7 @@ class Level(NamedTuple):
 
 
 class Path(NamedTuple):
-    """All levels from one cluster on, all that was tried, and whether it came to its end."""
+    """Levels from one cluster on, all trials, and whether the last level was reached."""
 
     levels: list[Level]
     trials: list[Trial]
@@ -104,17 +110,17 @@ Report = Callable[[Trial], None]
 
 
 class SplittingSchedule(NamedTuple):
-    """How a path is followed.
+    """Parameters of a path.
 
     Attributes
     ----------
-    n_clusters : at its end
-    growth : ratio of successive inverse temperatures where there is nothing better to go by
+    n_clusters : number of clusters of the last level
+    growth : ratio of successive inverse temperatures if no critical value is predicted
     tol : largest change of a membership at which a run has converged
-    max_iter : most cycles of a run
-    damped : shorten the steps of a run that loops, down to 1/64
-    curvature : steps are shortened to 1 / (1 + beta curvature) from the outset
-    seed : of random differences between copies; None for the ones that grow
+    max_iter : maximum number of cycles per run
+    damped : shorten the steps of a run that oscillates, down to 1/64
+    curvature : the first step length is 1 / (1 + beta curvature)
+    seed : seed of random perturbations of the copies; None for the growing eigenvectors
     """
 
     n_clusters: int
@@ -125,16 +131,16 @@ class SplittingSchedule(NamedTuple):
     curvature: float = 0.0
     seed: int | None = None
 
-    def steps(self, beta: float) -> Iterator[float]:
-        """Parts of a step to try, one after the other."""
-        whole = 1 / (1 + beta * self.curvature)
-        halvings = range(0, _SHORTEST - 1, -1) if self.damped else [0]
-        return (whole * 2.0**power for power in halvings)
+    def step_lengths(self, beta: float) -> Iterator[float]:
+        """Damping factors to try, in order."""
+        first = 1 / (1 + beta * self.curvature)
+        exponents = range(0, _MIN_STEP_EXPONENT - 1, -1) if self.damped else [0]
+        return (first * 2.0**exponent for exponent in exponents)
 
 
 @dataclass(frozen=True)
 class TermCycle:
-    """The update of an objective made of terms, for this engine.
+    """Update of an objective made of terms, for this engine.
 
     The data are the terms, the rows and the compression; see
     `nrprob.engines.optimise.anneal.term_update`.
@@ -143,145 +149,156 @@ class TermCycle:
     def __call__(self, data: Any, active: jax.Array) -> Callable[..., Any]:
         """Make the update."""
         terms, rows, compression = data
-        of_masses = term_update(terms, compression)
+        mass_update = term_update(terms, compression)
 
         def update(state, log_q, beta):
             w = normalise_masses(log_q, rows.mass, active=active)
-            state, log_r = of_masses.em_step((rows,), state, w, beta)
-            return state, log_r, of_masses.evaluate_objective((rows,), state, w, beta)[:, None]
+            state, log_r = mass_update.em_step((rows,), state, w, beta)
+            value = mass_update.evaluate_objective((rows,), state, w, beta)
+            return state, log_r, value[:, None]
 
         return update
 
 
 @jit_by_size("shape", "dtype")
-def _spread(seed, index, *, shape, dtype):
+def _random_array(seed, index, *, shape, dtype):
     return hashed_noise(fold_in(seed, index), shape, dtype)
 
 
 @jit_by_size("make")
-def _derivative(data, carry, beta, active, sign, mass, u, *, make):
-    """What a log ratio (B, r) of two copies, those of ``sign`` (K,) 1 and -1, becomes in a cycle.
+def _copy_derivative(data, carry, beta, active, sign, mass, u, *, make):
+    """Log ratio (B, r) of two copies after a cycle, from a small log ratio ``u`` before it.
 
-    Modulo constants: a prior keeps any share of the mass between copies.
+    ``sign`` (K,) is 1 and -1 for the copies. Constants are removed: the prior preserves any ratio
+    of the copies' masses.
     """
     update, (state, log_q) = make(data, active), carry
 
-    def respond(log_q):
+    def new_log_memberships(log_q):
         return jnp.where(active, update(state, log_q, beta)[1], 0)
 
-    change = jax.jvp(respond, (log_q,), (0.5 * u[..., None, None] * sign,))[1]
+    change = jax.jvp(new_log_memberships, (log_q,), (0.5 * u[..., None, None] * sign,))[1]
     ratio = (change * sign).sum(-1)[..., 0]
     return jnp.where(mass > 0, ratio - (mass * ratio).sum() / mass.sum(), 0)
 
 
 @dataclass(frozen=True)
 class SplittingEngine:
-    """The method, its data and masses, and how its path is followed."""
+    """Splitting of the clusters of one method on one data set."""
 
     make: Make
     data: Any
     mass: jax.Array
     schedule: SplittingSchedule
 
-    def leading(
+    def leading_difference(
         self, carry: Any, beta: float, active: np.ndarray, pair: tuple[int, int], rightmost: bool
     ) -> tuple[complex, np.ndarray]:
-        """Leading eigenvalue of the difference of two equal copies, and a direction that grows.
+        """Leading eigenvalue of differences of two equal copies, and a growing direction.
 
-        By absolute value; if ``rightmost``, by its real part, which is what damping leaves. The
-        direction (B, r) is the sum of the growing eigenvectors, of unit variance.
+        Eigenvalues are ordered by absolute value, or by real part if ``rightmost``, since damping
+        suppresses the imaginary part. The direction (B, r) is the sum of the growing eigenvectors,
+        scaled to unit variance.
         """
         mass = np.asarray(self.mass)
-        places = np.flatnonzero(mass.ravel() > 0)
+        slots = np.flatnonzero(mass.ravel() > 0)
         sign = np.zeros(active.size, mass.dtype)
         sign[list(pair)] = 1, -1
         beta_array = np.full(1, beta, mass.dtype)
 
-        def spread_out(values: np.ndarray) -> np.ndarray:
+        def pad_rows(values: np.ndarray) -> np.ndarray:
             u = np.zeros(mass.size, mass.dtype)
-            u[places] = values
+            u[slots] = values
             return u.reshape(mass.shape)
 
-        def respond(values: np.ndarray) -> np.ndarray:
-            out = _derivative(
-                self.data, carry, beta_array, active, sign, mass, spread_out(values.ravel()),
+        def apply_derivative(values: np.ndarray) -> np.ndarray:
+            out = _copy_derivative(
+                self.data, carry, beta_array, active, sign, mass, pad_rows(values.ravel()),
                 make=self.make,
             )  # fmt: skip
-            return np.asarray(out, float).ravel()[places]
+            return np.asarray(out, float).ravel()[slots]
 
-        start = self._noise(0, 1, mass.dtype).astype(float).ravel()[places]
-        if np.abs(respond(start)).max() < ROUNDING:
-            return 0j, spread_out(start)
-        if places.size <= _EXPLICIT:
-            matrix = np.stack([respond(row) for row in np.eye(places.size)], 1)
+        # Eigenvalues of the derivative: dense for few rows, else by Arnoldi's iteration.
+        start = self._random_difference(0, 1, mass.dtype).astype(float).ravel()[slots]
+        if np.abs(apply_derivative(start)).max() < ROUNDING:
+            return 0j, pad_rows(start)
+        if slots.size <= _DENSE_ROWS:
+            matrix = np.stack([apply_derivative(row) for row in np.eye(slots.size)], 1)
             values, vectors = np.linalg.eig(matrix)
         else:
-            operator = LinearOperator((places.size,) * 2, respond, dtype=float)
+            operator = LinearOperator((slots.size,) * 2, apply_derivative, dtype=float)
             which = "LR" if rightmost else "LM"
             try:
                 values, vectors = eigs(
-                    operator, _LEADING, which=which, v0=start, tol=1e-6, maxiter=_RESTARTED
+                    operator,
+                    _N_EIGENVALUES,
+                    which=which,
+                    v0=start,
+                    tol=1e-6,
+                    maxiter=_ARNOLDI_RESTARTS,
                 )
             except ArpackNoConvergence as error:
                 values, vectors = error.eigenvalues, error.eigenvectors
             if not values.size:
                 values, vectors = np.zeros(1, complex), start[:, None]
+        # Sum of the growing eigenvectors, each with its largest entry scaled to 1.
         rank = values.real if rightmost else np.abs(values)
         best = int(rank.argmax())
         grows = rank >= min(rank[best], 1)
         vectors = vectors[:, grows]
         peaks = vectors[np.abs(vectors).argmax(0), np.arange(vectors.shape[1])]
         direction = (vectors / peaks).real.sum(1)
-        share = mass.ravel()[places] / mass.sum()
+        share = mass.ravel()[slots] / mass.sum()
         direction = direction - share @ direction
-        spread_of = np.sqrt(share @ direction**2)
-        return complex(values[best]), spread_out(direction / (spread_of or 1))
+        deviation = np.sqrt(share @ direction**2)
+        return complex(values[best]), pad_rows(direction / (deviation or 1))
 
-    def _noise(self, seed: int, index: Any, dtype: Any) -> np.ndarray:
-        """Random numbers (B, r)."""
-        numbers = np.uint32(seed), np.uint32(index)
-        return np.asarray(_spread(*numbers, shape=self.mass.shape, dtype=dtype))
+    def _random_difference(self, seed: int, index: Any, dtype: Any) -> np.ndarray:
+        key = np.uint32(seed), np.uint32(index)
+        return np.asarray(_random_array(*key, shape=self.mass.shape, dtype=dtype))
 
-    def judge(self, result: LimitResult, n_clusters: int) -> str:
-        """Status of a run of ``n_clusters``."""
+    def trial_status(self, result: LimitResult, n_clusters: int) -> str:
+        """Status of a run with ``n_clusters``."""
         if result.status != CONVERGED:
             return result.status
         mass = np.asarray(self.mass, float)
         q = np.exp(np.asarray(result.carry[1], float)[..., 0, :n_clusters])
         joint = (mass[..., None] * q).reshape(-1, n_clusters)
         size = joint.sum(0)
-        if (size < NOTHING * mass.sum()).any():
+        if (size < MIN_SHARE * mass.sum()).any():
             return VANISHED
         joint = joint / size
-        apart = [
+        distances = [
             0.5 * np.abs(joint[:, c, None] - joint[:, c + 1 :]).sum(0)
             for c in range(n_clusters - 1)
         ]
-        return SPLIT if not apart or np.concatenate(apart).min() > _SAME else MERGED
+        return SPLIT if not distances or np.concatenate(distances).min() > _SAME else MERGED
 
-    def sizes(self, carry: Any, n_clusters: int) -> np.ndarray:
+    def cluster_sizes(self, carry: Any, n_clusters: int) -> np.ndarray:
         """Masses of the clusters."""
         q = np.exp(np.asarray(carry[1], float)[..., 0, :n_clusters])
         return (np.asarray(self.mass, float)[..., None] * q).sum((0, 1))
 
-    def split(self, level: Level, n: int, trials: list[Trial], report: Report) -> Level | None:
-        """Make n + 1 clusters of n; None if no temperature that is tried does.
+    def split_level(
+        self, level: Level, n: int, trials: list[Trial], report: Report
+    ) -> Level | None:
+        """Increase n clusters to n + 1; None if all trials fail.
 
-        The largest cluster is split; the next ones only where a split of it was possible and came
-        to nothing, or its rows are all alike.
+        The largest cluster is split. The next largest ones are tried at a temperature where the
+        copies of the largest separated and merged again, or if its rows are all equal.
         """
         growth = self.schedule.growth
-        order = np.argsort(-self.sizes(level.carry, n), kind="stable").tolist()
-        equal = {c: jax.tree.map(partial(_doubled, a=c, b=n), level.carry) for c in order}
+        order = np.argsort(-self.cluster_sizes(level.carry, n), kind="stable").tolist()
+        equal = {c: jax.tree.map(partial(_duplicate_column, a=c, b=n), level.carry) for c in order}
         below: dict[int, tuple[float, float]] = {}
         beta = level.beta
         for _ in range(TRIALS):
-            for cluster in order[:_CHOICES]:
-                trial, equal[cluster], result = self._try(equal[cluster], beta, (cluster, n))
+            for cluster in order[:_N_CANDIDATES]:
+                trial, equal[cluster], result = self._try_split(equal[cluster], beta, (cluster, n))
                 trials.append(trial)
                 report(trial)
                 if trial.status == SPLIT:
-                    critical = _crossing(below.get(cluster), (beta, trial.growth))
+                    critical = _interpolate_critical(below.get(cluster), (beta, trial.growth))
                     return Level(result.carry, beta, critical, cluster, result.values)
                 if trial.growth < ROUNDING:
                     order.remove(cluster)
@@ -290,48 +307,52 @@ class SplittingEngine:
                     break
             if not order:
                 return None
+            # The next inverse temperature: the predicted critical value, within limits.
             factor = growth
             if trial.growth < 1 and cluster == order[0]:
                 factor = _MARGIN / trial.growth
-                if n > 1:  # one cluster is the same at all temperatures
+                if n > 1:  # a single cluster is the same at all temperatures
                     factor = float(np.clip(factor, growth**0.2, growth**3))
             beta *= factor
         return None
 
-    def _try(
+    def _try_split(
         self, equal: Any, beta: float, pair: tuple[int, int]
     ) -> tuple[Trial, Any, LimitResult]:
-        """Let two copies go where a difference between them grows.
+        """Perturb two equal copies if their difference grows, and iterate.
 
-        Returns what was tried, the equal copies to start from elsewhere, and where it ended.
+        Returns the trial, the equal copies for another temperature, and the last run.
         """
         k, n = equal[1].shape[-1], pair[1] + 1
         active = np.arange(k) < n
         value, growth = complex(np.nan, np.nan), np.nan
-        result, step = self.settle(equal, beta, active)
-        status, cycles = self.judge(result, n), result.n_iter
+        result, step = self.run_to_limit(equal, beta, active)
+        status, cycles = self.trial_status(result, n), result.n_iter
         if status == MERGED:
-            equal = jax.tree.map(partial(_equalised, a=pair[0], b=pair[1]), result.carry)
-            value, direction = self.leading(equal, beta, active, pair, step < 1)
+            equal = jax.tree.map(partial(_average_columns, a=pair[0], b=pair[1]), result.carry)
+            value, direction = self.leading_difference(equal, beta, active, pair, step < 1)
             growth = value.real if step < 1 else abs(value)
             if growth >= 1:
-                start = equal[0], equal[1] + _APART * self._towards(direction, pair, k, beta)
-                result, step = self.settle(start, beta, active)
-                status, cycles = self.judge(result, n), cycles + result.n_iter
-        elif status == SPLIT:  # another two have merged before, and are no longer one
+                difference = self._copy_difference(direction, pair, k, beta)
+                start = equal[0], equal[1] + _PERTURBATION * difference
+                result, step = self.run_to_limit(start, beta, active)
+                status, cycles = self.trial_status(result, n), cycles + result.n_iter
+        elif status == SPLIT:  # two other clusters, merged before, have separated
             status = MERGED
         trial = Trial(
             n, beta, status, step, growth, value / beta, result.period, result.width, cycles
         )
         return trial, equal, result
 
-    def settle(self, start: Any, beta: float, active: np.ndarray) -> tuple[LimitResult, float]:
-        """Run, with shorter steps where it loops and they are allowed; and the part of a step.
+    def run_to_limit(
+        self, start: Any, beta: float, active: np.ndarray
+    ) -> tuple[LimitResult, float]:
+        """Result of a run and its damping factor; oscillating runs are repeated with shorter steps.
 
-        Where none of these comes to rest, it is the loop that is reported.
+        If no step length converges, the result of the first one is returned.
         """
         first = None
-        for step in self.schedule.steps(beta):
+        for step in self.schedule.step_lengths(beta):
             result = find_limit(
                 self.make, self.data, self.mass, start, beta, active,
                 step=step, tol=self.schedule.tol, max_iter=self.schedule.max_iter,
@@ -345,36 +366,36 @@ class SplittingEngine:
         assert first is not None
         return first
 
-    def _towards(
+    def _copy_difference(
         self, direction: np.ndarray, pair: tuple[int, int], k: int, beta: float
     ) -> np.ndarray:
-        """Difference (B, r, 1, K) of two copies; random where the schedule has a seed."""
+        """Difference (B, r, 1, K) of two copies; random if the schedule has a seed."""
         if self.schedule.seed is not None:
             index = np.float32(beta).view(np.uint32)
-            direction = self._noise(self.schedule.seed, index, direction.dtype)
+            direction = self._random_difference(self.schedule.seed, index, direction.dtype)
         out = np.zeros((*direction.shape, 1, k), direction.dtype)
         out[..., 0, pair[0]], out[..., 0, pair[1]] = direction / 2, -direction / 2
         return out
 
 
-def _doubled(logs: Any, a: int, b: int) -> np.ndarray:
-    """Log weights (..., K) where column ``b`` is a copy of ``a``, and both have half of it."""
+def _duplicate_column(logs: Any, a: int, b: int) -> np.ndarray:
+    """Log weights (..., K) with column ``a`` split equally into columns ``a`` and ``b``."""
     logs = np.array(logs)
     logs[..., a] -= np.log(2)
     logs[..., b] = logs[..., a]
     return logs
 
 
-def _equalised(logs: Any, a: int, b: int) -> np.ndarray:
-    """Log weights (..., K) of which two columns have their mean."""
+def _average_columns(logs: Any, a: int, b: int) -> np.ndarray:
+    """Log weights (..., K) with two columns replaced by the mean of their weights."""
     logs = np.array(logs)
     logs[..., a] = np.logaddexp(logs[..., a], logs[..., b]) - np.log(2)
     logs[..., b] = logs[..., a]
     return logs
 
 
-def _crossing(below: tuple[float, float] | None, above: tuple[float, float]) -> float:
-    """Where growth passes 1, from points (beta, growth) on both sides, or above alone."""
+def _interpolate_critical(below: tuple[float, float] | None, above: tuple[float, float]) -> float:
+    """Inverse temperature of growth 1, from (beta, growth) on both sides or above only."""
     (beta, growth) = above
     if below is None:
         return beta / growth
@@ -390,26 +411,26 @@ def follow_path(
     width: int,
     report: Report = lambda trial: None,
 ) -> Path:
-    """Split until there are so many clusters as the schedule says, or no temperature splits.
+    """Split clusters until the number of the schedule is reached, or no temperature splits.
 
     Parameters
     ----------
-    make : update of the method, hashable; see above
-    data : what it looks at
+    make : hashable factory of the method's update; see `nrprob.engines.optimise.limit_cycles`
+    data : data of the update
     mass : (B, r) masses of the rows, 0 on padding
-    state : what it carries at one cluster, with ``width`` columns
-    schedule : how the path is followed
-    width : columns for clusters; those that never are clusters are padding
-    report : called with every trial
+    state : initial state at one cluster, with ``width`` columns
+    schedule : parameters of the path
+    width : number of columns, at least the number of clusters; further columns are padding
+    report : callback, called with every trial
     """
     engine = SplittingEngine(make, data, mass, schedule)
     log_q = np.full((*mass.shape, 1, width), -np.inf, mass.dtype)
     log_q[..., 0] = 0
-    one, _ = engine.settle((state, log_q), 1.0, np.arange(width) < 1)
-    levels = [Level(one.carry, 1.0, 0.0, 0, one.values)]
+    single, _ = engine.run_to_limit((state, log_q), 1.0, np.arange(width) < 1)
+    levels = [Level(single.carry, 1.0, 0.0, 0, single.values)]
     trials: list[Trial] = []
     for n in range(1, schedule.n_clusters):
-        level = engine.split(levels[-1], n, trials, report)
+        level = engine.split_level(levels[-1], n, trials, report)
         if level is None:
             return Path(levels, trials, False)
         levels.append(level)

@@ -166,7 +166,7 @@ def solve_cec(
     result = engine(
         terms, rows, starts, fold_in(seed, 2), max_iter=settings.max_iter, n_clusters=n_clusters,
         active=active,
-        giving=ClusterRemoval(parameters.smallest, parameters.sparing > 0, parameters.joining > 0),
+        removal=ClusterRemoval(parameters.smallest, parameters.sparing > 0, parameters.joining > 0),
     )  # fmt: skip
 
     def evaluate_terms(labels):

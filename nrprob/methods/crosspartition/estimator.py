@@ -404,7 +404,8 @@ class CrossPartition(Clusterer):
         cells = (share * task.mass[:, None]).T @ last.membership / weights[:, None]
         self.subset_membership_ = np.pad(cells, ((0, 0), (0, k - result)))
         self.empty_cells_ = [
-            (int(c), self.subsets_.tolist()[w]) for c, w in np.argwhere(cells.T < splitting.NOTHING)
+            (int(c), self.subsets_.tolist()[w])
+            for c, w in np.argwhere(cells.T < splitting.MIN_SHARE)
         ]
         self._feature_weights = p_y
         self._subset_share = share

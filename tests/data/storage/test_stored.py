@@ -96,17 +96,19 @@ def test_passes_give_the_cells_of_rows_in_memory():
         )
         noise = cells.Perturbation(np.uint32(0), np.zeros(2, np.float32))
         scale = np.full(2, 0.1, np.float32)
-        seen = here.map_sum(cells._look, None, np.asarray(active), fold_in(7, 1), scale, noise)
+        seen = here.map_sum(
+            cells._summarise_block, None, np.asarray(active), fold_in(7, 1), scale, noise
+        )
         result = seen.cells
         for _ in range(5):
             np.testing.assert_allclose(result, rows.cells(w), rtol=1e-4, atol=1e-3)
             _, log_r = update.em_step((rows,), None, w, jnp.asarray(beta, jnp.float32))
             w = normalise_masses(log_r, rows.mass, None, active)
-            slopes, prior = cells._follow(terms, jnp.asarray(result), active, 1.0)
+            slopes, prior = cells._m_step(terms, jnp.asarray(result), active, 1.0)
             state = MembershipParameters(
                 *(np.asarray(a, np.float32) for a in (slopes, prior, beta))
             )
-            result = here.map_sum(cells._pass, state, np.asarray(active))
+            result = here.map_sum(cells._cells_of_block, state, np.asarray(active))
         size = np.abs(result).max()
         assert np.abs(result - np.asarray(rows.cells(w))).max() <= 1e-5 * size
 

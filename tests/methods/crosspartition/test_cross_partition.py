@@ -206,7 +206,7 @@ def test_the_derivative_at_equal_copies_is_the_operator():
             VARIANTS["CP"], counts, counts.rows.mass, splitting.SplittingSchedule(2, 1.07, 1e-7, 1)
         )
         log_q = layout.to_blocks(np.full((8, 2), np.log(0.5)))[:, :, None]
-        value, direction = engine.leading(
+        value, direction = engine.leading_difference(
             (np.zeros((1, 2)), log_q), 3.0, np.ones(2, bool), (0, 1), False
         )
     d = reference.data(X, np.eye(2)[subset])
@@ -270,11 +270,11 @@ def test_the_driver_finds_the_critical_temperature_and_says_what_happened():
 def test_a_period_is_whole_where_the_orbit_returns():
     t = np.arange(1024)
     wave = np.stack([np.cos(2 * np.pi * t / 150**0.5), np.sin(2 * np.pi * t / 150**0.5)], 1)
-    assert limit_cycles._period(wave) == pytest.approx(150**0.5, rel=1e-2)
-    assert limit_cycles._period(np.tile(np.eye(3), (342, 1))[:1024]) == 3
-    assert limit_cycles._period(wave * np.exp(-t / 500)[:, None]) is None  # dies away
-    assert limit_cycles._period(np.stack([t, t], 1) * 1e-3) is None  # goes somewhere
-    assert limit_cycles._period(np.zeros((1024, 2))) is None
+    assert limit_cycles._orbit_period(wave) == pytest.approx(150**0.5, rel=1e-2)
+    assert limit_cycles._orbit_period(np.tile(np.eye(3), (342, 1))[:1024]) == 3
+    assert limit_cycles._orbit_period(wave * np.exp(-t / 500)[:, None]) is None  # dies away
+    assert limit_cycles._orbit_period(np.stack([t, t], 1) * 1e-3) is None  # goes somewhere
+    assert limit_cycles._orbit_period(np.zeros((1024, 2))) is None
 
 
 def push(data, active):
