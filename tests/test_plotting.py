@@ -245,7 +245,7 @@ def test_members_are_listed_by_cluster_and_subset():
     assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b"]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["cluster 0", "cluster 1"]
     assert ax.texts[0].get_text() == "100 %\nw\n..." and ax.texts[1].get_text() == "20 %\nx"
-    with pytest.raises(ValueError, match="row_names does not fit; got 3 names for 4 rows"):
+    with pytest.raises(ValueError, match="row_names must have one name per row; got 3 names for 4"):
         plot_members(Split(), ["w", "x", "y"])
 
 
@@ -429,7 +429,7 @@ def test_rows_of_one_direction_are_spread_along_the_other(clouds):
     X, sought, known = clouds
     for rows in (slice(90), slice(3)):
         _, right = plot_residuals(X[rows, :1], sought[rows], known[rows], random_state=0)
-        assert "at random" in right.get_ylabel()
+        assert "jitter" in right.get_ylabel()
         right.figure.canvas.draw()
 
 
@@ -589,10 +589,10 @@ def test_held_out_likelihood_by_number_of_clusters():
     result = NumberOfClusters(3, np.array([2, 3, 5]), values, None, np.arange(3))
     _, own = plt.subplots()
     ax = plot_by_n_clusters(result, own)
-    assert ax is own and "3 chosen: rows held out are likeliest" in ax.get_title()
-    cloud = NumberOfClusters(1, np.array([1, 2, 3]), values[[2, 1, 0]], None, np.arange(3))
-    assert "1 chosen: half-and-half, more clusters gain nothing" in (
-        plot_by_n_clusters(cloud).get_title()
+    assert ax is own and "3 chosen: highest log-likelihood" in ax.get_title()
+    single = NumberOfClusters(1, np.array([1, 2, 3]), values[[2, 1, 0]], None, np.arange(3))
+    assert "1 chosen: several clusters gain nothing over a null model" in (
+        plot_by_n_clusters(single).get_title()
     )
     container = ax.containers[0]
     np.testing.assert_allclose(container.lines[0].get_xydata(), [[2, 2], [3, 3], [5, 4 / 3]])
@@ -617,8 +617,8 @@ def test_objective_by_level_of_a_path():
     ("kind", "sign", "label"),
     [
         ("merge_costs_", 1, "cost of the merge (nats)"),
-        ("merge_gains_", -1, "objective lost by the merge"),
-        ("merge_distances_", 1, "mean distance of the merged"),
+        ("merge_gains_", -1, "decrease of the objective"),
+        ("merge_distances_", 1, "mean distance of merged clusters"),
     ],
 )
 def test_cost_of_every_merge(kind, sign, label):
@@ -639,15 +639,15 @@ def test_cost_of_every_merge(kind, sign, label):
 
 
 def test_groups_differ_by_marks_and_hatches_where_colours_begin_anew():
-    for other in (style.marker, style.hatch):
-        assert len({(style.colour(i), other(i)) for i in range(24)}) == 24
+    for other in (style.nth_marker, style.nth_hatch):
+        assert len({(style.nth_colour(i), other(i)) for i in range(24)}) == 24
         assert len({other(i) for i in range(8)}) == 8
 
 
 @pytest.mark.parametrize("shades", [style.SHARES, "PuOr_r"])
 def test_numbers_are_read_on_every_shade(shades):
     colours = plt.get_cmap(shades)(np.linspace(0, 1, 257))
-    inks = [style.ink(colour) for colour in colours]
+    inks = [style.text_colour(colour) for colour in colours]
     # Of the definition: (lighter + 0.05) / (darker + 0.05), of relative luminances.
     rgb = colours[:, :3]
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
@@ -655,7 +655,7 @@ def test_numbers_are_read_on_every_shade(shades):
     ratio = np.where(np.array(inks) == "white", 1.05 / light, light / 0.05)
     assert ratio.min() >= 4.5
     np.testing.assert_allclose(
-        [style.contrast(*pair) for pair in zip(inks, colours, strict=True)], ratio
+        [style.contrast_ratio(*pair) for pair in zip(inks, colours, strict=True)], ratio
     )
     assert {*inks} == {"black", "white"}
 
@@ -678,7 +678,7 @@ def test_numbers_in_pictures_are_in_that_ink():
         shades = image.to_rgba(image.get_array())
         for text in ax.texts:
             column, row = text.get_position()
-            assert style.contrast(text.get_color(), shades[row, column]) >= 4.5
+            assert style.contrast_ratio(text.get_color(), shades[row, column]) >= 4.5
             n_numbers += 1
     assert n_numbers == 24 + 8 * 4 + 2 * 4 + 2 * 8 + 4
 
@@ -715,19 +715,19 @@ def test_colours_differ_from_paper_from_each_other_and_in_grey(cones):
 
 def test_long_names_are_cut_in_their_middle():
     name = f"a very long name {'of a group ' * 9}in the west"
-    cut = style.short(name)
+    cut = style.shorten_text(name)
     assert max(map(len, cut.splitlines())) <= 28 and cut.count("\n") == 1
     assert cut.startswith("a very long name") and cut.endswith("in the west")
-    assert style.short("a short one") == "a short one"
+    assert style.shorten_text("a short one") == "a short one"
     alike = [f"{name} and {i} more of what is to be told apart" for i in range(3)]
-    assert len({*style.shortened(alike)}) == 3
-    assert len({*style.shortened([f"{name}, the {i}th, {name}" for i in range(3)])}) == 3
-    assert style.shortened(["a short one", name]) == ["a short one", cut]
+    assert len({*style.shorten_names(alike)}) == 3
+    assert len({*style.shorten_names([f"{name}, the {i}th, {name}" for i in range(3)])}) == 3
+    assert style.shorten_names(["a short one", name]) == ["a short one", cut]
     words = ["".join(map(chr, np.random.default_rng(0).integers(97, 99, 60))) for _ in range(3)]
     inside = [f"{words[0]}{i}{words[1]}" for i in range(3)]
-    assert len({*style.shortened(inside, 20, 1)}) == 3
+    assert len({*style.shorten_names(inside, 20, 1)}) == 3
     inside = [f"b{i} {words[0]}{'xy'[i // 4]}{words[1]} {i % 4}" for i in (0, 1, 5, 0)]
-    cut = style.shortened([*inside, "", f"b0 {words[0]} and {words[1]} 0"], 12, 1)
+    cut = style.shorten_names([*inside, "", f"b0 {words[0]} and {words[1]} 0"], 12, 1)
     assert len({*cut}) == 5 and cut[0] == cut[3] and max(map(len, cut)) <= 12
 
 
@@ -741,7 +741,7 @@ def test_evidence_is_told_apart_without_colours():
     assert len({patch.get_hatch() for patch in patches}) == 2
     # A cluster keeps its colour if clusters before it have no samples.
     colours = [to_hex(patch.get_facecolor()) for patch in patches]
-    assert colours == [style.colour(0), style.colour(4)]
+    assert colours == [style.nth_colour(0), style.nth_colour(4)]
 
 
 SOFT = Memberships(np.full((90, 2), 0.5))
@@ -758,11 +758,11 @@ WRONG = [
     (plot_residuals, {"n_points": 0}, "n_points must be at least 1"),
     (plot_residuals, {"X": np.zeros(90)}, "X must be a table of rows in memory; got a ndarray"),
     (plot_alternatives, {"labelings": np.zeros((3, 2), int)}, r"got shape \(3, 2\) for 90 rows"),
-    (plot_alternatives, {"labelings": {}}, "labelings must have a labeling; got none"),
-    (plot_alternatives, {"labelings": {"one": [1]}}, "one and the rows do not match; 1 labels"),
+    (plot_alternatives, {"labelings": {}}, "labelings must not be empty; got none"),
+    (plot_alternatives, {"labelings": {"one": [1]}}, "one must be one label per row; got 1 labels"),
     (plot_top_features, {"labels": [0] * 90}, "labels must have two clusters.*got 1"),
-    (plot_top_features, {"clusters": [5]}, "clusters must name clusters that have rows; got 5"),
-    (plot_top_features, {"clusters": []}, "clusters must name clusters .* got none"),
+    (plot_top_features, {"clusters": [5]}, "clusters must be labels of clusters with rows; got 5"),
+    (plot_top_features, {"clusters": []}, "clusters must be labels of clusters .* got none"),
     (plot_top_features, {"feature_names": ["a"]}, "1 names for 4 columns"),
     (plot_top_features, {"n_features": 0}, "n_features must be at least 1"),
     (plot_top_features, {"known": SOFT}, "soft Memberships"),
@@ -790,7 +790,7 @@ def test_what_is_no_fit_is_refused(draw):
         draw(SimpleNamespace(labels_=[0]))
 
 
-@pytest.mark.parametrize("name", ["annealing", "features", "numbers", "rows"])
+@pytest.mark.parametrize("name", ["annealing", "features", "model_selection", "scatter"])
 def test_examples_are_so(name):
     module = importlib.import_module(f"nrprob.plotting.{name}")
     result = doctest.testmod(module)

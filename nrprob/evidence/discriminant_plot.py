@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nrprob.plotting.style import check_axes, colour, hatch, legend_below, shortened
+from nrprob.plotting.style import check_axes, legend_below, nth_colour, nth_hatch, shorten_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,12 +51,12 @@ def plot_discriminant_scores(
         for c, heights in zip(clusters, counts * scale, strict=True):
             ax.bar(
                 edges[:-1], heights, np.diff(edges), bottom, align="edge",
-                color=colour(int(c)), hatch=hatch(int(c)), edgecolor="white", linewidth=0.3,
+                color=nth_colour(int(c)), hatch=nth_hatch(int(c)), edgecolor="white", linewidth=0.3,
                 label=f"cluster {c}" if row == 0 else None,
             )  # fmt: skip
             bottom += heights
         ax.axhline(row, color="black", linewidth=0.6)
-    short_names = shortened([names[g] for g in groups])
+    short_names = shorten_names([names[g] for g in groups])
     ticks = [f"{name}\nn = {sizes[g]}" for name, g in zip(short_names, groups, strict=True)]
     ax.set_yticks(np.arange(len(groups)) + 0.4, ticks, fontsize=8)
     ax.tick_params(axis="y", length=0)

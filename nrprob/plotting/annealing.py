@@ -7,38 +7,43 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob.data.validation import check_fitted
-from nrprob.plotting.style import check_axes, colour, marker
+from nrprob.plotting.style import check_axes, nth_colour, nth_marker
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_OWN = 0.72  # of the axes for the steps, where restarts are beside them
-_MARKED = 40  # steps that have marks of their own
+_STEPS_WIDTH = 0.72  # share of the axes for the trace, if restarts are drawn next to it
+_MAX_MARKERS = 40  # steps up to which each has a marker
 
 
 def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
-    """Draw the objective after every step of a fit, and the ends of all of its restarts.
+    """Plot the objective after every step of a fit, and the final objectives of all restarts.
 
     Parameters
     ----------
     model : estimator
-        Fitted, with an ``objective_trace_``.
+        Fitted, with the attribute ``objective_trace_``.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure when it is None.
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The axes drawn on: ``objective_trace_`` of the best restart, with the inverse temperature at
-        the end and that of the first split where there are such. Where there were several restarts,
-        the right of the axes has their last objectives (``restarts_``) on a scale of its own,
-        in ascending order: the first is the best. An open mark is of a restart that did not
-        converge. Of `MDLMultiView` the trace leaves out what the objective has for complexity.
+        The axes. The trace belongs to the best restart; the title gives the inverse temperatures of
+        the first split and of the end, if the model has them. With several restarts, the right part
+        of the axes shows their final objectives (``restarts_``) in ascending order on a separate
+        scale. Open markers are restarts that did not converge. The trace of `MDLMultiView` has no
+        complexity term.
 
     Raises
     ------
     TypeError
         If ``model`` has no ``objective_trace_``.
+
+    See Also
+    --------
+    plot_by_n_clusters : Plot the objective or log-likelihood by number of clusters.
+    plot_hierarchy : Plot the clusters of every level of a path.
 
     Examples
     --------
@@ -59,15 +64,23 @@ def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
     if ax is None:
         _, ax = plt.subplots(figsize=(6.8, 3.4), layout="constrained")
     steps = np.arange(1, len(trace) + 1)
+    has_markers = len(trace) <= _MAX_MARKERS
     ax.plot(
-        steps, trace, color=colour(0), marker=marker(0) if len(trace) <= _MARKED else None,
+        steps, trace, color=nth_colour(0), marker=nth_marker(0) if has_markers else None,
         markersize=4, linewidth=1.5,
     )  # fmt: skip
-    ax.plot(steps[-1:], trace[-1:], linestyle="", color=colour(1), marker=marker(2), markersize=7)
+    ax.plot(
+        steps[-1:],
+        trace[-1:],
+        linestyle="",
+        color=nth_colour(1),
+        marker=nth_marker(2),
+        markersize=7,
+    )
     ax.set_xlabel("step")
     ax.set_ylabel("objective (minimised)")
-    _cooled(ax, getattr(model, "temperatures_", None), steps)
-    ax.set_title(_temperatures(model), fontsize=9, loc="left")
+    _mark_temperature_zero(ax, getattr(model, "temperatures_", None), steps)
+    ax.set_title(_describe_temperatures(model), fontsize=9, loc="left")
     ax.spines[["top", "right"]].set_visible(False)
     ticks = MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]).tick_values(1, len(trace))
     ax.set_xticks([tick for tick in ticks if 1 <= tick <= len(trace)])
@@ -79,37 +92,40 @@ def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
 
 
 def _make_room(ax: Axes, n_steps: int) -> None:
-    """Leave the right of the axes free: no layout knows what lies beyond axes."""
+    """Keep the right part of the axes free for the restarts.
+
+    A layout engine would not reserve space outside of the axes.
+    """
     first, last = 1 - 0.04 * n_steps, n_steps + 0.04 * n_steps
-    ax.set_xlim(first, first + (last - first) / _OWN)
+    ax.set_xlim(first, first + (last - first) / _STEPS_WIDTH)
     ax.spines["bottom"].set_bounds(first, last)
-    ax.xaxis.set_label_coords(_OWN / 2, -0.12)
+    ax.xaxis.set_label_coords(_STEPS_WIDTH / 2, -0.12)
 
 
-def _cooled(ax: Axes, temperatures: Any, steps: np.ndarray) -> None:
-    """Say from where on there is no noise left, if every step has a temperature."""
+def _mark_temperature_zero(ax: Axes, temperatures: Any, steps: np.ndarray) -> None:
+    """Mark the first step at temperature 0, if every step has a temperature."""
     if temperatures is None or len(temperatures) != len(steps):
         return
     cold = np.flatnonzero(np.asarray(temperatures) == 0)
     if cold.size and cold[0]:
-        at = steps[cold[0]] - 0.5
-        ax.axvline(at, color="0.4", linestyle=":", linewidth=1)
-        side = "right" if 2 * at > len(steps) else "left"
-        ax.text(at, 0.98, " temperature 0 ", fontsize=8, ha=side, va="top",
+        x = steps[cold[0]] - 0.5
+        ax.axvline(x, color="0.4", linestyle=":", linewidth=1)
+        side = "right" if 2 * x > len(steps) else "left"
+        ax.text(x, 0.98, " temperature 0 ", fontsize=8, ha=side, va="top",
                 transform=ax.get_xaxis_transform())  # fmt: skip
 
 
-def _temperatures(model: Any) -> str:
-    """What is known of inverse temperatures."""
-    said = []
+def _describe_temperatures(model: Any) -> str:
+    """Inverse temperatures of the first split and of the end, as far as the model has them."""
+    parts = []
     critical, last = getattr(model, "critical_beta_", None), getattr(model, "beta_", None)
     if critical is not None and np.isfinite(critical).any():
         largest = float(np.max(np.asarray(critical)[np.isfinite(critical)]))
-        said.append(f"first split at $\\beta$ = {largest:.3g}")
+        parts.append(f"first split at $\\beta$ = {largest:.3g}")
     if last is not None:
         end = f"{last:.3g}" if np.isfinite(last) else "$\\infty$"
-        said.append(f"at the end $\\beta$ = {end}")
-    return ", ".join(said)
+        parts.append(f"at the end $\\beta$ = {end}")
+    return ", ".join(parts)
 
 
 def _draw_restarts(ax: Axes, restarts: Any) -> None:
@@ -119,19 +135,19 @@ def _draw_restarts(ax: Axes, restarts: Any) -> None:
     converged = np.ones(len(objective), bool)
     if "converged" in restarts:
         converged = np.asarray(restarts["converged"], bool).ravel()
-    beside = ax.inset_axes([1.05 * _OWN, 0, 1 - 1.05 * _OWN, 1])
-    faces = [colour(0) if done else "white" for done in converged[order]]
+    inset = ax.inset_axes([1.05 * _STEPS_WIDTH, 0, 1 - 1.05 * _STEPS_WIDTH, 1])
+    faces = [nth_colour(0) if done else "white" for done in converged[order]]
     ranks = np.arange(1, len(order) + 1)
-    few = len(order) <= _MARKED
-    beside.scatter(ranks, objective[order], s=22 if few else 8, c=faces, edgecolors=colour(0),
-                   marker=marker(0), linewidths=0.8, zorder=3)  # fmt: skip
-    beside.scatter(ranks[:1], objective[order[:1]], s=44, color=colour(1), marker=marker(2),
+    few = len(order) <= _MAX_MARKERS
+    inset.scatter(ranks, objective[order], s=22 if few else 8, c=faces, edgecolors=nth_colour(0),
+                  marker=nth_marker(0), linewidths=0.8, zorder=3)  # fmt: skip
+    inset.scatter(ranks[:1], objective[order[:1]], s=44, color=nth_colour(1), marker=nth_marker(2),
                    zorder=4)  # fmt: skip
-    beside.set_xticks([])
-    beside.margins(x=0.12)
-    beside.yaxis.tick_right()
-    beside.tick_params(axis="y", labelsize=8)
-    beside.set_xlabel(f"{len(objective)} restarts")
+    inset.set_xticks([])
+    inset.margins(x=0.12)
+    inset.yaxis.tick_right()
+    inset.tick_params(axis="y", labelsize=8)
+    inset.set_xlabel(f"{len(objective)} restarts")
     if len(order) < len(objective):
-        beside.set_title(f"{len(objective) - len(order)} not shown", fontsize=8)
-    beside.spines[["top", "left"]].set_visible(False)
+        inset.set_title(f"{len(objective) - len(order)} not shown", fontsize=8)
+    inset.spines[["top", "left"]].set_visible(False)

@@ -12,10 +12,10 @@ import scipy.sparse
 from nrprob.data.validation import check_choice
 from nrprob.exceptions import short_repr
 from nrprob.plotting.contingency import Table, plot_contingency
-from nrprob.plotting.groups import check_texts, feature_texts, named, read_rows, with_sizes
-from nrprob.plotting.layout import Part, Place, above_rest, compose, fitted
-from nrprob.plotting.profiles import Side, draw_bar, draw_profile, profiles_of, scale
-from nrprob.plotting.style import as_axes, extent, short, shortened
+from nrprob.plotting.groups import check_texts, feature_texts, named_labels, read_rows, with_sizes
+from nrprob.plotting.layout import Part, Place, compose_figure, fit_label_grid, shorten_first_lines
+from nrprob.plotting.profiles import Side, common_scale, draw_bar, draw_profile, profiles_of
+from nrprob.plotting.style import as_axes, shorten_names, shorten_text, text_extent
 from nrprob.statistics.groups import group_means
 
 if TYPE_CHECKING:
@@ -24,48 +24,47 @@ if TYPE_CHECKING:
 
 _INK = "gray_r"
 _MAX_FEATURES = 24
-_WIDTH = 10.0  # inches of a line of the figure, where each part is narrower
-_IMAGE, _CELL = 1.4, 0.85  # inches of a mean, and of a combination's
+_WIDTH = 10.0  # inches of a line of the figure, unless a part is wider
+_IMAGE, _CELL = 1.4, 0.85  # inches of the image of a group or cluster, and of a combination
 
 
-def _images(images: np.ndarray, titles: Sequence[str], head: str, limits: Any) -> Part:
-    """Centroids as images, in lines of five."""
+def _image_part(images: np.ndarray, titles: Sequence[str], head: str, limits: Any) -> Part:
+    """Part with centroids as images, in lines of five."""
     per_row = min(len(images), 5)
-    titles = above_rest(titles, 17, 2)
-    above = max(extent(title, 9)[1] for title in titles) + 0.06
-    top = extent(head, 11)[1] + 0.06
-    width = max(_IMAGE * per_row, extent(head, 11)[0])
+    titles = shorten_first_lines(titles, 17, 2)
+    above = max(text_extent(title, 9)[1] for title in titles) + 0.06
+    top = text_extent(head, 11)[1] + 0.06
+    width = max(_IMAGE * per_row, text_extent(head, 11)[0])
     high = _IMAGE - 0.1
 
-    def draw(place: Place) -> None:
-        place.write(head, width / 2, 0, fontsize=11)
+    def draw_part(place: Place) -> None:
+        place.add_text(head, width / 2, 0, fontsize=11)
         start = (width - _IMAGE * per_row) / 2 + 0.05
-        for at, (image, title) in enumerate(zip(images, titles, strict=True)):
-            line, column = divmod(at, per_row)
+        for i, (image, title) in enumerate(zip(images, titles, strict=True)):
+            line, column = divmod(i, per_row)
             down = top + line * (_IMAGE + above) + above
-            ax = place.axes(start + column * _IMAGE, down, high, high)
+            ax = place.add_axes(start + column * _IMAGE, down, high, high)
             ax.set_axis_off()
             ax.imshow(image, cmap=_INK, clim=limits, interpolation="bicubic")
             ax.set_title(title, fontsize=9, pad=3, parse_math=False)
 
-    return Part(width, top + math.ceil(len(images) / per_row) * (_IMAGE + above), draw)
+    return Part(width, top + math.ceil(len(images) / per_row) * (_IMAGE + above), draw_part)
 
 
-def _cells(
+def _combination_part(
     cells: np.ndarray, counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], limits: Any
 ) -> Part:
-    """Means of all combinations of a known group and a cluster, as images."""
+    """Part with the means of all combinations of a known group and a cluster, as images."""
     head = "mean of each combination"
-    rows, columns = shortened(rows, 20), shortened(columns, 12)
-    left = max(extent(name, 9)[0] for name in rows) + 0.08
-    top = extent(head, 11)[1] + max(extent(name, 9)[1] for name in columns) + 0.12
-    own = _CELL * len(columns)
-    width = max(left + own, extent(head, 11)[0])
+    rows, columns = shorten_names(rows, 20), shorten_names(columns, 12)
+    left = max(text_extent(name, 9)[0] for name in rows) + 0.08
+    top = text_extent(head, 11)[1] + max(text_extent(name, 9)[1] for name in columns) + 0.12
+    width = max(left + _CELL * len(columns), text_extent(head, 11)[0])
 
-    def draw(place: Place) -> None:
-        place.write(head, width / 2, 0, fontsize=11)
+    def draw_part(place: Place) -> None:
+        place.add_text(head, width / 2, 0, fontsize=11)
         for i, j in np.ndindex(counts.shape):
-            ax = place.axes(left + j * _CELL, top + i * _CELL, 0.95 * _CELL, 0.95 * _CELL)
+            ax = place.add_axes(left + j * _CELL, top + i * _CELL, 0.95 * _CELL, 0.95 * _CELL)
             ax.set_xticks([])
             ax.set_yticks([])
             ax.spines[:].set_visible(False)
@@ -80,36 +79,36 @@ def _cells(
                     rows[i], fontsize=9, rotation=0, ha="right", va="center", parse_math=False
                 )
 
-    return Part(width, top + _CELL * len(rows), draw)
+    return Part(width, top + _CELL * len(rows), draw_part)
 
 
 def _draw_profiles(axes: np.ndarray, sides: Sequence[Side], features: Sequence[str]) -> None:
-    """Centroids as heat maps, in axes that are given."""
-    top = scale(sides)
+    """Draw centroids as heat maps into existing axes."""
+    top = common_scale(sides)
     draw_bar(axes[1].figure, top, ax=axes[1])
     for ax, (_, profiles, names) in zip(axes, sides, strict=True):
-        draw_profile(ax, fitted(features, names, ax), profiles, top)
+        draw_profile(ax, fit_label_grid(features, names, ax), profiles, top)
 
 
 def _finish_axes(
     axes: np.ndarray, heads: Sequence[str], labels: Any, labelings: Mapping[str, Any]
 ) -> np.ndarray:
-    """Titles of centroids that are drawn into axes, and contingency tables in those after them."""
+    """Set the titles of centroids in existing axes, and draw contingency tables into the rest."""
     for ax, head in zip(axes, heads, strict=False):
-        ax.set_title(short(head, 28), fontsize=10, parse_math=False)
+        ax.set_title(shorten_text(head, 28), fontsize=10, parse_math=False)
     for ax, (name, labeling) in zip(axes[2:], labelings.items(), strict=True):
         plot_contingency(labels, labeling, ax, labels_name="", known_name="")
-        ax.set_title(short(f"clusters against {name}", 28), fontsize=10, parse_math=False)
+        ax.set_title(shorten_text(f"clusters against {name}", 28), fontsize=10, parse_math=False)
     return axes
 
 
 def _draw_images(ax: Axes, images: np.ndarray, titles: Sequence[str], limits: Any) -> None:
-    """Centroids as images in lines of five with their titles, in axes that are given."""
+    """Draw centroids as images with titles, in lines of five, into existing axes."""
     per_row = min(len(images), 5)
     high = images.shape[1] / images.shape[2]
-    step = 1.1, high + 0.35  # of images one unit wide
-    for at, (image, title) in enumerate(zip(images, titles, strict=True)):
-        line, column = divmod(at, per_row)
+    step = 1.1, high + 0.35  # images are one unit wide
+    for i, (image, title) in enumerate(zip(images, titles, strict=True)):
+        line, column = divmod(i, per_row)
         left, top = column * step[0], line * step[1]
         ax.imshow(
             image, cmap=_INK, clim=limits, interpolation="bicubic",
@@ -123,20 +122,20 @@ def _draw_images(ax: Axes, images: np.ndarray, titles: Sequence[str], limits: An
     ax.set_axis_off()
 
 
-def _contingency(labels: Any, known: Any, name: str) -> Part:
-    """How often clusters meet the groups of a labeling."""
-    head = short(f"clusters against {name}", 40)
-    table = Table.of(labels, known)
-    result = table.grid(table.counts.size <= 40)
-    above, (across, down) = extent(head, 11)[1] + 0.08, result.body
-    width = max(result.left + across, extent(head, 11)[0])
+def _contingency_part(labels: Any, known: Any, name: str) -> Part:
+    """Part with the contingency table of clusters and a labeling."""
+    head = shorten_text(f"clusters against {name}", 40)
+    table = Table.from_labels(labels, known)
+    result = table.make_grid(table.counts.size <= 40)
+    above, (across, down) = text_extent(head, 11)[1] + 0.08, result.body_size
+    width = max(result.left + across, text_extent(head, 11)[0])
 
-    def draw(place: Place) -> None:
-        place.write(head, width / 2, 0, fontsize=11)
+    def draw_part(place: Place) -> None:
+        place.add_text(head, width / 2, 0, fontsize=11)
         left = (width - result.left - across) / 2 + result.left
-        table.draw(place.axes(left, above, across, down), result, None)
+        table.draw_on(place.add_axes(left, above, across, down), result, None)
 
-    return Part(width, above + down + result.below, draw)
+    return Part(width, above + down + result.below, draw_part)
 
 
 @overload
@@ -187,42 +186,46 @@ def plot_centroids(
     cells: bool | Literal["auto"] = "auto",
     title: str | None = None,
 ) -> Figure | np.ndarray:
-    """Draw the known groups' centroids beside the found clusters' centroids.
+    """Plot centroids of known groups and of clusters, and their contingency tables.
 
     Parameters
     ----------
     X : array or sparse matrix of shape (n_samples, n_features)
         The data.
     labels : array of shape (n_samples,)
-        Found clusters.
+        Clusters.
     known : array of shape (n_samples,)
         Known groups.
     image_shape : (int, int), optional
-        Height and width of the image that a row is. Without it, centroids are drawn as a heat map
-        of features in standard deviations from the mean over all rows.
+        Height and width if samples are images. By default, centroids are drawn as a heat map of
+        features, in standard deviations from the mean of all samples.
     feature_names : sequence of str, optional
         Names for the heat map; used when `image_shape` is None.
     axes : sequence of matplotlib.axes.Axes, optional
-        Where to draw centroids of known groups, those of found clusters, and the contingency of
-        every labeling, in this order; by default a new figure. Means of combinations are in that
-        alone.
+        Axes for the centroids of known groups, the centroids of clusters, and the contingency
+        table of every labeling, in this order. By default those of a new figure, which alone has
+        the means of combinations.
     labels_name, known_name : str, default="clusters", "groups"
         Names of the two labelings.
     others : mapping of str to array of shape (n_samples,), optional
-        Further labelings; each gets a contingency heat map after that of `known`.
+        Further labelings, each with a contingency table.
     cells : bool or "auto", default="auto"
-        For images, also draw the mean of every combination of a known group and a found cluster;
-        "auto" does where there are at most 20.
+        For images, whether to draw the mean of every combination of a known group and a cluster;
+        "auto" does for at most 20 combinations.
     title : str, optional
-        Title of the figure, if it is a new one.
+        Title of a new figure.
 
     Returns
     -------
-    matplotlib.figure.Figure, or ndarray of matplotlib.axes.Axes where `axes` are given
-        First known and found centroids on one scale, then the combinations and the contingency
-        heat maps, beside or below each other: the figure is as large as names and numbers take,
-        and long names are cut in their middle. Of more than 20 groups the smallest are drawn as
-        one.
+    matplotlib.figure.Figure, or ndarray of matplotlib.axes.Axes if `axes` are passed
+        Centroids on a common scale, then combinations and contingency tables. The size of a new
+        figure depends on names and numbers. Long names are shortened in the middle. Beyond 20
+        groups, the smallest are merged.
+
+    See Also
+    --------
+    plot_contingency : Plot one contingency table.
+    plot_top_features : Plot the features that distinguish clusters.
 
     Examples
     --------
@@ -239,11 +242,11 @@ def plot_centroids(
         check_choice("cells", cells, ("auto",), "or True or False")
     X, *_ = read_rows(X, None)
     n_rows, n_features = X.shape
-    group_names, group_codes = named(known, "known", known_name, n_rows)
-    cluster_names, cluster_codes = named(labels, "labels", "cluster", n_rows)
+    group_names, group_codes = named_labels(known, "known", known_name, n_rows)
+    cluster_names, cluster_codes = named_labels(labels, "labels", "cluster", n_rows)
     n_groups, n_clusters = len(group_names), len(cluster_names)
     if image_shape is not None:
-        image_shape = _image_shape(image_shape, n_features)
+        image_shape = _check_image_shape(image_shape, n_features)
     names = feature_texts(feature_names, None, n_features)
 
     if others is not None and not isinstance(others, Mapping):
@@ -251,8 +254,8 @@ def plot_centroids(
             "others must be a mapping from names to labelings; got "
             f"{short_repr(others)}; pass a dict"
         )
-    labelings = {known_name: known, **{str(name): own for name, own in (others or {}).items()}}
-    own = None if axes is None else as_axes(axes, 2 + len(labelings))
+    labelings = {known_name: known} | {str(name): other for name, other in (others or {}).items()}
+    panels = None if axes is None else as_axes(axes, 2 + len(labelings))
 
     group_sizes = with_sizes(group_names, group_codes)
     cluster_sizes = with_sizes(cluster_names, cluster_codes)
@@ -262,15 +265,15 @@ def plot_centroids(
 
     if image_shape is not None:
         limits = (min(by_group.min(), by_cluster.min()), max(by_group.max(), by_cluster.max()))
-        if own is not None:
+        if panels is not None:
             for ax, means, titles in zip(
-                own, (by_group, by_cluster), (group_names, cluster_names), strict=False
+                panels, (by_group, by_cluster), (group_names, cluster_names), strict=False
             ):
-                few = shortened(titles, 12, 1)
-                _draw_images(ax, means.reshape(-1, *image_shape), few, limits)
-            return _finish_axes(own, heads, labels, labelings)
+                short_titles = shorten_names(titles, 12, 1)
+                _draw_images(ax, means.reshape(-1, *image_shape), short_titles, limits)
+            return _finish_axes(panels, heads, labels, labelings)
         parts = [
-            _images(means.reshape(-1, *image_shape), titles, short(head, 40), limits)
+            _image_part(means.reshape(-1, *image_shape), titles, shorten_text(head, 40), limits)
             for head, means, titles in zip(
                 heads, (by_group, by_cluster), (group_sizes, cluster_sizes), strict=True
             )
@@ -278,11 +281,11 @@ def plot_centroids(
         if n_groups * n_clusters <= 20 if cells == "auto" else cells:
             codes = group_codes * n_clusters + cluster_codes
             counts = np.bincount(codes, minlength=n_groups * n_clusters)
-            with np.errstate(invalid="ignore"):  # an empty combination is 0/0 and is not drawn
+            with np.errstate(invalid="ignore"):  # empty combinations are NaN and not drawn
                 means = group_means(X, codes, n_groups * n_clusters)
             shape = (n_groups, n_clusters)
             parts.append(
-                _cells(
+                _combination_part(
                     means.reshape(*shape, *image_shape), counts.reshape(shape), group_names,
                     cluster_names, (np.nanmin(means), np.nanmax(means)),
                 )
@@ -291,35 +294,36 @@ def plot_centroids(
         centre, spread = _centre_and_spread(X)
         by_group, by_cluster = (by_group - centre) / spread, (by_cluster - centre) / spread
         if n_features > _MAX_FEATURES:
-            strongest = np.abs(by_cluster).max(axis=0) + np.abs(by_group).max(axis=0)
-            chosen = np.sort(np.argsort(-strongest, kind="stable")[:_MAX_FEATURES])
+            # Features with the largest deviations.
+            deviation = np.abs(by_cluster).max(axis=0) + np.abs(by_group).max(axis=0)
+            chosen = np.sort(np.argsort(-deviation, kind="stable")[:_MAX_FEATURES])
             by_group, by_cluster = by_group[:, chosen], by_cluster[:, chosen]
             names = [names[j] for j in chosen]
             heads = (heads[0], f"{heads[1]} ({_MAX_FEATURES} of {n_features} features)")
         both = (by_group, by_cluster)
         sides = [*zip(heads, both, (group_sizes, cluster_sizes), strict=True)]
-        if own is not None:
-            _draw_profiles(own[:2], sides, names)
-            return _finish_axes(own, heads, labels, labelings)
+        if panels is not None:
+            _draw_profiles(panels[:2], sides, names)
+            return _finish_axes(panels, heads, labels, labelings)
         parts = profiles_of(sides, names)
-    parts += [_contingency(labels, labeling, name) for name, labeling in labelings.items()]
-    return compose(parts, _WIDTH, title or "")
+    parts += [_contingency_part(labels, labeling, name) for name, labeling in labelings.items()]
+    return compose_figure(parts, _WIDTH, title or "")
 
 
-def _image_shape(given: Any, n_features: int) -> tuple[int, int]:
-    """Height and width of images of so many pixels."""
-    sides = [*given] if isinstance(given, list | tuple | np.ndarray) else []
-    whole = all(isinstance(side, int | np.integer) and side > 0 for side in sides)
-    if len(sides) != 2 or not whole or math.prod(map(int, sides)) != n_features:
+def _check_image_shape(shape: Any, n_features: int) -> tuple[int, int]:
+    """Validate height and width of images with ``n_features`` pixels."""
+    sides = [*shape] if isinstance(shape, list | tuple | np.ndarray) else []
+    positive = all(isinstance(side, int | np.integer) and side > 0 for side in sides)
+    if len(sides) != 2 or not positive or math.prod(map(int, sides)) != n_features:
         raise ValueError(
             f"image_shape must be the height and width of a row of {n_features} pixels; got "
-            f"{short_repr(given)}; pass two whole numbers whose product is {n_features}"
+            f"{short_repr(shape)}; pass two integers whose product is {n_features}"
         )
     return int(sides[0]), int(sides[1])
 
 
 def _centre_and_spread(X: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Column means and standard deviations; constant columns get spread 1."""
+    """Means and standard deviations of features; constant features get standard deviation 1."""
     if scipy.sparse.issparse(X):
         centre = np.asarray(X.mean(axis=0)).ravel()
         square = np.asarray(X.multiply(X).mean(axis=0)).ravel()

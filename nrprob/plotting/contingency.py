@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob.data.validation import check_flag
-from nrprob.plotting.groups import check_texts, named
-from nrprob.plotting.layout import Grid, fitted, grid
-from nrprob.plotting.style import SHARES, check_axes, extent, ink, short
+from nrprob.plotting.groups import check_texts, named_labels
+from nrprob.plotting.layout import Grid, fit_label_grid, label_grid
+from nrprob.plotting.style import SHARES, check_axes, shorten_text, text_colour, text_extent
 from nrprob.statistics.groups import cross_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_SIZES = (10, 9, 8, 7, 6)  # of numbers, in points
-_LEVEL = 6.5  # inches of columns up to which they are made as wide as their names
+_SIZES = (10, 9, 8, 7, 6)  # font sizes of numbers, in points
+_MAX_WIDTH = 6.5  # inches up to which columns are as wide as their names
 
 
 def plot_contingency(
@@ -30,29 +30,33 @@ def plot_contingency(
     known_name: str = "known groups",
     show_share: bool | None = None,
 ) -> Axes:
-    """Draw how often each found cluster meets each known group, as an annotated heat map.
+    """Plot the contingency table of clusters and known groups as an annotated heat map.
 
     Parameters
     ----------
     labels : array of shape (n_samples,)
-        Found clusters; the columns.
+        Clusters: the columns.
     known : array of shape (n_samples,)
-        Known groups; the rows.
+        Known groups: the rows.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure of the size that names and numbers take when it is None. In
-        smaller axes numbers are smaller, and without shares, and at last left to the colours.
+        Axes to draw on; by default those of a new figure, whose size depends on names and numbers.
+        In small axes, numbers are smaller, without shares, or left out.
     labels_name, known_name : str, default="clusters", "known groups"
         Names of the axes.
     show_share : bool, optional
-        Print each count's share of its known group under the count. By default, where the table is
-        small enough to stay legible. Rows of equal shares mean that the clustering says nothing
-        about the known groups.
+        Whether to write the share of the known group below every count; by default for small
+        tables. If all rows have the same shares, clusters and known groups are independent.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The axes drawn on. Colour is the share within the known group, the number is the count.
-        Long names are cut in their middle.
+        The axes. Colours show the share within the known group, numbers the count. Long names are
+        shortened in the middle.
+
+    See Also
+    --------
+    nrprob.metrics.contingency : The table as an array.
+    nrprob.metrics.independence_test : Test of independence.
 
     Examples
     --------
@@ -67,88 +71,89 @@ def plot_contingency(
     check_texts(labels_name=labels_name, known_name=known_name)
     if show_share is not None:
         check_flag("show_share", show_share)
-    table = Table.of(labels, known)
+    table = Table.from_labels(labels, known)
     if ax is None:
         shares = table.counts.size <= 40 if show_share is None else show_share
-        result = table.grid(shares)
-        width, height = result.body
-        height = max(height, 1.0)  # of which the name beside it has need
+        result = table.make_grid(shares)
+        width, height = result.body_size
+        height = max(height, 1.0)  # room for the label of the axis
         size = (result.left + width + 0.5, result.below + height + 0.6)
         _, ax = plt.subplots(figsize=size, layout="constrained")
     else:
-        result = fitted(table.rows, table.columns, ax)
-        width, height = result.body
-    table.draw(ax, result, show_share)
-    ax.set_xlabel(short(labels_name, _letters(width)), parse_math=False)
-    ax.set_ylabel(short(known_name, _letters(height)), parse_math=False)
+        result = fit_label_grid(table.rows, table.columns, ax)
+        width, height = result.body_size
+    table.draw_on(ax, result, show_share)
+    ax.set_xlabel(shorten_text(labels_name, _max_letters(width)), parse_math=False)
+    ax.set_ylabel(shorten_text(known_name, _max_letters(height)), parse_math=False)
     return ax
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers of rows by known group and cluster, and what these are called."""
+    """Contingency table with the names of known groups and clusters."""
 
     rows: Sequence[str]
     columns: Sequence[str]
     counts: np.ndarray
 
     @classmethod
-    def of(cls, labels: Any, known: Any) -> Table:
-        """Cross found clusters, the columns, with known groups."""
-        rows, row_codes = named(known, "known")
-        columns, column_codes = named(labels, "labels", "cluster", len(row_codes))
+    def from_labels(cls, labels: Any, known: Any) -> Table:
+        """Count samples by known group (rows) and cluster (columns)."""
+        rows, row_codes = named_labels(known, "known")
+        columns, column_codes = named_labels(labels, "labels", "cluster", len(row_codes))
         counts = cross_table(row_codes, column_codes, (len(rows), len(columns)))
         return cls(rows, columns, counts)
 
     @property
     def shares(self) -> np.ndarray:
-        """Shares of every known group."""
+        """Shares within every known group."""
         return self.counts / self.counts.sum(axis=1, keepdims=True)
 
-    def texts(self, shares: bool) -> np.ndarray:
-        """What is written in the cells: numbers of rows, with or without shares."""
+    def cell_texts(self, shares: bool) -> np.ndarray:
+        """Texts of the cells: counts, with or without shares."""
         cells = np.empty(self.counts.shape, object)
-        for at, count in np.ndenumerate(self.counts):
-            cells[at] = f"{count}\n{100 * self.shares[at]:.0f} %" if shares else f"{count}"
+        for index, count in np.ndenumerate(self.counts):
+            share = f"\n{100 * self.shares[index]:.0f} %" if shares else ""
+            cells[index] = f"{count}{share}"
         return cells
 
-    def grid(self, shares: bool) -> Grid:
-        """The table with cells as large as what is written in them."""
-        width, height = _largest(self.texts(shares), _SIZES[0])
-        names = max(extent(name, 9)[0] for name in self.columns) + 0.12
-        # Names that are a little wider than numbers are better read when they are level.
-        if names * len(self.columns) <= _LEVEL:
+    def make_grid(self, shares: bool) -> Grid:
+        """Grid with cells as large as their texts."""
+        width, height = _largest_extent(self.cell_texts(shares), _SIZES[0])
+        names = max(text_extent(name, 9)[0] for name in self.columns) + 0.12
+        # Widen cells for horizontal names, unless the table becomes too wide.
+        if names * len(self.columns) <= _MAX_WIDTH:
             width = max(width, names)
-        return grid(self.rows, self.columns, (max(width + 0.12, 0.5), height + 0.12))
+        return label_grid(self.rows, self.columns, (max(width + 0.12, 0.5), height + 0.12))
 
-    def draw(self, ax: Axes, result: Grid, show_share: bool | None) -> None:
-        """Draw the table with as large and as many numbers as its cells have room for."""
+    def draw_on(self, ax: Axes, result: Grid, show_share: bool | None) -> None:
+        """Draw the table with the largest texts that fit into its cells."""
         from matplotlib import colormaps
 
         ax.imshow(self.shares, cmap=SHARES, vmin=0, vmax=1, aspect="auto")
         small = self.counts.size <= 40
         kinds = [*dict.fromkeys([small, False])] if show_share is None else [show_share]
-        choices = [(self.texts(kind), size) for kind in kinds for size in _SIZES]
-        fitting = (c for c in choices if np.all(np.less_equal(_largest(*c), result.cell)))
-        # Where not even counts fit, colours say it alone, unless numbers are asked for.
-        texts, size = next(fitting, choices[-1] if show_share else (self.texts(False), 0))
+        choices = [(self.cell_texts(kind), size) for kind in kinds for size in _SIZES]
+        fitting = (c for c in choices if np.all(np.less_equal(_largest_extent(*c), result.cell)))
+        # If not even counts fit, only colours are drawn, unless shares are requested.
+        texts, size = next(fitting, choices[-1] if show_share else (self.cell_texts(False), 0))
         for (i, j), share in np.ndenumerate(self.shares):
             if size:
-                dye = ink(colormaps[SHARES](share))
+                dye = text_colour(colormaps[SHARES](share))
                 ax.text(j, i, texts[i, j], ha="center", va="center", color=dye, fontsize=size)
-        result.label(ax)
+        result.add_labels(ax)
         ax.set_xticks(np.arange(1, len(self.columns)) - 0.5, minor=True)
         ax.set_yticks(np.arange(1, len(self.rows)) - 0.5, minor=True)
         ax.grid(which="minor", color="white", linewidth=2)
         ax.tick_params(which="minor", length=0)
 
 
-def _letters(room: float) -> int:
-    """How many letters of an axis' name have room in so many inches."""
-    return max(int(room / 0.09), 10)
+def _max_letters(width: float) -> int:
+    """Maximum length of an axis label of this width in inches."""
+    return max(int(width / 0.09), 10)
 
 
-def _largest(texts: np.ndarray, size: float) -> tuple[float, float]:
-    """Inches of the widest and of the highest text."""
-    widths, heights = zip(*(extent(text, size) for text in {*texts.ravel()}), strict=True)
+def _largest_extent(texts: np.ndarray, size: float) -> tuple[float, float]:
+    """Width and height in inches of the widest and of the highest text."""
+    widths, heights = zip(*(text_extent(text, size) for text in {*texts.ravel()}), strict=True)
     return max(widths), max(heights)

@@ -1,4 +1,4 @@
-"""Names of groups, clusters and features in plots, and rows as text."""
+"""Read samples and labels for plots, and name groups, clusters and features."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MAX_GROUPS = 20
 
 
 def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
-    """Rows as floats, dense or CSR; what is known of them; and the names of a frame's columns.
+    """Read samples as floats, dense or CSR; their known structure; and the columns of a frame.
 
     Raises
     ------
     ValueError
-        If rows are no table of finite numbers in memory, or what is known has another length.
+        If ``X`` is no table of finite numbers in memory, or ``known`` has another length.
     """
     from sklearn.utils import check_array
 
@@ -39,113 +39,120 @@ def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
     return rows, DesignEncoder("product").fit(known, rows.shape[0]), names
 
 
-def distinct(labels: Any, what: str, n_rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct labels, sorted, and each row's position among them.
+def distinct_labels(
+    labels: Any, what: str, n_rows: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct labels, sorted, and the code of every sample.
 
     Raises
     ------
     ValueError
-        If they are not one label per row, or some are missing.
+        If there is not one label per sample, or labels are missing.
     """
     labels = plain(labels, what)
     if labels.ndim != 1:
         raise ValueError(
-            f"{what} is one label per row; its shape is {labels.shape}; pass a 1-D array"
+            f"{what} must be one label per row; got shape {labels.shape}; pass a 1-D array"
         )
     if n_rows is not None and len(labels) != n_rows:
         raise ValueError(
-            f"{what} and the rows do not match; {len(labels)} labels for {n_rows} rows; "
+            f"{what} must be one label per row; got {len(labels)} labels for {n_rows} rows; "
             "pass one label per row"
         )
     if is_missing(labels):
         raise ValueError(
-            f"{what} must not have missing labels; got NaN, NaT or None; give such rows a label of "
-            "their own, or leave them out"
+            f"{what} must not have missing labels; got NaN, NaT or None; give such rows a separate "
+            "label, or leave them out"
         )
     try:
         return np.unique(labels, return_inverse=True)
-    except TypeError:  # numbers beside texts have no order
+    except TypeError:  # numbers and strings have no common order
         return np.unique(labels.astype(str), return_inverse=True)
 
 
-def texts(values: Any, prefix: str) -> list[str]:
-    """Names of labels; `prefix` goes before bare numbers, which say nothing without a word."""
-    whole = [isinstance(value, int | np.integer) for value in values]
-    return [f"{prefix} {v}".strip() if w else str(v) for v, w in zip(values, whole, strict=True)]
+def label_texts(values: Any, prefix: str) -> list[str]:
+    """Names of labels, with a prefix for integers."""
+    return [
+        f"{prefix} {value}".strip() if isinstance(value, int | np.integer) else str(value)
+        for value in values
+    ]
 
 
-def named(
+def named_labels(
     labels: Any, what: str, prefix: str = "", n_rows: int | None = None
 ) -> tuple[list[str], np.ndarray]:
-    """Names of the distinct labels, and each row's position among them.
+    """Return the names of the distinct labels, and the code of every sample.
 
-    Beyond a legible number the smallest groups are drawn as one.
+    Beyond 20 groups, the smallest are merged.
     """
-    values, codes = distinct(labels, what, n_rows)
-    return merge_small_groups(texts(values, prefix), codes, _MAX_GROUPS)
+    values, codes = distinct_labels(labels, what, n_rows)
+    return merge_small_groups(label_texts(values, prefix), codes, _MAX_GROUPS)
 
 
-def named_known(design: Design, prefix: str = "group") -> tuple[list[str], np.ndarray]:
-    """Names of the known groups, and each row's position among them; one group without labels."""
+def named_groups(design: Design, prefix: str = "group") -> tuple[list[str], np.ndarray]:
+    """Return the names of the known groups, and the code of every sample."""
     if design.kind != "labels":
         return ["all rows"], np.zeros(design.n_samples, int)
     if design.labelings.shape[1] == 1:
         values = np.array([label for (label,) in design.group_labels])
-        return named(values[design.codes], "known", prefix)
+        return named_labels(values[design.codes], "known", prefix)
     names = [", ".join(map(str, labels)) for labels in design.group_labels]
     return merge_small_groups(names, design.codes, _MAX_GROUPS)
 
 
 def with_sizes(names: Sequence[str], codes: np.ndarray, between: str = "\n") -> list[str]:
-    """Names with the numbers of their rows."""
+    """Append the number of samples to every name."""
     sizes = np.bincount(codes, minlength=len(names))
     return [f"{name}{between}n = {size}" for name, size in zip(names, sizes, strict=True)]
 
 
-def feature_texts(given: Sequence[Any] | None, columns: Sequence[str] | None, n: int) -> list[str]:
-    """Names (n,) of features: those that are given, or of the columns, or numbers.
+def feature_texts(names: Sequence[Any] | None, columns: Sequence[str] | None, n: int) -> list[str]:
+    """Names (n,) of features: the names passed, else the columns of a frame, else numbers.
 
     Raises
     ------
     ValueError
-        If there is not one name for every feature.
+        If there is not one name per feature.
     """
-    if given is None:
+    if names is None:
         return [f"feature {j}" for j in range(n)] if columns is None else [*columns]
-    return given_names(given, "feature_names", n, "column")
+    return check_names(names, "feature_names", n, "column")
 
 
-def given_names(given: Any, what: str, n: int, of: str) -> list[str]:
-    """Names (n,) as strings.
+def check_names(values: Any, what: str, n: int, unit: str) -> list[str]:
+    """Validate names, and convert them to strings.
 
     Raises
     ------
     TypeError
-        If they are not in a list or an array.
+        If ``values`` is no list or array.
     ValueError
-        If there is not one name for each.
+        If there is not one name per row or column, as ``unit`` says.
     """
-    names = given if isinstance(given, list | tuple) else getattr(given, "tolist", None)
+    names = values if isinstance(values, list | tuple) else getattr(values, "tolist", None)
     names = names() if callable(names) else names
     if not isinstance(names, list | tuple):
         raise TypeError(
-            f"{what} must be a list or an array of names; got {short_repr(given)}; pass one name "
-            f"per {of}"
+            f"{what} must be a list or an array of names; got {short_repr(values)}; pass one name "
+            f"per {unit}"
         )
     if len(names) != n:
         raise ValueError(
-            f"{what} does not fit; got {len(names)} names for {n} {of}s; pass one name per {of}"
+            f"{what} must have one name per {unit}; got {len(names)} names for {n} {unit}s; pass "
+            f"one name per {unit}"
         )
     return [str(name) for name in names]
 
 
 def check_texts(**texts: Any) -> None:
-    """Refuse titles and other names that are not strings.
+    """Validate titles and other texts.
 
     Raises
     ------
     TypeError
-        If one is something else.
+        If one is no string.
+    ValueError
+        If one has surrogate characters.
     """
     for name, text in texts.items():
         if not isinstance(text, str):

@@ -14,26 +14,31 @@ if TYPE_CHECKING:
 
 
 def plot_hierarchy(model: Any, ax: Axes | None = None) -> Axes:
-    """Draw how clusters come out of each other, level by level.
+    """Plot how clusters split, level by level.
 
     Parameters
     ----------
     model : CrossPartition, or IB or IBSI with ``solver="split"``
         Fitted.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure when it is None.
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The axes drawn on. A circle is a cluster, its area and number the share of the rows' weight;
-        a line is as dark as the share of the lower cluster that comes from the upper one. Every
-        level says its number of clusters and its inverse temperature.
+        The axes. Circles are clusters; area and number show their share of the weight of the
+        samples. The darkness of a line is the share of the lower cluster that comes from the upper
+        one. Every level has its number of clusters and its inverse temperature.
 
     Raises
     ------
     TypeError
         If ``model`` is not such an estimator, or ``ax`` is not an Axes.
+
+    See Also
+    --------
+    plot_members : Plot the members of clusters of a `CrossPartition`.
+    plot_by_n_clusters : Plot the objective of every level.
 
     Examples
     --------
@@ -52,27 +57,27 @@ def plot_hierarchy(model: Any, ax: Axes | None = None) -> Axes:
     if ax is None:
         size = (2 + 0.8 * len(levels), 1 + 0.7 * len(levels))
         _, ax = plt.subplots(figsize=size, layout="constrained")
-    before: np.ndarray | None = None
+    previous: np.ndarray | None = None
     for depth, level in enumerate(levels):
         centres = np.arange(level.n_clusters, dtype=float)
-        if before is not None:
-            # Children lie under their parents, so that lines hardly cross.
-            order = np.lexsort((-level.weights, before[level.parents]))
+        if previous is not None:
+            # Sort children by parent, so that few lines cross.
+            order = np.lexsort((-level.weights, previous[level.parents]))
             centres[order] = np.arange(level.n_clusters)
         centres -= (level.n_clusters - 1) / 2
-        if before is not None:
+        if previous is not None:
             upper = levels[depth - 1].membership
             shares = level.membership.T @ upper
             shares /= np.maximum(level.membership.sum(0)[:, None], 1e-300)
             for (c, parent), part in np.ndenumerate(shares):
                 if part > 0.01:
-                    ends = [before[parent], centres[c]], [1 - depth, -depth]
+                    ends = [previous[parent], centres[c]], [1 - depth, -depth]
                     ax.plot(*ends, color="black", alpha=float(min(part, 1)), lw=1.5, zorder=1)
         ax.scatter(centres, np.full(centres.size, -depth), s=900 * level.weights + 60,
                    color="white", edgecolors="black", zorder=2)  # fmt: skip
         for x, weight in zip(centres, level.weights, strict=True):
             ax.text(x, -depth, f"{100 * weight:.0f}", ha="center", va="center", fontsize=7)
-        before = centres
+        previous = centres
     names = [
         f"{level.n_clusters} clusters\n$\\beta$ = {level.beta:.3g}" if depth else "1 cluster"
         for depth, level in enumerate(levels)

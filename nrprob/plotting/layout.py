@@ -1,4 +1,4 @@
-"""Figure layout: panels sized in inches by their names and numbers."""
+"""Figure layout: parts with sizes in inches that depend on names and numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nrprob.plotting.style import extent, shortened
+from nrprob.plotting.style import shorten_names, text_extent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,60 +14,60 @@ if TYPE_CHECKING:
 
 _GAP = 0.3  # inches between parts
 _MARGIN = 0.15
-_NAME = 28  # letters of a row's or a column's name
+_MAX_LETTERS = 28  # of the name of a row or column
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part is drawn: inches from the left and from the top of its figure."""
+    """Position of a part: inches from the left and from the top of its figure."""
 
     figure: Figure
     left: float
     top: float
 
-    def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        """New axes, inches from the corner of the part."""
+    def add_axes(self, left: float, top: float, width: float, height: float) -> Axes:
+        """Add axes, in inches from the corner of the part."""
         across, down = self.figure.get_size_inches()
         low = down - self.top - top - height
         box = ((self.left + left) / across, low / down, width / across, height / down)
         return self.figure.add_axes(box)
 
-    def write(self, text: str, left: float, top: float, **style: Any) -> None:
-        """Text, the middle of whose upper edge is inches from the corner of the part."""
+    def add_text(self, text: str, left: float, top: float, **style: Any) -> None:
+        """Add a text; the centre of its upper edge is in inches from the corner of the part."""
         across, down = self.figure.get_size_inches()
-        at = (self.left + left) / across, 1 - (self.top + top) / down
-        self.figure.text(*at, text, ha="center", va="top", parse_math=False, **style)
+        x, y = (self.left + left) / across, 1 - (self.top + top) / down
+        self.figure.text(x, y, text, ha="center", va="top", parse_math=False, **style)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a figure: its inches, and what draws it."""
+    """Part of a figure: its size in inches, and the function that draws it."""
 
     width: float
     height: float
     draw: Callable[[Place], None]
 
 
-def compose(parts: Sequence[Part], most: float, title: str = "") -> Figure:
-    """Place parts in a new figure, in lines of at most so many inches if each fits in them."""
+def compose_figure(parts: Sequence[Part], max_width: float, title: str = "") -> Figure:
+    """Place parts in a new figure, in lines of at most ``max_width`` inches if possible."""
     import matplotlib.pyplot as plt
 
     lines: list[list[Part]] = [[]]
     for part in parts:
-        if lines[-1] and _width([*lines[-1], part]) > most:
+        if lines[-1] and _line_width([*lines[-1], part]) > max_width:
             lines.append([])
         lines[-1].append(part)
-    head, head_size = extent(title, 13)
-    width = max(head, *map(_width, lines)) + 2 * _MARGIN
+    head, head_size = text_extent(title, 13)
+    width = max(head, *map(_line_width, lines)) + 2 * _MARGIN
     heights = [max(part.height for part in line) for line in lines]
     top = _MARGIN + (head_size + 0.1 if title else 0)
     height = top + sum(heights) + _GAP * (len(lines) - 1) + _MARGIN
-    # Places are given, so that no layout is sought that names may be too long for.
+    # All positions are fixed, so no layout engine is needed.
     figure = plt.figure(figsize=(width, height), layout="none")
     if title:
-        Place(figure, 0, 0).write(title, width / 2, _MARGIN, fontsize=13, fontweight="bold")
+        Place(figure, 0, 0).add_text(title, width / 2, _MARGIN, fontsize=13, fontweight="bold")
     for line, tall in zip(lines, heights, strict=True):
-        left = (width - _width(line)) / 2
+        left = (width - _line_width(line)) / 2
         for part in line:
             part.draw(Place(figure, left, top))
             left += part.width + _GAP
@@ -75,43 +75,42 @@ def compose(parts: Sequence[Part], most: float, title: str = "") -> Figure:
     return figure
 
 
-def _width(line: Sequence[Part]) -> float:
+def _line_width(line: Sequence[Part]) -> float:
     return sum(part.width for part in line) + _GAP * (len(line) - 1)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Names of the rows and columns of a heat map, and the inches that they take.
+    """Names of the rows and columns of a heat map, and the space that they need.
 
     Attributes
     ----------
-    rows, columns : names as they are written
-    cell : width and height of a cell
-    size : of the names, in points
-    turned : whether names of columns are written aslant, as they are wider than a cell
-    left, below : inches for names of rows, with what slanting ones of columns take to the left of
-        the cells, and for those of columns
+    rows, columns : shortened names
+    cell : width and height of a cell in inches
+    size : font size of the names in points
+    rotated : whether names of columns are rotated, since they are wider than a cell
+    left, below : space in inches to the left of the cells and below
     """
 
     rows: Sequence[str]
     columns: Sequence[str]
     cell: tuple[float, float]
     size: float
-    turned: bool
+    rotated: bool
     left: float
     below: float
 
     @property
-    def body(self) -> tuple[float, float]:
+    def body_size(self) -> tuple[float, float]:
         """Width and height of all cells."""
         return self.cell[0] * len(self.columns), self.cell[1] * max(len(self.rows), 1)
 
-    def label(self, ax: Axes) -> None:
-        """Write the names beside the cells."""
+    def add_labels(self, ax: Axes) -> None:
+        """Write the names as tick labels."""
         size = min(self.size, 72 * self.cell[1] / 1.2)
         ax.set_yticks(range(len(self.rows)), self.rows, fontsize=size, parse_math=False)
         across: dict[str, Any] = {"fontsize": self.size}
-        if self.turned:
+        if self.rotated:
             across |= {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
             across["fontsize"] = min(self.size, 72 * self.cell[0] / 1.7)
         ax.set_xticks(range(len(self.columns)), self.columns, parse_math=False, **across)
@@ -119,55 +118,62 @@ class Grid:
         ax.spines[:].set_visible(False)
 
 
-def above_rest(names: Sequence[str], width: int, lines: int) -> list[str]:
-    """Names whose first line is shortened, above what is not."""
+def shorten_first_lines(names: Sequence[str], width: int, lines: int) -> list[str]:
+    """Shorten the first line of every name."""
     heads, _, ends = zip(*(name.partition("\n") for name in names), strict=True)
-    cut = shortened(heads, width, lines)
+    cut = shorten_names(heads, width, lines)
     return [f"{a}\n{b}" if b else a for a, b in zip(cut, ends, strict=True)]
 
 
-def beside(one: Part, other: Part) -> Part:
-    """Two parts as one, to be in the same line."""
+def side_by_side(first: Part, second: Part) -> Part:
+    """Join two parts, so that they are in the same line."""
 
-    def draw(place: Place) -> None:
-        one.draw(place)
-        other.draw(Place(place.figure, place.left + one.width + _GAP, place.top))
+    def draw_both(place: Place) -> None:
+        first.draw(place)
+        second.draw(Place(place.figure, place.left + first.width + _GAP, place.top))
 
-    return Part(_width([one, other]), max(one.height, other.height), draw)
+    return Part(_line_width([first, second]), max(first.height, second.height), draw_both)
 
 
-def grid(
+def label_grid(
     rows: Sequence[str],
     columns: Sequence[str],
     cell: tuple[float, float],
     size: float = 9,
-    letters: int = _NAME,
+    letters: int = _MAX_LETTERS,
 ) -> Grid:
-    """Names of a heat map with cells of a width and a height; see `above_rest` for columns."""
-    rows, wide = shortened(rows, letters, 1), above_rest(columns, letters, 1)
-    turned = max(extent(name, size)[0] for name in wide) + 0.08 > cell[0]
-    if turned:
-        wide = [name.replace("\n", ", ") for name in wide]
-    widths, heights = zip(*(extent(name, size) for name in wide), strict=True)
-    left = max((extent(name, size)[0] + 0.08 for name in rows), default=0.0)
-    if not turned:
-        return Grid(rows, wide, cell, size, False, left, max(heights) + 0.08)
-    out = max(0.71 * (w + size / 72) - cell[0] * (i + 0.5) for i, w in enumerate(widths))
+    """Grid of a heat map with cells of this width and height in inches."""
+    rows, column_names = shorten_names(rows, letters, 1), shorten_first_lines(columns, letters, 1)
+    rotated = max(text_extent(name, size)[0] for name in column_names) + 0.08 > cell[0]
+    if rotated:
+        column_names = [name.replace("\n", ", ") for name in column_names]
+    widths, heights = zip(*(text_extent(name, size) for name in column_names), strict=True)
+    left = max((text_extent(name, size)[0] + 0.08 for name in rows), default=0.0)
+    if not rotated:
+        return Grid(rows, column_names, cell, size, False, left, max(heights) + 0.08)
+    # Rotated names of the first columns may extend to the left of the cells.
+    overhang = max(0.71 * (w + size / 72) - cell[0] * (i + 0.5) for i, w in enumerate(widths))
     return Grid(
-        rows, wide, cell, size, True, max(left, out), 0.71 * (max(widths) + size / 72) + 0.1
+        rows,
+        column_names,
+        cell,
+        size,
+        True,
+        max(left, overhang),
+        0.71 * (max(widths) + size / 72) + 0.1,
     )
 
 
-def fitted(rows: Sequence[str], columns: Sequence[str], ax: Axes) -> Grid:
-    """Names of a heat map, and cells, that axes have room for."""
+def fit_label_grid(rows: Sequence[str], columns: Sequence[str], ax: Axes) -> Grid:
+    """Grid of a heat map in existing axes."""
     box, dots = ax.get_window_extent(), ax.figure.dpi
     width, height = box.width / dots, box.height / dots
     for letters in (28, 20, 14, 10):
-        result = grid(rows, columns, (width / len(columns), 1.0), 9, letters)
+        result = label_grid(rows, columns, (width / len(columns), 1.0), 9, letters)
         if result.left <= width / 2 and result.below <= height / 2:
             break
-    # A layout takes the place of names from the axes.
-    managed = ax.figure.get_layout_engine() is not None
-    left, below = (result.left, result.below) if managed else (0.0, 0.0)
+    # A layout engine subtracts the space of names from the axes.
+    has_layout = ax.figure.get_layout_engine() is not None
+    left, below = (result.left, result.below) if has_layout else (0.0, 0.0)
     across, down = max(width - left, width / 4), max(height - below, height / 4)
-    return grid(rows, columns, (across / len(columns), down / max(len(rows), 1)), 9, letters)
+    return label_grid(rows, columns, (across / len(columns), down / max(len(rows), 1)), 9, letters)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nrprob.plotting.layout import Grid, Part, Place, beside, grid
-from nrprob.plotting.style import extent, ink, short
+from nrprob.plotting.layout import Grid, Part, Place, label_grid, side_by_side
+from nrprob.plotting.style import shorten_text, text_colour, text_extent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,71 +16,75 @@ if TYPE_CHECKING:
 Side = tuple[str, np.ndarray, Sequence[str]]  # title, means (groups, features), names of groups
 
 _SIGNED = "PuOr_r"
-_NUMBERED = 8  # groups up to which values are written in a heat map
-_FEATURE = 0.26  # inches of a line
+_MAX_NUMBERED = 8  # groups up to which values are written in a heat map
+_LINE_HEIGHT = 0.26  # inches of a feature
 
 
-def scale(sides: Sequence[Side]) -> float:
-    """The scale that heat maps have in common."""
+def common_scale(sides: Sequence[Side]) -> float:
+    """Largest absolute value of all heat maps."""
     return max(*(float(np.abs(profiles).max()) for _, profiles, _ in sides), 1e-9)
 
 
 def profiles_of(sides: Sequence[Side], features: Sequence[str]) -> list[Part]:
-    """Heat maps of features by group: beside each other, or one by one where they are wide."""
-    top = scale(sides)
+    """Parts with heat maps of features by group, and the colour bar."""
+    top = common_scale(sides)
     grids = [
-        grid(features, names, (0.46 if len(names) <= _NUMBERED else 0.34, _FEATURE), 9, 24)
+        label_grid(
+            features, names, (0.46 if len(names) <= _MAX_NUMBERED else 0.34, _LINE_HEIGHT), 9, 24
+        )
         for _, _, names in sides
     ]
     parts = [
-        _profile(result, profiles, short(head, 44), top)
+        _profile_part(result, profiles, shorten_text(head, 44), top)
         for result, (head, profiles, _) in zip(grids, sides, strict=True)
     ]
-    return [*parts[:-1], beside(parts[-1], _bar(top, _FEATURE * len(features)))]
+    return [
+        *parts[:-1],
+        side_by_side(parts[-1], _colour_bar_part(top, _LINE_HEIGHT * len(features))),
+    ]
 
 
-def _profile(result: Grid, profiles: np.ndarray, head: str, top: float) -> Part:
-    """Heat map, one row per feature and one column per group."""
-    above, (across, down) = extent(head, 11)[1] + 0.08, result.body
-    # A title that is wider than its heat map widens the part.
-    width = max(result.left + across, extent(head, 11)[0])
+def _profile_part(result: Grid, profiles: np.ndarray, head: str, top: float) -> Part:
+    """Part with a heat map, one row per feature and one column per group."""
+    above, (across, down) = text_extent(head, 11)[1] + 0.08, result.body_size
+    width = max(result.left + across, text_extent(head, 11)[0])
 
-    def draw(place: Place) -> None:
-        place.write(head, width / 2, 0, fontsize=11)
+    def draw_part(place: Place) -> None:
+        place.add_text(head, width / 2, 0, fontsize=11)
         left = (width - result.left - across) / 2 + result.left
-        draw_profile(place.axes(left, above, across, down), result, profiles, top)
+        draw_profile(place.add_axes(left, above, across, down), result, profiles, top)
 
-    return Part(width, above + down + result.below, draw)
+    return Part(width, above + down + result.below, draw_part)
 
 
 def draw_profile(ax: Axes, result: Grid, profiles: np.ndarray, top: float) -> None:
-    """Draw a heat map, with as many numbers as its cells have room for."""
+    """Draw a heat map, with numbers if they fit into its cells."""
     from matplotlib import colormaps
 
     ax.imshow(profiles.T, cmap=_SIGNED, vmin=-top, vmax=top, aspect="auto")
-    result.label(ax)
-    room = np.less_equal(extent("+0.0", 8), result.cell).all()
+    result.add_labels(ax)
+    room = np.less_equal(text_extent("+0.0", 8), result.cell).all()
     for (j, i), value in np.ndenumerate(profiles):
-        if len(profiles) <= _NUMBERED and room:
-            dye = ink(colormaps[_SIGNED]((value / top + 1) / 2))
+        if len(profiles) <= _MAX_NUMBERED and room:
+            dye = text_colour(colormaps[_SIGNED]((value / top + 1) / 2))
             ax.text(j, i, f"{value:+z.1f}", ha="center", va="center", fontsize=8, color=dye)
 
 
-def draw_bar(figure: Any, top: float, **where: Any) -> None:
-    """What colours of heat maps stand for."""
+def draw_bar(figure: Any, top: float, **position: Any) -> None:
+    """Draw the colour bar of the heat maps."""
     from matplotlib.cm import ScalarMappable
 
     colours = ScalarMappable(cmap=_SIGNED)
     colours.set_clim(-top, top)
-    bar = figure.colorbar(colours, **where)
+    bar = figure.colorbar(colours, **position)
     bar.set_label("standard deviations\nfrom the mean", fontsize=9)
     bar.ax.tick_params(labelsize=8)
 
 
-def _bar(top: float, height: float) -> Part:
+def _colour_bar_part(top: float, height: float) -> Part:
     height = max(height, 1.6)
 
-    def draw(place: Place) -> None:
-        draw_bar(place.figure, top, cax=place.axes(0, 0.3, 0.18, height))
+    def draw_part(place: Place) -> None:
+        draw_bar(place.figure, top, cax=place.add_axes(0, 0.3, 0.18, height))
 
-    return Part(1.1, height + 0.3, draw)
+    return Part(1.1, height + 0.3, draw_part)

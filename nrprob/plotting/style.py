@@ -15,99 +15,102 @@ from nrprob.exceptions import short_repr
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Dark and light take turns, each with a contrast of at least 3 with white, and no two are alike
-# to who lacks a cone for red or for green.
+# Dark and light colours alternate, each with a contrast ratio of at least 3 to white. All are
+# distinguishable with protanopia and deuteranopia.
 COLOURS = (
     "#00407a", "#e8590c", "#1f5134", "#c774b2", "#000000", "#7a9a1e", "#4b1196", "#807a70"
 )  # fmt: skip
 SHARES = "cividis"
-BAR = "#4c566a"  # where one thing is drawn, which needs no colour
+BAR = "#4c566a"  # colour of bars of a single category
 _MARKERS = "osD^vPX*"
 _HATCHES = ("", "////", "....", "xxxx", "----", "\\\\\\\\", "++", "oo")
-_BELOW = 0.5  # inches between axes and a legend, where their ticks and label are
+_BELOW = 0.5  # inches between axes and a legend, for ticks and label
 
 
-def colour(number: int) -> str:
-    """Colour of a thing by its number."""
+def nth_colour(number: int) -> str:
+    """Colour of a category."""
     return COLOURS[number % len(COLOURS)]
 
 
-def marker(number: int) -> str:
-    """Mark of a thing; where colours begin anew, marks are others with them."""
-    return _MARKERS[_shifted(number)]
+def nth_marker(number: int) -> str:
+    """Marker of a category; categories of the same colour have different markers."""
+    return _MARKERS[_shifted_index(number)]
 
 
-def hatch(number: int) -> str:
-    """Hatch of a thing, for bars and areas; where colours begin anew, it is another with them."""
-    return _HATCHES[_shifted(number)]
+def nth_hatch(number: int) -> str:
+    """Hatch of a category; categories of the same colour have different hatches."""
+    return _HATCHES[_shifted_index(number)]
 
 
-def _shifted(number: int) -> int:
+def _shifted_index(number: int) -> int:
     return (number + number // len(COLOURS)) % len(COLOURS)
 
 
-def contrast(one: Any, other: Any) -> float:
-    """Contrast of two colours, from 1 to 21, as the guidelines for content on the web define it."""
+def contrast_ratio(first: Any, second: Any) -> float:
+    """Contrast ratio of two colours, from 1 to 21, as defined by WCAG."""
     from matplotlib.colors import to_rgb
 
-    rgb = np.array([to_rgb(one), to_rgb(other)])
+    rgb = np.array([to_rgb(first), to_rgb(second)])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     darker, lighter = sorted((linear @ [0.2126, 0.7152, 0.0722] + 0.05).tolist())
     return lighter / darker
 
 
-def ink(background: Any) -> str:
-    """Black or white, whichever is read better on a colour: its contrast is at least 4.5."""
-    return max(("black", "white"), key=lambda text: contrast(text, background))
+def text_colour(background: Any) -> str:
+    """Black or white, whichever has the larger contrast ratio to a colour: at least 4.5."""
+    return max(("black", "white"), key=lambda text: contrast_ratio(text, background))
 
 
-def extent(text: str, size: float) -> tuple[float, float]:
-    """Width and height in inches of a text of some lines in a font of so many points."""
+def text_extent(text: str, size: float) -> tuple[float, float]:
+    """Width and height in inches of a text with line breaks, for a font size in points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
     font = FontProperties(size=size)
     lines = text.splitlines()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of letters that the font lacks, which are drawn as boxes
-        result = [text_to_path.get_text_width_height_descent(one, font, False) for one in lines]
-    return max((width for width, *_ in result), default=0) / 72, 1.25 * size / 72 * len(lines)
+        warnings.simplefilter("ignore")  # glyphs that the font lacks are drawn as boxes
+        sizes = [text_to_path.get_text_width_height_descent(line, font, False) for line in lines]
+    return max((width for width, *_ in sizes), default=0) / 72, 1.25 * size / 72 * len(lines)
 
 
-def short(text: Any, width: int = 28, lines: int = 2) -> str:
-    """A name that fits beside others: in so many lines, its middle left out where it is longer."""
-    # Fonts take no surrogates, which stand for bytes that could not be decoded.
+def shorten_text(text: Any, width: int = 28, lines: int = 2) -> str:
+    """Wrap a text into lines of at most ``width`` letters; leave out the middle of long texts."""
+    # Fonts cannot render surrogates, which stand for bytes that could not be decoded.
     text = " ".join(str(text).encode(errors="replace").decode().split())
     most = width * lines - (lines - 1) * 4
     if len(text) > most:
         head, tail = text[: most // 2 - 1], text[len(text) - most // 2 + 2 :]
-        # Whole words, unless there is a single long one.
+        # Cut between words, unless there is a single long word.
         head, tail = head.rpartition(" ")[0] or head, tail.partition(" ")[2] or tail
         text = f"{head} … {tail}"
     return "\n".join(textwrap.wrap(text, width)) if text else ""
 
 
-def shortened(names: Sequence[Any], width: int = 28, lines: int = 2) -> list[str]:
-    """Names as `short` has them; those that differ stay different.
+def shorten_names(names: Sequence[Any], width: int = 28, lines: int = 2) -> list[str]:
+    """Shorten names with `shorten_text`; different names stay different.
 
-    Where some would be alike, what all begin with is left out; where they still are, they are
+    If shortened names were equal, their common beginning is left out. If they still were, names are
     numbered.
     """
     names = [str(name) for name in names]
     words = [name.split() for name in names]
     for parts, glue in ((words, " "), (names, "")):
-        same = sum(1 for _ in takewhile(lambda own: len({*own}) == 1, zip(*parts, strict=False)))
-        rest = [("… " if same else "") + glue.join(own[same:]) for own in parts]
-        for told in (names, rest):
-            cut = [short(text, width, lines) for text in told]
+        n_common = sum(1 for _ in takewhile(lambda p: len({*p}) == 1, zip(*parts, strict=False)))
+        rest = [("… " if n_common else "") + glue.join(part[n_common:]) for part in parts]
+        for candidates in (names, rest):
+            cut = [shorten_text(text, width, lines) for text in candidates]
             if len({*cut}) == len({*names}):
                 return cut
-    cut, distinct = [short(name, width - 5, lines) for name in names], [*dict.fromkeys(names)]
+    cut, distinct = (
+        [shorten_text(name, width - 5, lines) for name in names],
+        [*dict.fromkeys(names)],
+    )
     return [f"{text} ({distinct.index(name) + 1})" for text, name in zip(cut, names, strict=True)]
 
 
 def legend_rows(texts: Sequence[str], width: float) -> tuple[int, float]:
-    """Columns of a legend, and its height in inches; ``width`` is that of the axes in inches."""
+    """Columns of a legend, and its height in inches, for axes of a width in inches."""
     longest = max(len(line) for text in texts for line in text.splitlines())
     columns = int(np.clip(width / (0.075 * longest + 0.4), 1, len(texts)))
     lines = max(text.count("\n") + 1 for text in texts)
@@ -115,7 +118,7 @@ def legend_rows(texts: Sequence[str], width: float) -> tuple[int, float]:
 
 
 def legend_below(ax: Axes, width: float) -> None:
-    """Legend below axes of this width in inches, where it hides nothing."""
+    """Add a legend below axes of this width in inches."""
     from matplotlib.transforms import ScaledTranslation
 
     handles, texts = ax.get_legend_handles_labels()
@@ -129,12 +132,12 @@ def legend_below(ax: Axes, width: float) -> None:
     for text in legend.get_texts():
         text.set_parse_math(False)
     for handle in legend.legend_handles:
-        if hasattr(handle, "set_sizes"):  # points in the axes may be small
+        if hasattr(handle, "set_sizes"):  # points may be too small for a legend
             handle.set_sizes([30])
 
 
 def check_axes(ax: Any, name: str = "ax") -> None:
-    """Refuse everything but None and matplotlib Axes with Cartesian coordinates in the plane.
+    """Validate that ``ax`` is None or a matplotlib Axes with Cartesian coordinates.
 
     Raises
     ------
@@ -150,8 +153,8 @@ def check_axes(ax: Any, name: str = "ax") -> None:
     if not isinstance(ax, Axes) or ax.name != "rectilinear":
         got = f"{ax.name} axes" if isinstance(ax, Axes) else short_repr(ax)
         raise TypeError(
-            f"{name} must be a matplotlib Axes with Cartesian coordinates; got {got}; pass what "
-            "plt.subplots() returns, or leave it out for a new figure"
+            f"{name} must be a matplotlib Axes with Cartesian coordinates; got {got}; pass axes "
+            "of plt.subplots(), or leave it out for a new figure"
         )
     if ax.figure is None:
         raise ValueError(
@@ -161,14 +164,14 @@ def check_axes(ax: Any, name: str = "ax") -> None:
 
 
 def as_axes(axes: Any, n: int) -> np.ndarray:
-    """Axes (n,) out of whatever holds them.
+    """Validate axes, and convert them to an array (n,).
 
     Raises
     ------
     TypeError
-        If something else than axes is among them.
+        If an entry is no axes.
     ValueError
-        If there are fewer or more, or the same axes twice.
+        If their number is not n, or two are the same.
     """
     flat = np.array(axes, dtype=object).ravel()
     if flat.size != n:
@@ -185,8 +188,8 @@ def as_axes(axes: Any, n: int) -> np.ndarray:
     return flat
 
 
-def panels(n: int, per_row: int, size: tuple[float, float]) -> np.ndarray:
-    """New axes (n,) in rows, each of this width and height."""
+def make_panels(n: int, per_row: int, size: tuple[float, float]) -> np.ndarray:
+    """Create axes (n,) in a new figure, each of this width and height in inches."""
     import matplotlib.pyplot as plt
 
     columns = min(n, per_row)

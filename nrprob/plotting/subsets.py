@@ -1,4 +1,4 @@
-"""Plot the clusters of the rows of every subset."""
+"""Plot the members of clusters by subset."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob.data.validation import MOST, check_fitted, check_number
-from nrprob.plotting.groups import given_names
-from nrprob.plotting.style import SHARES, check_axes, ink
+from nrprob.plotting.groups import check_names
+from nrprob.plotting.style import SHARES, check_axes, text_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,32 +22,37 @@ def plot_members(
     n: int = 5,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the members of every cluster in every subset, as a table of names.
+    """Plot the members of every cluster in every subset, as a table of names.
 
     Parameters
     ----------
     model : CrossPartition
         Fitted.
     row_names : sequence of length n_samples, optional
-        Names of the rows; their numbers by default.
+        Names of the samples; by default their indices.
     n : int, default=5
-        Most members in a cell, those of the largest p(c|x) first. Only rows of which the cluster
-        has a larger part than any other are listed.
+        Maximum number of members in a cell, in descending order of p(c|x). Members are the samples
+        for which the cluster has the largest p(c|x).
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure when it is None.
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The axes drawn on. Colour is p(c|w), the number is the same in percent: a theme of all
-        subsets has a part in every column.
+        The axes. Colour and number show p(c|w), the share of cluster c in subset w. A theme that
+        all subsets share has members in every column.
 
     Raises
     ------
     TypeError
         If ``model`` is not such an estimator, or ``ax`` is not an Axes.
     ValueError
-        If there is not one name for every row.
+        If there is not one name per sample.
+
+    See Also
+    --------
+    plot_hierarchy : Plot how clusters split.
+    nrprob.CrossPartition : Clusters that subsets share.
 
     Examples
     --------
@@ -65,8 +70,8 @@ def plot_members(
     check_number("n", n, low=0, high=MOST, integer=True)
     check_fitted("model", model, "a CrossPartition", "labels_", "subset_membership_")
     labels, share = model.labels_, model.subset_membership_
-    given = np.arange(labels.size) if row_names is None else row_names
-    names = given_names(given, "row_names", labels.size, "row")
+    names = np.arange(labels.size) if row_names is None else row_names
+    names = check_names(names, "row_names", labels.size, "row")
     subsets = model.subsets_.tolist()
     clusters = np.flatnonzero(model.cluster_weights_ > 0)
     if ax is None:
@@ -79,7 +84,7 @@ def plot_members(
             members = members[labels[members] == c]
             listed = [names[row] for row in members[:n]]
             more = ["..."] if members.size > n else []
-            colour = ink(colormaps[SHARES](share[j, c]))
+            colour = text_colour(colormaps[SHARES](share[j, c]))
             text = "\n".join([f"{100 * share[j, c]:.0f} %", *listed, *more])
             ax.text(j, i, text, ha="center", va="center", color=colour, fontsize=8)
     ax.set_xticks(range(len(subsets)), [str(subset) for subset in subsets])

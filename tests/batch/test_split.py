@@ -25,7 +25,7 @@ from nrprob.batch.splits import PARTS, Constraints, Split, sample_pairs, split_r
 from nrprob.datasets import make_gaussian_views
 from nrprob.exceptions import InputError
 from nrprob.links import InfeasibleConstraints
-from nrprob.plotting.style import colour, marker
+from nrprob.plotting.style import nth_colour, nth_marker
 
 PAGE = DOCS / "model-files.md"
 
@@ -758,5 +758,5 @@ def test_a_single_run_of_a_split_says_which_row_was_what(tmp_path, iris):
 
 
 def test_many_methods_look_unlike_each_other():
-    looks = {(colour(i), marker(i)) for i in range(24)}
+    looks = {(nth_colour(i), nth_marker(i)) for i in range(24)}
     assert len(looks) == 24

@@ -19,7 +19,7 @@ from nrprob.batch.report.averages import compute_statistic, split_ratio
 from nrprob.batch.report.comparison import is_ratio
 from nrprob.batch.report.results import Results
 from nrprob.batch.report.template import format_position, format_value, with_error
-from nrprob.plotting.style import colour, marker
+from nrprob.plotting.style import nth_colour, nth_marker
 
 __all__ = ["Chart", "Line", "make_chart"]
 
@@ -193,8 +193,8 @@ def _draw_svg(chart: Chart) -> bytes:
                 [position[format_position(x)] for x, _, _ in line.points],
                 [y for _, y, _ in line.points],
                 None if line.published else [error for *_, error in line.points],
-                color=colour(i),
-                marker=marker(shape),
+                color=nth_colour(i),
+                marker=nth_marker(shape),
                 markerfacecolor="white" if line.published else None,
                 linestyle=(0, (1, 1.5 + style % 4)) if line.published else _STYLES[style % 4],
                 # Later lines are thinner, so coinciding ones stay visible.

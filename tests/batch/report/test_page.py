@@ -19,7 +19,7 @@ from nrprob.batch.report.fit_page import Chapter
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.tables import Table
 from nrprob.exceptions import InputError
-from nrprob.plotting.style import contrast
+from nrprob.plotting.style import contrast_ratio
 
 
 def test_the_page_says_which_labels_were_told(tmp_path):
@@ -191,7 +191,7 @@ def test_colours_of_pages_are_read_in_light_in_dark_and_on_paper(place):
     on += [("ink", "tint"), ("soft", "tint"), ("ink", "alert"), ("link", "tint")]
     for text, ground in on:
         if text in colours:  # links are not of paper
-            assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+            assert contrast_ratio(colours[text], colours[ground]) >= 4.5, (text, ground)
 
 
 # in a browser
