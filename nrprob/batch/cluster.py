@@ -133,10 +133,6 @@ async def _forget_run(name: str) -> None:
     _EXECUTORS.pop(name, None)
 
 
-def _return_content(content: bytes) -> bytes:
-    return content
-
-
 def _check_version(who: str, theirs: str, ours: str) -> None:
     if theirs != ours:
         raise InputError(
@@ -212,9 +208,7 @@ class Cluster:
             content = Path(self._run.file).read_bytes()
             with warnings.catch_warnings(action="ignore"), self._explain_loss():  # a large task
                 # A task is copied from worker to worker, and repeated if one is lost.
-                self._content = self._client.submit(
-                    _return_content, content, key=f"nrprob-{self._run.name}"
-                )
+                self._content = self._client.submit(bytes, content, key=f"nrprob-{self._run.name}")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -302,24 +302,20 @@ def find_differences(
             shared[file] = _shared_identity(model, file)
         planned = _identity(model, shared[file], cell)
         if planned != identities[cell.id]:
-            yield cell, _describe_difference(_flatten(stored), _flatten(json.loads(planned)))
+            difference = _describe_difference(stored, json.loads(planned))
+            yield cell, difference or "a number is written in another way"
 
 
-def _flatten(value: Any, name: str = "") -> dict[str, Any]:
-    """Values of nested tables by their dotted names."""
-    if not isinstance(value, Mapping) or not value:
-        return {name: value}
-    inner = [_flatten(item, f"{name}.{key}" if name else key) for key, item in value.items()]
-    return {key: item for table in inner for key, item in table.items()}
-
-
-def _describe_difference(computed: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
-    """The first value that differs, in words."""
-    for name in dict.fromkeys([*computed, *planned]):
-        result, plan = (as_text(values.get(name)) for values in (computed, planned))
-        if result != plan:
-            return f"{name} is {result} in the result and {plan} in the plan"
-    return "a number is written in another way"
+def _describe_difference(stored: Any, planned: Any, name: str = "") -> str:
+    """The first difference between nested tables, in words; empty without any."""
+    if isinstance(stored, Mapping) and isinstance(planned, Mapping):
+        for key in dict.fromkeys([*stored, *planned]):
+            place = f"{name}.{key}" if name else key
+            if text := _describe_difference(stored.get(key), planned.get(key), place):
+                return text
+        return ""
+    result, plan = as_text(stored), as_text(planned)
+    return "" if result == plan else f"{name} is {result} in the result and {plan} in the plan"
 
 
 def _applies(method: MethodSpec, data: Mapping[str, Any]) -> bool:

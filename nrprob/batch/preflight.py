@@ -120,6 +120,8 @@ def try_out(plan: Plan, folder: Path | str, only: Sequence[str] = ()) -> set[str
     Raises InputError if no cell meets the conditions ``only``, or results cannot be written.
     """
     cells = select(plan, only)
-    picture = plan.model.report.picture
-    Store(folder).try_out([*RESULTS, *([picture] if picture else [])] * plan.model.is_single)
+    names: list[str] = []
+    if plan.model.is_single:
+        names = [*RESULTS, *filter(None, [plan.model.report.picture])]
+    Store(folder).try_out(names)
     return cells

@@ -13,7 +13,7 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -301,11 +301,9 @@ class Store:
         """
         return {name for path in self.parts(batch) for name in _identifiers(path)}
 
-    @contextlib.contextmanager
-    def claim(self, batch: Batch, *, wait: bool) -> Iterator[bool]:
+    def claim(self, batch: Batch, *, wait: bool) -> contextlib.AbstractContextManager[bool]:
         """Lock a batch; yields False if another runner holds it and ``wait`` is False."""
-        with locked(self._locks / f"{batch.id}.lock", wait=wait) as is_ours:
-            yield is_ours
+        return locked(self._locks / f"{batch.id}.lock", wait=wait)
 
     def write(self, batch: Batch, content: bytes) -> Path:
         """Write a NetCDF file of finished cells of a batch."""
