@@ -33,6 +33,7 @@ def critical_betas(prepared: Prepared, fixed: np.ndarray, covariance: str) -> np
         Values of at most 1; NaN on the diagonal, and for classes without rows.
     """
     n_classes = int(fixed.max()) + 1
+    # Sizes, means and scatters of the classes.
     members = [prepared.x[fixed == c] for c in range(n_classes)]
     sizes = np.array([len(rows) for rows in members])
     means = np.stack([rows.mean(0) if len(rows) else prepared.ridge for rows in members])

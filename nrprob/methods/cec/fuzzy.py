@@ -84,6 +84,7 @@ def solve_fuzzy(
         return mass[:, None] * (u**2 + alpha * (u - target) ** 2)
 
     def fcm_step(state, _):
+        # Steps 1 and 2 of `SemiSupervisedFCM`: centres, then memberships.
         u, centres = state
         centres = weighted_means(x, centre_weights(u), centres)
         new = update_memberships(centres)

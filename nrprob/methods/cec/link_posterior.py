@@ -258,6 +258,7 @@ def read_links(
     n_rows : number of rows with padding
     exist : see `Links`; None if there are ``classes``
     """
+    # Parts of the graph of cannot-links; units without a cannot-link are free.
     n, width = int(node.max()) + 1, k if exist is None else exist.size
     both = np.r_[edges, edges[:, ::-1]]
     apart = sparse.coo_array((np.ones(len(both), bool), both.T), shape=(n, n)).tocsr()

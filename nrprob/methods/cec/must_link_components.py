@@ -75,9 +75,11 @@ def _unit_components(
     if links == "must" or not rows.size:
         return Components(len(codes), must, cannot, _SOFTER), []
     node = Components(len(codes), must, [], _SOFTER).node
+    # Distinct pairs (unit, class), with a row of each.
     both = np.stack([node[rows], codes[rows]], 1)
     (unit, label), first = (a.T for a in np.unique(both, axis=0, return_index=True))
     members = [unit[label == c] for c in range(label.max() + 1)]
+    # List the cannot-links of the classes, unless sums over subsets of clusters imply them.
     one_by_one = (
         k > SETS
         or unit.size << k > STATES

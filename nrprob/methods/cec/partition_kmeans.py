@@ -80,6 +80,7 @@ def solve_partition_kmeans(
         return squared_distances(x, centres) + penalty
 
     def lloyd_step(state, _):
+        # Update centres and label shares, then move rows to the cheapest cluster.
         labels, centres = state
         centres, shares = update_centres(x, labels, centres)
         cost = row_costs(x, centres, shares)

@@ -19,7 +19,7 @@ from nrprob.data.design import Design
 from nrprob.data.labels import factorize
 from nrprob.data.storage.blocks import Blocks, gather_bytes
 from nrprob.data.storage.stored import Stored, Survey, survey_rows
-from nrprob.engines.optimise.iterate import map_restarts as one_by_one
+from nrprob.engines.optimise.iterate import map_restarts
 from nrprob.estimator.base import Restarts, fitting
 from nrprob.estimator.stored import read_back, start_seed, take_in
 from nrprob.methods.conditional.coordinates import Coordinates
@@ -69,7 +69,7 @@ def _run_on_sample(
             labels, warm if warm_up else None, _SAMPLE_STEPS, hyperparameters.max_iter
         ).t
 
-    return one_by_one(run_restart, (starts.reshape(len(starts), -1), warm), 1)
+    return map_restarts(run_restart, (starts.reshape(len(starts), -1), warm), 1)
 
 
 @partial(jax.jit, static_argnames=("covariance", "robust", "k"))

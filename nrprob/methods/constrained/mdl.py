@@ -256,29 +256,20 @@ class MDLConstrained(ConstrainedSearch):
 
     def compute(self, task):
         """Search until every row satisfies ``epsilon``; see `Clusterer.compute`."""
-        data, k, hard = (
-            StandardisedRows.from_rows(task.X),
-            self.n_clusters,
-            self.constraints == "hard",
-        )
+        data, hard = StandardisedRows.from_rows(task.X), self.constraints == "hard"
         weight = 1.0 if self.geometry == "exp" else task.X.shape[1] / 2
         must, cannot = self._hard_pairs(data, task)
         low, high = map(float, self.scale_range)
         seed = np.asarray(check_random_state(self.random_state).randint(2**31 - 1), np.uint32)
         while True:
             parts = Components(len(data.x), must, cannot)
-            ignorable = (
+            soft = (
                 soft_pairs(pairs[:0] if hard else pairs, parts)
                 for pairs in (task.must_link, task.cannot_link)
             )
+            shared = self.sigma == "view"
             problem = ConstrainedProblem(
-                data,
-                k,
-                weight,
-                self.sigma == "view",
-                (low, high),
-                parts,
-                *ignorable,
+                data, self.n_clusters, weight, shared, (low, high), parts, *soft
             )
             result = self._run_search(problem, seed)
             alone = np.zeros(0, np.int64)
@@ -342,6 +333,7 @@ class MDLConstrained(ConstrainedSearch):
             problem.describe_labels(runs.labels[i][index][problem.parts.node].astype(np.int64))
             for i in done
         ]
+        # Describe the labels of all restarts exactly, and order restarts by length.
         lengths = np.array([fit.length for fit in result])
         labels = np.stack([fit.labels for fit in result])
         restarts = Restarts(labels, lengths, runs.converged[done])
@@ -354,6 +346,7 @@ class MDLConstrained(ConstrainedSearch):
         if result[0].length < trace.min() - 1e-9 * problem.data.x.size:
             # `describe_labels` dropped single pairs, which the search does not try.
             trace = np.append(trace, result[0].length)
+        # Enforce size limits that the shortest description violates.
         parts, n = problem.parts, len(problem.data.x)
         high = n if self.max_size is None else self.max_size
         limits = SizeLimits(np.bincount(parts.node), parts.edges, self.min_size or 0, high)

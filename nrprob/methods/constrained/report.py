@@ -44,6 +44,7 @@ class Report:
         import pandas as pd
 
         problem, result, node = self.problem, self.result, self.problem.parts.node
+        # Retained pairs by type, and all links that the words are computed from.
         if self.hard:
             # Distinct pairs of rows, followed by the pairs that limits and labels imply.
             keys = [np.sort(p, axis=1) for p in self.pairs]
@@ -58,6 +59,7 @@ class Report:
             keys = [np.sort(node[p], axis=1) for p in self.pairs]
             retained = [problem.link.nodes[on[0]], problem.apart.nodes[on[1]]]
             links, apart = problem.retained_pairs(on)
+        # Nats that each retained pair saves; then one line per given pair.
         saved = pair_savings(
             result.labels,
             problem.positions,

@@ -305,6 +305,7 @@ class _Search(Coder):
         """Take the shortest of a few descriptions; stop if none is shorter than the current one."""
         z, code, length = state
         cost = self.node_costs(code)
+        # Proposals: a sweep from the current labels, one from the greedy labels, Kempe chains.
         if apart:
             greedy, complete = self.greedy_assignment(cost)
             move = partial(self.sweep_nodes, cost=cost, weights=self.floored_weights(code))
@@ -312,6 +313,7 @@ class _Search(Coder):
             candidates = jnp.concatenate([swept, self.swap_clusters(swept[0], cost)[None]])
         else:
             candidates = cost.argmin(1).astype(z.dtype)[None]
+        # Accept the shortest proposal if it shortens the description.
         lengths, codes = jax.vmap(lambda z: self.describe_labels(z, code))(candidates)
         best = lengths.argmin()
         better = lengths[best] < length - self.settings.tol
@@ -331,12 +333,14 @@ class _Search(Coder):
         penalties = jnp.log(n_kept + 0.5) - jnp.log(self.settings.n_pairs - n_kept + 0.5)
         penalties = jnp.maximum(penalties, 0).astype(dtype)
         weights, cost = self.floored_weights(code), self.node_costs(code)
+        # Proposals: a noisy sweep, and two joint moves of linked nodes.
         new = self.sweep_nodes(z, cost - noise, weights, penalties)
         moved = self.move_linked(new, cost, weights, penalties, fold_in(seed, t))
         new = jnp.concatenate([new[None], moved])
         lengths, codes = jax.vmap(lambda z: self.describe_labels(z, code))(new)
         chosen = jnp.where(lengths.min() < lengths[0] - self.settings.tol, lengths.argmin(), 0)
         new, length, code = jax.tree.map(lambda a: a[chosen], (new, lengths, codes))
+        # Keep the shortest description so far; stop after some iterations without progress.
         better = length < best[1] - self.settings.tol
         best = jnp.where(better, new, best[0]), jnp.where(better, length, best[1])
         stale = jnp.where(better | ~cold, 0, stale + 1)

@@ -299,13 +299,11 @@ class MDLMultiView(ViewClusterer):
         layout = make_layout(np.zeros(n, int), 1)
         task = Views(n, make_rows(view_statistics(scaled), layout, 1), layout)
         starts = self._start_temperatures(scaled)
-        solver_parameters = self._solver_parameters(task, starts, largest)
+        settings = self._solver_parameters(task, starts, largest)
         for dependent in self._coding_choices():
             configurations = [Configuration(sizes, dependent) for sizes in candidates]
             task.configurations += configurations
-            task.calls += self._solver_calls(
-                task, configurations, largest, solver_parameters, starts
-            )
+            task.calls += self._solver_calls(task, configurations, largest, settings, starts)
         return task
 
     def _coding_choices(self) -> tuple[bool, ...]:
@@ -370,13 +368,14 @@ class MDLMultiView(ViewClusterer):
         task: Views,
         configurations: list[Configuration],
         largest: tuple[int, ...],
-        solver_parameters: MultiviewParameters,
+        settings: MultiviewParameters,
         starts: np.ndarray,
     ) -> list[solve.SolverCall]:
         """Program calls for all restarts of one coding."""
         n, dtype, n_init = task.n, task.rows.mass.dtype, self.n_init
         coded = self.view_sizes_ if self.centre_code == "half_log" else None
         total = len(configurations) * n_init
+        # One run per configuration and restart.
         random = check_random_state(self.random_state)
         runs = Runs(
             seed=random.randint(2**31 - 1, size=total).astype(np.uint32),
@@ -384,6 +383,7 @@ class MDLMultiView(ViewClusterer):
             start=np.tile(np.resize(starts, n_init), len(configurations)).astype(dtype),
             constant=np.repeat([c.constant_length(n, coded) for c in configurations], n_init),
         )
+        # Split the runs into calls that fit into memory.
         sizes = self._padded_sizes(task, largest) if len(configurations) == 1 else largest
         table = math.prod(sizes[:-1]) if configurations[0].dependent and len(largest) > 2 else 0
         nbytes = task.rows.mass.size * (6 * sum(sizes) + 2 * table) * dtype.itemsize
@@ -395,7 +395,7 @@ class MDLMultiView(ViewClusterer):
                 solve_multiview,
                 (
                     task.rows,
-                    solver_parameters,
+                    settings,
                     Runs(*(values[first : first + size] for values in runs)),
                 ),
                 static,
@@ -429,11 +429,13 @@ class MDLMultiView(ViewClusterer):
         shift = float(sum(2 * w * task.n * log for w, log in zip(self._weights, logs, strict=True)))
         every: MultiviewSolution = jax.tree.map(lambda *runs: np.concatenate(runs), *result)
         every = every._replace(objective=every.objective + shift, distance=every.distance + shift)
+        # Best run of every configuration, and the best configuration.
         first = np.arange(len(task.configurations)) * self.n_init
         bests = first + every.objective.reshape(-1, self.n_init).argmin(1)
         chosen = int(every.objective[bests].argmin())
         index, restarts = int(bests[chosen]), slice(first[chosen], first[chosen] + self.n_init)
         self.selection_ = _selection_table(task.configurations, every, bests)
+        # All restarts of the selected configuration.
         starts = np.concatenate([call.arrays[2].start for call in task.calls])
         self._runs = {
             "labels": np.stack(
@@ -445,6 +447,7 @@ class MDLMultiView(ViewClusterer):
             "converged": every.converged[restarts],
             "start": starts[restarts],
         }
+        # Description lengths of the best run.
         best: MultiviewSolution = jax.tree.map(lambda runs: runs[index], every)
         configuration = task.configurations[chosen]
         self.dependent_ = configuration.dependent
@@ -454,12 +457,13 @@ class MDLMultiView(ViewClusterer):
         self.complexity_ = self.objective_ - self.tdl_
         self.converged_ = bool(best.converged)
         self.n_iter_ = int(best.n_iter)
+        # Trace of the best run, with its temperatures.
         trace = best.trace[~np.isnan(best.trace)].astype(float)
         self.objective_trace_ = trace + shift
-        solver_parameters, step = task.calls[0].arrays[1], np.arange(trace.size)
-        falling = solver_parameters.top * self.cooling ** -(step // self.n_steps).astype(float)
+        settings, step = task.calls[0].arrays[1], np.arange(trace.size)
+        falling = settings.top * self.cooling ** -(step // self.n_steps).astype(float)
         falling = np.minimum(falling, starts[index])
-        self.temperatures_ = np.where(step < solver_parameters.n_anneal, falling, 0.0)
+        self.temperatures_ = np.where(step < settings.n_anneal, falling, 0.0)
         self._set_codes(task, configuration, best)
         self._check_result(configuration)
         return self
@@ -528,6 +532,7 @@ class MDLMultiView(ViewClusterer):
         for x, c, s, w in zip(tables, centres, scales, self._weights, strict=True):
             distance = np.stack([((x.astype(np.float64) - centre) ** 2).sum(1) for centre in c], 1)
             costs.append(w * (distance / s + np.log(s)))
+        # Cell of the largest log frequency plus log density.
         scores = [-cost for cost in costs]
         with np.errstate(divide="ignore"):
             if self.joint_ is not None:
