@@ -1,1 +1,1 @@
-"""Alternative clusterings: different from a known one, or two different ones at once."""
+"""Alternative clustering: clusters unlike known groups, or two simultaneous clusterings."""

@@ -88,6 +88,7 @@ def log_densities(padded: PaddedRows, t: Mixtures, d: jax.Array) -> jax.Array:
 
 def m_step(padded: PaddedRows, log_r: jax.Array, h: Hyperparameters) -> Mixtures:
     """M-step of both mixtures, from log memberships (2, N, K)."""
+    # Weighted sums and scatters of both mixtures.
     w = jnp.exp(log_r) * padded.mass[:, None]
     size = w.sum(1)
     some = jnp.maximum(size, _MIN_MEMBERSHIP)[..., None]
@@ -95,6 +96,7 @@ def m_step(padded: PaddedRows, log_r: jax.Array, h: Hyperparameters) -> Mixtures
     squares = jnp.einsum("vnk,np->vkp", w, padded.x**2, precision=HIGHEST)
     means = sums / some
     scatter = squares - sums * means
+    # Pool variances over clusters (tied) and features (spherical), and bound them below.
     variances = jnp.where(h.tied, scatter.sum(1, keepdims=True) / h.n, scatter / some)
     variances = jnp.where(h.spherical, variances.sum(-1, keepdims=True) / h.d, variances)
     variances = jnp.where(padded.real, jnp.maximum(variances, h.floor), 1)

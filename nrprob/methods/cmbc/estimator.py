@@ -52,6 +52,8 @@ def strength_to_gamma(strength: float, n_features: int) -> float:
     r"""Convert ``strength`` to the published penalty weight gamma.
 
     .. math:: \gamma = \frac{c M^2}{1 + c M^2}
+
+    The inverse of `gamma_to_strength`, with the same symbols.
     """
     weight = strength * n_features**2
     return weight / (1 + weight)

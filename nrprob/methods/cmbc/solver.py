@@ -250,6 +250,7 @@ def solve_cmbc(
         cooler = jnp.where(last, 0, jnp.maximum(temperature / _COOLING, 1))
         return cooler, index + 1, result.state[0], result.done, result.n_iter, result.trace
 
+    # Initial values: the means of the features, or random parameters without annealing.
     start = 0.05 + 0.9 * hashed_uniform(fold_in(seed, 1), (n_init, k, p), dtype)
     marginal = rows.cells(rows.mass[..., None, None])[0, 0, 0] / n
     start = jnp.where(real, jnp.where(first > 1, marginal, start), 0.5)
@@ -288,6 +289,7 @@ def _minimise_exact(rows, theta, tables, strength, m, real, barred):
         better = objective < lowest
         best = jnp.where(better[:, None, None], theta, best)
         lowest = jnp.where(better, objective, lowest)
+        # Gradient with respect to the logits, and an Adam step.
         g = cells[..., -1:] * theta - cells + strength / k * theta * (1 - theta) * slope
         change, state = adam.update(jnp.where(real, g, 0), state)
         # Cosine decay of the learning rate.
@@ -317,6 +319,7 @@ def _evaluate_restarts(
         deviation = deviation * tables.active
     is_collapsed = deviation.max((0, 1, 3)) < _EQUAL_MEMBERSHIPS * rows.mass.max()
     theta = jnp.where(is_collapsed[:, None, None], tables.cluster_mean(theta, -2)[:, None], theta)
+    # Log likelihood, penalty and objective of all restarts.
     coefficients = log_likelihood_coefficients(theta, real)
     score = rows.adjoint(coefficients[None]) + barred
     wide = score.astype(jnp.float64)

@@ -182,6 +182,7 @@ def _project_clusters(
     group, n = (rows.group, rows.n_groups)
     if rows.share is not None:
         group, n = jnp.zeros_like(rows.group), 1
+    # Divide the masses p(x|c,w) by their maximum in each subset, against underflow.
     parts = _subset_log_masses(rows, log_w)
     tops = [jax.lax.stop_gradient(jax.ops.segment_max(part.max(1), group, n)) for part in parts]
     usual = [jnp.where(jnp.isfinite(t), t, 0) for t in tops]  # subsets may be empty
@@ -191,6 +192,7 @@ def _project_clusters(
         result = jnp.concatenate([sum_cells(change(part), group, n) for part in raised])
         return jnp.moveaxis(result, -1, 1)
 
+    # Sum over rows, smooth, and normalise.
     total = sum_parts(rows.x.cells, jnp.exp)
     mass_totals = total[:, -1:]
     profile = profile[..., None, None]
@@ -201,6 +203,7 @@ def _project_clusters(
     # Absent features and the masses, which are the last statistic, get the log 0.
     ok = ok & (profile > 0)
     log_p = jnp.where(ok, jnp.log(jnp.where(ok, total, 1)) - size, 0)
+    # Repeat sums that underflow in log space.
     log_p = jax.lax.cond(
         jnp.any(missing),
         lambda log_p: jnp.where(

@@ -378,7 +378,7 @@ class CrossPartition(Clusterer):
         return self
 
     def _store_distributions(self, task: SubsetTask, log_fields: Fields, order: np.ndarray) -> None:
-        """Keep the distributions of the last level; ``told`` has their logs, for all columns."""
+        """Set the distributions of the last solution from their logs, ``log_fields``."""
         m, k = task.rows.shape[1], self.n_clusters
         last, share = self.path_[-1], task.subsets.share
         joint = (share * task.mass[:, None]).T @ task.rows

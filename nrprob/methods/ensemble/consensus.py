@@ -82,6 +82,7 @@ def find_consensus(
     if fixed is not None:
         fixed = np.pad(fixed[representatives], (0, n_padding), constant_values=-1)
     n_clusters = padded_count(k, _STEP_MOVES * x.shape[1])
+    # Minimise the scatter by reassignment of patterns, from all restarts.
     calls = restart_calls(
         solve.solve_reassign,
         {

@@ -600,10 +600,12 @@ class MixtureEM(  # type: ignore[misc]
         if build.features == "bernoulli":
             self.means_ = cluster_means(sums + alpha, sizes + 2 * alpha)
             return
+        # Gaussian components: moments of the scaled features, then means in their units.
         base = self._features.base
         means = cluster_means(sums[:, :m], sizes)
         second = cluster_means(sums[:, m:], sizes)
         self.means_ = means * base.scale + base.centre
+        # Covariances by ``covariance``, with ``reg_covar`` on the diagonal.
         if needs_products(self.covariance):
             spread = second[:, moment_positions(m)] - means[:, :, None] * means[:, None, :]
             spread = spread + self.reg_covar * np.eye(m)

@@ -30,7 +30,7 @@ def members(labels):
 
 
 def information(labels, known):
-    """I(C;Z): squared differences of the joint distribution from that of independence."""
+    """I(C;Z): squared differences between the joint distribution and the product of margins."""
     joint = members(labels).T @ members(known) / len(labels)
     return ((joint - joint.sum(1, keepdims=True) * joint.sum(0)) ** 2).sum()
 
@@ -226,7 +226,7 @@ def test_what_changes_nothing():
     narrow = again(X.astype(np.float32), known)
     assert (narrow.labels_ == model.labels_).all()
     np.testing.assert_allclose(narrow.objective_path_, model.objective_path_, atol=1e-5)
-    # Without weight, what is known says nothing.
+    # With eta=0, the known labels have no influence.
     free = again(X, known, eta=0.0)
     assert (free.linkage_ == again(X, None).linkage_).all()
     np.testing.assert_allclose(free.objective_path_, free.qmi_data_path_)
@@ -303,9 +303,9 @@ def test_a_sample_stands_for_many_rows():
     assert model.labels_[0] == 0 and model.cut(5).shape == (600,)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        told = NACI(2, approx="subsample", n_subsample=100, random_state=0)
-        assert (told.fit(X, known=labels[:, 0]).labels_ == model.labels_).all()
-        assert (told.predict(X) == told.labels_).mean() > 0.99
+        explicit = NACI(2, approx="subsample", n_subsample=100, random_state=0)
+        assert (explicit.fit(X, known=labels[:, 0]).labels_ == model.labels_).all()
+        assert (explicit.predict(X) == explicit.labels_).mean() > 0.99
 
 
 def test_rows_alike_and_few():

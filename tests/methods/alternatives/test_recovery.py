@@ -1,4 +1,4 @@
-"""The rivals of NACI on data like those of its paper: no worse than what it reports of them."""
+"""Methods that the NACI paper compares with: at least as accurate as it reports."""
 
 import warnings
 

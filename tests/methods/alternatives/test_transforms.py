@@ -54,7 +54,7 @@ def moved(model, X, known):
 
 
 def orthogonalized(X, labelings, variant):
-    """Rows without what is known, by the definitions."""
+    """Rows after removal of the known directions, by definition."""
     X = X - X.mean(0)
     for z in labelings:
         means = [X[z == c].mean(0) for c in np.unique(z)]

@@ -476,7 +476,7 @@ def test_scikit_learn_conformance(estimator, check):
 
 @pytest.mark.slow
 def test_product_and_additive_on_table_9_1():
-    """Gondek (2005), table 9.1: .93 and .73 are printed there; Bayes' rule has .972."""
+    """Gondek (2005), table 9.1: 0.93 and 0.73 are printed there; Bayes' rule has 0.972."""
     for multi in ("product", "additive"):
         result = []
         for seed in range(1, 9):

@@ -544,7 +544,7 @@ def test_coordinate_updates_agree_where_all_starts_meet(binary):
 
 
 def test_a_partial_pass_renews_the_memberships_before_every_parameter():
-    m = 11  # beyond the features after which the shares are taken anew
+    m = 11  # beyond the features after which the shares are recomputed
     x, z, theta, _ = draw(5, 2, n=40, m=m)
     rows, made, real = problem(x, [z], "chi2", 2)
     temperature, strength = 1.7, 3.0
@@ -768,7 +768,7 @@ def test_automatic_strength(binary):
     again = CMBC(2, strength=model.strength_, n_init=2, random_state=0).fit(X, known=z)
     assert again.objective_ == model.objective_ and (again.labels_ == model.labels_).all()
     assert not hasattr(again, "strength_path_")
-    copies = np.repeat(z[:, None], 10, 1)  # nothing but what is known, and noise
+    copies = np.repeat(z[:, None], 10, 1)  # only the known labels and noise
     copies[:, :5] ^= np.random.default_rng(0).random((200, 5)) < 0.02
     y = np.where(np.arange(200) < 40, z, -1)
     with pytest.warns(UserWarning, match="may be correlated"):
@@ -884,7 +884,7 @@ def test_coordinate_updates_are_no_worse_than_published(cell, update, anneal):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("cell", [(3, 100), (4, 100)], ids=str)
 def test_annealed_batch_updates_master_many_features(cell):
-    """From random parameters these end at .86 and .60, in optima of the coordinate updates."""
+    """From random parameters these end at 0.86 and 0.60, in optima of the coordinate updates."""
     no_worse_than_published(cell, "batch", True, 3, 3)
     each, _, _ = recover(*cell, 3, update="batch", n_init=3)
     joint, _, _ = recover(*cell, 3, n_init=3)

@@ -508,7 +508,7 @@ def test_the_share_of_loops_falls_and_is_predicted():
             agree += looped[seed] == (abs(eigenvalue.imag) > 1e-9 or eigenvalue.real < 0)
         rates.append(looped.mean())
     assert agree / 120 >= 0.93
-    # Table 5.1: .40 to .44 up to 55, .25 at 60, .09 at 65, .01 at 95.
+    # Table 5.1: 0.40 to 0.44 up to 55, 0.25 at 60, 0.09 at 65, 0.01 at 95.
     published = [0.42, 0.25, 0.09, 0.01]
     np.testing.assert_allclose(rates, published, atol=0.12)
     assert rates[0] > 0.3 and rates[-1] < 0.06

@@ -223,15 +223,15 @@ def test_numbers_of_base_clusters(binary):
         ([2, 3, 4], [2, 3, 4]),
         ({"c": 4, "b": 3, "a": 2}, [2, 3, 4]),
     ]
-    for given_, wanted in cases:
+    for given_, expected in cases:
         model = CondEns(2, n_clusters_base=given_, n_init_base=1, random_state=0).fit(X, known=z)
         named = dict(zip(model.members_, model.estimators_, strict=True))
-        assert [named[name].n_clusters for name in sorted(named)] == wanted
-        assert model.n_clusters_ == 2 and model.member_centers_.shape[1] == sum(wanted)
+        assert [named[name].n_clusters for name in sorted(named)] == expected
+        assert model.n_clusters_ == 2 and model.member_centers_.shape[1] == sum(expected)
     own = CondEns(2, base=KMeans(5), n_init_base=1).fit(X, known=z)
     assert [m.n_clusters for m in own.estimators_] == [5] * len(own.members_)
-    told = CondEns(2, base=GaussianMixture(5, reg_covar=0.1), n_clusters_base=3).fit(X, known=z)
-    assert [m.n_components for m in told.estimators_] == [3] * len(told.members_)
+    custom = CondEns(2, base=GaussianMixture(5, reg_covar=0.1), n_clusters_base=3).fit(X, known=z)
+    assert [m.n_components for m in custom.estimators_] == [3] * len(custom.members_)
 
 
 def test_known_with_one_group_or_none_is_the_base_clustering(binary):
@@ -288,7 +288,7 @@ def test_fewer_patterns_than_clusters_is_reported(binary):
 
 
 def thinned(X, labels, share, seed=0):
-    """Make what is known and what is sought dependent, by dropping rows in which they differ."""
+    """Make known and target labels dependent by dropping rows in which they differ."""
     keep = np.random.default_rng(seed).random(len(X)) < np.where(
         labels[:, 0] == labels[:, 1], 1, share
     )
@@ -306,7 +306,7 @@ def test_adjusted_extension_removes_what_the_known_groups_shift(share):
     assert matched_accuracy(model.labels_, labels[:, 1]) > 0.98
     assert (model.predict(X, known=z) == model.labels_).all()
     assert model.objective_ == pytest.approx(sum_of_squares(model.base_labels_, model.labels_))
-    # The shifts are those of the fitted model: what they and the centres leave is 0 in each group.
+    # Normal equations of the shifts: residuals sum to 0 in each group.
     P = X / X.sum(1, keepdims=True) - model.shifts_[(z != z[0]).astype(int)]
     centres = np.stack([P[model.labels_ == c].mean(0) for c in (0, 1)])
     rest = P - centres[model.labels_]
@@ -324,7 +324,7 @@ def test_adjusted_extension_without_groups_is_the_nearest(binary):
     plain = CondEns(2, random_state=0).fit(X)
     model = CondEns(2, extension="adjusted", random_state=0).fit(X)
     assert (model.labels_ == plain.labels_).all() and (model.predict(X) == plain.labels_).all()
-    # Where what is known is all there is, the shifts are undetermined, and nothing breaks.
+    # Clusters equal to the known groups leave the shifts unidentified; the fit still works.
     known = np.repeat([0, 1], 50)
     confounded = CondEns(2, extension="adjusted", random_state=0).fit(
         known[:, None] * 9.0 + np.random.default_rng(0).normal(size=(100, 3)), known=known
@@ -461,7 +461,7 @@ def precision(make, k, sets, **parameters):
     [(2, 4, 0.97), (2, 10, 0.97), (2, 30, 0.97), (2, 100, 0.97), (3, 100, 0.88), (4, 100, 0.77)],
 )
 def test_binary_partitions(k, m, floor, extension):
-    """Above the printed .9685, .9752, .9691, .9347; .7734 and .7121 with more clusters."""
+    """Above the printed 0.9685, 0.9752, 0.9691, 0.9347; 0.7734 and 0.7121 with more clusters."""
     mean, error = precision(
         lambda seed: make_binary_partitions(ROWS[k], (m, 4), k, random_state=seed),
         k,

@@ -23,7 +23,7 @@ from nrprob.engines.optimise.anneal import normalise_masses, term_update
 from nrprob.engines.optimise.solve import weight_terms
 from nrprob.statistics.gaussians import cluster_volumes, common_shape
 
-COVARIANCES = ["full", "diag", "spherical"]  # those of scikit-learn
+COVARIANCES = ["full", "diag", "spherical"]  # as in scikit-learn
 ALL_COVARIANCES = [*COVARIANCES, "VEE"]
 SLOWLY = [*COVARIANCES, pytest.param("VEE", marks=pytest.mark.slow)]
 
