@@ -135,8 +135,8 @@ def explore(
         Number of clusters of every clustering. By default, the number of the estimator. "auto"
         chooses it in every fit, those of the test included; see `ResidualMixture`.
     n_clusterings : int, optional
-        Number of clusterings. By default, the search continues until `nrprob.evidence.test` does
-        not reject the null model of one elliptical distribution per known group, where groups are
+        Number of clusterings. By default, the search continues while `nrprob.evidence.test` rejects
+        the null model of one elliptical distribution per known group. Groups are combinations of
         known labels and earlier clusterings. This needs continuous features. The first clustering
         is returned whatever its p-value.
     known : array-like, optional
@@ -148,9 +148,8 @@ def explore(
         bent groups.
     alpha : float, default=0.05
         Significance level: the search continues while the p-value is at most alpha. A clustering is
-        tested only if all earlier ones passed, so the probability of adding a spurious clustering
-        is at most alpha, as far as the test keeps its level; see `nrprob.evidence.test`. From 0
-        to 1.
+        tested only if all earlier ones passed. So the probability of adding a spurious clustering
+        is at most alpha, as far as the test keeps its level. From 0 to 1.
     random_state : int, RandomState instance or None, default=None
         Seeds the estimators that have the parameter, and the tests.
 
@@ -183,9 +182,9 @@ def explore(
 
     Notes
     -----
-    Clustering j is fitted with the known labels and clusterings 1 to j - 1 as known structure, then
-    tested with the combinations of these labels as known groups. Known groups become smaller with
-    every clustering; the search ends if they are too small for the test.
+    Clustering j is fitted with the known labels and clusterings 1 to j - 1 as known structure. It
+    is tested with the combinations of these labels as known groups. Known groups become smaller
+    with every clustering; the search ends if they are too small for the test.
 
     Examples
     --------

@@ -40,8 +40,7 @@ class Confidence:
         Probabilities of all clusters; ``rows_`` holds those of ``labels_``.
     jaccard_ : ndarray of shape (n_clusters,) or None
         Stability of every cluster: the mean Jaccard index of the cluster and its counterpart in a
-        refit, that is the number of samples in both over the number of samples in either (Hennig,
-        2007).
+        refit (Hennig, 2007). The index is the number of samples in both over the number in either.
     evidence_ : Evidence or None
         The significance test on which the confidence depends. None if one feature determines the
         clusters, or if ``force=True`` and the samples cannot be tested.

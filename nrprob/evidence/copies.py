@@ -68,10 +68,11 @@ def _group_equal_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _rounding_explains(rows: np.ndarray, groups: np.ndarray) -> bool:
     """Whether rounding explains the samples (n, m) that agree in every feature.
 
-    A rounded value lies on a grid. If the density is smooth, two samples agree about half as often
-    as they are neighbours on the grid of one feature and agree in all other features. Copies have
-    no such neighbours. The grid of the feature with the most distinct values is used, since the
-    density is smoothest there. Features without a grid do not agree by chance.
+    A rounded value lies on a grid. Neighbours differ by one step on the grid of one feature, and
+    agree in all other features. If the density is smooth, there are about twice as many neighbours
+    as equal samples. Copies have no such neighbours. The grid of the feature with the most distinct
+    values is used, since the density is smoothest there. Features without a grid do not agree by
+    chance.
     """
     # Feature with the finest grid.
     finest = int(np.argmax([np.unique(column).size for column in rows.T]))

@@ -1,9 +1,9 @@
 """Test for a low-density gap between clusters on held-out samples.
 
-Training samples determine a candidate: a direction and three adjacent intervals along it, two
-outer ones of equal width and the gap between them. Held-out samples are counted in the intervals.
-If a known group has a single mode along the direction, the density in one of the outer intervals
-is at most the density in the gap, so the smaller count is bounded by a binomial distribution.
+Training samples determine a candidate: a direction and three adjacent intervals along it, two outer
+ones of equal width and the gap between them. Held-out samples are counted in the intervals. If a
+known group has a single mode along the direction, one of the outer intervals has at most the
+density of the gap. The smaller outer count is then bounded by a binomial distribution.
 """
 
 from __future__ import annotations

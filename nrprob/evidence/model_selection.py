@@ -51,8 +51,9 @@ class NumberOfClusters:
         Held-out log-likelihood of every sample in nats, up to a constant that all numbers share;
         the mean over splits. Copies of a sample have its value.
     gain_ : ndarray of shape (n_samples,) or None
-        Log-likelihood gain in nats of the equal mixture of the best clusters and a null model over
-        the null model alone, for the null model with the smallest gain. None without a candidate 1.
+        Log-likelihood gain in nats over the null model with the smallest mean gain. The gain is
+        that of the equal mixture of the best clusters and the null model. None without a candidate
+        1.
     distinct_ : ndarray of shape (n_distinct,)
         Index of the first sample of every set of exact copies. Means and standard errors are over
         these samples.
@@ -202,7 +203,7 @@ def n_clusters(
     check_number("n_folds", n_folds, low=2, high=100, integer=True)
     check_number("n_splits", n_splits, low=1, high=1000, integer=True)
     check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
-    numbers = _check_candidates(candidates)
+    candidates = _check_candidates(candidates)
     samples = validate_samples(estimator, X, known, n_folds)
     copies = samples.copies
     copies.warn_if_many()
@@ -239,9 +240,9 @@ def n_clusters(
     null_values = np.zeros((0, len(rows)))
     # More clusters than degrees of freedom cannot be fitted.
     largest = min(seen.size for seen, _, _ in folds) - groups.max() - 1
-    bar = progress_bar("choosing the number of clusters", len(numbers), verbose)
+    bar = progress_bar("choosing the number of clusters", len(candidates), verbose)
     with few_threads(len(rows)), bar as advance:
-        for k in numbers:
+        for k in candidates:
             if evaluated and k > largest:
                 break
             log_densities = held_out_log_densities(k)
@@ -272,12 +273,12 @@ def _check_candidates(candidates: Iterable[int]) -> list[int]:
             "candidates must be an iterable of numbers of clusters; got "
             f"{short_repr(candidates)}; pass for example range(1, 11)"
         )
-    numbers = list(candidates)
-    for k in numbers:
+    listed = list(candidates)
+    for k in listed:
         check_number("candidates", k, low=1, high=1000, integer=True)
-    if not numbers:
+    if not listed:
         raise ValueError("candidates must not be empty; got none; pass for example range(1, 11)")
-    return sorted({int(k) for k in numbers})
+    return sorted({int(k) for k in listed})
 
 
 class AutoClustersMixin:

@@ -1,10 +1,10 @@
 """One-component null models: one elliptical density per known group.
 
 Null models are Gaussian or t, with one scale matrix for all groups or one per group. They are
-fitted in coordinates in which the covariance of the clusters' model is the identity, so that no
-null model is worse than the clusters only because of shrinkage. Estimated matrices are shrunk there
-by the rule of Ledoit and Wolf (2004): the pooled matrix towards a multiple of the identity, the
-matrix of one group towards the pooled one.
+fitted in coordinates in which the covariance of the clusters' model is the identity. So shrinkage
+alone does not make a null model worse than the clusters. Estimated matrices are shrunk there by the
+rule of Ledoit and Wolf (2004): the pooled matrix towards a multiple of the identity, the matrix of
+one group towards the pooled one.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class Evidence:
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure.
+            Axes to draw on; by default in a new figure.
 
         Returns
         -------

@@ -32,8 +32,8 @@ def test(
     r"""Test for more structure than one elliptical distribution per known group, and for gaps.
 
     Clusterers return clusters of noise, too. This test fits the clusters to four fifths of the
-    samples, and compares their density :math:`q_K` with the density :math:`q_1` of a one-component
-    null model on the held-out fifth, by the gain
+    samples. On the held-out fifth it compares their density :math:`q_K` with the density
+    :math:`q_1` of a one-component null model, by the gain
 
     .. math:: g_i = \ln \frac{q_K(x_i) + q_1(x_i)}{2 q_1(x_i)}
 
@@ -116,38 +116,39 @@ def test(
     is a test at the same level that at least one null model is right (Berger, 1982). The null
     models are the estimator with one cluster, and a Gaussian with the covariance of the mixture.
     The Gaussian is needed because clusters along the longest axis compensate for a shrunk
-    covariance. Flexible clusters (free weights, t errors, three clusters or more, a small cluster,
-    or a covariance other than "tied") have to beat Gaussians and t distributions with estimated
-    covariances, too, with one covariance or one per known group (Ledoit and Wolf, 2004).
+    covariance. Flexible clusters have to beat Gaussians and t distributions with estimated
+    covariances, too, one or one per known group (Ledoit and Wolf, 2004). Clusters are flexible with
+    free weights, t errors, a small cluster, more than two clusters, or a covariance other than
+    "tied".
 
     *Validity of* ``p_gap_``. The training samples determine a direction, from all other clusters to
-    one, and a gap with two sides of equal width. If the samples of a known group have a single mode
-    along the direction, the density on one of the sides is at most the density in the gap. Given s
-    held-out samples on that side and v in the gap, s is then at most binomial given s + v, with the
-    share of its width. The smaller of both sides is at most s. The sum over known groups has an
-    exact p-value for every fold. The folds of a split are combined as if they were independent,
-    which is right for the means, and for the variances if fits are stable. Splits are combined by
-    the mean of their normal scores, as if this mean had the variance of one score.
+    one, and a gap with two sides of equal width. If a known group has a single mode along the
+    direction, one of the sides has at most the density of the gap. Let s held-out samples lie on
+    that side and v in the gap. Given s + v, s is then at most binomial, with the share of the width
+    of the side. The smaller of both sides is at most s. The sum over known groups has an exact
+    p-value for every fold. The folds of a split are combined as if they were independent, which is
+    right for the means, and for the variances if fits are stable. Splits are combined by the mean
+    of their normal scores, as if this mean had the variance of one score.
 
-    *Cluster labels.* The clusters of every fold are matched to ``estimator.labels_`` if the
-    estimator was fitted to as many samples, else to the clusters of the first fold: one to one,
-    with the largest number of common samples. If a fold has more clusters than the fit, each
-    additional one takes the label with which it shares most samples; without a fit, it takes a new
-    label. No p-value depends on the labels.
+    *Cluster labels.* The clusters of every fold are matched one to one to ``estimator.labels_``,
+    with the largest number of common samples. If the estimator was not fitted to as many samples,
+    they are matched to the clusters of the first fold. If a fold has more clusters than the fit,
+    each additional one takes the label with which it shares most samples; without a fit, it takes a
+    new label. No p-value depends on the labels.
 
     *Copies.* Samples that agree in all features and in their known group count as one sample in the
-    folds, the fits and both p-values, since a copy brings no new information. Samples that agree
-    because values are rounded are not copies. Rounding is recognised by pairs of samples that
-    differ by one step in the feature with the most distinct values, and agree in all others: there
-    are more of them than of equal samples. Copies of samples with a single rounded feature may
-    therefore stay undetected.
+    folds, the fits and both p-values. A copy brings no new information. Samples that agree because
+    values are rounded are not copies. Rounding is recognised by pairs of samples that differ by one
+    step in the feature with the most distinct values, and agree in all others: there are more of
+    them than of equal samples. Copies of samples with a single rounded feature may therefore stay
+    undetected.
 
     *Limits.* Stability of the fits is assumed, not verified; it is doubtful if clusters nearly
     coincide. The level was measured by simulation (``benchmarks/evidence.py``). Uniform, skewed or
     curved groups are not elliptical, so a small ``p_structure_`` alone does not imply clusters. A
     small ``p_gap_`` implies clusters or a strongly curved group. A large ``p_structure_`` is no
-    evidence for one component: clusters with a common covariance may predict worse than null models
-    with one covariance per group, and full covariances of `MixtureEM` need many samples to predict
+    evidence for one component. Clusters with a common covariance may predict worse than null models
+    with one covariance per group. Full covariances of `MixtureEM` need many samples to predict
     better than one component.
 
     References

@@ -383,7 +383,7 @@ def normalized_mutual_information(
         Classes L.
     normalizer : {"arithmetic", "truth", "geometric", "product"}, default="arithmetic"
         The denominator h, in the order above. "truth" gives the homogeneity of the clusters, which
-        is not symmetric and is 1 for every refinement of the classes, so report the number of
+        is not symmetric. It is 1 for every refinement of the classes, so report the number of
         clusters as well. "product" has the unit 1/nats, and is 1 / H for two equal labelings.
 
     Returns

@@ -101,10 +101,10 @@ def pairwise_agreement(
 
     Notes
     -----
-    Dang and Bailey (2010) report the mutual information of an alternative and the known clustering,
-    and their Jaccard index, as Bae and Bailey (2006) and Davidson and Qi (2008). The expected
-    agreement of independent labelings is 0 for the adjusted Rand index and nearly 0 for the mutual
-    information, but not for the other measures; see `jaccard_index`.
+    Dang and Bailey (2010) report the mutual information and the Jaccard index of an alternative and
+    the known clustering. Bae and Bailey (2006) and Davidson and Qi (2008) report the latter. The
+    expected agreement of independent labelings is 0 for the adjusted Rand index and nearly 0 for
+    the mutual information, but not for the other measures; see `jaccard_index`.
 
     References
     ----------
@@ -239,8 +239,8 @@ def score_solutions(
 
     Notes
     -----
-    Dang and Bailey (2010) plot the Dunn index against the dissimilarity by mutual information and
-    by the Jaccard index, as Bae and Bailey (2006) and Davidson and Qi (2008).
+    Dang and Bailey (2010) plot the Dunn index against the dissimilarity, by mutual information and
+    by the Jaccard index. The latter follows Bae and Bailey (2006) and Davidson and Qi (2008).
 
     References
     ----------

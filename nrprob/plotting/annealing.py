@@ -24,7 +24,7 @@ def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
     model : estimator
         Fitted, with the attribute ``objective_trace_``.
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
+        Axes to draw on; by default in a new figure.
 
     Returns
     -------

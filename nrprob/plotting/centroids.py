@@ -13,7 +13,13 @@ from nrprob.data.validation import check_choice
 from nrprob.exceptions import short_repr
 from nrprob.plotting.contingency import Table, plot_contingency
 from nrprob.plotting.groups import check_texts, feature_texts, named_labels, read_rows, with_sizes
-from nrprob.plotting.layout import Part, Place, compose_figure, fit_label_grid, shorten_first_lines
+from nrprob.plotting.layout import (
+    Part,
+    Position,
+    compose_figure,
+    fit_label_grid,
+    shorten_first_lines,
+)
 from nrprob.plotting.profiles import Side, common_scale, draw_bar, draw_profile, profiles_of
 from nrprob.plotting.style import as_axes, shorten_names, shorten_text, text_extent
 from nrprob.statistics.groups import group_means
@@ -37,13 +43,13 @@ def _image_part(images: np.ndarray, titles: Sequence[str], head: str, limits: An
     width = max(_IMAGE * per_row, text_extent(head, 11)[0])
     high = _IMAGE - 0.1
 
-    def draw_part(place: Place) -> None:
-        place.add_text(head, width / 2, 0, fontsize=11)
+    def draw_part(position: Position) -> None:
+        position.add_text(head, width / 2, 0, fontsize=11)
         start = (width - _IMAGE * per_row) / 2 + 0.05
         for i, (image, title) in enumerate(zip(images, titles, strict=True)):
             line, column = divmod(i, per_row)
             down = top + line * (_IMAGE + above) + above
-            ax = place.add_axes(start + column * _IMAGE, down, high, high)
+            ax = position.add_axes(start + column * _IMAGE, down, high, high)
             ax.set_axis_off()
             ax.imshow(image, cmap=_INK, clim=limits, interpolation="bicubic")
             ax.set_title(title, fontsize=9, pad=3, parse_math=False)
@@ -61,10 +67,10 @@ def _combination_part(
     top = text_extent(head, 11)[1] + max(text_extent(name, 9)[1] for name in columns) + 0.12
     width = max(left + _CELL * len(columns), text_extent(head, 11)[0])
 
-    def draw_part(place: Place) -> None:
-        place.add_text(head, width / 2, 0, fontsize=11)
+    def draw_part(position: Position) -> None:
+        position.add_text(head, width / 2, 0, fontsize=11)
         for i, j in np.ndindex(counts.shape):
-            ax = place.add_axes(left + j * _CELL, top + i * _CELL, 0.95 * _CELL, 0.95 * _CELL)
+            ax = position.add_axes(left + j * _CELL, top + i * _CELL, 0.95 * _CELL, 0.95 * _CELL)
             ax.set_xticks([])
             ax.set_yticks([])
             ax.spines[:].set_visible(False)
@@ -130,10 +136,10 @@ def _contingency_part(labels: Any, known: Any, name: str) -> Part:
     above, (across, down) = text_extent(head, 11)[1] + 0.08, result.body_size
     width = max(result.left + across, text_extent(head, 11)[0])
 
-    def draw_part(place: Place) -> None:
-        place.add_text(head, width / 2, 0, fontsize=11)
+    def draw_part(position: Position) -> None:
+        position.add_text(head, width / 2, 0, fontsize=11)
         left = (width - result.left - across) / 2 + result.left
-        table.draw_on(place.add_axes(left, above, across, down), result, None)
+        table.draw_on(position.add_axes(left, above, across, down), result, None)
 
     return Part(width, above + down + result.below, draw_part)
 
@@ -203,7 +209,7 @@ def plot_centroids(
         Names for the heat map; used when `image_shape` is None.
     axes : sequence of matplotlib.axes.Axes, optional
         Axes for the centroids of known groups, the centroids of clusters, and the contingency
-        table of every labeling, in this order. By default those of a new figure, which alone has
+        table of every labeling, in this order. By default in a new figure, which alone has
         the means of combinations.
     labels_name, known_name : str, default="clusters", "groups"
         Names of the two labelings.

@@ -39,7 +39,7 @@ def plot_contingency(
     known : array of shape (n_samples,)
         Known groups: the rows.
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, whose size depends on names and numbers.
+        Axes to draw on; by default in a new figure, whose size depends on names and numbers.
         In small axes, numbers are smaller, without shares, or left out.
     labels_name, known_name : str, default="clusters", "known groups"
         Names of the axes.

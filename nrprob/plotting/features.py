@@ -54,7 +54,7 @@ def plot_top_features(
     feature_names : sequence of str, optional
         Names of the features; by default the names of the columns of a frame.
     axes : sequence of matplotlib.axes.Axes, optional
-        Axes to draw on, one per cluster; by default those of a new figure.
+        Axes to draw on, one per cluster; by default in a new figure.
     clusters : sequence of labels, optional
         Clusters to draw; by default the largest 12.
     n_features : int, default=8

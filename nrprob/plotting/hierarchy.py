@@ -21,7 +21,7 @@ def plot_hierarchy(model: Any, ax: Axes | None = None) -> Axes:
     model : CrossPartition, or IB or IBSI with ``solver="split"``
         Fitted.
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
+        Axes to draw on; by default in a new figure.
 
     Returns
     -------

@@ -18,7 +18,7 @@ _MAX_LETTERS = 28  # of the name of a row or column
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """Position of a part: inches from the left and from the top of its figure."""
 
     figure: Figure
@@ -45,7 +45,7 @@ class Part:
 
     width: float
     height: float
-    draw: Callable[[Place], None]
+    draw: Callable[[Position], None]
 
 
 def compose_figure(parts: Sequence[Part], max_width: float, title: str = "") -> Figure:
@@ -65,11 +65,11 @@ def compose_figure(parts: Sequence[Part], max_width: float, title: str = "") -> 
     # All positions are fixed, so no layout engine is needed.
     figure = plt.figure(figsize=(width, height), layout="none")
     if title:
-        Place(figure, 0, 0).add_text(title, width / 2, _MARGIN, fontsize=13, fontweight="bold")
+        Position(figure, 0, 0).add_text(title, width / 2, _MARGIN, fontsize=13, fontweight="bold")
     for line, tall in zip(lines, heights, strict=True):
         left = (width - _line_width(line)) / 2
         for part in line:
-            part.draw(Place(figure, left, top))
+            part.draw(Position(figure, left, top))
             left += part.width + _GAP
         top += tall + _GAP
     return figure
@@ -128,9 +128,9 @@ def shorten_first_lines(names: Sequence[str], width: int, lines: int) -> list[st
 def side_by_side(first: Part, second: Part) -> Part:
     """Join two parts, so that they are in the same line."""
 
-    def draw_both(place: Place) -> None:
-        first.draw(place)
-        second.draw(Place(place.figure, place.left + first.width + _GAP, place.top))
+    def draw_both(position: Position) -> None:
+        first.draw(position)
+        second.draw(Position(position.figure, position.left + first.width + _GAP, position.top))
 
     return Part(_line_width([first, second]), max(first.height, second.height), draw_both)
 

@@ -31,13 +31,13 @@ def plot_by_n_clusters(result: Any, ax: Axes | None = None, *, n_clusters: int =
         - a `CrossPartition`, or an `IB` or `IBSI` with ``solver="split"``: the objective of every
           level of ``path_``, with its inverse temperature;
         - a `NACI` or `COALA`, or an `IB`, `IBSI` or `CCIB` with ``solver="agglomerative"``: the
-          cost of the last merges. The merge of k clusters into k - 1 is at k, so a number of
-          clusters stands out if its cost is high and the costs of larger numbers are low. The
-          number of the fit is hatched. The cost is the mean distance of the merged clusters for
-          `COALA`, and the decrease of the objective for `NACI`.
+          cost of the last merges. The merge of k clusters into k - 1 is at k. A number of clusters
+          stands out if its cost is high and the costs of larger numbers are low. The number of the
+          fit is hatched. The cost is the mean distance of the merged clusters for `COALA`, and the
+          decrease of the objective for `NACI`.
 
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
+        Axes to draw on; by default in a new figure.
     n_clusters : int, default=20
         Largest number of clusters before a merge, at least 2.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nrprob.plotting.layout import Grid, Part, Place, label_grid, side_by_side
+from nrprob.plotting.layout import Grid, Part, Position, label_grid, side_by_side
 from nrprob.plotting.style import shorten_text, text_colour, text_extent
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ def _profile_part(result: Grid, profiles: np.ndarray, head: str, top: float) -> 
     above, (across, down) = text_extent(head, 11)[1] + 0.08, result.body_size
     width = max(result.left + across, text_extent(head, 11)[0])
 
-    def draw_part(place: Place) -> None:
-        place.add_text(head, width / 2, 0, fontsize=11)
+    def draw_part(position: Position) -> None:
+        position.add_text(head, width / 2, 0, fontsize=11)
         left = (width - result.left - across) / 2 + result.left
-        draw_profile(place.add_axes(left, above, across, down), result, profiles, top)
+        draw_profile(position.add_axes(left, above, across, down), result, profiles, top)
 
     return Part(width, above + down + result.below, draw_part)
 
@@ -84,7 +84,7 @@ def draw_bar(figure: Any, top: float, **position: Any) -> None:
 def _colour_bar_part(top: float, height: float) -> Part:
     height = max(height, 1.6)
 
-    def draw_part(place: Place) -> None:
-        draw_bar(place.figure, top, cax=place.add_axes(0, 0.3, 0.18, height))
+    def draw_part(position: Position) -> None:
+        draw_bar(position.figure, top, cax=position.add_axes(0, 0.3, 0.18, height))
 
     return Part(1.1, height + 0.3, draw_part)

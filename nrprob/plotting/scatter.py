@@ -72,7 +72,7 @@ def plot_residuals(
         Known groups, or combinations of several labelings. For a frame ``X``, also names of its
         columns.
     axes : sequence of two matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
+        Axes to draw on; by default in a new figure.
     labels_name, known_name : str, default="found clusters", "known groups"
         Titles of the panels.
     n_points : int, default=2000
@@ -154,7 +154,7 @@ def plot_alternatives(
         Known groups. For a frame ``X``, also names of its columns. By default the known groups of
         an Exploration.
     axes : sequence of matplotlib.axes.Axes, optional
-        Axes to draw on, one per labeling; by default those of a new figure.
+        Axes to draw on, one per labeling; by default in a new figure.
     n_points : int, default=2000
         Maximum number of samples to draw, as in `plot_residuals`.
     random_state : int, RandomState instance or None, default=None

@@ -34,7 +34,7 @@ def plot_members(
         Maximum number of members in a cell, in descending order of p(c|x). Members are the samples
         for which the cluster has the largest p(c|x).
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
+        Axes to draw on; by default in a new figure.
 
     Returns
     -------
