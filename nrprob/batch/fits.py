@@ -18,7 +18,7 @@ from nrprob.batch import registry
 from nrprob.batch.measures import OF_SPLIT, Measure, Metric
 from nrprob.batch.parameters import look_up
 from nrprob.batch.splits import Parts
-from nrprob.estimator.base import labelings
+from nrprob.estimator.base import fitted_labelings
 from nrprob.exceptions import InputError, SingleFeatureWarning
 from nrprob.statistics.groups import cross_table
 
@@ -95,7 +95,7 @@ def record_fit(title: str, estimator: Any, seconds: float, messages: Sequence[st
         title=title,
         method=type(estimator).__name__,
         parameters=estimator.get_params(deep=False),
-        labels=np.asarray(labelings(estimator)),
+        labels=np.asarray(fitted_labelings(estimator)),
         seconds=seconds,
         # Memberships of several views differ in shape; their labels are enough.
         membership=None if isinstance(membership, list) else membership,

@@ -72,10 +72,10 @@ class Method:
 
     def words(self, parameter: str) -> list[str]:
         """Words that a parameter may be, as its annotation declares them."""
-        from nrprob.estimator.parameters import annotated
+        from nrprob.estimator.parameters import parameter_checks
 
         cls: Any = self.load()
-        declared = [getattr(c, "words", ()) for c in annotated(cls).get(parameter, ())]
+        declared = [getattr(c, "words", ()) for c in parameter_checks(cls).get(parameter, ())]
         return [word for words in declared for word in (words() if callable(words) else words)]
 
 

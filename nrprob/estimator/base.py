@@ -1,4 +1,4 @@
-"""Base class of every clusterer: input, restarts, fitted state, warnings, prediction."""
+"""Base class of all clusterers: input, restarts, fitted attributes, warnings, prediction."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from nrprob.statistics.features import check_range, largest_magnitude
 from nrprob.statistics.single_feature import warn_of_single_feature
 
 _SMALL_CLUSTER = 2  # samples
-_SUSPICIOUS_MEAN_SIZE = 50  # samples per cluster from which on small clusters are reported
-_LISTED = 12  # cluster sizes in a warning
+_SUSPICIOUS_MEAN_SIZE = 50  # mean samples per cluster from which small clusters are reported
+_MAX_LISTED_SIZES = 12  # in a warning
 
 
 class Restarts(NamedTuple):
@@ -43,7 +43,7 @@ class Restarts(NamedTuple):
 
     Attributes
     ----------
-    labels : (restarts, n); None where they are not kept
+    labels : (restarts, n); None for stored rows
     objective : (restarts,), minimised
     converged : (restarts,)
     """
@@ -54,7 +54,7 @@ class Restarts(NamedTuple):
 
 
 class Renamed:
-    """An attribute's old name, which gives its value with a warning for one release."""
+    """Deprecated name of an attribute: returns its value, with a FutureWarning."""
 
     def __init__(self, new: str):
         self.new = new
@@ -71,16 +71,21 @@ class Renamed:
         return value
 
 
-def labelings(estimator: Any) -> np.ndarray:
-    """What a fitted estimator found: ``labels_`` (n,), or the ``alternatives_`` (n, m)."""
-    several = getattr(estimator, "alternatives_", None)
-    return estimator.labels_ if several is None or several.shape[1] == 1 else several
+def fitted_labelings(estimator: Any) -> np.ndarray:
+    """Labelings of a fitted estimator: ``labels_`` (n,), or ``alternatives_`` (n, m) if m > 1."""
+    alternatives = getattr(estimator, "alternatives_", None)
+    if alternatives is None or alternatives.shape[1] == 1:
+        return estimator.labels_
+    return alternatives
 
 
 def row_means(X: Any, membership: np.ndarray) -> np.ndarray:
-    """Means (k, m) of raw rows (n, m) by membership (n, k); of all rows where there is none."""
+    """Cluster means (k, m) of raw rows (n, m), weighted by membership (n, k).
+
+    An empty cluster has the mean of all rows.
+    """
     size = membership.sum(0)
-    # Shares, so that no sum leaves the type of X; in another type, all of X would be copied.
+    # Weights sum to 1, so that no sum overflows the dtype of X. Another dtype would copy X.
     shares = np.column_stack([membership / np.where(size > 0, size, 1), np.ones(len(membership))])
     shares[:, -1] /= len(membership)
     weights = shares.T.astype(X.dtype)
@@ -93,10 +98,10 @@ def row_means(X: Any, membership: np.ndarray) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def fitting(estimator: Any) -> Iterator[None]:
-    """Context of a fit: it begins from the parameters alone, and ends whole or not at all.
+def fit_context(estimator: Any) -> Iterator[None]:
+    """Delete the attributes of the previous fit first, and those of this fit if it fails.
 
-    What an earlier fit has set is forgotten first, and what this one has set if it fails.
+    An interrupted fit keeps its attributes if the class sets `Clusterer._keeps_interrupted`.
     """
     state = vars(estimator)
     for name in state.pop("_set_by_fit", ()):
@@ -116,7 +121,7 @@ def fitting(estimator: Any) -> Iterator[None]:
 
 
 def check_finite(estimator: Any) -> None:
-    """Refuse results that are no numbers; a class names those that may be infinite or NaN."""
+    """Refuse NaN and infinity in fitted attributes, except those in `_rarely_finite`."""
     for name, value in vars(estimator).items():
         if name.startswith("_") or not name.endswith("_") or name in estimator._rarely_finite:
             continue
@@ -124,46 +129,52 @@ def check_finite(estimator: Any) -> None:
         parts = [p for p in parts if isinstance(p, float | np.ndarray)]
         if any(np.asarray(p).dtype.kind == "f" and not np.isfinite(p).all() for p in parts):
             raise ValueError(
-                f"the results are no numbers; got NaN or infinity in {name}; bring the columns of "
+                f"the results are not finite; got NaN or infinity in {name}; bring the columns of "
                 "X to a common scale, pass float64, or choose less extreme parameters"
             )
 
 
 class Clusterer(ClusterMixin, BaseEstimator):
-    """An estimator of clusters.
+    """Base class of clusterers.
 
-    A class that derives from it has the parameters ``n_clusters``, ``n_init``, ``max_iter`` and
-    ``verbose``, mostly ``tol`` and ``random_state``, and gives
+    `fit` calls ``check_parameters``, ``prepare``, ``compute`` and ``finish``. A subclass has the
+    parameters ``n_clusters``, ``n_init``, ``max_iter``, ``random_state`` and ``verbose``, and
+    usually ``tol``. It states its `capabilities`, and defines these methods:
 
     ``check_parameters()``
-        What is wrong with its parameters by themselves, beyond the bounds that are declared with
-        them (`nrprob.estimator.parameters`).
+        Validate parameters that do not depend on the data. Bounds of single parameters are
+        declared with them (`nrprob.estimator.parameters`); the method checks combinations.
     ``prepare(X, y, known=None)``
-        All of `fit` that comes before something is computed: an object whose ``calls`` are the
-        compiled runs that make the restarts (see `nrprob.engines.optimise.solve.SolverCall`), which
-        whoever runs many fits may run in its own order and place. They are empty where the
-        estimator has to compute by itself.
+        Validate and encode the data. Return a task, an object whose ``calls`` are the compiled
+        runs of the restarts (`nrprob.engines.optimise.solve.SolverCall`). Batch runs execute the
+        calls of many fits in their own order. ``calls`` is empty if the estimator cannot split
+        its computation that way.
     ``compute(task)``
-        Results of the calls of what `prepare` gave. Where there are no calls, it computes.
+        Return the results of ``task.calls``, or of the whole computation if there are no calls.
     ``finish(task, result)``
-        Sets the fitted attributes from these results, mostly by `_store`, and returns itself.
+        Set the fitted attributes, usually by `_store_results`, and return the estimator.
     ``_log_membership(X, known)``
-        Scores (n, n_clusters) of new rows; the largest says the cluster.
+        Return scores (n, n_clusters) of new rows; `predict` returns the cluster of the largest.
 
-    What else a class may change is beside these, with its default. A class that finds several
-    labelings sets ``alternatives_`` (n, m), and the chosen one as ``labels_`` (n,).
+    A subclass with several labelings sets ``alternatives_`` (n, m), and one of them as ``labels_``
+    (n,). The class attributes below are options of a subclass, with their defaults.
+
+    See Also
+    --------
+    nrprob.estimator.terms.TermEstimator : subclass for weighted sums of cell costs.
+    nrprob.estimator.dense.PlainClusterer : subclass for dense rows without known structure.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()
-    # Results that may be infinite, or NaN, as the docstring says.
+    # Fitted attributes that may be infinite or NaN.
     _rarely_finite: tuple[str, ...] = ()
-    # Whether ``n_clusters`` is the number of clusters that there should be, not only the first one.
+    # Whether `fit` warns if fewer than ``n_clusters`` clusters have samples.
     _fixes_number = True
-    # Whether a fit that is interrupted, and has set ``labels_``, keeps what it has.
+    # Whether an interrupted fit that has set ``labels_`` keeps its attributes.
     _keeps_interrupted = False
-    # Whether several classes of wanted labels may be in one cluster.
+    # Whether one cluster may contain several classes of the partial labels.
     _classes_share = False
-    # What to do about clusters of one or two samples.
+    # Advice in the warning of clusters of one or two samples.
     _small_remedy = "remove samples that are outliers, or change n_clusters or other parameters"
     # Whether `fit` warns if one discrete feature determines the clusters.
     _warns_of_single_feature = False
@@ -173,8 +184,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = self._takes_sparse
         tags.input_tags.positive_only = self.capabilities.nonnegative
-        # scikit-learn's checks take whoever has `predict_proba` for a classifier of two classes, or
-        # of as many as its data have.
+        # scikit-learn's checks treat an estimator with `predict_proba` as a classifier.
         tags.classifier_tags = ClassifierTags(multi_class=self._many_clusters)
         return tags
 
@@ -185,17 +195,17 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     @property
     def _takes_stored(self) -> bool:
-        """Whether rows are taken that are not in memory; see `nrprob.stored`."""
+        """Whether X may be stored rows, which are not in memory; see `nrprob.stored`."""
         return False
 
     @property
     def _unit(self) -> str:
-        """What has not converged where the best restart has not."""
+        """Subject of the warning of a fit that did not converge."""
         return "the best restart"
 
     @property
     def _many_clusters(self) -> bool:
-        """Whether there are more than two clusters, of one labeling."""
+        """Whether there is one labeling with more than two clusters."""
         return self.n_clusters > 2
 
     # Parameters
@@ -204,7 +214,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
     _check_number = staticmethod(check_number)
 
     def check_parameters(self) -> None:
-        """Refuse parameters that are wrong whatever the data; see `nrprob.estimator.parameters`."""
+        """Validate the parameters that do not depend on the data."""
         check_parameters(self)
 
     def _check_size(self, n_samples: int) -> None:
@@ -229,18 +239,18 @@ class Clusterer(ClusterMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like, sparse matrix, JAX array, frame or AnnData of shape (n_samples, n_features)
-            Float32 input is computed in float32, all else in float64. Annotated data stand for
-            their ``X``, or for what `nrprob.rows_of` names. Some estimators also take rows that do
-            not fit into memory; see `nrprob.stored`.
+            Features. Float32 input is computed in float32, other input in float64. Of AnnData, the
+            estimator uses ``X``, or the part that `nrprob.rows_of` selects. Some estimators accept
+            sparse matrices, and rows that do not fit into memory (`nrprob.stored`).
         y : array-like of shape (n_samples,), optional
-            Wanted labels, -1 where unknown. Cluster i is the i-th of the sorted labels; further
-            clusters are free.
+            Partial labels, -1 where unknown. Cluster i is the i-th of the sorted labels; the other
+            clusters have no label.
         known : array-like, optional
-            Structure to avoid: labels of shape (n_samples,), several labelings as a 2-D array of
-            integers or strings, `nrprob.known.Memberships`, or (`CCIB`, `ResidualMixture`,
-            `ResidualSpectral`) continuous structure as a 2-D array of floats, or a frame that has
-            columns of both. Where ``X`` is a frame, the name of one of its columns or a list of
-            such, which then are no features; where it is annotated data, of columns of ``obs``.
+            Known structure: labels of shape (n_samples,), or several labelings as a 2-D array of
+            integers or strings. Some estimators accept soft `nrprob.known.Memberships`; some
+            accept continuous covariates (a 2-D array of floats, or a frame with float columns
+            and label columns). If ``X`` is a frame or AnnData, ``known`` may also be a column name
+            or a list of column names (of ``obs`` in AnnData); these columns are then not features.
 
         Returns
         -------
@@ -249,12 +259,12 @@ class Clusterer(ClusterMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If the data do not fit the parameters; the message says what to change.
+            If the data are invalid, or do not suit the parameters.
         """
         return self._fit(X, y, known=known)
 
     def fit_predict(self, X, y=None, **keywords):
-        """Cluster the rows of ``X``, and return ``labels_``; see `fit`.
+        """Cluster the rows of ``X`` and return ``labels_``; see `fit`.
 
         Parameters
         ----------
@@ -266,41 +276,42 @@ class Clusterer(ClusterMixin, BaseEstimator):
         """
         return self.fit(X, y, **keywords).labels_
 
-    def _fit(self, X, y, **given):
-        """Fit, with what else `prepare` takes."""
+    def _fit(self, X, y, **keywords):
+        """Fit, with the keywords of `prepare`."""
         self.check_parameters()
+        known_as = self.capabilities.known_as
         rows = as_stored(X) if self._takes_stored or isinstance(X, Stored) else None
         if rows is not None:
-            self._fit_stored(rows, y, **given)
-            self._known_columns = column_names(given.get(self.capabilities.known_as))
+            self._fit_stored(rows, y, **keywords)
+            self._known_columns = column_names(keywords.get(known_as))
             return self
         check_same_order(X, y=y)
-        passed = given.get(self.capabilities.known_as)
-        X, told = take_out(X, passed, self.capabilities.known_as)
-        if told is not None:
-            given[self.capabilities.known_as] = told
-        with fitting(self), standard():
-            # A frame that was not passed holds the columns that were named.
-            self._known_columns = [] if told is passed else [*told.columns]
-            task = self.prepare(X, y, **given)
+        argument = keywords.get(known_as)
+        X, known = take_out(X, argument, known_as)
+        if known is not None:
+            keywords[known_as] = known
+        with fit_context(self), standard():
+            # If column names were passed, `take_out` returned a frame of these columns.
+            self._known_columns = [] if known is argument else [*known.columns]
+            task = self.prepare(X, y, **keywords)
             self.finish(task, self.compute(task))
         if self._warns_of_single_feature:
             warn_of_single_feature(X, self.labels_)
         return self
 
     def _fit_stored(self, rows: Stored, y, known=None):
-        """Fit rows that are not in memory; known structure and wanted labels may be columns."""
+        """Fit stored rows; known structure and partial labels may be column names."""
         raise TypeError(
-            f"{type(self).__name__} needs its rows in memory; got rows that are stored; pass an "
+            f"{type(self).__name__} needs its rows in memory; got stored rows; pass an "
             "array, or use CCIB, IB or ResidualMixture"
         )
 
     def prepare(self, X, y, known=None) -> Any:
-        """Check the input and lay it out: all of `fit` that comes before something is computed."""
+        """Validate and encode the data; return the task of the fit."""
         raise NotImplementedError
 
     def compute(self, task: Any) -> list[Any]:
-        """Results of the task's calls."""
+        """Return the results of the task's calls."""
         result = []
         for done, call in enumerate(task.calls, 1):
             result.append(call())
@@ -311,11 +322,12 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return result
 
     def finish(self, task: Any, result: Any):
-        """Set the fitted attributes from the results of the task's calls, and return the estimator.
+        """Set the fitted attributes from the results of `compute`.
 
         Parameters
         ----------
-        task : what `prepare` gave
+        task : object
+            Task of `prepare`.
         result : list
             Results of its calls, in their order.
 
@@ -328,49 +340,49 @@ class Clusterer(ClusterMixin, BaseEstimator):
     # Input
 
     def _validate(self, X, *, reset: bool):
-        """Checked rows in host memory; who takes no sparse ones says so in words of its own."""
+        """Validate rows, dense or sparse, and copy them to host memory."""
         X = np.asarray(X) if isinstance(X, jax.Array) else X
-        X = self._checked(X, reset=reset, accept_sparse="csr")
+        X = self._check_rows(X, reset=reset, accept_sparse="csr")
         if sparse.issparse(X) and (X.indices.dtype != np.int32 or X.indptr.dtype != np.int32):
-            # scikit-learn's k-means takes no others; what they count may still need 64 bits.
+            # scikit-learn's k-means requires 32-bit column indices; row pointers may need 64 bits.
             ends = X.indptr.astype(np.int32) if X.nnz < 2**31 else X.indptr
             X = sparse.csr_array((X.data, X.indices.astype(np.int32), ends), shape=X.shape)
         return X
 
-    def _checked(self, X, *, reset: bool, **settings):
-        """Rows as scikit-learn's ``validate_data`` returns them."""
+    def _check_rows(self, X, *, reset: bool, **settings):
+        """Validate rows by scikit-learn's ``validate_data``, and check their range."""
         validate = partial(validate_data, self, reset=reset)
         X = check_rows(X, validate, dtype=[np.float64, np.float32], **settings)
-        self._check_reach(X, reset=reset)
+        self._check_magnitude(X, reset=reset)
         return X
 
-    def _check_reach(self, X, *, reset: bool) -> None:
-        """Refuse new rows so far from those of the fit that squares leave the type of the fit."""
+    def _check_magnitude(self, X, *, reset: bool) -> None:
+        """Refuse features whose squares overflow or vanish, and new rows out of their scale."""
         if reset and self.capabilities.squares:
             check_range(X)
         most = largest_magnitude(X)
         if reset:
-            self._keep_reach(most, X.dtype)
-        elif most > self._reach:
+            self._store_magnitude(most, X.dtype)
+        elif most > self._max_magnitude:
             raise ValueError(
-                f"new rows must lie within {self._reach:.3g}, or squares leave the type of the "
-                f"fit; got a value of size {most:.3g}; pass them in the units of the fit"
+                f"new rows must lie within {self._max_magnitude:.3g}, or squares leave the type of "
+                f"the fit; got a value of size {most:.3g}; pass them in the units of the fit"
             )
 
-    def _keep_reach(self, most: float, dtype: Any) -> None:
-        """Keep how far new rows may lie, by the largest value of those of the fit."""
-        self._reach = (most or 1.0) * (1e15 if dtype == np.float32 else LARGEST)
+    def _store_magnitude(self, most: float, dtype: Any) -> None:
+        """Store the largest magnitude of new rows, from the largest magnitude in the fit."""
+        self._max_magnitude = (most or 1.0) * (1e15 if dtype == np.float32 else LARGEST)
 
-    def _take_in(self, X, y) -> tuple[Any, np.ndarray | None]:
-        """Checked rows and wanted labels, of who fits on one device."""
+    def _check_input(self, X, y) -> tuple[Any, np.ndarray | None]:
+        """Validate parameters, rows and partial labels of an estimator that uses one device."""
         self.check_parameters()
         self._check_one_device()
         X = self._validate(X, reset=True)
         self._check_size(X.shape[0])
-        return X, self._wanted(y, X.shape[0])
+        return X, self._target_clusters(y, X.shape[0])
 
-    def _wanted(self, y, n: int) -> np.ndarray | None:
-        """Cluster of every labelled row, else -1; None where there is no label at all."""
+    def _target_clusters(self, y, n: int) -> np.ndarray | None:
+        """Cluster of each labelled sample, -1 for the others; None without any label."""
         if y is None:
             return None
         classes, fixed = read_labels(y, n)
@@ -378,8 +390,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
             return None
         too_many = classes.size > self.n_clusters and not self._classes_share
         if too_many and (fixed >= 0).all():
-            # A complete labeling with more classes than clusters cannot be wanted labels: it is the
-            # y that pipelines and searches hand to every estimator and that clusterers ignore.
+            # Pipelines and searches pass a complete y to each estimator, and clusterers ignore it.
+            # A complete labeling with more classes than clusters cannot be partial labels.
             warn(
                 f"y labels every row and has {classes.size} classes, more than "
                 f"n_clusters={self.n_clusters}; it is ignored; mark unknown labels by -1 to use it"
@@ -398,21 +410,21 @@ class Clusterer(ClusterMixin, BaseEstimator):
             return
         sizes = np.bincount(design.codes)
         if sizes.size == 1 and design.n_samples > 1:
-            self._degenerate(
+            self._warn_degenerate(
                 "known has one group only, so there is nothing to avoid; got a constant labeling"
                 f"{design.where}; leave known out"
             )
             return
         refuse_own_groups(sizes.size, design.n_samples, design.where)
         if (sizes == 1).any():
-            self._degenerate(
+            self._warn_degenerate(
                 f"{(sizes == 1).sum()} known group(s) have a single member, which the conditional "
                 "term cannot place; got group sizes down to 1; merge small groups if that matters"
             )
 
     # Results
 
-    def _store(
+    def _store_results(
         self,
         restarts: Restarts,
         *,
@@ -424,34 +436,42 @@ class Clusterer(ClusterMixin, BaseEstimator):
         labels: np.ndarray | None = None,
         sizes: np.ndarray | None = None,
     ) -> None:
-        """Set what every estimator has, of the best of the restarts, and say what is wrong with it.
+        """Set the attributes of the best restart, and warn of degenerate or unconverged results.
 
-        ``trace`` may end in NaN; ``nothing_left`` says why there is nothing to find, where that is
-        so; ``chosen`` is what was made of the best restarts, and stands for them. Where restarts
-        keep no labels, ``labels`` are those of the best, and ``sizes`` the rows of its clusters.
+        Parameters
+        ----------
+        restarts : Restarts
+            All restarts, for ``restarts_``.
+        membership : (n, k), or None
+        trace : objective after each iteration of the best restart; NaN after the last
+        n_iter : iterations of the best restart
+        nothing_left : reason why X has no structure left; empty if it has
+        chosen : refined restarts, of which the best is taken instead
+        labels, sizes : labels of the best restart and sizes of its clusters, if ``restarts``
+            has no labels
         """
         self._restarts = restarts
         restarts = restarts if chosen is None else chosen
-        at = int(restarts.objective.argmin())
-        self.labels_ = restarts.labels[at].astype(np.int64) if labels is None else labels
+        best = int(restarts.objective.argmin())
+        self.labels_ = restarts.labels[best].astype(np.int64) if labels is None else labels
         if membership is not None:
             self.membership_ = membership
-        self.objective_ = float(restarts.objective[at])
+        self.objective_ = float(restarts.objective[best])
         trace = trace.astype(float)
         self.objective_trace_ = trace[~np.isnan(trace)]
         self.n_iter_ = int(n_iter)
-        self.converged_ = bool(restarts.converged[at])
+        self.converged_ = bool(restarts.converged[best])
         used = np.unique(self.labels_) if sizes is None else np.flatnonzero(sizes)
         self.n_clusters_ = int(used.size)
         k = self.n_clusters
         if nothing_left and k > 1:
-            self._degenerate(nothing_left)
+            self._warn_degenerate(nothing_left)
         elif self._fixes_number and self.n_clusters_ < k:
-            self._degenerate(f"found {self.n_clusters_} clusters, fewer than n_clusters={k}")
-        self._tell_small(np.bincount(self.labels_) if sizes is None else sizes)
-        self._tell_convergence()
+            self._warn_degenerate(f"found {self.n_clusters_} clusters, fewer than n_clusters={k}")
+        self._warn_small_clusters(np.bincount(self.labels_) if sizes is None else sizes)
+        self._warn_convergence()
 
-    def _tell_small(self, sizes: np.ndarray, where: str = "") -> None:
+    def _warn_small_clusters(self, sizes: np.ndarray, where: str = "") -> None:
         """Warn of clusters of one or two samples if there are many samples per cluster.
 
         ``sizes`` (k,) are those of the clusters, and ``where`` names their clustering if there are
@@ -460,13 +480,13 @@ class Clusterer(ClusterMixin, BaseEstimator):
         sizes = np.sort(np.rint(sizes[sizes > 0]).astype(int))
         n, small = sizes.sum(), (sizes <= _SMALL_CLUSTER).sum()
         if small and n >= _SUSPICIOUS_MEAN_SIZE * sizes.size:
-            more = ", ..." if sizes.size > _LISTED else ""
-            self._degenerate(
+            more = ", ..." if sizes.size > _MAX_LISTED_SIZES else ""
+            self._warn_degenerate(
                 f"{small} cluster(s){where} have one or two of {n} samples; got clusters of sizes "
-                f"{', '.join(map(str, sizes[:_LISTED]))}{more}; {self._small_remedy}"
+                f"{', '.join(map(str, sizes[:_MAX_LISTED_SIZES]))}{more}; {self._small_remedy}"
             )
 
-    def _tell_convergence(self) -> None:
+    def _warn_convergence(self) -> None:
         if not self.converged_:
             remedy = "max_iter or tol" if "tol" in self.get_params(deep=False) else "max_iter"
             warn(
@@ -474,17 +494,17 @@ class Clusterer(ClusterMixin, BaseEstimator):
                 ConvergenceWarning,
             )
 
-    def _degenerate(self, message: str) -> None:
+    def _warn_degenerate(self, message: str) -> None:
         warn(message, DegenerateClusterWarning)
 
     @property
     def _holds_rows(self) -> np.ndarray:
-        """Which clusters (n_clusters,) hold rows of the fit."""
+        """Whether each cluster (n_clusters,) has samples of the fit."""
         return np.bincount(self.labels_, minlength=self.n_clusters) > 0
 
     @property
     def restarts_(self):
-        """All restarts: an `xarray.Dataset` over restart and sample."""
+        """All restarts, as an `xarray.Dataset` with dimensions restart and sample."""
         check_is_fitted(self)
         import xarray
 
@@ -493,51 +513,51 @@ class Clusterer(ClusterMixin, BaseEstimator):
             {
                 name: (dims.get(name, "restart"), a)
                 for name, a in self._restarts._asdict().items()
-                if a is not None  # labels of stored rows are not kept
+                if a is not None
             }
         )
 
     # New rows
 
-    def _take_out(self, X, known) -> tuple[Any, Any]:
-        """New rows and what is known of them; see `nrprob.data.frames.take_out`.
+    def _split_known(self, X, known) -> tuple[Any, Any]:
+        """Split new rows into features and known structure; see `nrprob.data.frames.take_out`.
 
-        Columns that `fit` took by their names are taken from ``X`` where ``known`` is not given.
+        Without ``known``, the columns of ``X`` that `fit` used by name are the known structure.
         """
         names = vars(self).get("_known_columns")
         if known is None and names and has_columns(X, names):
             return split_columns(X, names, self.capabilities.known_as)
         return take_out(X, known)
 
-    def _known_of(self, known) -> Any:
-        """What is known of new rows that are stored: as given, or the columns named in `fit`."""
+    def _stored_known(self, known) -> Any:
+        """Known structure of new stored rows: ``known``, or the columns that `fit` used by name."""
         return known if known is not None else vars(self).get("_known_columns") or None
 
     def _log_membership(self, X, known) -> np.ndarray:
-        """Scores (n, n_clusters) of new rows; the largest says the cluster."""
+        """Scores (n, n_clusters) of new rows; the largest determines the cluster."""
         raise NotImplementedError
 
     def predict(self, X, *, known=None):
-        """Cluster of new rows: the one whose score is best under the fitted statistics.
+        """Predict the cluster with the largest score of each new row.
 
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
             Or `nrprob.stored` rows.
         known : as in `fit`; required if the model was fitted with it
-            Columns that `fit` took by name are taken from a frame ``X`` by themselves.
+            If `fit` used columns by name, these columns of a frame ``X`` are the default.
 
         Returns
         -------
         ndarray of shape (n_samples,)
         """
         if isinstance(X, Stored):
-            known = self._known_of(known)
-            return apply_to_pieces(lambda x, own: Clusterer.predict(self, x, known=own), X, known)
-        return self._log_membership(*self._take_out(X, known)).argmax(1)
+            known = self._stored_known(known)
+            return apply_to_pieces(lambda x, z: Clusterer.predict(self, x, known=z), X, known)
+        return self._log_membership(*self._split_known(X, known)).argmax(1)
 
     def predict_proba(self, X, *, known=None):
-        """One-hot form of `predict`.
+        """Predict one-hot memberships of new rows; see `predict`.
 
         Parameters
         ----------
@@ -551,21 +571,13 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return np.eye(self.n_clusters)[self.predict(X, known=known)]
 
 
-class DenseClusterer(Clusterer):
-    """Clusterer of dense rows in host memory."""
-
-    def _validate(self, X, *, reset: bool) -> np.ndarray:
-        X = np.asarray(X) if isinstance(X, jax.Array) else X
-        return self._checked(X, reset=reset)
-
-
 def read_labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted classes, and the class (n,) of every row as a number: -1 stands for none.
+    """Return the sorted classes of partial labels, and the class code (n,) of each sample, or -1.
 
     Raises
     ------
     ValueError
-        If ``y`` has another length or shape, a missing label, or labels that have no order.
+        If ``y`` has the wrong length or shape, a missing label, or labels that cannot be sorted.
     """
     y = plain(y, "y")
     if y.ndim == 2 and y.shape[1] == 1:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.estimator.base import DenseClusterer
+from nrprob.estimator.base import Clusterer
 from nrprob.estimator.unconditional import UnconditionalMixin
+
+
+class DenseClusterer(Clusterer):
+    """Clusterer of dense rows in host memory."""
+
+    def _validate(self, X, *, reset: bool) -> np.ndarray:
+        X = np.asarray(X) if isinstance(X, jax.Array) else X
+        return self._check_rows(X, reset=reset)
 
 
 class PlainClusterer(UnconditionalMixin, DenseClusterer):  # type: ignore[misc]

@@ -1,7 +1,7 @@
-"""Docstring entries that estimators share, written once.
+"""Docstring entries that estimators share.
 
-A line ``<name>`` in the docstring of a class stands for the whole entry of the parameter or
-attribute of that name, with the default of the class.
+A line ``<name>`` in the docstring of a class is replaced by the entry of the parameter or attribute
+of that name, with the default of the class.
 """
 
 from __future__ import annotations
@@ -14,113 +14,120 @@ SHARED = {
     "n_clusters": ("int", "Number of clusters."),
     "beta": (
         "float or None",
-        """Inverse temperature, from 1e-9 to 1e12. None, or infinity, lets it grow until the labels
-        are hard; a number stops there, with soft memberships (or, for the hard solvers, charges
-        n H(C)/beta).""",
+        """Final inverse temperature. With None or infinity, annealing goes on until the labels are
+        hard. At a finite value, memberships stay soft; the hard solvers then add n H(C)/beta to the
+        objective. From 1e-9 to 1e12.""",
     ),
     "compression": (
         "float",
-        """Weight of H(C), from 0 to 10**6: 1 charges I(C;X), which is the information bottleneck; 0
-        charges -H(C|X), which is information distortion. The larger it is, the more unequal are the
-        sizes of clusters, and above 1 some clusters vanish.""",
+        """Weight of H(C) in the compression term: 1 gives I(C;X), the information bottleneck; 0
+        gives -H(C|X), information distortion. A larger weight makes cluster sizes more unequal, and
+        above 1 some clusters vanish. From 0 to 10**6.""",
     ),
     "features": (
         '{"auto", "multinomial", "bernoulli", "gaussian"}',
-        """Model of the features. "auto" takes 0/1 data as bernoulli, other non-negative integers as
-        multinomial (rows are divided by their sums) and all else as gaussian (spherical, with the
-        mean variance of the columns as its fixed variance; standardise columns beforehand unless
-        they share a scale).""",
+        """Distribution of the features. "auto" chooses "bernoulli" for 0/1 data, "multinomial" for
+        other non-negative integers, and "gaussian" otherwise. "multinomial" divides rows by their
+        sums. "gaussian" is spherical, with the mean variance of the features; standardise features
+        on different scales beforehand.""",
     ),
-    "binarize": ("float or None", "Threshold above which a feature counts as 1."),
+    "binarize": (
+        "float or None",
+        "Threshold of binary features: larger values are 1, others 0. None leaves X as it is.",
+    ),
     "solver": (
         '{"anneal", "sequential", "batched", "agglomerative"}',
-        'How to optimise; all but "anneal" give hard labels.',
+        'Optimisation algorithm; all but "anneal" give hard labels.',
     ),
     "cooling": (
         "float",
-        "Factor between successive inverse temperatures of an annealing, from 1.01 to 10**6.",
+        "Factor between successive inverse temperatures of an annealing. From 1.01 to 10**6.",
     ),
     "noise": (
         "float",
-        "Size of the perturbation of log memberships at every temperature, from 0 to 10.",
+        "Size of the random perturbation of log memberships at each temperature. From 0 to 10.",
     ),
-    "n_init": ("int", "Number of restarts, at most 10**6; the best by objective is kept."),
+    "n_init": (
+        "int",
+        "Number of restarts; the one with the smallest objective is kept. At most 10**6.",
+    ),
     "max_iter": (
         "int",
-        'Most updates per temperature, sweeps ("sequential") or steps ("batched"); at most 10**6.',
+        """Maximum number of updates per temperature, of sweeps ("sequential") or of steps
+        ("batched"). At most 10**6.""",
     ),
     "tol": (
         "float",
-        "Change of memberships below which a temperature has converged, from 0 to 1.",
+        "A temperature has converged when memberships change by less than this. From 0 to 1.",
     ),
     "random_state": (
         "int, RandomState instance or None",
-        "Determines all that is drawn at random.",
+        "Seed or generator of all random numbers; an integer makes fits repeatable.",
     ),
-    "verbose": ("int", "Print progress if positive; at most 1000."),
-    "labels_": ("ndarray of shape (n_samples,)", "Cluster of every row."),
+    "verbose": ("int", "Prints progress if positive. At most 1000."),
+    "labels_": ("ndarray of shape (n_samples,)", "Cluster of each sample."),
     "membership_": (
         "ndarray of shape (n_samples, n_clusters)",
-        "p(cluster given row); rows sum to 1.",
+        "p(cluster given sample); rows sum to 1.",
     ),
-    "n_clusters_": ("int", "Number of clusters that hold rows."),
+    "n_clusters_": ("int", "Number of nonempty clusters."),
     "objective_": (
         "float",
-        "The minimised objective, in nats of the whole data set, of the best restart.",
+        "Minimised objective of the best restart, in nats for all samples.",
     ),
     "objective_trace_": (
         "ndarray",
-        """Objective of the best restart after every temperature, sweep or step; the last entry is
-        ``objective_``, which after an annealing to hard labels is that of the labels.""",
+        """Objective of the best restart after each temperature, sweep or step. The last entry is
+        ``objective_``; after annealing to hard labels, it is the objective of the labels.""",
     ),
-    "n_iter_": ("int", "Updates, sweeps, steps or merges."),
+    "n_iter_": ("int", "Number of updates, sweeps, steps or merges."),
     "converged_": ("bool", "Whether the best restart converged."),
-    "beta_": ("float", "Inverse temperature at the end; infinite for hard labels."),
+    "beta_": ("float", "Final inverse temperature; infinite for hard labels."),
     "critical_beta_": (
         "float",
-        """Inverse temperature at which clusters first separate, 1 / (largest eigenvalue of the
-        linearised update). Where a fit has no use for it, it is computed when first asked for, and
-        the fitted rows are kept until then.""",
+        """Inverse temperature at which clusters first separate: 1 / (largest eigenvalue of the
+        linearised update). A fit that does not need it computes it on first access, and keeps the
+        rows until then.""",
     ),
     "linkage_": (
         "ndarray of shape (n_merges, 4)",
-        """Merges in SciPy's form, with the information lost so far as height ("agglomerative"
-        only).""",
+        """Merges in the format of SciPy; heights are the cumulative loss of information
+        ("agglomerative" only).""",
     ),
     "merge_costs_": (
         "ndarray of shape (n_merges,)",
-        'What each merge added to the objective ("agglomerative" only).',
+        'Increase of the objective by each merge ("agglomerative" only).',
     ),
     "cluster_centers_": (
         "ndarray of shape (n_clusters, n_features)",
-        "Means of the rows by membership; that of all rows for a cluster without rows.",
+        "Cluster means, weighted by membership. An empty cluster has the mean of all samples.",
     ),
     "restarts_": (
         "xarray.Dataset",
-        "Labels, objective and convergence of all restarts, built on first access.",
+        "Labels, objective and convergence of all restarts; built on first access.",
     ),
     "n_features_in_": ("int", "Number of features."),
-    "feature_names_in_": ("ndarray", "Names of the columns, if ``X`` was a frame."),
+    "feature_names_in_": ("ndarray", "Column names, if ``X`` was a frame."),
     "classes_": (
         "ndarray",
-        "Sorted labels seen in ``y``, if there were any; cluster i is class ``classes_[i]``.",
+        "Sorted labels in ``y``, if there were any; cluster i is class ``classes_[i]``.",
     ),
 }
 
 
-def filled(doc: str, cls: type) -> str:
-    """Docstring of a class with the shared entries in their places."""
+def fill_shared_entries(doc: str, cls: type) -> str:
+    """Replace the lines ``<name>`` in the docstring of a class by the shared entries."""
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(cls).parameters.items()
         if parameter.default is not inspect.Parameter.empty
     }
 
-    def entry(result: re.Match[str]) -> str:
-        indent, name = result.groups()  # from Python 3.13 on, docstrings come without theirs
+    def format_entry(match: re.Match[str]) -> str:
+        indent, name = match.groups()  # Python 3.13 removes the indent of docstrings
         kind, text = SHARED[name]
         default = f", default={defaults[name]!r}".replace("'", '"') if name in defaults else ""
         lines = [f"{name} : {kind}{default}", *(f"    {line.strip()}" for line in text.split("\n"))]
         return "\n".join(indent + line for line in lines)
 
-    return re.sub(r"^( *)<(\w+)>$", entry, doc, flags=re.M)
+    return re.sub(r"^( *)<(\w+)>$", format_entry, doc, flags=re.M)

@@ -107,7 +107,7 @@ class LinearClusterer(Clusterer):
         X = self._validate(X, reset=True)
         n_samples = X.shape[0]
         self._check_size(n_samples)
-        fixed = self._wanted(y, n_samples)
+        fixed = self._target_clusters(y, n_samples)
         design = self._encode_known(X, known, mesh)
         self._check_groups(design)
         self._features = self._fit_features(X)
@@ -143,7 +143,7 @@ class LinearClusterer(Clusterer):
                 f"X has {X.shape[1]} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input"
             )
-        self._check_reach(X, reset=reset)
+        self._check_magnitude(X, reset=reset)
         return X
 
     # Results
@@ -241,9 +241,9 @@ class LinearClusterer(Clusterer):
         if np.isinf(self.beta_):
             return np.eye(self.n_clusters)[Clusterer.predict(self, X, known=known)]
         if isinstance(X, Stored):
-            proba, known = LinearClusterer.predict_proba, self._known_of(known)
+            proba, known = LinearClusterer.predict_proba, self._stored_known(known)
             return apply_to_pieces(lambda x, own: proba(self, x, known=own), X, known)
-        return softmax(self._log_membership(*self._take_out(X, known)), axis=1)
+        return softmax(self._log_membership(*self._split_known(X, known)), axis=1)
 
     def _row_scores(self, X, known) -> np.ndarray:
         """Minus what every new row (n,) adds to the objective, in nats; see `ScoreMixin`."""
@@ -299,10 +299,10 @@ class ScoreMixin:
         """
         model: Any = self
         if isinstance(X, Stored):
-            known = model._known_of(known)
+            known = model._stored_known(known)
             each = apply_to_pieces(lambda x, own: model._row_scores(*take_out(x, own)), X, known)
             return float(each.mean())
-        return float(model._row_scores(*model._take_out(X, known)).mean())
+        return float(model._row_scores(*model._split_known(X, known)).mean())
 
 
 def _linear_costs(x: Any, design: Design, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:

@@ -49,6 +49,6 @@ class PairEstimator(PlainClusterer):
 
     def prepare(self, X, y, known=None, *, must_link=None, cannot_link=None) -> PairTask:
         """Check the input; see `Clusterer.prepare`."""
-        X, fixed = self._take_in(X, y)
+        X, fixed = self._check_input(X, y)
         must_link = check_pairs(must_link, len(X), "must_link")
         return PairTask(X, fixed, must_link, check_cannot_link(cannot_link, len(X)))

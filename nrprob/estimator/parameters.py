@@ -27,7 +27,7 @@ Estimator = TypeVar("Estimator")
 
 
 class Number(NamedTuple):
-    """A number from ``low`` to ``high``, one of ``words``, or None if that is ``optional``."""
+    """A number from ``low`` to ``high``, one of ``words``, or None if ``optional``."""
 
     low: float
     high: float
@@ -37,7 +37,7 @@ class Number(NamedTuple):
     optional: bool = False
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse what is none of these."""
+        """Refuse other values."""
         if self.optional and value is None:
             return
         if self.words and isinstance(value, str):
@@ -52,7 +52,7 @@ class Number(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """One of ``words``, or of those that there are when it is checked; None if ``optional``."""
+    """One of ``words``, which may be a function that returns them; or None if ``optional``."""
 
     words: tuple[str, ...] | Callable[[], tuple[str, ...]]
     optional: bool = False
@@ -65,7 +65,7 @@ class Choice(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What ``check(name, value)`` does not refuse."""
+    """A value that ``check(name, value)`` accepts."""
 
     check: Callable[[str, Any], None]
 
@@ -74,21 +74,20 @@ def _check_scale_range(name: str, value: Any) -> None:
     bounds = np.asarray(value, dtype=object)
     if bounds.shape != (2,):
         raise ValueError(f"{name} must be two numbers; got {short_repr(value)}; pass (low, high)")
-    for each in bounds.tolist():
-        check_number(name, each, low=1e-12, high=1e12)
+    for bound in bounds.tolist():
+        check_number(name, bound, low=1e-12, high=1e12)
     exponential_complexity(1, *bounds.tolist())  # refuses bounds in the wrong order
 
 
 def _refuse_auto(name: str, value: Any) -> None:
     if isinstance(value, str) and value == "auto":
         raise ValueError(
-            f"{name}='auto' needs a density by which rows that were held out are judged; got an "
-            "estimator without one; pass a number, or use ResidualMixture or MixtureEM for real "
-            "numbers"
+            f"{name}='auto' needs a density to score held-out rows; got an estimator without a "
+            "density; pass a number, or use ResidualMixture or MixtureEM for continuous features"
         )
 
 
-# What several estimators have.
+# Annotations of parameters that several estimators share.
 Clusters = Annotated[int, Checked(_refuse_auto), Number(1, CLUSTERS, integer=True)]
 ClustersOrAuto = Annotated[Any, Number(1, CLUSTERS, integer=True, words=("auto",))]
 Count = Annotated[int, Number(1, ITERATIONS, integer=True)]
@@ -106,11 +105,11 @@ ScaleRange = Annotated[tuple[float, float], Checked(_check_scale_range)]
 
 @dataclass_transform(eq_default=False)
 def constructor(cls: type[Estimator]) -> type[Estimator]:
-    """Make the annotated attributes of an estimator's class the parameters of its constructor.
+    """Write the constructor of an estimator from the annotated attributes of its class.
 
-    It stores them unchanged, as scikit-learn's conventions ask, and those after a line
-    ``_: KW_ONLY`` are given by name. Comparison and text stay those of scikit-learn. A line
-    ``<name>`` of the docstring becomes the entry of `nrprob.estimator.docs.SHARED`.
+    The constructor stores parameters unchanged, as scikit-learn requires. Parameters after a line
+    ``_: KW_ONLY`` are keywords. Comparison and ``repr`` stay scikit-learn's. A line ``<name>`` of
+    the docstring becomes the entry of `nrprob.estimator.docs.SHARED`.
     """
     cls = dataclass(eq=False, repr=False, match_args=False)(cls)
     types = get_type_hints(cls)  # without the ranges, for signatures
@@ -118,20 +117,20 @@ def constructor(cls: type[Estimator]) -> type[Estimator]:
         {name: types[name] for name in cls.__init__.__annotations__ if name in types}
     )
     if cls.__doc__:
-        cls.__doc__ = docs.filled(cls.__doc__, cls)
+        cls.__doc__ = docs.fill_shared_entries(cls.__doc__, cls)
     return cls
 
 
 @cache
-def annotated(cls: Any) -> dict[str, tuple[Any, ...]]:
-    """What the parameters of an estimator's class may be, by name."""
+def parameter_checks(cls: Any) -> dict[str, tuple[Any, ...]]:
+    """Declared checks of the parameters of an estimator's class, by name."""
     hints = get_type_hints(cls, include_extras=True)
     names = getattr(cls, "__dataclass_fields__", ())
     return {name: getattr(hints[name], "__metadata__", ()) for name in names}
 
 
 def check_parameters(estimator: Any) -> None:
-    """Refuse parameters that are not what they are annotated with."""
-    for name, allowed in annotated(type(estimator)).items():  # type: ignore[arg-type]
-        for each in allowed:
-            each.check(name, getattr(estimator, name))
+    """Run the declared checks of all parameters."""
+    for name, checks in parameter_checks(type(estimator)).items():  # type: ignore[arg-type]
+        for declared in checks:
+            declared.check(name, getattr(estimator, name))

@@ -80,9 +80,9 @@ def take_in(estimator: Any, survey: Survey) -> np.ndarray | None:
     estimator.n_features_in_ = len(survey.moments.mean)
     if source.features is not None:
         estimator.feature_names_in_ = np.asarray(source.features, object)
-    estimator._keep_reach(survey.moments.largest, source.dtype)
+    estimator._store_magnitude(survey.moments.largest, source.dtype)
     estimator._check_size(survey.n_all)
-    return estimator._wanted(survey.target_labels, survey.n_samples)
+    return estimator._target_clusters(survey.target_labels, survey.n_samples)
 
 
 def read_back(survey: Survey, parts: Any, n_columns: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -151,7 +151,7 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
     parts = cells.iterate_labels(blocks, result, active, survey.rows.membership)
     labels, membership = read_back(survey, parts, k)
     hard = result.hard[:, result.best].sum(0)
-    estimator._store(
+    estimator._store_results(
         Restarts(None, result.objective, result.converged),
         labels=labels, sizes=hard[:, -1], membership=membership,
         trace=result.trace[:, result.best], n_iter=result.n_iter,

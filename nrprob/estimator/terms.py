@@ -232,7 +232,7 @@ class TermEstimator(LinearClusterer):
             beta=fit.beta, critical=critical,
         )  # fmt: skip
         self._keep_weights(fit.weights)
-        self._store(
+        self._store_results(
             restarts,
             membership=memberships(best, task.layout, self.n_clusters),
             trace=best.trace,

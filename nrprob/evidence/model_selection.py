@@ -12,7 +12,7 @@ from sklearn.utils.validation import _num_samples
 
 from nrprob.data.storage.stored import refuse_stored
 from nrprob.data.validation import ITERATIONS, check_number, check_random_state
-from nrprob.estimator.base import fitting, read_labels
+from nrprob.estimator.base import fit_context, read_labels
 from nrprob.estimator.parameters import check_parameters
 from nrprob.evidence.held_out import (
     NULL_MODELS,
@@ -315,7 +315,7 @@ class AutoClustersMixin:
                 "n_clusters='auto' cannot use target labels; got y; pass a number of clusters, or "
                 "leave y out"
             )
-        with fitting(self):
+        with fit_context(self):
             seed, verbose = self.random_state, self.verbose
             self.number_ = n_clusters(self, X, random_state=seed, verbose=verbose, **known)
             chosen = self.number_.n_clusters_

@@ -20,7 +20,7 @@ from sklearn.utils import get_tags
 import nrprob
 from nrprob.batch.registry import METHODS
 from nrprob.estimator.capabilities import KINDS
-from nrprob.estimator.parameters import annotated
+from nrprob.estimator.parameters import parameter_checks
 from nrprob.known import Memberships
 
 # (method, test) -> why the test is not for it.
@@ -293,7 +293,7 @@ _LARGE_COUNTS = {"random_state", "min_size", "max_size"}
 def test_every_count_has_an_upper_bound(name):
     X, known = few_rows(name)
     model = clone(ENTRIES[name].ours)
-    annotations, values = annotated(type(model)), model.get_params(deep=False)
+    annotations, values = parameter_checks(type(model)), model.get_params(deep=False)
     if name == "mdl_multiview":
         model.set_params(n_clusters="auto")  # so that max_clusters counts
     for parameter in set(values) - _LARGE_COUNTS:

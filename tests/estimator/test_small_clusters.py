@@ -10,7 +10,7 @@ from slowly import slowly
 
 from nrprob import NACI, COPKMeans, DegenerateClusterWarning
 from nrprob.batch.registry import METHODS
-from nrprob.estimator.base import labelings
+from nrprob.estimator.base import fitted_labelings
 
 KINDS = every_kind()
 FAST = ("cop_kmeans", "coala", "dec_kmeans", "mdl_multiview")
@@ -39,7 +39,7 @@ def test_every_estimator_warns_of_them(kind):
     name, model = KINDS[kind]
     X, groups = outlier()
     model, messages = fitted(model, X, **METHODS[name].capabilities.keywords(groups))
-    z = labelings(model)
+    z = fitted_labelings(model)
     small = [
         (sizes <= 2).any() and len(z) >= 50 * len(sizes)
         for sizes in (
@@ -64,7 +64,7 @@ def test_every_estimator_warns_of_them(kind):
 )
 def test_small_is_one_or_two_of_fifty_samples_per_cluster(sizes, listed):
     def tell():
-        COPKMeans()._tell_small(np.asarray(sizes))
+        COPKMeans()._warn_small_clusters(np.asarray(sizes))
 
     if listed:
         with pytest.warns(DegenerateClusterWarning, match=WARNING) as caught:

@@ -80,7 +80,7 @@ def test_clusters_that_follow_tails_are_one_cloud():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: CCIB("auto").fit(THREE), "needs a density by which rows that were held out"),
+        (lambda: CCIB("auto").fit(THREE), "needs a density to score held-out rows"),
         (lambda: clone(MODEL).fit(THREE, np.where(Z, Z, -1)), "cannot use target labels"),
         (lambda: clone(MODEL).fit(NOISE > 0), "clusters are tested in continuous features only"),
         (lambda: clone(MODEL).prepare(THREE, None), "is resolved by fit"),

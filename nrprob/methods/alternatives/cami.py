@@ -395,4 +395,4 @@ class CAMI(SimultaneousClusterer):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        return softmax(self._log_membership(*self._take_out(X, known)), axis=1)
+        return softmax(self._log_membership(*self._split_known(X, known)), axis=1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from nrprob.data.design import Design, DesignEncoder
-from nrprob.estimator.base import DenseClusterer, read_labels
+from nrprob.estimator.base import read_labels
 from nrprob.estimator.capabilities import Capabilities
+from nrprob.estimator.dense import DenseClusterer
 from nrprob.statistics.features import StandardisedRows
 
 
@@ -45,7 +46,7 @@ class AlternativeClusterer(DenseClusterer):
 
     def _read_rows(self, X, y, known) -> tuple[np.ndarray, Design]:
         """Validate the rows and the known labels."""
-        X, _ = self._take_in(X, None)
+        X, _ = self._check_input(X, None)
         if y is not None:
             read_labels(y, len(X))
         self._encoder = DesignEncoder()
@@ -68,7 +69,7 @@ class AlternativeClusterer(DenseClusterer):
         if design.kind != "labels" or not 0 < single < design.n_samples:
             super()._check_groups(design)
         elif self._singleton_note:
-            self._degenerate(
+            self._warn_degenerate(
                 f"{single} known group(s) have a single member, {self._singleton_note}; got group "
                 "sizes down to 1; merge small groups if that matters"
             )

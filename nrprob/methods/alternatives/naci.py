@@ -522,5 +522,5 @@ class NACI(PairClusterer):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        X, known = self._take_out(X, known)
+        X, known = self._split_known(X, known)
         return np.exp(self._log_membership(X, known))

@@ -143,12 +143,12 @@ class PairClusterer(AlternativeClusterer):
         for j, n_groups in enumerate(codes.max(0) + 1 if n > 1 else ()):
             where = f" in {names[j]!r}" if names else ""
             if n_groups == 1:
-                self._degenerate(
+                self._warn_degenerate(
                     "known has one group only, so there is no structure to avoid; got a constant "
                     f"labeling{where}, which is ignored; leave it out"
                 )
             elif n_groups == n:
-                self._degenerate(
+                self._warn_degenerate(
                     "every row has its own known group, so no two rows are to be kept apart; got "
                     f"{n_groups} groups for {n} rows{where}; pass fewer groups"
                 )
@@ -188,7 +188,7 @@ class PairClusterer(AlternativeClusterer):
     ) -> None:
         """Set the common fitted attributes from the labels of the merged rows."""
         labels = self._extend_labels(labels, self.n_clusters)
-        self._store(
+        self._store_results(
             Restarts(labels[None], np.array([objective]), np.array([more.pop("converged", True)])),
             membership=np.eye(self.n_clusters)[labels],
             trace=trace,

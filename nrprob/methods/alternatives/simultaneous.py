@@ -198,7 +198,7 @@ class SimultaneousClusterer(AlternativeClusterer):
         memberships = self._store_estimates(task, runs.fit)
         self._scaled = task.data.without_rows()
         membership = memberships[self._chosen].astype(np.float64)
-        self._store(
+        self._store_results(
             Restarts(self._pairs[np.arange(len(chosen)), :, chosen], objective, runs.converged),
             membership=membership / membership.sum(1, keepdims=True),
             trace=self._unscaled_objective(runs.trace.astype(float), task),
@@ -207,10 +207,10 @@ class SimultaneousClusterer(AlternativeClusterer):
         )
         self.cluster_centers_ = row_means(task.X, self.membership_)
         sizes = np.bincount(self.alternatives_[:, 1 - self._chosen])
-        self._tell_small(sizes, " of the other clustering")
+        self._warn_small_clusters(sizes, " of the other clustering")
         other = (sizes > 0).sum()
         if other < self.n_clusters and not task.data.all_equal:
-            self._degenerate(
+            self._warn_degenerate(
                 f"the other clustering has {other} clusters, fewer than "
                 f"n_clusters={self.n_clusters}; see alternatives_"
             )

@@ -118,7 +118,7 @@ class TransformClusterer(AlternativeClusterer):
         for _ in range(1 if custom else self.n_init):
             seed = int(task.random.randint(2**31 - 1))
             with warnings.catch_warnings(), few_threads(len(task.y)):
-                # `_store` warns if the best restart did not converge.
+                # `_store_results` warns if the best restart did not converge.
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 runs.append(self._run(task, seed))
         if self.verbose:
@@ -177,7 +177,7 @@ class TransformClusterer(AlternativeClusterer):
         objective = np.array([run.objective for run in result])
         best = result[int(objective.argmin())]
         self._spheres, self._model = best.spheres, best.model
-        self._store(
+        self._store_results(
             Restarts(
                 np.stack([run.labels for run in result]),
                 objective,
@@ -229,5 +229,5 @@ class TransformClusterer(AlternativeClusterer):
         """
         if not (isinstance(self.base, str) and self.base == "em"):
             return super().predict_proba(X, known=known)
-        X, known = self._take_out(X, known)
+        X, known = self._split_known(X, known)
         return softmax(self._log_membership(X, known), axis=1)

@@ -691,7 +691,7 @@ class MDLMixture(Inputs):
         self.labels_ = np.unique(labels, return_inverse=True)[1]
         self.n_clusters_ = int(self.labels_.max()) + 1
         self.membership_ = cluster_shares(flat, self.labels_)
-        self._tell_small(np.bincount(self.labels_))
+        self._warn_small_clusters(np.bincount(self.labels_))
         self._check_convergence(draws)
 
     def _check_convergence(self, draws: dict[str, np.ndarray]) -> None:

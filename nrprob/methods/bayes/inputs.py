@@ -118,7 +118,7 @@ class Inputs(Sampled):
         # Rounding leaves a trace that grows with the values themselves.
         constant = sd <= 1e-10 * np.maximum(np.abs(X).max(0), np.finfo(float).tiny)
         if X.shape[0] > 1 and constant.any():
-            self._degenerate(
+            self._warn_degenerate(
                 f"{constant.sum()} constant column(s) have no information about clusters and are "
                 f"left out; got {_name_columns(np.flatnonzero(constant))}; drop them"
             )
@@ -136,7 +136,7 @@ class Inputs(Sampled):
         if not dependent.any():
             return
         which = self._columns[dependent]
-        self._degenerate(
+        self._warn_degenerate(
             f"{len(which)} column(s) are linear combinations of others and are left out; got "
             f"{_name_columns(which)}; drop them"
         )

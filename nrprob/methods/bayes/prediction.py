@@ -248,7 +248,7 @@ class Sampled(Clusterer):
     def _average_draws(self, X: Any, known: Any, call: Callable[..., Any]) -> np.ndarray:
         """Return ``call(target, draws, n_draws, rows)`` of new rows."""
         check_is_fitted(self)
-        X, known = self._take_out(X, known)
+        X, known = self._split_known(X, known)
         X = self._validate_rows(X, reset=False)
         self._check_coded(X)
         X = self._standardise(X)

@@ -6,7 +6,7 @@ import numpy as np
 
 from nrprob.data.storage.stored import Survey, survey_rows
 from nrprob.engines import sharding
-from nrprob.estimator.base import fitting, row_means
+from nrprob.estimator.base import fit_context, row_means
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin, Task
 from nrprob.estimator.stored import fit_terms
@@ -64,7 +64,7 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
                 "stored rows are processed on one device; got a fit within nrprob.sharded; "
                 "fit outside of it, or pass rows in memory"
             )
-        with fitting(self), standard(), survey_rows(rows, known, y) as seen:
+        with fit_context(self), standard(), survey_rows(rows, known, y) as seen:
             return fit_terms(self, seen)
 
     def stored_task(self, survey: Survey, fixed: np.ndarray | None) -> Task:

@@ -166,7 +166,7 @@ def store_result(
     if named:
         labels = restarts.labels[restarts.objective.argmin()]
         order = name_clusters(labels, class_codes(task.fixed, len(task.X)), model.n_clusters)
-    model._store(
+    model._store_results(
         restarts._replace(
             labels=np.argsort(order)[restarts.labels], objective=restarts.objective * unit + shift
         ),

@@ -284,7 +284,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
 
     def prepare(self, X, y, known=None) -> LabelledTask:
         """Check the input and lay it out; see `Clusterer.prepare`."""
-        X, fixed = self._take_in(X, y)
+        X, fixed = self._check_input(X, y)
         n = X.shape[0]
         prepared = prepare_features(
             X, self.covariance, self.fixed_covariance, float(self.reg), self.n_clusters
@@ -383,7 +383,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         active = np.asarray(best.fit.active)
         self.n_clusters_trace_ = active[~np.isnan(active)].astype(int)
         self._set_parameters(task, labels, k)
-        self._store(
+        self._store_results(
             restarts,
             membership=np.eye(k)[labels],
             trace=np.asarray(best.trace),
@@ -427,7 +427,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         -------
         ndarray of shape (n_samples, n_clusters_)
         """
-        return softmax(self._log_membership(*self._take_out(X, None)), axis=1)
+        return softmax(self._log_membership(*self._split_known(X, None)), axis=1)
 
     def score(self, X, y=None):
         """Mean of the largest weighted log density ``log p_i f_i(x)`` over new rows.
@@ -444,7 +444,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         float
             In nats per row; higher is better.
         """
-        return float(self._log_membership(*self._take_out(X, None)).max(1).mean())
+        return float(self._log_membership(*self._split_known(X, None)).max(1).mean())
 
     def _validate(self, X, *, reset: bool):
         if sparse.issparse(X):

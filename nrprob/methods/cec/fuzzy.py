@@ -239,7 +239,7 @@ class SemiSupervisedFCM(PlainClusterer):
 
     def prepare(self, X, y, known=None):
         """Check the input and lay it out; see `Clusterer.prepare`."""
-        X, fixed = self._take_in(X, y)
+        X, fixed = self._check_input(X, y)
         fixed = class_codes(fixed, len(X))
         n_labelled = int((fixed >= 0).sum())
         if isinstance(self.alpha, str):

@@ -245,7 +245,7 @@ class PartitionKMeans(PlainClusterer):
 
     def prepare(self, X, y, known=None):
         """Check the input and lay it out; see `Clusterer.prepare`."""
-        X, fixed = self._take_in(X, y)
+        X, fixed = self._check_input(X, y)
         self._features, task = lay_out(X, class_codes(fixed, len(X)))
         trace = float(task.x.astype(np.float64).var(0).sum())
         task.calls = kmeans_calls(self, task, self.strength * trace)

@@ -342,7 +342,7 @@ class CMBC(ScoreMixin, LinearClusterer):
         self.means_ = np.asarray(fit.theta[:k, :m], np.float64)
         self.temperatures_ = fit.temperature[~np.isnan(fit.temperature)].astype(float)
         self.critical_temperature_ = 1 / self.critical_beta_
-        self._store(
+        self._store_results(
             restarts,
             membership=memberships(best, task.layout, k),
             trace=best.trace,

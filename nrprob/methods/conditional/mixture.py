@@ -302,7 +302,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
 
     def prepare(self, X, y, known=None) -> ResidualTask:
         """Check the input, remove known structure, and lay out the residuals."""
-        X, fixed = self._take_in(X, y)
+        X, fixed = self._check_input(X, y)
         n = X.shape[0]
         self._encoder = DesignEncoder(self.multi)
         design = self._encoder.fit(known, n)
@@ -349,9 +349,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
 
     def _fit_stored(self, rows, y, known=None):
         if self.init is not None:
-            raise ValueError(
-                "init is for rows in memory; got init and rows that are stored; leave it out"
-            )
+            raise ValueError("init requires rows in memory; got init and stored rows; leave it out")
         from nrprob.methods.conditional.stored import fit_mixture
 
         return fit_mixture(self, rows, y, known)
@@ -368,7 +366,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         sizes = np.bincount(design.codes)
         single = int((sizes == 1).sum())
         if design.kind == "labels" and 0 < single < design.n_samples:
-            self._degenerate(
+            self._warn_degenerate(
                 f"{single} known group(s) have a single member, whose residual is 0 and says "
                 "nothing; got group sizes down to 1; merge small groups if that matters"
             )
@@ -444,7 +442,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
         restarts, best = collect(result, task.layout)
-        self._store(
+        self._store_results(
             restarts,
             membership=memberships(best, task.layout, self.n_clusters),
             trace=best.trace,
@@ -497,7 +495,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         """Warn if a cluster lies in one known group, by a contingency table (groups, K)."""
         alone = np.flatnonzero((table > 0).sum(0) == 1)
         if min(table.shape) > 1 and alone.size:
-            self._degenerate(
+            self._warn_degenerate(
                 f"{alone.size} cluster(s) lie in one known group only, such as cluster "
                 f"{alone[0]}; they may be a part of the known structure"
             )
@@ -569,7 +567,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         """
         check_is_fitted(self)
         refuse_stored(X, "residuals_of")
-        return self._residuals(*self._take_out(X, known))[0]
+        return self._residuals(*self._split_known(X, known))[0]
 
     def _residuals(self, X, known) -> tuple[np.ndarray, Design]:
         """Residuals (n, p) of new rows in the coordinates of the fit, and their design."""
@@ -725,9 +723,9 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         ndarray of shape (n_samples, n_clusters)
         """
         if isinstance(X, Stored):
-            known = self._known_of(known)
+            known = self._stored_known(known)
             return apply_to_pieces(lambda x, part: self.predict_proba(x, known=part), X, known)
-        X, known = self._take_out(X, known)
+        X, known = self._split_known(X, known)
         return softmax(self._log_membership(X, known), axis=1)
 
 

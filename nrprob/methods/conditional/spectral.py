@@ -288,7 +288,7 @@ class ResidualSpectral(Clusterer):
 
     def prepare(self, X, y, known=None) -> SpectralInput:
         """Check the input; nothing is computed yet."""
-        x, fixed = self._take_in(X, y)
+        x, fixed = self._check_input(X, y)
         n = x.shape[0]
         self._encoder = DesignEncoder(self.multi, min_additive=2)
         design = self._encoder.fit(known, n)
@@ -297,7 +297,7 @@ class ResidualSpectral(Clusterer):
             few = np.bincount(design.codes)
             few = few[(few > 1) & (few < _MIN_ROWS)]
             if few.size:
-                self._degenerate(
+                self._warn_degenerate(
                     f"{few.size} known group(s) have two rows, of which their mean leaves one "
                     "direction only; got group sizes down to 2; merge small groups, or pass "
                     "multi='additive' if they are combinations"
@@ -435,7 +435,7 @@ class ResidualSpectral(Clusterer):
             print(f"consensus of {columns.shape[1]}: sum of squares {least:.6g}")
         labels, n_classes = agreed.labels[agreed.best], 0 if fixed is None else fixed.max() + 1
         self._names = np.stack([match_labels(c, labels, k, int(n_classes)) for c in columns.T])
-        self._store(
+        self._store_results(
             Restarts(agreed.labels, agreed.objective, agreed.converged),
             membership=vote_shares(columns, self._names),
             trace=agreed.trace,
@@ -500,7 +500,7 @@ class ResidualSpectral(Clusterer):
         ValueError
             If ``known`` is missing, or contains a group that did not occur in the fit.
         """
-        X, known = self._take_out(X, known)
+        X, known = self._split_known(X, known)
         columns = self._member_columns(X, known)
         x = stack_indicators(columns, [np.arange(self.n_clusters)] * columns.shape[1])
         return centroid_scores(x, self.member_centers_, self._holds_rows).argmax(1)
@@ -518,5 +518,5 @@ class ResidualSpectral(Clusterer):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        X, known = self._take_out(X, known)
+        X, known = self._split_known(X, known)
         return vote_shares(self._member_columns(X, known), self._names)

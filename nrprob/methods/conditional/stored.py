@@ -20,7 +20,7 @@ from nrprob.data.labels import factorize
 from nrprob.data.storage.blocks import Blocks, gather_bytes
 from nrprob.data.storage.stored import Stored, Survey, survey_rows
 from nrprob.engines.optimise.iterate import map_restarts
-from nrprob.estimator.base import Restarts, fitting
+from nrprob.estimator.base import Restarts, fit_context
 from nrprob.estimator.stored import read_back, start_seed, take_in
 from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.methods.conditional.em import Hyperparameters, Model, Parameters, Residuals
@@ -211,7 +211,7 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
             f"stored rows take labelings by their product; got multi={model.multi!r}; set "
             "multi='product', or pass one labeling"
         )
-    with fitting(model), standard(), survey_rows(rows, known, y) as seen:
+    with fit_context(model), standard(), survey_rows(rows, known, y) as seen:
         fixed = take_in(model, seen)
         m = len(seen.moments.mean)
         if m > _MAX_COLUMNS:
@@ -354,7 +354,7 @@ def _store_result(
     )[2]
     objective = np.concatenate([-e.objective for _, e, _ in fits])
     done = np.concatenate([e.done for _, e, _ in fits])
-    model._store(
+    model._store_results(
         Restarts(None, objective, done), labels=labels, sizes=table.sum(0), membership=membership,
         trace=np.array(ends.trace), n_iter=ends.n_iter[index],
     )  # fmt: skip

@@ -219,7 +219,7 @@ class COPKMeans(ConstrainedSearch):
         order = cluster_order(labels[objectives.argmin()], task.fixed, k)
         labels = np.argsort(order)[labels]
         membership = np.eye(k)[labels[objectives.argmin()]]
-        self._store(
+        self._store_results(
             Restarts(labels, objectives, runs.converged[done]),
             membership=membership,
             trace=runs.trace[best][: runs.n_iter[best]].astype(float) * data.scale**2,

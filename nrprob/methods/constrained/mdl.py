@@ -416,7 +416,7 @@ class MDLConstrained(ConstrainedSearch):
         self.cluster_centers_ = best.centres[order] * data.scale + data.centre
         self.degeneracy_ = problem.q
         self._weight = problem.weight
-        self._store(
+        self._store_results(
             restarts._replace(labels=relabel[restarts.labels]),
             membership=np.eye(k)[labels],
             trace=trace,

@@ -280,7 +280,7 @@ class CrossPartition(Clusterer):
 
     def prepare(self, X, y, *, subsets=None) -> SubsetTask:  # type: ignore[override]
         """Validate the input; see `Clusterer.prepare`."""
-        X, _ = self._take_in(X, None)
+        X, _ = self._check_input(X, None)
         if y is not None:
             read_labels(y, X.shape[0])
         subset_groups = read_subsets(subsets, X.shape[0])
@@ -363,7 +363,7 @@ class CrossPartition(Clusterer):
         )
         membership = np.zeros((n, k))
         membership[:, :n_levels] = self.path_[-1].membership
-        self._store(
+        self._store_results(
             Restarts(
                 np.stack([levels[-1].labels for levels, _ in read]),
                 objective,
@@ -413,7 +413,7 @@ class CrossPartition(Clusterer):
     def _warn_of_empty_cells(self) -> None:
         if self.empty_cells_:
             c, w = self.empty_cells_[0]
-            self._degenerate(
+            self._warn_degenerate(
                 f"{len(self.empty_cells_)} cell(s) are empty, so clusters are not shared by all "
                 f"subsets; cluster {c} has nothing of subset {w!r}; leave out features that "
                 "few subsets have, or see path_ for fewer clusters"
@@ -538,7 +538,7 @@ class CrossPartition(Clusterer):
         -------
         ndarray of shape (n_samples,)
         """
-        return self._log_membership(*self._take_out(X, subsets)).argmax(1)
+        return self._log_membership(*self._split_known(X, subsets)).argmax(1)
 
     def predict_proba(self, X, *, subsets=None):  # type: ignore[override]
         """Memberships p(c|x) of new rows.
@@ -553,7 +553,7 @@ class CrossPartition(Clusterer):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        return softmax(self._log_membership(*self._take_out(X, subsets)), axis=1)
+        return softmax(self._log_membership(*self._split_known(X, subsets)), axis=1)
 
 
 def _cluster_information(task: SubsetTask, membership: np.ndarray) -> float:

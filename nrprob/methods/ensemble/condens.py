@@ -229,7 +229,7 @@ class CondEns(Clusterer):
 
     def prepare(self, X, y, known=None) -> EnsembleInput:
         """Validate the input; see `Clusterer.prepare`."""
-        X, fixed = self._take_in(X, y)
+        X, fixed = self._check_input(X, y)
         n_samples = X.shape[0]
         if isinstance(known, Memberships):
             raise ValueError(
@@ -387,13 +387,13 @@ class CondEns(Clusterer):
                 "merge small groups, or lower n_clusters_base"
             )
         if left_out:
-            self._degenerate(
+            self._warn_degenerate(
                 f"{len(left_out)} known group(s) take no part in the ensemble, since they have "
                 f"fewer rows than base clusters, or only equal rows; got {some(left_out)}; merge "
                 "small groups if that matters"
             )
         if with_fewer:
-            self._degenerate(
+            self._warn_degenerate(
                 f"{len(with_fewer)} base clustering(s) have fewer clusters than requested; "
                 f"got {some(with_fewer)}; lower n_clusters_base if that matters"
             )
@@ -439,7 +439,7 @@ class CondEns(Clusterer):
         """Set the fitted attributes; see `Clusterer.finish`."""
         self.base_labels_, self.shifts_, self._classes, restarts, best, layout = result[0]
         alike = np.isinf(best.fit.critical_beta)
-        self._store(
+        self._store_results(
             restarts,
             membership=memberships(best, layout, self.n_clusters),
             trace=best.trace,

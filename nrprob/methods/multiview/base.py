@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob import metrics
-from nrprob.estimator.base import Clusterer, labelings
+from nrprob.estimator.base import Clusterer, fitted_labelings
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.exceptions import warn
 from nrprob.methods.multiview.views import check_tables, cut_views, is_view_list
@@ -54,7 +54,7 @@ class ViewClusterer(Clusterer):
     def _split_views(self, X: Any, *, reset: bool) -> list[np.ndarray]:
         """Checked rows of every view, in one dtype."""
         if not is_view_list(X):
-            x = self._checked(X, reset=reset)
+            x = self._check_rows(X, reset=reset)
             return [x] if self.views is None else cut_views(x, self.views)
         if self.views is not None:
             raise ValueError(f"views splits a single table; got {len(X)} tables; leave views out")
@@ -74,7 +74,7 @@ class ViewClusterer(Clusterer):
         -------
         ndarray of shape (n_samples, n_views), or (n_samples,) for a single table
         """
-        return labelings(self.fit(X, y))
+        return fitted_labelings(self.fit(X, y))
 
     @property
     def labels_(self):  # type: ignore[override]

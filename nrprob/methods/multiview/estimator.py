@@ -499,11 +499,11 @@ class MDLMultiView(ViewClusterer):
     def _check_result(self, configuration: Configuration) -> None:
         for v, (k, expected) in enumerate(zip(self._present, configuration.sizes, strict=True)):
             if k < expected:
-                self._degenerate(
+                self._warn_degenerate(
                     f"found {k} clusters in view {v}, fewer than n_clusters={expected}"
                 )
-            self._tell_small(np.bincount(self.alternatives_[:, v]), f" in view {v}")
-        self._tell_convergence()
+            self._warn_small_clusters(np.bincount(self.alternatives_[:, v]), f" in view {v}")
+        self._warn_convergence()
 
     # New rows
 
