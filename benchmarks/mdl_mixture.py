@@ -136,7 +136,7 @@ def sample(kernel: PartitionKernel, target: Any, seconds: float, seed: int = 0) 
     spent, steps, blocks, warm = 0.0, 0, [], False
     while spent < seconds:
         if spent > seconds / 4 and not warm:
-            states, warm = chains.warmed_up(states), True
+            states, warm = chains.end_warmup(states), True
         rate = spent / steps if steps else np.inf
         more = int(np.clip((seconds - spent) / rate, 4, capacity))
         begin = time.process_time()

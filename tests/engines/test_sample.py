@@ -156,7 +156,7 @@ def as_many_rows(monkeypatch):
     monkeypatch.setattr(split_merge, "sequential_vmap", lambda run: run)
 
 
-KINDS = functools.partial(split_merge.launched, n=2), split_merge.doubling
+PLANS = functools.partial(split_merge.plan_launch, n=2), split_merge.plan_doubling
 
 
 def _alone(quantile=None):
@@ -176,14 +176,16 @@ def _alone(quantile=None):
     @jax.jit
     @jax.vmap
     def run(labels, key):
-        state, made = split_merge.split_merges(target, start(target, labels), key, KINDS, 4, usual)
-        return state.labels, made
+        state, counts = split_merge.split_merges(
+            target, start(target, labels), key, PLANS, 4, usual
+        )
+        return state.labels, counts
 
-    result, made = run(jnp.asarray(z[at]), jax.random.split(jax.random.PRNGKey(1), n))
+    result, counts = run(jnp.asarray(z[at]), jax.random.split(jax.random.PRNGKey(1), n))
     result = np.asarray(result)
     which = places(result[:, :N], z[:, :N])
     assert (which != at).mean() > (0.2 if quantile is None else 0.1)
-    assert ((made.split + made.merge) == 4).all()
+    assert ((counts.split + counts.merge) == 4).all()
     assert p_value(np.bincount(which, minlength=len(z)), p) > LEVEL
     return result
 
@@ -194,12 +196,12 @@ def test_splits_and_merges_alone_keep_the_target():
 
 
 def test_splits_and_merges_of_many_rows_keep_the_target(as_many_rows, monkeypatch):
-    assert split_merge._sizes(8) == (1, 2, 8)
-    monkeypatch.setattr(split_merge, "_LONGER", 0.0)
+    assert split_merge._member_sizes(8) == (1, 2, 8)
+    monkeypatch.setattr(split_merge, "_LENGTH_MARGIN", 0.0)
     result = [_alone(quantile) for quantile in (None, 0.5)]
     assert (result[0] != result[1]).any()
     # What is refused for its length, or not looked at, would be refused anyhow.
-    monkeypatch.setattr(split_merge, "_is_hopeless", lambda *_: jnp.asarray(False))
+    monkeypatch.setattr(split_merge, "surely_rejected", lambda *_: jnp.asarray(False))
     np.testing.assert_array_equal(_alone(0.5), result[1])
 
 
@@ -215,19 +217,19 @@ def test_chains_of_many_rows_do_what_each_would_do_alone():
 
     @jax.jit
     def run(labels, key):
-        return split_merge.split_merges(target, start(target, labels), key, KINDS, 6, usual)
+        return split_merge.split_merges(target, start(target, labels), key, PLANS, 6, usual)
 
     begin = np.random.default_rng(4).integers(0, 3, size=(3, target.x.shape[0]))
     begin, keys = jnp.asarray(begin, jnp.int32), jax.random.split(jax.random.PRNGKey(5), 3)
     together = jax.jit(jax.vmap(run))(begin, keys)
     moved = 0
     for chain in range(3):
-        state, made = run(begin[chain], keys[chain])
+        state, counts = run(begin[chain], keys[chain])
         np.testing.assert_array_equal(state.labels, together[0].labels[chain])
         np.testing.assert_allclose(state.length, together[0].length[chain], rtol=1e-12)
         np.testing.assert_allclose(state.length, target.length(target.cells(state.labels)))
-        assert int(made.split + made.merge) == 6
-        moved += int(made.split_accepted + made.merge_accepted)
+        assert int(counts.split + counts.merge) == 6
+        moved += int(counts.split_accepted + counts.merge_accepted)
     assert moved > 0
 
 
@@ -237,14 +239,14 @@ def test_chains_of_many_rows_do_what_each_would_do_alone():
 def test_without_the_ratio_of_proposals_it_is_not(what, monkeypatch):
     """The same test finds samplers that leave a factor of Hastings out."""
     if what != "block":
-        allocate = split_merge._allocate
+        allocate = split_merge._allocate_members
 
         def symmetric(members, split, odds, plan, noise):
             cells, side, log_q = allocate(members, split, odds, plan, noise)
             launched = plan.n_hard > 0
             return cells, side, jnp.where(launched == (what == "launched"), 0, log_q)
 
-        monkeypatch.setattr(split_merge, "_allocate", symmetric)
+        monkeypatch.setattr(split_merge, "_allocate_members", symmetric)
         # Settings of no other test: compiled afresh.
         kernel = CollapsedKernel(1, 4, n_launch=2 if what == "launched" else 4)
     else:

@@ -1,8 +1,8 @@
-"""Chains: kernels that NumPyro can run, and one compiled loop that runs many chains.
+"""MCMC chains: kernels that NumPyro can run, and one compiled loop that runs many chains.
 
-``numpyro.infer.MCMC`` compiles anew on every call. `run` compiles once per shape: the numbers of
-draws and of iterations between them are traced, so that warm-up, sampling, the continuation of a
-run and calibration on many data sets share one program.
+``numpyro.infer.MCMC`` compiles on every call. `run` compiles once per shape: the numbers of draws
+and of iterations between draws are traced, so that warm-up, sampling, the continuation of a run and
+calibration on many data sets share one program.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class ChainState(NamedTuple):
 
     Attributes
     ----------
-    draw : what is sampled, by name
-    moves : counts of proposals and of accepted ones, by name, in the last step
-    rng_key : of the steps to come
-    usual : (2,) clusters and length of partitions of which few splits are looked at; see
-        `nrprob.engines.sample.split_merge`. None of kernels that look at all.
+    draw : values of the sampled variables, by name
+    moves : counts of proposed and accepted moves in the last iteration, by name
+    rng_key : of the iterations to come
+    usual : (2,) number of clusters and length of partitions of which few splits are evaluated; see
+        `nrprob.engines.sample.split_merge`. None for kernels that evaluate all splits.
     """
 
     draw: Draw
@@ -47,7 +47,7 @@ class ChainState(NamedTuple):
 class PartitionKernel(MCMCKernel):
     """Kernel over partitions; ``model_args`` is one `Target`, ``init_params`` a starting state.
 
-    A kernel is a hashable record of its settings, and states how to begin and how to step.
+    A kernel is a hashable record of its settings; it defines how chains begin and step.
     """
 
     sample_field = "draw"
@@ -58,9 +58,9 @@ class PartitionKernel(MCMCKernel):
         """State of one chain that starts at labels (n',)."""
 
     def begin_far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
-        """The same, of labels that are far from all that is probable.
+        """The same, for labels of low probability.
 
-        What else is sampled need not be as they say.
+        Other variables keep their initial values.
         """
         return self.begin(target, labels, key)
 
@@ -89,7 +89,7 @@ class PartitionKernel(MCMCKernel):
         return jax.vmap(partial(self.step, target))(state)
 
     def refresh(self, state, model_args, model_kwargs):
-        """Return the state as it would be had it always met these data."""
+        """Return a state of these data at the same labels."""
         begin = partial(self.begin, model_args[0])
         if not is_prng_key(state.rng_key):
             begin = jax.vmap(begin)
@@ -107,9 +107,9 @@ class CollapsedKernel(PartitionKernel):
 
     Attributes
     ----------
-    block : rows that a Gibbs move visits together; 1 is the usual sweep
-    n_split_merge : proposals of a split or merge in a step
-    n_launch : hard assignments that lead to the launching state
+    block : samples that a Gibbs move updates together; 1 is the usual sweep
+    n_split_merge : proposals of a split or merge in an iteration
+    n_launch : hard assignments that lead to the launch state
     """
 
     block: int = 1
@@ -118,7 +118,7 @@ class CollapsedKernel(PartitionKernel):
 
     def begin(self, target: Target, labels: jax.Array, key: jax.Array) -> ChainState:
         """State of one chain that starts at labels (n',)."""
-        draw = _draw(target, start(target, labels))
+        draw = _as_draw(target, start(target, labels))
         return ChainState(draw, no_moves()._asdict(), key, nothing_usual())
 
     def step(self, target: Target, state: ChainState) -> ChainState:
@@ -129,21 +129,22 @@ class CollapsedKernel(PartitionKernel):
             target, start(target, state.draw["labels"]), now, block=self.block,
             n_split_merge=self.n_split_merge, n_launch=self.n_launch, usual=scaled,
         )  # fmt: skip
-        return ChainState(_draw(target, result), moves._asdict(), key, state.usual)
+        return ChainState(_as_draw(target, result), moves._asdict(), key, state.usual)
 
 
 def default_kernel(n_rows: int, n_split_merge: int = 5) -> CollapsedKernel:
-    """Collapsed moves for so many rows.
+    """Collapsed moves for a number of samples.
 
-    Rows of a block cannot see each other. What that costs grows with the square of their number
-    over that of all, and with the number of columns: of blocks of twice the root of all rows, .84
-    are accepted on iris (4 columns) and .67 on wine (13). How many rows then move in a second
-    differs by a third at most from what smaller blocks, or single rows, achieve on one core.
+    The labels of a block are drawn independently. The share of rejected blocks grows with the
+    square of the block size over the number of samples, and with the number of features. With
+    blocks of twice the root of the number of samples, 0.84 are accepted on iris (4 features) and
+    0.67 on wine (13). On one core, the rate of label updates then differs by a third at most from
+    the rate with smaller blocks.
     """
     return CollapsedKernel(max(min(int(2 * n_rows**0.5), n_rows // 8), 1), n_split_merge)
 
 
-def _draw(target: Target, state: Partition) -> Draw:
+def _as_draw(target: Target, state: Partition) -> Draw:
     return {
         "labels": state.labels,
         "n_clusters": occupied(state.cells).sum().astype(jnp.int32),
@@ -159,15 +160,15 @@ def random_labels(target: Target, key: jax.Array, n_clusters: jax.Array) -> jax.
 
 @jit_by_size("kernel", "n_chains")
 def dispersed(kernel: PartitionKernel, target: Any, key: jax.Array, n_chains: int) -> ChainState:
-    """States of chains that begin far from each other.
+    """Dispersed initial states of chains.
 
-    The first has all rows in one cluster, the second has them at random in all clusters, and so on
-    with numbers between these.
+    The first chain has one cluster, the second has random labels of the largest number of clusters,
+    and further chains have numbers in between.
     """
-    most = target.max_clusters
+    largest = target.max_clusters
     share = [0.0, 1.0, 0.5, 0.25, 0.75, 0.125]
     some = jnp.asarray([share[c % len(share)] for c in range(n_chains)])
-    sizes = 1 + jnp.round(some * (most - 1)).astype(int)
+    sizes = 1 + jnp.round(some * (largest - 1)).astype(int)
     keys = jax.random.split(key, 2 * n_chains).reshape(n_chains, 2, -1)
     labels = jax.vmap(partial(random_labels, target))(keys[:, 0], sizes)
     return jax.vmap(partial(kernel.begin_far, target))(labels, keys[:, 1])
@@ -190,45 +191,45 @@ def advance(
     *,
     capacity: int,
 ) -> tuple[ChainState, Draw, Draw]:
-    """Run all chains for ``n_draws`` times ``thinning`` steps.
+    """Run all chains for ``n_draws`` times ``thinning`` iterations.
 
     Returns
     -------
     states : ChainState
-        The last ones.
+        Last states.
     draws, moves : dict of array of shape (capacity, n_chains, ...)
-        Every ``thinning``-th draw, and the counts of the moves that led to it; beyond ``n_draws``
-        zeros.
+        Every ``thinning``-th draw, and the counts of moves since the previous one; zeros beyond
+        ``n_draws``.
     """
     step = jax.vmap(partial(kernel.step, target))
 
-    def record(t, carry):
+    def record_draw(t, carry):
         states, out = carry
         total = jax.tree.map(jnp.zeros_like, states.moves)
 
-        def between(_, inner):
+        def iterate(_, inner):
             states, total = inner
             states = step(states)
             return states, jax.tree.map(jnp.add, total, states.moves)
 
-        states, total = jax.lax.fori_loop(0, thinning, between, (states, total))
+        states, total = jax.lax.fori_loop(0, thinning, iterate, (states, total))
         result = states.draw, total
         put = partial(jax.lax.dynamic_update_index_in_dim, index=t, axis=0)
         return states, jax.tree.map(put, out, result)
 
-    def room(a):
+    def allocate_draws(a):
         return jnp.zeros((capacity, *a.shape), a.dtype)
 
-    out = jax.tree.map(room, (states.draw, states.moves))
-    states, (draws, moves) = jax.lax.fori_loop(0, n_draws, record, (states, out))
+    out = jax.tree.map(allocate_draws, (states.draw, states.moves))
+    states, (draws, moves) = jax.lax.fori_loop(0, n_draws, record_draw, (states, out))
     return states, draws, moves
 
 
 run = jit_by_size("kernel", "capacity")(advance)
 
 
-def warmed_up(states: ChainState) -> ChainState:
-    """States (n_chains,) that know what is usual: the lower medians of what chains have come to."""
+def end_warmup(states: ChainState) -> ChainState:
+    """States (n_chains,) whose usual partitions are set to the lower medians over the chains."""
     if states.usual is None:
         return states
     traces = states.draw["n_clusters"], -states.draw["log_density"]

@@ -1,10 +1,10 @@
-"""Long runs of chains in blocks, with a progress bar and checkpoints, continued exactly.
+"""Long runs of chains in blocks, with a progress bar and checkpoints, resumed exactly.
 
 A folder holds ``run.json`` (the definition of the run) and one file per finished block of draws,
 with the state at the end of the block. A run that is killed loses only the current block, and a
-continued run equals one that was never interrupted. Blocks are sealed by the run and their number,
-see `nrprob.files`. A block that is damaged, misplaced, from another run, or from an earlier version
-without digests is not resumed.
+resumed run equals an uninterrupted run. Each block has a digest of the run and of its number; see
+`nrprob.files`. A block is not resumed if it is damaged, misplaced, from another run, or without a
+digest.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from nrprob.engines.sample.chains import (
     collect,
     default_kernel,
     dispersed,
+    end_warmup,
     run,
-    warmed_up,
 )
 from nrprob.exceptions import InputError
 from nrprob.files import (
@@ -47,21 +47,21 @@ from nrprob.settings import standard
 if TYPE_CHECKING:
     import xarray
 
-_BYTES = 5e7  # of the draws of one block
-_STEPS = 100  # steps of one block, so that a bar moves and a kill costs little
+_BLOCK_BYTES = 5e7  # of the draws of one block
+_BLOCK_STEPS = 100  # iterations of one block, so that the bar moves and a kill costs little
 
 
 @dataclass
 class CheckpointedChains:
-    """Chains of one kernel on one target, and all they have drawn.
+    """Chains of one kernel on one target, and all their draws.
 
     Attributes
     ----------
-    kernel, target : what is run
-    states : where the chains are
-    thinning : steps from one draw to the next
-    folder : where blocks are saved, or None
-    n_warm : warm-up steps that were taken
+    kernel, target : definition of the chains
+    states : current states
+    thinning : iterations from one draw to the next
+    folder : folder of the saved blocks, or None
+    n_warm : warm-up iterations so far
     draws, moves : blocks of arrays (n_chains, n_draws, ...), by name
     """
 
@@ -82,44 +82,44 @@ class CheckpointedChains:
     @property
     def capacity(self) -> int:
         """Draws of a block: a power of two, so that runs of similar length share a program."""
-        each = sum(a.nbytes for a in jax.tree.leaves(self.states.draw))
-        return int(2 ** np.floor(np.log2(np.clip(_BYTES / max(each, 1), 1, 128))))
+        draw_bytes = sum(a.nbytes for a in jax.tree.leaves(self.states.draw))
+        return int(2 ** np.floor(np.log2(np.clip(_BLOCK_BYTES / max(draw_bytes, 1), 1, 128))))
 
     def advance(self, num_warmup: int, num_draws: int, *, verbose: int = 0) -> None:
-        """Go on until there are that many warm-up steps and draws of every chain in all."""
+        """Run until each chain has a total number of warm-up iterations and draws."""
         if self.folder is not None:
-            self._load()
+            self._load_blocks()
         total = max(num_warmup - self.n_warm, 0) + max(num_draws - self.n_draws, 0) * self.thinning
-        with _bar(total, verbose) as tell:
+        with _progress_bar(total, verbose) as report:
             while self.n_warm < num_warmup:
                 step = min(num_warmup - self.n_warm, self.capacity)
-                self._block(step, 1)
+                self._run_block(step, 1)
                 self.n_warm += step
-                self._save({}, {})
-                tell(step, self.states)
+                self._save_block({}, {})
+                report(step, self.states)
             if self.n_draws < num_draws:
-                # The warm-up is over once sampling has begun, also for whoever continues the run.
+                # The warm-up ends as sampling begins, also if the run is resumed with more warm-up.
                 self.n_warm = max(self.n_warm, num_warmup)
                 if num_warmup and not self.n_draws:
-                    self.states = warmed_up(self.states)
-            per_block = max(min(self.capacity, -(-_STEPS // self.thinning)), 1)
+                    self.states = end_warmup(self.states)
+            per_block = max(min(self.capacity, -(-_BLOCK_STEPS // self.thinning)), 1)
             while self.n_draws < num_draws:
                 step = min(num_draws - self.n_draws, per_block)
-                draws, moves = self._block(step, self.thinning)
-                self.draws.append(_narrow(collect(draws, step)))
+                draws, moves = self._run_block(step, self.thinning)
+                self.draws.append(_shrink_labels(collect(draws, step)))
                 self.moves.append(collect(moves, step))
-                self._save(self.draws[-1], self.moves[-1])
-                tell(step * self.thinning, self.states)
+                self._save_block(self.draws[-1], self.moves[-1])
+                report(step * self.thinning, self.states)
 
     def all_draws(self) -> dict[str, np.ndarray]:
         """All draws (n_chains, n_draws, ...), by name."""
-        return _join(self.draws)
+        return _join_blocks(self.draws)
 
     def all_moves(self) -> dict[str, np.ndarray]:
         """Counts of the moves that led to the draws (n_chains, n_draws), by name."""
-        return _join(self.moves)
+        return _join_blocks(self.moves)
 
-    def _block(self, n_draws: int, thinning: int) -> tuple[Draw, Draw]:
+    def _run_block(self, n_draws: int, thinning: int) -> tuple[Draw, Draw]:
         self.states, draws, moves = run(
             self.kernel, self.target, self.states, n_draws, thinning, capacity=self.capacity
         )
@@ -128,7 +128,7 @@ class CheckpointedChains:
 
     # Files
 
-    def _meta(self) -> dict[str, Any]:
+    def _describe_run(self) -> dict[str, Any]:
         leaves, tree = jax.tree.flatten(jax.device_get(self.target))
         digest = hashlib.sha256(str(tree).encode())
         for leaf in leaves:
@@ -157,12 +157,12 @@ class CheckpointedChains:
             state[name] = jax.device_get(state[name])
         return state
 
-    def _load(self) -> None:
-        """Take up what the folder holds."""
+    def _load_blocks(self) -> None:
+        """Load the blocks that the folder holds."""
         assert self.folder is not None
         make_folder(self.folder)
         remove_left_over(self.folder)
-        path, meta = self.folder / "run.json", self._meta()
+        path, meta = self.folder / "run.json", self._describe_run()
         self._key = json.dumps(meta, sort_keys=True)
         if not path.exists():
             write_whole(path, json.dumps(meta, indent=1).encode())
@@ -172,21 +172,21 @@ class CheckpointedChains:
         if wrong:
             raise ValueError(
                 f"checkpoint={str(self.folder)!r} holds another run; it differs in "
-                f"{', '.join(wrong)}; pass what that run was given, or another folder"
+                f"{', '.join(wrong)}; pass the arguments of that run, or another folder"
             )
         paths = sorted(self.folder.glob("block-*.npz"))
         for i, path in enumerate(paths):
             if path.name[: len("block-000000")] != f"block-{i:06d}":
                 raise InputError(
-                    f"blocks of a run follow each other; {path} is number {i} of those that are "
-                    "there; restore what is missing, or delete this block and all later ones"
+                    f"blocks of a run must be consecutive; {path} is number {i} in its folder; "
+                    "restore the missing blocks, or delete this block and all later ones"
                 )
         for path in paths[self._n_files :]:
-            self._take_up(path)
+            self._load_block(path)
 
-    def _take_up(self, path: Path) -> None:
-        """Take up the next block."""
-        advice = "delete it and all later blocks to have them drawn again"
+    def _load_block(self, path: Path) -> None:
+        """Load the next block."""
+        advice = "delete it and all later blocks to sample them again"
         with reading(path, "a block of a run", advice):
             arrays = read_npz(io.BytesIO(check_seal(path, f"{self._key} {self._n_files}")))
         block: dict[str, dict[str, np.ndarray]] = {"draws": {}, "moves": {}, "state": {}}
@@ -203,7 +203,7 @@ class CheckpointedChains:
         self.states = jax.tree.unflatten(tree, [jax.numpy.asarray(a) for a in saved])
         self._n_files += 1
 
-    def _save(self, draws: dict[str, np.ndarray], moves: dict[str, np.ndarray]) -> None:
+    def _save_block(self, draws: dict[str, np.ndarray], moves: dict[str, np.ndarray]) -> None:
         if self.folder is None:
             return
         arrays = {f"draws/{name}": a for name, a in draws.items()}
@@ -218,18 +218,18 @@ class CheckpointedChains:
         self._n_files += 1
 
 
-def _narrow(draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Labels take one or two bytes: there are as many of them as of rows and draws together."""
+def _shrink_labels(draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Draws whose labels take one or two bytes, as they are most of the memory."""
     labels = draws["labels"]
     return draws | {"labels": labels.astype(np.min_scalar_type(int(labels.max(initial=0))))}
 
 
-def _join(blocks: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def _join_blocks(blocks: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([b[name] for b in blocks], 1) for name in blocks[0]}
 
 
 @contextmanager
-def _bar(total: int, verbose: int) -> Iterator[Any]:
+def _progress_bar(total: int, verbose: int) -> Iterator[Any]:
     """A progress bar, or nothing."""
     if not verbose or not total:
         yield lambda steps, states: None
@@ -240,12 +240,12 @@ def _bar(total: int, verbose: int) -> Iterator[Any]:
     with bars.Progress(*columns) as progress:
         task = progress.add_task("sampling", total=total)
 
-        def tell(steps: int, states: ChainState) -> None:
+        def report_progress(steps: int, states: ChainState) -> None:
             k = np.asarray(states.draw["n_clusters"])
             text = f"sampling, {k.min()} to {k.max()} clusters"
             progress.update(task, advance=steps, description=text)
 
-        yield tell
+        yield report_progress
 
 
 def sample_partitions(
@@ -259,16 +259,16 @@ def sample_partitions(
     random_state: Any = None,
     verbose: int = 0,
 ) -> xarray.Dataset:
-    """Draw partitions from any distribution that `nrprob.engines.sample.target.make_target` made.
+    """Sample partitions from a distribution made by `nrprob.engines.sample.target.make_target`.
 
     Parameters
     ----------
     target : Target
-        Complete code lengths of cells, and rows.
+        Complete code lengths of cells, and samples.
     num_warmup, num_samples, num_chains, thinning : int
-        Steps that are dropped, draws that are kept, chains, and steps from draw to draw.
+        Warm-up iterations, draws per chain, chains, and iterations from one draw to the next.
     kernel : PartitionKernel, optional
-        Moves; by default those of `default_kernel`.
+        Moves; by default from `default_kernel`.
     random_state : int, RandomState instance or None
         Seed.
     verbose : int, default=0
@@ -278,7 +278,7 @@ def sample_partitions(
     -------
     xarray.Dataset
         ``labels`` (chain, draw, observation), ``n_clusters`` and ``log_density`` (chain, draw) in
-        nats, and the number of proposals and acceptances of every kind of move. `nrprob.posterior`
+        nats, and the numbers of proposed and accepted moves of each kind. `nrprob.posterior`
         takes the labels.
     """
     import xarray

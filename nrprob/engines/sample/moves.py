@@ -1,27 +1,26 @@
-"""Sampling of partitions: any sum of complete code lengths, as a distribution over clusterings.
+"""Moves of samplers over partitions, for any sum of complete code lengths.
 
-The state is a set partition of the rows into 1 .. K clusters, and its probability is proportional
-to ``exp(-scale * L)``. L is the code length under the terms of a
-`nrprob.engines.sample.target.Target`, plus a function of the number of clusters. Parameters are
-coded, not sampled, so that nothing but differences of L is needed. Every move leaves the
-distribution invariant:
+The state is a set partition of the samples into 1 .. K clusters, with probability proportional to
+``exp(-scale * L)``. L is the code length under the terms of a `nrprob.engines.sample.target.Target`
+plus a function of the number of clusters. Parameters are integrated out or coded, so that a move
+needs nothing but differences of L. Every move leaves the distribution invariant:
 
-- *Gibbs*: rows are visited in random order, ``block`` at a time. The rows of a block are taken out
-  together, and each draws its cluster (one new cluster among them) given all rows outside the
-  block; the block's new labels are accepted by the rule of Metropolis and Hastings. With blocks of
-  one row that rule always accepts, and this is the usual collapsed Gibbs sweep; wider ones are
-  array operations.
-- *Split or merge, launched*: two rows are drawn, by a law that the state has no part in. If they
-  share a cluster, it is split between them, else their clusters are merged. Both directions look at
-  the same launching state, which hard assignments to the two clusters reach from the two rows
-  alone; from there all other rows draw their sides anew, half of them at a time (after Jain and
-  Neal, 2004, who launch by Gibbs sweeps and draw one by one).
-- *Split or merge, doubling*: the other rows take sides in random order, 1, 2, 4, 8, ... at a time,
-  given those before them. One by one (Dahl, 2005) would be as many steps as rows.
-- *Swap*, where there are known groups: within one of them, two clusters exchange their rows. Few
-  rows at a time could not get there, since names mean the same in all groups.
+- *Gibbs*: the sweep updates samples in random order, ``block`` at a time. It removes the samples of
+  a block together, and draws the cluster of each (one new cluster among them) given all samples
+  outside the block. The new labels of the block are accepted by the Metropolis-Hastings rule. With
+  blocks of one sample, all are accepted, and this is the usual collapsed Gibbs sweep; larger blocks
+  are array operations.
+- *Split or merge, launched*: two samples are drawn, by a law that does not depend on the state. If
+  they share a cluster, it is split between them, else their clusters are merged. Both directions
+  use the same launch state, which hard assignments reach from the two samples alone. From there all
+  other samples draw their sides, half of them at a time (after Jain and Neal, 2004, who launch by
+  Gibbs sweeps and draw one by one).
+- *Split or merge, doubling*: the other samples draw sides in random order, 1, 2, 4, 8, ... at a
+  time, given the sides drawn before. One by one (Dahl, 2005) would take as many steps as samples.
+- *Swap*, with known groups: within one group, two clusters exchange their samples. Moves of a few
+  samples cannot get there, since a cluster has the same label in all groups.
 
-Chains are vectorised by ``jax.vmap``, but for the splits and merges of many rows.
+``jax.vmap`` vectorises chains, except for split-merge moves of many samples.
 """
 
 from __future__ import annotations
@@ -33,7 +32,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nrprob.engines.sample.split_merge import doubling, launched, nothing_usual, split_merges
+from nrprob.engines.sample.split_merge import (
+    nothing_usual,
+    plan_doubling,
+    plan_launch,
+    split_merges,
+)
 from nrprob.engines.sample.target import (
     Partition,
     Target,
@@ -48,7 +52,7 @@ from nrprob.engines.sample.uniforms import below, draw_categories, in_order
 
 
 class Moves(NamedTuple):
-    """Counts of proposals and of those accepted, over some sweeps."""
+    """Counts of proposed and accepted moves."""
 
     gibbs: jax.Array
     gibbs_accepted: jax.Array
@@ -61,7 +65,7 @@ class Moves(NamedTuple):
 
 
 def no_moves() -> Moves:
-    """Counts before anything was proposed."""
+    """Counts of zero."""
     return Moves(*(jnp.zeros((), jnp.int32) for _ in Moves._fields))
 
 
@@ -203,7 +207,7 @@ def sweep(
     n_launch: int,
     usual: jax.Array | None = None,
 ) -> tuple[Partition, Moves]:
-    """One sweep of Gibbs moves, then of `jumps`."""
+    """One Gibbs sweep, then `jumps`."""
     gibbs_key, jump_key = jax.random.split(key)
     state, n_blocks, accepted = gibbs(target, state, gibbs_key, block)
     state, moves = jumps(
@@ -221,16 +225,16 @@ def jumps(
     n_launch: int,
     usual: jax.Array | None = None,
 ) -> tuple[Partition, Moves]:
-    """``n_split_merge`` proposals of a split or a merge, of both kinds in turn, and of swaps.
+    """``n_split_merge`` proposals of a split or merge, launched and doubling in turn, and of swaps.
 
     Few splits of ``usual`` partitions are evaluated; see `nrprob.engines.sample.split_merge`.
     """
     if not n_split_merge:
         return state, no_moves()
     pair_key, swap_key = jax.random.split(key)
-    allocations = partial(launched, n=n_launch), doubling
+    plans = partial(plan_launch, n=n_launch), plan_doubling
     usual = nothing_usual() if usual is None else usual
-    state, counts = split_merges(target, state, pair_key, allocations, n_split_merge, usual)
+    state, counts = split_merges(target, state, pair_key, plans, n_split_merge, usual)
     moves = no_moves()._replace(**counts._asdict())
 
     def propose_swap(t, carry):

@@ -1,17 +1,19 @@
-"""Splits and merges: two rows are drawn, and their cluster is cut in two, or theirs become one.
+"""Split-merge moves: two samples are drawn; their cluster is split, or their clusters are merged.
 
-The other rows of the cluster, or of the two, are its members. A split draws the sides that these
-take, and a merge has the probability that it would have drawn those that there are. Of the ways of
-drawing `nrprob.engines.sample.moves` speaks.
+The other samples of the cluster, or of the two clusters, are the members. A split draws the side of
+each member. A merge has the probability that a split would have drawn the current sides; see
+`nrprob.engines.sample.moves` for the laws of these draws.
 
-Most proposals come to nothing. Of many rows those are looked at that may not, and no others: a
-merge has that probability as a factor of its ratio, 1 at most, so that its length alone refuses
-most of them. A split has no such bound, so that it is given one: of ratio r it is accepted with
-probability min(p, r) in place of min(1, r), and the merge that undoes it with min(1, p / r), which
-balances as well, whatever p depends on in the partition where the two are one. Beyond p nothing is
-looked at. Where there is nothing to split, as chains find when they have warmed up, ratios are far
-below .1, and p is that; it is 1 of what has fewer clusters than is usual, or a longer length. And
-members are gathered, so that what they cost does not grow with all rows.
+Most proposals are rejected. With many samples, only those proposals are evaluated that may be
+accepted. The acceptance ratio of a merge has the probability of the sides as a factor, which is at
+most 1, so that the difference of lengths alone rejects most merges. A split has no such bound.
+Therefore a split of ratio r is accepted with probability min(c, r) instead of min(1, r), and the
+merge that undoes it with min(1, c / r) instead of min(1, 1 / r). Detailed balance holds for every c
+that depends only on the partition in which the two clusters are one. If the uniform number of the
+acceptance step exceeds c, the split is not evaluated. c is `ACCEPTANCE_CAP` where there is nothing
+to split, as chains learn during warm-up: ratios are then far below 0.1. c is 1 for a partition with
+fewer clusters than usual, or with a longer length. Members are gathered into arrays of a few sizes,
+so that the cost of a move does not grow with the number of all samples.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ from nrprob.engines.sample.uniforms import below, in_order
 
 
 class Pair(NamedTuple):
-    """Rows ``i`` and ``j`` of clusters ``a`` and ``b`` that become one, or of one that becomes two.
+    """Samples ``i`` and ``j``, and their clusters ``a`` and ``b``.
 
-    ``b`` is then an empty slot, or an occupied one where there is none.
+    If they are ``together`` in one cluster, ``b`` is an empty slot, or an occupied one without
+    empty slots.
     """
 
     i: jax.Array
@@ -43,21 +46,21 @@ class Pair(NamedTuple):
 
 
 class _Members(NamedTuple):
-    """Members: their ``rows`` (m,), whether there is one (m,), statistics, known group, and side.
+    """Members of a move, padded to m.
 
-    The side says whether it is a row of ``b``. ``seeds`` (groups, 2, p) are the cells of the two
-    rows alone.
+    ``rows`` (m,) are their indices, ``real`` (m,) is false on padding, ``side`` (m,) is true of
+    samples of ``b``, and ``seeds`` (groups, 2, p) are the cells of the two drawn samples alone.
     """
 
     rows: jax.Array
-    there: jax.Array
+    real: jax.Array
     x: jax.Array
     group: jax.Array
     side: jax.Array
     seeds: jax.Array
 
-    def cells(self, seen: jax.Array, side: jax.Array) -> jax.Array:
-        """Cells (groups, 2, p) of the two rows, and of the members that are ``seen`` (m,)."""
+    def sum_cells(self, seen: jax.Array, side: jax.Array) -> jax.Array:
+        """Cells (groups, 2, p) of the two samples, and of the members that are ``seen`` (m,)."""
         x = jnp.where(seen[:, None], self.x, 0)
         if len(self.seeds) == 1:
             both = jnp.stack([~side, side]).astype(x.dtype) @ x
@@ -65,8 +68,8 @@ class _Members(NamedTuple):
         return self.seeds.at[self.group, side.astype(jnp.int32)].add(x)
 
 
-def two_rows(target: Target, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Two rows by uniforms (4,): any two, or half of the time one and a partner of it."""
+def draw_pair_of_rows(target: Target, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Draw two samples, by uniforms (4,); half of the time the second is a partner of the first."""
     n_rows = (target.x[:, -1] > 0).sum()
     i = below(u[0], n_rows)
     j = (i + 1 + below(u[1], jnp.maximum(n_rows - 1, 1))) % n_rows
@@ -76,25 +79,25 @@ def two_rows(target: Target, u: jax.Array) -> tuple[jax.Array, jax.Array]:
     return i, j
 
 
-def _choose(target: Target, state: Partition, u: jax.Array) -> Pair:
-    """Draw a pair of rows, by uniforms (4,)."""
-    i, j = two_rows(target, u)
+def _choose_pair(target: Target, state: Partition, u: jax.Array) -> Pair:
+    """Draw a pair of samples, by uniforms (4,)."""
+    i, j = draw_pair_of_rows(target, u)
     a, b = state.labels[i], state.labels[j]
     new = jnp.argmin(occupied(state.cells)).astype(b.dtype)
     return Pair(i, j, a, jnp.where(a == b, new, b), a == b)
 
 
-def _member(state: Partition, pair: Pair, real: jax.Array) -> jax.Array:
-    """Whether rows (n',) are members."""
+def _is_member(state: Partition, pair: Pair, real: jax.Array) -> jax.Array:
+    """Whether samples (n',) are members."""
     row, labels = jnp.arange(len(state.labels)), state.labels
     inside = (labels == pair.a) | (labels == pair.b)
     return real & inside & (row != pair.i) & (row != pair.j)
 
 
-def _gathered(
+def _gather_members(
     target: Target, state: Partition, pair: Pair, member: jax.Array, size: int
 ) -> _Members:
-    """The members, of whom there are ``size`` at most."""
+    """The members, at most ``size`` of them."""
     x, n = target.x, len(member)
     rows = jnp.nonzero(member, size=size, fill_value=n)[0]
     seeds = jnp.zeros((target.n_groups, 2, x.shape[1]), x.dtype)
@@ -106,32 +109,32 @@ def _gathered(
 
 
 class _Plan(NamedTuple):
-    """How members take their sides, one step after another.
+    """Order in which members draw their sides.
 
     Attributes
     ----------
     turn : (m,) step at which a member draws its side
-    count : steps
-    n_hard : steps before any draw, at which every row has the side that is nearer
-    whole : whether members count on the first side before the first step
+    count : number of steps
+    n_hard : steps of hard assignments before the first draw
+    joined : whether members are on the first side before the first step
     others : whether a member sees the sides of all others, or only of those who drew before it
-    usual : (groups, 2, p) what is seen beside the chosen rows and the members
+    prior_cells : (groups, 2, p) cells that are added to both sides
     """
 
     turn: jax.Array
     count: jax.Array
     n_hard: jax.Array
-    whole: jax.Array
+    joined: jax.Array
     others: jax.Array
-    usual: jax.Array
+    prior_cells: jax.Array
 
 
-def launched(members: _Members, u: jax.Array, n: int) -> _Plan:
-    """A state that depends on the two rows and the members alone, then draws of half of them.
+def plan_launch(members: _Members, u: jax.Array, n: int) -> _Plan:
+    """Launch state that depends on the two samples and the members alone, then draws by halves.
 
-    Half of the time hard assignments divide the members between the two rows, ``n`` times over;
-    else all of them begin with the first row, and what leaves is near the second. Then one half of
-    the members, and after it the other, draw their sides given those of the others.
+    Half of the time ``n`` hard assignments divide the members between the two samples; else all
+    members begin on the first side. Then one half of the members, and after it the other half,
+    draws its sides given the sides of all others.
     """
     size = len(members.rows)
     half = in_order(u[1:3], size, jnp.asarray(size)) % 2
@@ -142,51 +145,51 @@ def launched(members: _Members, u: jax.Array, n: int) -> _Plan:
     )
 
 
-_USUAL = 4.0  # rows
+_PRIOR_COUNT = 4.0  # samples
 
 
-def doubling(members: _Members, u: jax.Array) -> _Plan:
-    """Members draw in random order, 1, 2, 4, 8, ... at a time, given those before them.
+def plan_doubling(members: _Members, u: jax.Array) -> _Plan:
+    """Members draw in random order, 1, 2, 4, 8, ... at a time, given the sides drawn before.
 
-    Each draws as the sides that were drawn before it say. So clusters that overlap can merge: of
-    the way back, every row but a few sees what the two are like.
+    So overlapping clusters can merge: in the reverse move, all members but a few see what the two
+    clusters are like.
     """
-    size, n = len(members.rows), members.there.sum()
+    size, n = len(members.rows), members.real.sum()
     order = in_order(u, size, jnp.maximum(n, 1))
-    doubled = 31 - jax.lax.clz(1 + jnp.arange(size, dtype=jnp.int32))  # whole logarithms to base 2
+    doubled = 31 - jax.lax.clz(1 + jnp.arange(size, dtype=jnp.int32))  # floor of log2
     turn = jnp.zeros(size, jnp.int32).at[order].set(doubled)
     count = jnp.where(n > 0, doubled[jnp.maximum(n - 1, 0)] + 1, 0)
 
-    # A few rows of the usual kind on either side, or the first ones would be taken at their word.
-    both = members.cells(members.there, members.side).sum(1)
-    usual = jnp.repeat(both[:, None] * (_USUAL / both[..., -1].sum()), 2, 1)
+    # A few samples of the pooled cluster on either side, or the first members would decide alone.
+    both = members.sum_cells(members.real, members.side).sum(1)
+    prior_cells = jnp.repeat(both[:, None] * (_PRIOR_COUNT / both[..., -1].sum()), 2, 1)
     no = jnp.asarray(False)
-    return _Plan(turn, count, jnp.zeros((), jnp.int32), no, no, usual)
+    return _Plan(turn, count, jnp.zeros((), jnp.int32), no, no, prior_cells)
 
 
-def _allocate(
+def _allocate_members(
     members: _Members, split: jax.Array, odds: Odds, plan: _Plan, noise: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Cells of the two, the sides, and the log probability that the members draw them.
+    """Cells of the two clusters, the sides, and the log probability that the members draw them.
 
-    One loop whatever the plan, so that ``odds`` are compiled once.
+    One loop for every plan, so that ``odds`` are compiled once.
     """
 
-    def step(t, carry):
+    def draw_sides(t, carry):
         side, logits = carry
-        hard, own = t < plan.n_hard, plan.turn == t
-        seen = jnp.where(plan.others, ~own, plan.turn < t)
-        seen = members.there & jnp.where(hard, plan.whole | (t > 0), seen)
-        logit = odds(members.cells(seen, side) + plan.usual, seen, side)
-        drawn = jnp.where(split, noise < logit, members.side)
-        now = own & ~hard
-        side = jnp.where(hard, logit > 0, jnp.where(now, drawn, side))
-        return side, jnp.where(now, logit, logits)
+        hard, is_turn = t < plan.n_hard, plan.turn == t
+        seen = jnp.where(plan.others, ~is_turn, plan.turn < t)
+        seen = members.real & jnp.where(hard, plan.joined | (t > 0), seen)
+        logit = odds(members.sum_cells(seen, side) + plan.prior_cells, seen, side)
+        new_side = jnp.where(split, noise < logit, members.side)
+        is_drawn = is_turn & ~hard
+        side = jnp.where(hard, logit > 0, jnp.where(is_drawn, new_side, side))
+        return side, jnp.where(is_drawn, logit, logits)
 
     begin = jnp.zeros_like(members.side), jnp.zeros_like(noise)
-    side, logits = jax.lax.fori_loop(0, plan.count, step, begin)
-    mine = jax.nn.log_sigmoid(jnp.where(side, logits, -logits))
-    return members.cells(members.there, side), side, jnp.where(members.there, mine, 0).sum()
+    side, logits = jax.lax.fori_loop(0, plan.count, draw_sides, begin)
+    log_p = jax.nn.log_sigmoid(jnp.where(side, logits, -logits))
+    return members.sum_cells(members.real, side), side, jnp.where(members.real, log_p, 0).sum()
 
 
 Allocation: TypeAlias = Callable[..., _Plan]
@@ -194,102 +197,102 @@ Allocation: TypeAlias = Callable[..., _Plan]
 
 def split_merge(
     target: Target, state: Partition, pair: Pair, u: jax.Array, key: jax.Array,
-    kinds: Sequence[Allocation], which: jax.Array, usual: jax.Array | None = None,
+    plans: Sequence[Allocation], which: jax.Array, usual: jax.Array | None = None,
 ) -> tuple[Partition, jax.Array]:  # fmt: skip
-    """Propose to split the cluster of a pair, or to merge theirs, by uniforms (4,) and a key.
+    """Propose to split the cluster of a pair, or to merge their clusters; uniforms are (4,).
 
-    ``which`` of the ``kinds`` of allocation it is by must not depend on the state.
-    Splits of what is ``usual`` are accepted with probability `_MOST` at most; None looks at all.
+    ``which`` of the ``plans`` allocates the members must not depend on the state. Splits of
+    ``usual`` partitions are accepted with probability `ACCEPTANCE_CAP` at most; None has no cap.
 
     Returns
     -------
     state : Partition
-    accepted : whether it is the proposed one
+    accepted : whether it is the proposed state
     """
-    member = _member(state, pair, target.x[:, -1] > 0)
+    member = _is_member(state, pair, target.x[:, -1] > 0)
     odds_of = target.odds(state, pair.a, pair.b)
 
-    def allocated(size: int) -> tuple[jax.Array, ...]:
-        members = _gathered(target, state, pair, member, size)
+    def allocate(size: int) -> tuple[jax.Array, ...]:
+        members = _gather_members(target, state, pair, member, size)
         v = jax.random.uniform(key, (size,), minval=jnp.finfo(float).tiny)
         noise = jnp.log(v) - jnp.log1p(-v)  # logistic
-        plan = jax.lax.switch(which, [partial(kind, members) for kind in kinds], u)
+        plan = jax.lax.switch(which, [partial(plan_of, members) for plan_of in plans], u)
         odds = odds_of(members.x, members.group)
-        cells, side, log_q = _allocate(members, pair.together, odds, plan, noise)
+        cells, side, log_q = _allocate_members(members, pair.together, odds, plan, noise)
         sides = state.labels.at[members.rows].set(jnp.where(side, pair.b, pair.a), mode="drop")
         return cells, sides, log_q
 
-    sizes = _sizes(len(member))
+    sizes = _member_sizes(len(member))
     enough = (member.sum() > np.asarray(sizes[:-1], int)).sum()
-    cells, sides, log_q = jax.lax.switch(enough, [partial(allocated, size) for size in sizes])
+    cells, sides, log_q = jax.lax.switch(enough, [partial(allocate, size) for size in sizes])
     split = pair.together
     joint = jnp.stack([cells.sum(1), jnp.zeros_like(cells[:, 0])], 1)
     changed = jnp.where(split, cells, joint)
     proposed, length = replace_two(target, state, pair.a, pair.b, changed)
-    most = _at_most(state, pair, length, usual)
-    ratio = state.length - length + jnp.where(split, -log_q, jnp.log(most) + log_q)
-    accept = ~_is_excluded(state, pair, u, most) & (jnp.log(u[3]) < ratio)
+    cap = _acceptance_cap(state, pair, length, usual)
+    ratio = state.length - length + jnp.where(split, -log_q, jnp.log(cap) + log_q)
+    accept = ~_is_excluded(state, pair, u, cap) & (jnp.log(u[3]) < ratio)
     labels = jnp.where(split, sides, jnp.where(member, pair.a, state.labels))
     labels = labels.at[pair.j].set(jnp.where(split, pair.b, pair.a))
     moved = state._replace(labels=labels, cells=proposed, length=length)
     return jax.tree.map(partial(jnp.where, accept), moved, state), accept
 
 
-def _at_most(
+def _acceptance_cap(
     state: Partition, pair: Pair, joint: jax.Array, usual: jax.Array | None
 ) -> jax.Array | float:
-    """Probability that a split is accepted with at most, and that its merge has as a factor.
+    """Largest acceptance probability of a split, which is a factor of the merge's ratio.
 
-    It may depend on the partition where the two clusters are one, of length ``joint`` if they are
-    not, and on nothing else.
+    It may depend on nothing but the partition in which the two clusters are one; ``joint`` is the
+    length of that partition, if they are two in ``state``.
     """
     if usual is None:
         return 1.0
     k = occupied(state.cells).sum() - ~pair.together
     length = jnp.where(pair.together, state.length, joint)
-    return jnp.where((k >= usual[0]) & (length <= usual[1] + _LONGER), _MOST, 1.0)
+    return jnp.where((k >= usual[0]) & (length <= usual[1] + _LENGTH_MARGIN), ACCEPTANCE_CAP, 1.0)
 
 
-def _is_excluded(state: Partition, pair: Pair, u: jax.Array, most: jax.Array | float) -> jax.Array:
-    """Whether there is no such proposal, or it is a split that was not to be looked at."""
+def _is_excluded(state: Partition, pair: Pair, u: jax.Array, cap: jax.Array | float) -> jax.Array:
+    """Whether the proposal does not exist, or is a split beyond the cap."""
     # Without an empty slot, b is an occupied one.
-    no_split = occupied(state.cells)[pair.b] | (u[3] >= most)
+    no_split = occupied(state.cells)[pair.b] | (u[3] >= cap)
     return (pair.i == pair.j) | (pair.together & no_split)
 
 
-def _is_hopeless(
+def surely_rejected(
     target: Target, state: Partition, pair: Pair, u: jax.Array, usual: jax.Array
 ) -> jax.Array:
-    """Whether a proposal is refused, whatever the sides of its members."""
+    """Whether a proposal is rejected, whatever the sides of its members."""
     joint = state.cells[:, pair.a] + state.cells[:, pair.b]
     joint = jnp.stack([joint, jnp.zeros_like(joint)], 1)
     length = replace_two(target, state, pair.a, pair.b, joint)[1]
-    most = _at_most(state, pair, length, usual)
-    too_long = ~(jnp.log(u[3]) < state.length - length + jnp.log(most))
-    return _is_excluded(state, pair, u, most) | (~pair.together & too_long)
+    cap = _acceptance_cap(state, pair, length, usual)
+    too_long = ~(jnp.log(u[3]) < state.length - length + jnp.log(cap))
+    return _is_excluded(state, pair, u, cap) | (~pair.together & too_long)
 
 
-# Rows from which chains make proposals one after another, and from which there is a third program.
+# Samples from which chains propose in sequence, and from which there is a third program.
 _SEVERAL, _MANY = 128, 512
-_MOST = 0.1  # probability that splits of what is usual are accepted with at most
-_LONGER = 20.0  # nats by which usual partitions are longer than the typical one at most
+ACCEPTANCE_CAP = 0.1  # of splits of usual partitions
+_LENGTH_MARGIN = 20.0  # nats by which usual partitions may exceed the typical length
 
 
 def nothing_usual() -> jax.Array:
-    """Number of clusters, and length, from which partitions are usual, if none is."""
+    """Number of clusters and typical length for which no partition is usual."""
     return jnp.asarray([jnp.inf, -jnp.inf])
 
 
-def _sizes(n: int) -> tuple[int, ...]:
-    """Numbers of members that there is a program for."""
+def _member_sizes(n: int) -> tuple[int, ...]:
+    """Numbers of members that programs are compiled for."""
     if n < _SEVERAL:
         return (n,)
     parts = (3,) if n < _MANY else (8, 3)
     return (*(max(n // part, 1) for part in parts), n)
 
 
-class Made(NamedTuple):
-    """Counts of proposals of a split or a merge, and of those accepted."""
+class MoveCounts(NamedTuple):
+    """Counts of proposed and accepted splits and merges."""
 
     split: jax.Array
     split_accepted: jax.Array
@@ -298,43 +301,43 @@ class Made(NamedTuple):
 
 
 def split_merges(
-    target: Target, state: Partition, key: jax.Array, kinds: Sequence[Allocation], count: int,
+    target: Target, state: Partition, key: jax.Array, plans: Sequence[Allocation], count: int,
     usual: jax.Array,
-) -> tuple[Partition, Made]:  # fmt: skip
-    """Propose ``count`` times, by the ``kinds`` of allocation in turn.
+) -> tuple[Partition, MoveCounts]:  # fmt: skip
+    """Propose ``count`` times, with the ``plans`` of allocation in turn.
 
-    ``usual`` (2,) are the least number of clusters of partitions that are, and a typical length.
+    ``usual`` (2,) has the least number of clusters of usual partitions, and a typical length.
     """
-    alone = target.x.shape[0] >= _SEVERAL
+    sequential = target.x.shape[0] >= _SEVERAL
 
-    def run(target, state, key, usual):
-        usual = usual if alone else None  # to look at none saves nothing
+    def run_moves(target, state, key, usual):
+        usual = usual if sequential else None  # a cap saves nothing with few samples
         choice_key, side_key = jax.random.split(key)
         u = jax.random.uniform(choice_key, (count, 8), minval=jnp.finfo(float).tiny)
 
-        def propose(t, carry):
-            state, made = carry
-            pair, own = _choose(target, state, u[t, :4]), u[t, 4:]
+        def propose_move(t, carry):
+            state, moves = carry
+            pair, v = _choose_pair(target, state, u[t, :4]), u[t, 4:]
 
-            def make(state):
+            def evaluate(state):
                 now = jax.random.fold_in(side_key, t)
-                return split_merge(target, state, pair, own, now, kinds, t % len(kinds), usual)
+                return split_merge(target, state, pair, v, now, plans, t % len(plans), usual)
 
-            def make_none(state):
+            def reject(state):
                 return state, jnp.asarray(False)
 
-            if alone:
-                hopeless = _is_hopeless(target, state, pair, own, usual)
-                state, accept = jax.lax.cond(hopeless, make_none, make, state)
+            if sequential:
+                rejected = surely_rejected(target, state, pair, v, usual)
+                state, accept = jax.lax.cond(rejected, reject, evaluate, state)
             else:
-                state, accept = make(state)
+                state, accept = evaluate(state)
             split = pair.together
             counts = split, split & accept, ~split, ~split & accept
-            more = Made(*(c.astype(jnp.int32) for c in counts))
-            return state, jax.tree.map(jnp.add, made, more)
+            more = MoveCounts(*(c.astype(jnp.int32) for c in counts))
+            return state, jax.tree.map(jnp.add, moves, more)
 
-        nothing = Made(*(jnp.zeros((), jnp.int32) for _ in Made._fields))
-        return jax.lax.fori_loop(0, count, propose, (state, nothing))
+        nothing = MoveCounts(*(jnp.zeros((), jnp.int32) for _ in MoveCounts._fields))
+        return jax.lax.fori_loop(0, count, propose_move, (state, nothing))
 
-    # Side by side, chains would all wait for the longest way that one of them takes.
-    return (sequential_vmap(run) if alone else run)(target, state, key, usual)
+    # Vectorised, all chains would wait for the longest move of any of them.
+    return (sequential_vmap(run_moves) if sequential else run_moves)(target, state, key, usual)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nrprob.engines.sample.split_merge import two_rows
+from nrprob.engines.sample.split_merge import draw_pair_of_rows
 from nrprob.methods.bayes.six_move_draws import (
     Box,
     draw_means,
@@ -255,7 +255,7 @@ def launched_move(
     size, dtype = target.x.shape[0], target.x.dtype
     u = jax.random.uniform(draw_key, (size + 6,), dtype, jnp.finfo(dtype).tiny)
     noise = jnp.log(u[6:]) - jnp.log1p(-u[6:])  # logistic
-    i, j = two_rows(target.partition, u[:4])
+    i, j = draw_pair_of_rows(target.partition, u[:4])
     row = jnp.arange(size)
     a = mixture.labels[i]
     split = mixture.labels[j] == a

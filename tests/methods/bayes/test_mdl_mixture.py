@@ -161,7 +161,7 @@ def test_damaged_checkpoints_are_one_sentence(three, tmp_path):
     for content in (whole[last][:-9], b"", whole[first], altered.getvalue(), b"junk"):
         refused(rf"cannot read a block of a run; .*{last}: .* fit the digest", **{last: content})
     refused("block-000001.npz: its name has no digest", **{last: None, "block-000001.npz": b""})
-    refused(f"blocks of a run follow each other; .*{last} is number 0", **{first: None})
+    refused(f"blocks of a run must be consecutive; .*{last} is number 0", **{first: None})
     twice = last.replace("000001", "000002")
     refused(rf"{twice}: its content does not fit the digest", **{twice: whole[last]})
     for content in (whole["run.json"][:-9], b"", b"\xff", b"3"):
@@ -176,21 +176,21 @@ def test_a_run_that_was_killed_goes_on_exactly(three, tmp_path, monkeypatch):
     model = MDLMixture(6, random_state=3, variance_floor=0.2, **QUICK | {"num_samples": 230})
     whole = clone(model).fit(X, y)
     model.set_params(checkpoint=tmp_path / "run")
-    block, count = checkpoints.CheckpointedChains._block, itertools.count()
+    block, count = checkpoints.CheckpointedChains._run_block, itertools.count()
 
     def killed(self, *args):
         if next(count) == 2:
             raise KeyboardInterrupt
         return block(self, *args)
 
-    monkeypatch.setattr(checkpoints.CheckpointedChains, "_block", killed)
+    monkeypatch.setattr(checkpoints.CheckpointedChains, "_run_block", killed)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     assert model.posterior_.sizes["draw"] == 100  # what was finished is there
     made = []
     monkeypatch.setattr(
         checkpoints.CheckpointedChains,
-        "_block",
+        "_run_block",
         lambda self, *args: made.append(args) or block(self, *args),
     )
     resumed = clone(model).fit(X, y)
