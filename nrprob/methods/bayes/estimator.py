@@ -1,4 +1,4 @@
-"""The MDL-coupled MCMC: a posterior over clusterings, and the classifier that averages over it."""
+"""MDLMixture: Bayesian mixture with an unknown number of components, sampled by MCMC."""
 
 from __future__ import annotations
 
@@ -67,130 +67,125 @@ _POSITIVE_OR_AUTO = parameters.Number(1e-9, 1e9, words=("auto",))
 
 @parameters.constructor
 class MDLMixture(Inputs):
-    r"""Posterior over clusterings of every size, from description length, with few labels or none.
+    r"""Bayesian mixture with an unknown number of components.
 
-    A partition of the rows into k blocks has the description length
+    MCMC samples partitions of the samples into clusters, with labels for a few samples or none. A
+    partition into k clusters has the description length
 
-    .. math:: L = A(k) + \sum_{j=1}^k \phi(\text{block}_j)
+    .. math:: L = A(k) + \sum_{j=1}^k \phi(\text{cluster}_j)
 
-    and is drawn with probability proportional to :math:`e^{-L}`, for every k up to
-    ``max_clusters``. Predictions average over the draws, which is the Bayes-optimal classifier.
+    and the posterior probability proportional to :math:`e^{-L}`, for every k up to
+    ``max_clusters``. Here :math:`\phi` is the code length of the features, the classes and the size
+    of a cluster, with the parameters of the cluster integrated out, and A(k) a function of the
+    number of clusters. Under the default ``energy="conjugate"``, :math:`\phi` is minus the log
+    marginal likelihood, so that :math:`e^{-L}` is prior times likelihood. Predictions average over
+    the draws.
 
     Parameters
     ----------
     max_clusters : int or "auto", default="auto"
-        Most clusters; "auto" is 20, or the number of rows if that is less.
+        Largest number of clusters. "auto" is 20, or the number of samples if that is less.
     kernel : {"collapsed", "six-move"}, default="collapsed"
-        "collapsed" samples partitions, the parameters of whose clusters are coded. "six-move"
-        samples parameters as well, by the moves of Yin (2007) with corrected acceptance; its
-        "nml" has parameters uniform within the bounds, and clusters that may be empty.
+        Sampler. "collapsed" samples partitions with the parameters of clusters integrated out.
+        "six-move" samples the parameters as well, by the moves of Yin (2007) with corrected
+        acceptance probabilities; its "nml" has parameters uniform within bounds, and clusters may
+        be empty.
     energy : {"auto", "nml", "conjugate"}, default="auto"
-        Code of a cluster. "nml" is normalised maximum likelihood of normal features within bounds,
-        of classes and of cluster labels; its features are independent within a cluster.
-        "conjugate" has a prior for each, and both kernels then have the same target. "auto" is
-        "nml" with ``kernel="six-move"``, and else "conjugate".
+        Code of a cluster. "conjugate" has conjugate priors, and both kernels then have the same
+        target. "nml" is normalised maximum likelihood of independent Gaussian features within
+        bounds, of classes and of cluster labels. "auto" is "nml" with ``kernel="six-move"``, and
+        otherwise "conjugate".
     covariance : {"auto", "diag", "full", "shrunk", "tied"}, default="auto"
-        Of a cluster's features: of its own without or with dependence between columns, of its own
-        but shrunk to one that clusters have in common, or one of all clusters, which is the one
-        that can tell what is known. All but "diag" need ``energy="conjugate"`` and
-        ``kernel="collapsed"``. "auto" is "tied" where something is known, "diag" where there is no
-        choice, and else the one under which partitions that EM finds, or classes lead to, have the
-        shortest description. Of those with covariances of their own, "full" has its say up to 10
-        columns m, and "shrunk" from 11 to 30, or where there are fewer than m (m + 1) rows; they
-        have to be shorter than the others by 3 nats.
+        Covariance of a cluster. "diag" and "full": one for each cluster. "shrunk": one for each
+        cluster, shrunk to a common covariance. "tied": one for all clusters, which ``known``
+        needs. All but "diag" need ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" is
+        "tied" with ``known``, and "diag" where no other is available. Otherwise "auto" compares the
+        description lengths of partitions by EM under "diag", "tied", and "full" or "shrunk"; the
+        latter must be shorter by 3 nats. It compares "shrunk" instead of "full" for 11 to 30
+        features m, or fewer than m (m + 1) samples, and neither above 30 features.
     likelihood_power : float, default=1.0
-        Power, from .01 to 1, that the density of real features given their clusters is raised to.
-        Below 1 clusters need not be quite of the shape that is assumed, and kinds that are not
-        normal are not cut into pieces that are; see Notes. Needs ``energy="conjugate"`` and
-        ``kernel="collapsed"``.
+        Likelihood tempering exponent of continuous features. Values below 1 allow clusters that
+        are not quite Gaussian, and keep skew clusters from being cut into Gaussian pieces; see
+        Notes. Needs ``energy="conjugate"`` and ``kernel="collapsed"``. From 0.01 to 1.
     errors : {"gaussian", "t"}, default="gaussian"
-        Law of real features about the centre of their cluster. Under "gaussian", rows that lie far
-        out are clusters of their own; under "t" they need not be: every row has a scale that is
-        drawn, and how far rows stray is drawn as well. Costs about twice as much, and needs
-        ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" of ``covariance`` looks at normal
-        errors in any case.
+        Distribution of continuous features about the centre of a cluster. With "gaussian", outliers
+        are clusters of their own. With "t", each sample has a latent scale weight, and the degrees
+        of freedom are sampled; this takes about twice the time. Needs ``energy="conjugate"`` and
+        ``kernel="collapsed"``. "auto" of ``covariance`` assumes Gaussian errors.
     transformation : {"identity", "yeo-johnson"}, default="identity"
-        What columns of real features are normal after, within clusters. With "yeo-johnson" every
-        column has a power that is drawn, so that clusters may be skew, as far as those of a column
-        are skew alike; see Notes. Needs ``energy="conjugate"`` and ``kernel="collapsed"``.
+        Transformation after which continuous features are Gaussian within clusters. With
+        "yeo-johnson" each feature has a lambda, which is sampled, so that clusters may be skew in
+        the same way; see Notes. Needs ``energy="conjugate"`` and ``kernel="collapsed"``.
     variance_floor : float or "auto", default="auto"
-        Smallest standard deviation of a cluster, in units of that of all rows (``energy="nml"``).
-        "auto" takes the one of .1, .2 and .4 under which the labels of `fit` are most probable when
-        each is left out in turn, or .2 without labels. The posterior depends on it: it is a prior.
-        A number is from 1e-6 to 100.
+        Smallest standard deviation of a cluster, in units of the standard deviation of all samples
+        (``energy="nml"``). It acts as a prior: the posterior depends on it. "auto" is the value of
+        0.1, 0.2 and 0.4 with the largest leave-one-out probability of the labels, or 0.2 without
+        labels. From 1e-6 to 100.
     concentration : float or "auto", default="auto"
-        Of the symmetric Dirichlet prior of cluster sizes (``energy="conjugate"``, as all to
-        follow); from 1e-9 to 10**9, as all to follow. Clusters are of like size where it is large.
-        "auto" draws it from .1 to 100 (31 values, even in logarithms); where no other number of the
-        prior is drawn, as with counts or ``kernel="six-move"``, "auto" stands for 1.
+        Concentration of the symmetric Dirichlet prior of cluster sizes (``energy="conjugate"``).
+        Large values favour clusters of similar size. "auto" samples it; it is 1 if no
+        hyperparameter is sampled, as for counts or ``kernel="six-move"``. From 1e-9 to 1e9.
     class_concentration : float or "auto", default="auto"
-        Of the symmetric Dirichlet prior of the classes of a cluster. Near 0 every cluster is of one
-        class; 1e-6 is for labels that are right. "auto" draws it from .001 to 3 (8 values), so that
-        it is as small as the labels are clean; where no other number of the prior is drawn, as with
-        counts or ``kernel="six-move"``, "auto" stands for .5.
+        Concentration of the symmetric Dirichlet prior of the classes of a cluster. Near 0, each
+        cluster has one class; 1e-6 suits labels without errors. "auto" samples it, so that it
+        adapts to errors of the labels; it is 0.5 if no hyperparameter is sampled. From 1e-9 to 1e9.
     mean_precision : float or "auto", default="auto"
-        Rows that the prior of a cluster's mean counts for. "auto" draws it beside the partition,
-        from 1e-10 to 1 (321 values, even in logarithms).
+        Precision :math:`\kappa` of the prior of a cluster's mean, as a number of samples. "auto"
+        samples it. From 1e-9 to 1e9.
     variance_shape, variance_scale : float or "auto", default="auto"
-        Of the inverse-gamma prior of a cluster's variances, in units of those of all rows; two
-        numbers, or "auto" for both. "auto" draws the shape from 1.5 to 26 (81 values, even in
-        logarithms of the shape less 1), and the mean of the prior from 1e-8 to 1 (257 values, even
-        in logarithms). Numbers are from 1e-9 to 10**9, and shapes above 1 unless
-        ``mean_precision`` is a number as well. With ``kernel="six-move"``, which draws none of the
-        three, "auto" stands for .3, 2 and .5.
+        Inverse-gamma prior of the variances of a cluster, in units of the variances of all samples;
+        two numbers, or "auto" for both. "auto" samples them. With ``kernel="six-move"``, "auto" of
+        these two and of ``mean_precision`` is 2, 0.5 and 0.3. From 1e-9 to 1e9, and the shape above
+        1 unless ``mean_precision`` is a number.
     features : {"auto", "gaussian", "multinomial", "bernoulli"}, default="auto"
-        What the features are: real numbers, counts (each row's tokens are coded, as many as there
-        are), or zeros and ones. "auto" looks at the values, or is "gaussian" where ``kernel`` or
-        ``covariance`` are not their defaults, which the others need.
+        Type of the features: continuous, counts (the tokens of each sample), or binary. "auto"
+        detects it from the values; it is "gaussian" if ``kernel`` or ``covariance`` are set.
     feature_concentration : float, default=0.5
-        Of the symmetric Dirichlet prior of a cell's probabilities of counts, or of zeros and ones
-        (``energy="conjugate"``).
+        Concentration of the Dirichlet prior of the probabilities of counts or binary features
+        (``energy="conjugate"``). From 1e-9 to 1e9.
     coordination_weight : float or "auto", default="auto"
-        With ``known``, and counts or zeros and ones: the weight of the code of clusters without
-        regard to the known groups, which makes their names mean the same in all groups; see Notes.
-        From 0 to 10**6.
+        With ``known`` and counts or binary features: weight of the code of clusters across known
+        groups, by which a cluster has the same meaning in all groups; see Notes. From 0 to 1e6.
     multi : {"product", "additive"}, default="product"
-        How several known labelings combine: every combination of labels is a group, or, for real
-        features, the contributions of labelings add up.
+        How several known labelings combine: each combination of labels is a group, or, for
+        continuous features, the effects of the labelings add up.
     unordered : bool, default=False
-        Whether the names of clusters are not sent. With False, as published, a clustering of k
-        clusters pays log k! for them, which is a prior that falls with k as a Poisson law of mean 1
-        does (Nobile and Fearnside, 2007). True weighs all numbers of clusters about alike: with few
-        rows, a few of these then often are clusters of their own, and classes of new rows are
-        predicted a little better.
+        Whether clusters are a set, without labels. With False, as published, a partition of k
+        clusters costs log k! nats for the labels, a factor 1 / k! as in a Poisson prior of mean 1
+        on k (Nobile and Fearnside, 2007). With True all k have about the same prior probability;
+        with few samples, a few of them are then often clusters of their own, and predicted classes
+        are slightly more accurate.
     num_warmup, num_samples : int, default=500 and 1000
-        Steps that are dropped, and draws that are kept, of every chain; at most 10**8.
+        Warm-up iterations (burn-in) and draws of each chain; at most 1e8.
     num_chains : int, default=4
-        Chains, at most 10,000.
+        Number of chains, at most 10,000.
     init : {"auto", "dispersed", "subsample"} or array-like, default="auto"
-        Initial partitions of the chains. "dispersed" starts them far apart: one chain with all rows
-        in one cluster, another with ``max_clusters`` clusters, and so on. "subsample" runs the
-        dispersed chains on 4,000 rows for ``num_warmup`` iterations, and assigns every other row to
-        its most probable cluster. "auto" is "subsample" above 20,000 rows; up to 4,000 rows
-        "subsample" is "dispersed". An array (n_samples,) or (n_starts, n_samples) of labels starts
-        the chains from these partitions in turn. R-hat of chains that start alike says little:
-        pass several different partitions.
+        Initial partitions of the chains. "dispersed": one chain with a single cluster, another with
+        ``max_clusters`` random clusters, and so on. "subsample" runs dispersed chains on 4,000
+        samples for ``num_warmup`` iterations, and assigns each other sample to its most probable
+        cluster. "auto" is "subsample" above 20,000 samples; up to 4,000 samples "subsample" is
+        "dispersed". An array (n_samples,) or (n_starts, n_samples) of labels gives the initial
+        partitions in turn. R-hat is uninformative if all chains start alike: pass several different
+        partitions.
     thinning : int, default=1
-        Steps from one draw to the next; at most 10**6.
+        Iterations from one draw to the next; at most 1e6.
     num_split_merge : int or "auto", default="auto"
-        Proposals in a step to split or to merge clusters; at most 10,000. Each takes several looks
-        at the rows of one cluster or two: "auto" is 10 up to 30,000 rows, and as many less as there
-        are more rows. Of 128 rows and more, after the warm-up, nine splits in ten are refused
-        unseen where chains found nothing to split, and merges accordingly: it changes the time,
-        not the posterior.
+        Split and merge proposals in an iteration. "auto" is 10 up to 30,000 samples, and fewer in
+        proportion with more samples. From 128 samples on, after the warm-up, most splits of typical
+        partitions are rejected without evaluation, and merges accordingly, which saves time and
+        leaves the posterior unchanged. At most 10,000.
     block : int or "auto", default="auto"
-        Rows that a Gibbs move of the collapsed kernel visits together; 1 is the usual sweep, of
-        which all are accepted. "auto" grows with the square root of the number of rows, whatever
-        the columns: .84 are then accepted on iris (4 columns), and .67 on wine (13). A refused
-        block costs time, never exactness; ``sample_stats_`` has the counts.
+        Samples that a Gibbs move of the collapsed kernel updates together; 1 is the usual sweep. A
+        rejected block costs time, never exactness; ``sample_stats_`` has the counts. "auto" grows
+        with the square root of the number of samples.
     prediction_rule : {"joint", "cond"}, default="joint"
-        How `predict` averages over draws. "joint" weights each draw by its density of the row's
-        features, which is Bayes' rule; "cond" takes the plain average of p(y | x, draw).
+        How `predict` averages over draws. "joint" weights each draw by its density of the features,
+        which is Bayes' rule; "cond" is the plain average of p(y | x, draw).
     loss : {"vi", "binder"}, default="vi"
-        Loss whose expectation ``labels_`` minimise.
+        Loss whose posterior expectation ``labels_`` minimises.
     checkpoint : path-like, optional
-        Folder to save the run in as it goes. `fit` with the same arguments takes up a run that was
-        interrupted and gives what it would have given.
+        Folder to save the run in. `fit` with the same arguments resumes an interrupted run, with
+        the result of an uninterrupted run.
     random_state : int, RandomState instance or None, default=None
         Seed.
     verbose : int, default=0
@@ -201,144 +196,197 @@ class MDLMixture(Inputs):
     posterior_ : xarray.Dataset
         Draws, over chain, draw and observation: ``labels`` (not comparable between draws, because
         of label switching), ``n_clusters``, ``log_density`` (the negative description length in
-        nats), the hyperparameters that are sampled, and the parameters if the kernel samples them.
-        With ``errors="t"``, the latent ``scale_weight`` that multiplies the precision of each row
+        nats), the sampled hyperparameters, and the parameters with ``kernel="six-move"``. With
+        ``errors="t"``, the latent ``scale_weight`` that multiplies the precision of each sample
         (small for outliers), and the degrees of freedom ``df``. With
-        ``transformation="yeo-johnson"``, ``yeo_johnson_lambda`` of the columns that vary.
+        ``transformation="yeo-johnson"``, ``yeo_johnson_lambda`` of the features that vary. With
+        ``covariance="shrunk"``, ``common_covariance``.
     sample_stats_ : xarray.Dataset
-        For every draw, how many moves of each kind were proposed and accepted on the way to it.
+        Numbers of proposed and accepted moves of each kind since the previous draw.
     labels_ : ndarray of shape (n_samples,)
         Point estimate: the partition of least expected loss. Not the classes; see `predict`.
     membership_ : ndarray of shape (n_samples, n_clusters_)
-        Mean share of a row's block that lies in each cluster of ``labels_``.
+        Mean share of a sample's cluster, over the draws, that lies in each cluster of ``labels_``.
     classes_ : ndarray of shape (n_classes,)
-        The sorted classes of `fit`, if there were any.
+        Sorted classes of `fit`, if there were any.
     n_clusters_ : int
-        Clusters of ``labels_``.
+        Number of clusters of ``labels_``.
     objective_ : float
-        Shortest description length that was met, in nats of the standardised rows.
+        Shortest description length of all draws, in nats of the standardised samples.
     objective_trace_ : ndarray of shape (num_samples,)
-        Description lengths of the chain that met it.
+        Description lengths of the chain that reached it.
     r_hat_ : dict of str to float
         Rank-normalised R-hat of the description length and of the number of clusters.
     diagnostics_ : pandas.DataFrame
-        `nrprob.posterior.diagnose` of 256 draws of every chain at even steps (fewer where there are
-        very many rows): of the description length, and of quantities that names of clusters leave
-        alone, as the largest share, the distance to ``labels_``, and whether two rows are together,
-        for ten pairs. The row
-        ``vi_between_chains`` compares chains with each other: its mean is that of the variation of
-        information between draws of different chains, and its `r_hat` the root of the ratio to that
-        of draws of one chain (see `nrprob.posterior.chain_distances`).
+        `nrprob.posterior.diagnose` of at most 256 evenly spaced draws of each chain: of the
+        description length and of label-invariant quantities, as the largest share, the distance to
+        ``labels_``, and whether two samples are together. The row ``vi_between_chains`` has the
+        mean variation of information between draws of different chains; its `r_hat` is the root of
+        the ratio to the mean within chains (see `nrprob.posterior.chain_distances`).
     converged_ : bool
-        Whether all R-hat, of both, are below 1.05; warned of otherwise. That chains agree is
-        necessary only: all of them may have missed the same clusterings, which no draws can show.
+        Whether all R-hat are below 1.05; otherwise `fit` warns. Agreement of the chains is
+        necessary only: all of them may have missed the same mode.
     energy_, covariance_ : str
-        Those in use; "diag" also where features are no real numbers.
+        Values in use.
     covariance_lengths_ : dict of str to float
-        Shortest descriptions that the choice of the covariance was made by, in nats.
+        Shortest description lengths, in nats, by which ``covariance="auto"`` chose.
     variance_floor_ : float
-        The one in use (``energy="nml"``).
+        Value in use (``energy="nml"``).
     variance_floor_scores_ : dict of float to float
-        Leave-one-out log probability of the labels under each, where it was chosen.
+        Leave-one-out log probability of the labels, by which ``variance_floor="auto"`` chose.
     n_iter_ : int
-        Steps of every chain.
+        Iterations of each chain.
     n_features_in_ : int
 
     See Also
     --------
     nrprob.posterior : Summaries of draws of partitions.
-    nrprob.MixtureEM : One clustering by maximum likelihood.
+    nrprob.MixtureEM : Mixture with a fixed number of components, by maximum likelihood.
+    nrprob.ResidualMixture : Point estimate of the model with ``known``.
 
     Notes
     -----
-    Yin (2007), chapter 4. Real features are centred, and scaled to unit variance, on the rows of
-    `fit`; constant ones are dropped. So are, where clusters may have correlations and rows are more
-    than columns, those that are linear combinations of others, as the last of shares that add up to
-    1 is. With ``covariance="diag"`` features are independent within a cluster, so that a class
-    whose features are correlated takes several clusters.
+    *Prior.* With n samples, of which :math:`n_j` are in cluster j, d features, and clusters as
+    sets, the partition has the prior probability
 
-    With ``energy="conjugate"``, a cluster's mean is N(0, S / kappa) given its covariance S, kappa
-    being ``mean_precision``, and S inverse-Wishart, whose diagonal is inverse-gamma of
-    ``variance_shape`` and ``variance_scale``. What is "auto" of these three has a uniform prior on
-    its grid, and is drawn given the partition, the last two also together, since they trade off
-    with each other: ``posterior_`` has it. Grids are wide, so that a row that is out by ten
-    thousand times what is within clusters, or known groups as far apart, leave other clusters as
-    they are. But kappa ends at 1, the unit-information prior of Kass and Wasserman (1995): where
-    centres may lie closer together, rows of one cluster fall into several. ``concentration``
-    is drawn as well: under 1, the uniform law of sizes, a cluster of three rows beside large ones
-    is as probable as one of half of all rows. Splits and merges are proposed and accepted with it
-    integrated out.
+    .. math:: p(z) \propto V(k) \prod_{j=1}^k \frac{\Gamma(n_j + \alpha)}{\Gamma(\alpha)}, \qquad
+        V(k) = \frac{(k!)^u \, \Gamma(k \alpha)}{\Gamma(n + k \alpha)}, \quad k \leq K,
 
-    With ``covariance="shrunk"``, the covariance of a cluster is inverse-Wishart with f degrees of
-    freedom and scale f S, and the common covariance S is Wishart with d + 2 degrees of freedom, its
-    mean a multiple of the identity. S, that multiple and f, from d + 2 to d + 501, are drawn: with
-    f large covariances are alike. ``posterior_`` has S as ``common_covariance``, and lengths are
-    those of rows, partition and S together.
+    where u is 1 if ``unordered`` and otherwise 0, :math:`\alpha` is ``concentration``, and K is
+    ``max_clusters``. A mixture of finite mixtures (Miller and Harrison, 2018) has a prior of the
+    same form. Its V sums over numbers of components, since components may be empty; here no
+    component is empty, so that the number of components is the number of clusters. Under
+    ``energy="nml"``, the normalised maximum likelihood of the cluster labels replaces this prior,
+    and the stochastic complexity of each cluster replaces its marginal likelihood. The likelihood
+    has no further free parameters: hyperparameters set to "auto" have the priors
 
-    With ``likelihood_power`` below 1 this is a *generalised* posterior, after Miller and Dunson
-    (2019), whose power 1 / (1 + n / alpha) says that data are taken for no more than roughly of the
-    model: shares of draws are no probabilities under it. Labels are coded in full, so that under a
-    low power a clustering cannot pay for its names any more: in .5 to 1, look at the path of the
-    number of clusters. New rows are predicted with their full density.
+    =========================  ===================================  ========================
+    quantity                   prior given the others               hyperparameter, grid
+    =========================  ===================================  ========================
+    sizes of clusters          Dirichlet(alpha) weights             0.1 to 100, 31 values
+    classes of a cluster       Dirichlet(beta) probabilities        0.001 to 3, 8 values
+    mean of a cluster          N(0, S / kappa)                      1e-10 to 1, 321 values
+    covariance S of a cluster  inverse-Wishart(d + 1 + nu, nu s I)  nu: 1 to 50, 81 values
+    expected variance s        uniform on its grid                  1e-8 to 1, 257 values
+    offset of a known group    N(0, S / omega)                      1e-10 to 3.2, 337 values
+    lambda of a feature        uniform on its grid                  -2 to 4, 121 values
+    scale weight of a sample   gamma(f / 2, f / 2), 16 values       f: 1.5 to 64, infinity
+    =========================  ===================================  ========================
 
-    With ``errors="t"`` the covariance S of row i about its centre is divided by
+    where alpha, beta, kappa, nu, s and omega are uniform on grids of even steps in logarithms, S
+    has d + 1 + nu degrees of freedom, and each feature has its own inverse-gamma variance under
+    "diag". ``variance_shape`` is 1 + nu / 2, and ``variance_scale`` nu s / 2. The grid of kappa
+    ends at 1, the unit-information prior of Kass and Wasserman (1995): with closer centres, samples
+    of one cluster would fall into several.
 
-    .. math:: w_i \sim \mathrm{Gamma}(f / 2, f / 2)
+    *Algorithm.* One iteration of the collapsed kernel:
 
-    so that the row is t distributed with f degrees of freedom. The law of :math:`w_i` is taken on
-    16 values from .007 to 3.5, each a factor of 1.5 from the next, and f is one of eleven values
-    from 1.5 to 64, or infinite, which is the normal law; both are drawn, lengths are those of rows,
-    partition and scales together, and predictions sum over the scales of new rows.
+    1. A Gibbs sweep updates labels in blocks, accepted by the Metropolis-Hastings rule. With
+       "tied", it is given a covariance and offsets that are drawn first; with "t", label and scale
+       weight of a sample are drawn together.
+    2. Split-merge moves, after Jain and Neal (2004), and with known groups swaps. The
+       concentration is integrated out of their acceptance probabilities.
+    3. Griddy-Gibbs updates of kappa, nu, s and omega; Metropolis updates of the lambdas; Gibbs
+       updates of the scale weights, the degrees of freedom and the concentrations.
 
-    With ``transformation="yeo-johnson"`` rows are all this after the transform of Yeo and Johnson
-    (2000) of every column, with the column's power :math:`\lambda`,
+    An iteration costs O(n k d) operations under "diag", and O(n k d^2) otherwise; memory is O(n d)
+    or O(n d^2), plus the labels of all draws.
+
+    *Preprocessing.* Continuous features are standardised on the samples of `fit`; constant ones are
+    dropped. Where clusters have correlations and there are more samples than features, features
+    that depend linearly on others are dropped as well.
+
+    *Common covariance.* With ``covariance="shrunk"``, the covariance of a cluster is
+    inverse-Wishart with f = d + 1 + nu degrees of freedom and scale f S. The common covariance S is
+    Wishart with d + 2 degrees of freedom and mean s I. S, s and nu (1 to 500) are sampled; with a
+    large nu, covariances are alike.
+
+    *Tempering.* With ``likelihood_power`` below 1 this is a generalised posterior, after the
+    coarsened posterior of Miller and Dunson (2019): frequencies of draws are no probabilities under
+    the model. The labels are coded in full, so that a low exponent favours few clusters: compare
+    the number of clusters along exponents from 0.5 to 1. New samples are predicted with their full
+    density.
+
+    *Student t errors.* With ``errors="t"`` the covariance S of sample i is divided by
+    :math:`w_i \sim \mathrm{Gamma}(f / 2, f / 2)`, on 16 values from 0.007 to 3.5, so that the
+    sample is t distributed with f degrees of freedom. Description lengths are those of samples,
+    partition and weights; predictions sum over the weights of new samples.
+
+    *Transformation.* With ``transformation="yeo-johnson"`` each feature is replaced by its
+    transform (Yeo and Johnson, 2000) with the lambda :math:`\lambda`,
 
     .. math:: t(x) = \frac{(1 + x)^\lambda - 1}{\lambda} \quad (x \geq 0), \qquad
         t(x) = -\frac{(1 - x)^{2 - \lambda} - 1}{2 - \lambda} \quad (x < 0),
 
-    shifted and scaled to unit variance on the rows of `fit`. Powers are drawn from 121 values from
-    -2 to 4, all as probable, of which 1 leaves a column as it is. Lengths and densities have the
-    slopes of the transforms in them, so that they are those of the rows as they came. As with other
-    numbers that are drawn, lengths leave out what the choice itself costs, log 121 a column:
-    `score` compares with columns as they came.
+    shifted and scaled to unit variance; :math:`\lambda = 1` leaves it unchanged. Densities and
+    description lengths include the Jacobian, so that they are those of the features as they came.
+    Compare models with and without a transformation by `score`.
 
-    With ``known``, row i of group g and cluster c is
+    *Known structure.* With ``known`` and continuous features, sample i of group g and cluster c is
 
     .. math:: x_i = a_g + b_c + e_i, \quad e_i \sim N(0, S), \quad b_c \sim N(0, S / \kappa), \quad
         a_g \sim N(0, S / \omega),
 
-    the model of `ResidualMixture`, with S, all centres and all offsets integrated out and
-    :math:`\omega` drawn as :math:`\kappa` is: a posterior in the strict sense over clusterings that
-    say what the groups do not.
+    where :math:`a_g`, :math:`b_c` and :math:`e_i` are the offset of the group, the centre of the
+    cluster and the error. S, all centres and all offsets are integrated out. With covariates
+    :math:`t_i` (standardised), memberships, or indicators of several labelings with
+    ``multi="additive"``, :math:`A' t_i` replaces :math:`a_g`, with coefficients of each covariate
+    from :math:`N(0, S / \omega)`. This is the model of `ResidualMixture`.
 
-    Of numbers :math:`t_i` that are known of the row (standardised), of shares in groups, and of
-    indicators of the labels of several labelings with ``multi="additive"``, it is
-    :math:`A' t_i` in place of :math:`a_g`, the coefficients of every number from
-    :math:`N(0, S / \omega)`.
+    Counts and binary features have with ``known`` the description length
 
-    Counts, and zeros and ones, have with ``known`` the description length
+    .. math:: L = \sum_{c, g} \phi(\text{cluster } c \text{ in group } g)
+        + \lambda \sum_c \phi(\text{cluster } c) + \phi(\text{labels}),
 
-    .. math:: L = \sum_{c, z} \phi(\text{rows of } c \text{ in group } z)
-        + \lambda \sum_c \phi(\text{rows of } c) + \phi(\text{labels})
+    where :math:`\lambda` is ``coordination_weight``. The first sum is the objective of `CCIB`
+    (Gondek, 2005, eq. 4.10) plus the code of the parameters of each cell. The data are counted
+    :math:`1 + \lambda` times, so that this is a generalised posterior unless :math:`\lambda` is 0.
+    "auto" is the weight at which the known groups, as clusters, would gain in the second sum half
+    of the code length of their labels, so that repeating them never improves the objective; at most
+    0.3.
 
-    every part of which is a complete code. The first sum is the objective of `CCIB` (Gondek, 2005,
-    eq. 4.10) with the parameters of every cell paid for. The data are counted 1 + lambda times, so
-    that this is a *generalised* posterior: lambda is a learning rate, and shares of draws are no
-    probabilities unless it is 0. "auto" is the weight at which the known groups, told as clusters,
-    would gain in the second sum half of what telling them costs, so that repeating them never pays;
-    at most .3.
-
-    With n rows, n_j in block j, m_j of them with a class, the code "nml" is
+    *Normalised maximum likelihood.* With :math:`m_j` labelled samples in cluster j, of which
+    :math:`m_{jc}` have class c, the code "nml" is
 
     .. math:: \phi = -n_j \log \frac{n_j}{n} + \sum_d \left[\frac{n_j}{2} \log 2 \pi s_{jd}^2
         + \frac{n_j v_{jd}}{2 s_{jd}^2} + PC_d(n_j)\right]
         - \sum_c m_{jc} \log \frac{m_{jc}}{m_j} + \log C(|c|, m_j), \quad
         A(k) = \log C(k, n) - \log k!
 
-    where :math:`s_{jd}` is the standard deviation, not below the floor nor above half the range of
-    the feature, PC is `nrprob.codelength.gaussian_complexity` and C that of the multinomial. The
-    thesis has one complexity for all sizes (4.21), and acceptance ratios (4.28) to (4.36) that do
-    not leave its distribution invariant; `nrprob.engines.sample.moves` has ours.
+    where :math:`v_{jd}` is the variance of feature d, :math:`s_{jd}` the standard deviation clipped
+    to the floor and half the range of the feature, PC `nrprob.codelength.gaussian_complexity`, and
+    C the parametric complexity of the multinomial with |c| or k symbols. The thesis has one
+    complexity for all sizes (4.21), and acceptance ratios (4.28) to (4.36) that do not leave its
+    distribution invariant; `nrprob.engines.sample.moves` describes the moves used here.
+
+    References
+    ----------
+    Yin, K. (2007), "Inferring informed clustering problems with minimum description length
+    principle", PhD thesis, chapter 4: the objective is eq. (4.22), predictions are eqs. (4.7) and
+    (4.9).
+
+    Miller, J. W. and Harrison, M. T. (2018), "Mixture models with a prior on the number of
+    components", Journal of the American Statistical Association 113 (521),
+    doi:10.1080/01621459.2016.1255636.
+
+    Jain, S. and Neal, R. M. (2004), "A split-merge Markov chain Monte Carlo procedure for the
+    Dirichlet process mixture model", Journal of Computational and Graphical Statistics 13 (1),
+    doi:10.1198/1061860043001.
+
+    Yeo, I.-K. and Johnson, R. A. (2000), "A new family of power transformations to improve
+    normality or symmetry", Biometrika 87 (4), doi:10.1093/biomet/87.4.954.
+
+    Miller, J. W. and Dunson, D. B. (2019), "Robust Bayesian inference via coarsening", Journal of
+    the American Statistical Association 114 (527), doi:10.1080/01621459.2018.1469995.
+
+    Kass, R. E. and Wasserman, L. (1995), "A reference Bayesian test for nested hypotheses and its
+    relationship to the Schwarz criterion", Journal of the American Statistical Association 90
+    (431).
+
+    Nobile, A. and Fearnside, A. T. (2007), "Bayesian finite mixtures with an unknown number of
+    components: the allocation sampler", Statistics and Computing 17 (2).
+
+    Gondek, D. (2005), "Non-redundant clustering", PhD thesis, Brown University, eq. (4.10).
 
     Examples
     --------
@@ -399,7 +447,7 @@ class MDLMixture(Inputs):
     _small_remedy = "remove samples that are outliers, or fit continuous features with errors='t'"
 
     def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
+        """Raise if parameters are invalid for any data."""
         super().check_parameters()
         if not isinstance(self.checkpoint, str | os.PathLike | None):
             raise TypeError(
@@ -415,7 +463,7 @@ class MDLMixture(Inputs):
         for what in (name for name, needed in needs.items() if needed):
             if self.energy == "nml" or self.kernel != "collapsed":
                 raise ValueError(
-                    f"{what} has a code under the conjugate prior only; got "
+                    f"{what} needs the conjugate prior and the collapsed kernel; got "
                     f"energy={self.energy!r} and kernel={self.kernel!r}; set energy='conjugate' "
                     "and kernel='collapsed', or leave it at its default"
                 )
@@ -425,30 +473,30 @@ class MDLMixture(Inputs):
                 "variance_shape and variance_scale are two numbers, or 'auto' both; got "
                 f"{self.variance_shape!r} and {self.variance_scale!r}; set the other one as well"
             )
-        drawn = isinstance(self.mean_precision, str) or self.covariance in ("shrunk", "tied")
-        if shape is not None and shape <= 1 and drawn and self.kernel == "collapsed":
+        sampled = isinstance(self.mean_precision, str) or self.covariance in ("shrunk", "tied")
+        if shape is not None and shape <= 1 and sampled and self.kernel == "collapsed":
             raise ValueError(
-                "variance_shape must be above 1 where other numbers of the prior are drawn; got "
+                "variance_shape must be above 1 if other hyperparameters are sampled; got "
                 f"{self.variance_shape!r}; raise it, or set mean_precision to a number"
             )
 
     def fit(self, X, y=None, *, known=None):
-        """Sample clusterings of the rows of ``X``.
+        """Sample partitions of the samples in ``X``.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-            Rows, which are made dense. Rows to be predicted may be among them, without their label:
-            they help.
+            Samples, which are made dense. Samples to be predicted may be among them, without their
+            class, and improve the predictions.
         y : array-like of shape (n_samples,), optional
             Classes, -1 where unknown.
         known : array-like, optional
-            Labels of a grouping that is known, or several of them (see ``multi``). A row of real
-            numbers is the sum of what its group and its cluster contribute, and of noise; of
-            others, every cell of a group and a cluster has probabilities of its own. So clusters
-            say what the groups do not. With real features also floats (n_samples, q), in which
-            rows are linear, a frame of labels and of floats, or `nrprob.known.Memberships`, by
-            which rows are averages of groups. Names of columns, if ``X`` is a frame.
+            Known labels, or several labelings (see ``multi``). A sample of continuous features is
+            the sum of the effects of its group and of its cluster, and of noise; with other
+            features, each cell of a group and a cluster has its own probabilities. So clusters are
+            conditioned on the groups. With continuous features also covariates, floats
+            (n_samples, q) with linear effects, a frame of labels and of floats, or
+            `nrprob.known.Memberships`. Names of columns, if ``X`` is a frame.
 
         Returns
         -------
@@ -457,7 +505,7 @@ class MDLMixture(Inputs):
         Raises
         ------
         ValueError
-            If the data do not fit the parameters; the message says what to change.
+            If data and parameters are incompatible; the message names a remedy.
         """
         return self._fit(X, y, known=known)
 
@@ -483,15 +531,15 @@ class MDLMixture(Inputs):
         """Sample; see `Clusterer.compute`."""
         with small_steps_on_cpu():
             self._begin_chains(task)
-            self._sample(int(self.num_warmup), int(self.num_samples))
+            self._run_chains(int(self.num_warmup), int(self.num_samples))
         return []
 
     def finish(self, task, result):
-        """Return the estimator: what is drawn is summarised as it is drawn."""
+        """Return the estimator: `compute` has summarised the draws."""
         return self
 
     def extend(self, num_samples):
-        """Go on sampling where `fit` or `extend` ended.
+        """Continue sampling where `fit` or `extend` ended.
 
         Parameters
         ----------
@@ -501,12 +549,12 @@ class MDLMixture(Inputs):
         Returns
         -------
         self
-            With the draws of all runs; the same as if `fit` had made as many at once.
+            With the draws of all runs, as if `fit` had sampled as many at once.
         """
         check_is_fitted(self, "_run")
         self._check_number("num_samples", num_samples, low=1, high=10**8, integer=True)
         with standard(), small_steps_on_cpu():
-            self._sample(int(self.num_warmup), self._run.n_draws + int(num_samples))
+            self._run_chains(int(self.num_warmup), self._run.n_draws + int(num_samples))
         return self
 
     def _sampled_gaussian(self, covariance: str, errors: str) -> SampledGaussian:
@@ -651,17 +699,17 @@ class MDLMixture(Inputs):
         self.variance_floor_scores_ = scores
         return max(scores, key=lambda floor: scores[floor])
 
-    def _sample(self, num_warmup: int, num_draws: int) -> None:
+    def _run_chains(self, num_warmup: int, num_draws: int) -> None:
         try:
             self._run.advance(num_warmup, num_draws, verbose=self.verbose)
         finally:
             # The draws so far are kept if the user interrupts.
             if self._run.n_draws:
-                self._summarise()
+                self._summarise_draws()
 
     # Results
 
-    def _summarise(self) -> None:
+    def _summarise_draws(self) -> None:
         import xarray
 
         from nrprob.posterior import point_estimate

@@ -295,9 +295,12 @@ def test_clusters_under_a_low_power_need_not_be_normal():
     ("change", "message"),
     [
         (dict(covariance="shrunk", energy="nml"), "conjugate"),
-        (dict(likelihood_power=0.5, energy="nml"), "likelihood_power=0.5 has a code"),
+        (
+            dict(likelihood_power=0.5, energy="nml"),
+            "likelihood_power=0.5 needs the conjugate prior",
+        ),
         (dict(likelihood_power=1.5), "likelihood_power"),
-        (dict(errors="t", kernel="six-move"), "errors='t' has a code"),
+        (dict(errors="t", kernel="six-move"), "errors='t' needs the conjugate prior"),
         (dict(errors="t"), "errors is for continuous features"),
         (dict(errors="cauchy"), "errors must be"),
         (dict(likelihood_power=0.5, features="bernoulli"), "continuous features"),

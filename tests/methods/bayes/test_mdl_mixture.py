@@ -347,7 +347,7 @@ def test_bad_input_is_refused(three):
         MDLMixture(**QUICK).fit(X, y[:5])
     with pytest.raises(ValueError, match="energy must be one of 'auto', 'nml', 'conjugate'; got"):
         MDLMixture(energy="mml").fit(X)
-    with pytest.raises(ValueError, match="covariance='full' has a code under the conjugate prior"):
+    with pytest.raises(ValueError, match="covariance='full' needs the conjugate prior"):
         MDLMixture(covariance="full", **QUICK).fit(X)
     with pytest.raises(ValueError, match="num_samples must be at least 1"):
         MDLMixture(num_samples=0).fit(X)

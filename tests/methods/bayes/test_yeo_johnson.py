@@ -286,8 +286,8 @@ def test_skew_clusters_are_not_cut():
 @pytest.mark.parametrize(
     ("settings", "X", "message"),
     [
-        ({"kernel": "six-move"}, np.arange(12.0).reshape(6, 2) ** 0.7, "conjugate prior only"),
-        ({"energy": "nml"}, np.arange(12.0).reshape(6, 2) ** 0.7, "conjugate prior only"),
+        ({"kernel": "six-move"}, np.arange(12.0).reshape(6, 2) ** 0.7, "needs the conjugate prior"),
+        ({"energy": "nml"}, np.arange(12.0).reshape(6, 2) ** 0.7, "needs the conjugate prior"),
         ({}, np.arange(12).reshape(6, 2) % 5, "is for continuous features"),
     ],
 )
