@@ -22,7 +22,6 @@ from nrprob.batch.cost import MAX_CACHED_BYTES, MAX_TABLES
 from nrprob.batch.fits import (
     Fit,
     default_measures,
-    infeasible_fit,
     package_versions,
     record_fit,
     score_fit,
@@ -144,8 +143,10 @@ class Executor:
                 refusal = _fit_alone(estimator, inputs)
         seconds = time.perf_counter() - start
         if refusal:
-            n_samples = self.data(cell).X.shape[0]
-            fit = infeasible_fit(cell.method, estimator, n_samples, seconds, refusal)
+            labels = np.full(self.data(cell).X.shape[0], -1)
+            parameters = estimator.get_params(deep=False)
+            name = type(estimator).__name__
+            fit = Fit(cell.method, name, parameters, labels, seconds, refusal=refusal)
         else:
             fit = record_fit(cell.method, estimator, seconds, [str(w.message) for w in caught])
         return self._score(cell, inputs, estimator, fit)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nrprob.batch.csv_files import with_labelings, write_csv
 from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import Fit, cluster_sizes, combine_views, package_versions, record_fit
-from nrprob.batch.formats import EVIDENCE, PICTURE, RESULTS
+from nrprob.batch.formats import EVIDENCE, PICTURE, RESULTS, with_labelings, write_csv
 from nrprob.batch.manifest import write_files
 from nrprob.batch.report.fit_page import Chapter, write_page
 from nrprob.batch.splits import PARTS

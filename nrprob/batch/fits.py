@@ -23,7 +23,7 @@ from nrprob.exceptions import InputError, SingleFeatureWarning
 from nrprob.statistics.groups import cross_table
 
 __all__ = [
-    "Fit", "cluster_sizes", "combine_views", "default_measures", "fit_method", "infeasible_fit",
+    "Fit", "cluster_sizes", "combine_views", "default_measures", "fit_method",
     "package_versions", "record_fit", "score_fit",
 ]  # fmt: skip
 
@@ -107,13 +107,6 @@ def record_fit(title: str, estimator: Any, seconds: float, messages: Sequence[st
         n_iter=int(estimator.n_iter_),
         warnings=list(dict.fromkeys(messages)),
     )
-
-
-def infeasible_fit(title: str, estimator: Any, n: int, seconds: float, reason: str) -> Fit:
-    """Record a fit of ``n`` rows whose constraints are infeasible."""
-    parameters = estimator.get_params(deep=False)
-    labels = np.full(n, -1)
-    return Fit(title, type(estimator).__name__, parameters, labels, seconds, refusal=reason)
 
 
 def fit_method(

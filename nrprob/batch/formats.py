@@ -1,4 +1,8 @@
-"""File formats of data and results: checks that need neither reading nor writing.
+"""File formats of data and results: checks that read no data, and CSV files.
+
+Spreadsheets evaluate a text cell that begins with ``=``, ``+``, ``-`` or ``@``, also after a tab or
+a line break. The writer of CSV files puts a single quote before such a text, and the reader removes
+it.
 
 Nothing heavy is imported, so wrong names are reported immediately.
 """
@@ -9,19 +13,19 @@ import csv
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from nrprob.batch.csv_files import unescape
 from nrprob.batch.registry import refuse_unknown
 from nrprob.exceptions import InputError
 from nrprob.files import reading
 
 __all__ = [
     "EVIDENCE", "MANIFEST", "PAGE", "PICTURE", "PLAN", "RESULTS", "check_file", "column_names",
-    "is_fit_folder", "is_table", "npz_names", "require_columns", "require_part", "results_in",
-    "separator",
+    "escape", "is_fit_folder", "is_table", "npz_names", "read_csv", "require_columns",
+    "require_part", "results_in", "separator", "unescape", "with_labelings", "write_csv",
 ]  # fmt: skip
 
 PAGE = "report.html"
@@ -37,6 +41,10 @@ _SUFFIXES = (*_TEXTS, ".parquet", ".npz", ".h5ad")
 _PICTURES = re.compile(
     rf"{re.escape(PICTURE)}|{re.escape(EVIDENCE)}|clustering_\d+(_evidence)?\.png"
 )
+# Beginning of a formula, perhaps escaped: single quotes are escaped again, so no two texts are
+# written alike.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 # Format -> package that reads it, and the extra that installs the package.
 _READERS = {".parquet": ("pyarrow", "parquet"), ".h5ad": ("anndata", "cells")}
 
@@ -156,3 +164,56 @@ def require_part(path: Path, kind: str, name: str) -> None:
     with reading(path, "the file as H5AD", "check its contents"), h5py.File(path) as file:
         group = "layers" if kind == "layer" else kind
         refuse_unknown(name, list(file.get(group, ())), f"{path} has no such {kind}; {name!r}")
+
+
+def _needs_quote(text: str) -> bool:
+    """Whether a spreadsheet may evaluate a text as a formula; numbers are safe."""
+    return _FORMULA.match(text) is not None and _NUMBER.fullmatch(text) is None
+
+
+def escape(value: Any) -> Any:
+    """Put a single quote before a text that a spreadsheet may evaluate as a formula."""
+    return f"'{value}" if isinstance(value, str) and _needs_quote(value) else value
+
+
+def unescape(value: Any) -> Any:
+    """Remove the single quote of `escape`."""
+    escaped = isinstance(value, str) and value.startswith("'") and _needs_quote(value[1:])
+    return value[1:] if escaped else value
+
+
+def with_labelings(columns: Mapping[str, Any], labelings: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of results and labelings; a labeling named like a result gets the suffix "(data)"."""
+    result = dict(columns)
+    for name, values in labelings.items():
+        while name in result:
+            name = f"{name} (data)"
+        result[name] = values
+    return result
+
+
+def write_csv(columns: Mapping[str, Any]) -> str:
+    """Contents of a CSV file with these columns, with escaped text cells and headers."""
+    import pandas as pd
+
+    frame = pd.DataFrame(dict(columns))
+    texts = frame.select_dtypes(exclude=["number", "bool"]).columns
+    frame = frame.astype(dict.fromkeys(texts, object))
+    frame[texts] = frame[texts].map(escape)
+    frame.columns = frame.columns.map(escape)
+    # An unquoted carriage return ends a row.
+    cells = [*frame.columns, *(cell for name in texts for cell in frame[escape(name)])]
+    returns = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+    quoting = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
+    return frame.to_csv(index=False, quoting=quoting)
+
+
+def read_csv(path: Path, separator: str) -> Any:
+    """Read a CSV or TSV file as a pandas frame, and unescape text cells and headers."""
+    import pandas as pd
+
+    frame = pd.read_csv(path, sep=separator)
+    frame.columns = frame.columns.map(unescape)
+    for name, column in frame.select_dtypes(exclude=["number", "bool"]).items():
+        frame[name] = column.map(unescape)
+    return frame

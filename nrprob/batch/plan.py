@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nrprob.batch import registry
+from nrprob.batch.measures import Setting
 from nrprob.batch.parameters import FLAT, as_text, look_up
 from nrprob.batch.schema import MAX_SEED, SAMPLING, MethodSpec, ModelFile
 from nrprob.batch.splits import MAX_FITS
@@ -353,53 +354,39 @@ def select(plan: Plan, only: Sequence[str]) -> set[str]:
             f"only must list conditions NAME=VALUE; got {short_repr(only)}; pass a list of strings"
         )
     cells = list(plan.cells)
+    tables = {table.name: table for table in plan.model.tables}
     for condition in only:
         name, equals, text = (part.strip() for part in condition.partition("="))
         if not equals:
             raise InputError(f"a condition is NAME=VALUE; --only {condition}; add the value")
         if name == "table":
-            cells = _select_table(plan, cells, text, condition)
+            registry.refuse_unknown(text, tables, f"no such table; --only {condition}")
+            methods = tables[text].methods or plan.model.titles
+            settings = tables[text].settings
+            cells = [c for c in cells if c.method in methods and _in_settings(c, settings)]
         elif name == "method" and any(text.lower() == cell.name.lower() for cell in cells):
             cells = [cell for cell in cells if text.lower() == cell.name.lower()]
         else:
-            cells = _select_value(plan, cells, name, text, condition)
+            pairs = [(c, value) for c in cells if (value := _value_text(c, name)) is not None]
+            if not pairs:
+                names = {"method", "table", "repeat", "run"}.union(*(c.values for c in plan.cells))
+                nearest = registry.nearest(name, names)
+                raise InputError(f"no cell has that parameter; --only {condition}; {nearest}")
+            text = text.replace(" ", "")
+            values = dict.fromkeys(value for _, value in pairs)
+            registry.refuse_unknown(text, values, f"no cell has that value; --only {condition}")
+            cells = [cell for cell, value in pairs if value == text]
     return {cell.id for cell in cells}
 
 
-def _select_table(
-    plan: Plan, cells: Sequence[Experiment], name: str, condition: str
-) -> list[Experiment]:
-    """Cells of a table of the report."""
-    tables = {table.name: table for table in plan.model.tables}
-    registry.refuse_unknown(name, tables, f"no such table; --only {condition}")
-    table = tables[name]
-    return [
-        cell
-        for cell in cells
-        if any(matches(cell, setting.where) for setting in table.settings)
-        and (not table.methods or cell.method in table.methods)
-    ]
+def _in_settings(cell: Experiment, settings: Sequence[Setting]) -> bool:
+    return any(matches(cell, setting.where) for setting in settings)
 
 
-def _select_value(
-    plan: Plan, cells: Sequence[Experiment], name: str, text: str, condition: str
-) -> list[Experiment]:
-    """Cells with a value of a parameter, or with a title, repeat or run."""
-
-    def value_of(cell: Experiment) -> str | None:
-        is_field = name in ("method", "repeat", "run")
-        value = getattr(cell, name) if is_field else look_up(cell.values, name)
-        if value is None:
-            return None
-        return (value if isinstance(value, str) else json.dumps(value)).replace(" ", "")
-
-    pairs = [(cell, value) for cell in cells if (value := value_of(cell)) is not None]
-    if not pairs:
-        names = {"method", "table", "repeat", "run"}.union(*(c.values for c in plan.cells))
-        raise InputError(
-            f"no cell has that parameter; --only {condition}; {registry.nearest(name, names)}"
-        )
-    text = text.replace(" ", "")
-    values = dict.fromkeys(value for _, value in pairs)
-    registry.refuse_unknown(text, values, f"no cell has that value; --only {condition}")
-    return [cell for cell, value in pairs if value == text]
+def _value_text(cell: Experiment, name: str) -> str | None:
+    """Title, repeat, run or parameter of a cell as text without spaces; None without a value."""
+    is_field = name in ("method", "repeat", "run")
+    value = getattr(cell, name) if is_field else look_up(cell.values, name)
+    if value is None:
+        return None
+    return (value if isinstance(value, str) else json.dumps(value)).replace(" ", "")

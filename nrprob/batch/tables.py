@@ -16,8 +16,7 @@ import numpy as np
 import scipy.sparse
 
 from nrprob.batch import formats
-from nrprob.batch.csv_files import read_csv
-from nrprob.batch.formats import ROWS, require_columns
+from nrprob.batch.formats import ROWS, read_csv, require_columns
 from nrprob.batch.registry import refuse_unknown
 from nrprob.data.annotated import is_annotated, matrix_of, names_of
 from nrprob.data.labels import are_blank

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from nrprob.batch import formats
-from nrprob.batch.csv_files import escape, read_csv, unescape, with_labelings, write_csv
+from nrprob.batch.formats import escape, read_csv, unescape, with_labelings, write_csv
 from nrprob.cli import app
 
 HOSTILE = [
