@@ -1,12 +1,25 @@
-"""Cell codes: complete code lengths of what lies in a cell, as functions of summed statistics.
+r"""Cell codes: description lengths of the rows of a cell, as functions of its statistics.
 
-Costs of `nrprob.statistics.costs` fit parameters to every cell for nothing; a code pays for them,
-by the parametric complexity of normalised maximum likelihood or by a conjugate prior. Only codes
-may be sampled: ``exp(-length)`` is then a distribution over partitions, in nats of the whole data
-set. What depends on a number of rows alone is a table, made once outside of compiled programs.
+A code is a cell cost that accounts for the parameters of the cell, in one of two ways:
+
+.. math:: L(S) = -\max_\theta \log p(x | \theta) + \log \int \max_\theta p(y | \theta) \, dy
+    \quad \text{(NML)}, \qquad
+    L(S) = -\log \int p(x | \theta) \, p(\theta) \, d\theta \quad \text{(conjugate prior)},
+
+with the rows x of the cell and its parameters theta; the second term of the normalised maximum
+likelihood (NML) is the parametric complexity. The costs of `nrprob.statistics.costs` have the first
+term only. ``exp(-L)`` summed over cells is an unnormalised density of partitions, which samplers
+require.
 
 A code maps statistics (..., p), whose last entry is the number of rows of the cell, to nats (...);
-the empty cell costs 0. Its arrays are traced, so that programs serve all data of one shape.
+the empty cell costs 0. Functions of a number of rows are tables, computed outside of compiled
+programs. The arrays of a code are traced, so that a program serves all data of one shape.
+
+References
+----------
+J. Rissanen (1996), "Fisher information and stochastic complexity", IEEE Transactions on Information
+Theory 42(1), doi:10.1109/18.481776. A. Gelman et al. (2013), "Bayesian Data Analysis", 3rd edition,
+chapter 3 (conjugate priors).
 """
 
 from __future__ import annotations
@@ -21,6 +34,7 @@ from scipy.special import gammaln, multigammaln, xlogy
 
 from nrprob.codelength import gaussian_complexity, multinomial_table
 from nrprob.statistics.gammas import log_gamma, log_multigamma
+from nrprob.statistics.gaussians import moment_positions
 from nrprob.statistics.matrices import log_determinant, whitener
 from nrprob.statistics.sums import sum_of_products, sum_of_squares
 from nrprob.statistics.terms import TracedTerm
@@ -28,34 +42,34 @@ from nrprob.trees import node
 
 Table: TypeAlias = "np.ndarray | jax.Array"
 _STATIC: dict[str, Any] = {"static": True}
-TABLE = 200_000_000  # steps that an exact table of complexities may take
+MAX_TABLE_STEPS = 200_000_000  # operations of an exact table of complexities
 
 
 class CellCode(Protocol):
-    """Code length of the rows of a cell.
+    """Description length of the rows of a cell.
 
-    ``sends`` says what the receiver knows after reading it: "data" (features or classes of the
-    rows, given their cell), "parameters" (that the code depends on no unknown ones), "labels" (the
-    cells of the rows).
+    ``sends`` lists what the code describes: "data" (features or classes of the rows, given their
+    cell), "parameters" (the code depends on no unknown parameters), "labels" (the cells of the
+    rows).
     """
 
     sends: ClassVar[frozenset[str]]
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Nats of statistics (..., p)."""
+        """Length in nats of statistics (..., p)."""
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """What `join_costs` wants to know of cells (p, K): arrays (..., K)."""
+        """Precompute arrays (..., K) of cells (p, K) for `join_costs`."""
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Nats (K, b) that single rows (p, b) add to cells prepared as (..., K, 1 or b).
+        """Cost increase (K, b) of single rows (p, b) in cells prepared as (..., K, 1 or b).
 
-        Rows come last because that is the axis along which processors compute.
+        Rows are on the last axis, along which processors vectorise.
         """
 
 
 class _CodeByDifference:
-    """Joining by the difference of two lengths, for any code."""
+    """Join costs as differences of two code lengths, for any code."""
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         raise NotImplementedError
@@ -69,7 +83,7 @@ class _CodeByDifference:
 
 
 def _table_difference(table: Table, count: jax.Array) -> jax.Array:
-    """Return ``table[count + 1] - table[count]``: far fewer look-ups than one for every row."""
+    """Return ``table[count + 1] - table[count]`` per cell: far fewer look-ups than per row."""
     return _look_up(table, count + 1) - _look_up(table, count)
 
 
@@ -81,17 +95,17 @@ class CodeTerm(TracedTerm):
 
 
 def code_term(code: CellCode, *, weight: float = 1.0, by_group: bool = False) -> CodeTerm:
-    """Return the term that charges ``code`` for every cluster, or every (group, cluster) cell."""
+    """Make the term of ``code``, with one cell per cluster or per (group, cluster) pair."""
     return CodeTerm(np.float64(weight), np.float64(0), None, code, by_group)
 
 
 def _look_up(table: Table, count: jax.Array) -> jax.Array:
-    at = jnp.round(count).astype(jnp.int32)
-    return jnp.asarray(table).at[at].get(mode="clip")
+    index = jnp.round(count).astype(jnp.int32)
+    return jnp.asarray(table).at[index].get(mode="clip")
 
 
 def _log_product(x: jax.Array) -> jax.Array:
-    """Sum of logarithms over the first axis, by one logarithm of a product for every eight."""
+    """Sum of logarithms over the first axis; one logarithm per product of eight factors."""
     total = jnp.zeros(x.shape[1:], x.dtype)
     for i in range(0, x.shape[0], 8):
         total = total + jnp.log(x[i : i + 8].prod(0))
@@ -103,36 +117,38 @@ _DATA = frozenset({"data", "parameters"})
 
 @node
 class CountCode(_CodeByDifference):
-    """Sequences of symbols: ``sum_y each[T_y] + total[sum_y T_y]`` of the counts T.
+    """Sequences of symbols with counts T: ``sum_y count_nats[T_y] + total_nats[sum_y T_y]``.
 
     Attributes
     ----------
-    each, total : (largest count + 1,) nats
-    first, stop : statistics that hold the counts
-    single : whether no row has more than one count, as with classes
+    count_nats, total_nats : (largest count + 1,) tables; see `count_tables`
+    first, stop : range of the statistics that hold the counts
+    single : whether every row has at most one count, as for classes
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
-    each: Table
-    total: Table
+    count_nats: Table
+    total_nats: Table
     first: int = field(metadata=_STATIC)
     stop: int = field(metadata=_STATIC)
     single: bool = field(default=False, metadata=_STATIC)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Nats of statistics (..., p)."""
+        """Length in nats of statistics (..., p)."""
         counts = cell[..., self.first : self.stop]
-        return _look_up(self.each, counts).sum(-1) + _look_up(self.total, counts.sum(-1))
+        return _look_up(self.count_nats, counts).sum(-1) + _look_up(self.total_nats, counts.sum(-1))
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """What `join_costs` wants to know of cells (p, K)."""
+        """Precompute arrays of cells (p, K) for `join_costs`."""
         if not self.single:
             return super().prepare_join(cells)
         counts = cells[self.first : self.stop]
-        return _table_difference(self.each, counts) + _table_difference(self.total, counts.sum(0))
+        return _table_difference(self.count_nats, counts) + _table_difference(
+            self.total_nats, counts.sum(0)
+        )
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Nats (K, b) that rows (p, b) add."""
+        """Cost increase (K, b) of rows (p, b)."""
         if not self.single:
             return super().join_costs(prepared, row)
         return sum_of_products(prepared, row[self.first : self.stop])
@@ -140,59 +156,62 @@ class CountCode(_CodeByDifference):
 
 @node
 class BinaryCode(_CodeByDifference):
-    """Features that are 0 or 1: a `CountCode` of two symbols for every one of them."""
+    """Binary features: a `CountCode` of two symbols per feature."""
 
     sends: ClassVar[frozenset[str]] = _DATA
-    each: Table
-    total: Table
+    count_nats: Table
+    total_nats: Table
     first: int = field(metadata=_STATIC)
     stop: int = field(metadata=_STATIC)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Nats of statistics (..., p)."""
+        """Length in nats of statistics (..., p)."""
         ones, n = cell[..., self.first : self.stop], cell[..., -1]
-        both = _look_up(self.each, ones) + _look_up(self.each, n[..., None] - ones)
-        return both.sum(-1) + (self.stop - self.first) * _look_up(self.total, n)
+        both = _look_up(self.count_nats, ones) + _look_up(self.count_nats, n[..., None] - ones)
+        return both.sum(-1) + (self.stop - self.first) * _look_up(self.total_nats, n)
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """What `join_costs` wants to know of cells (p, K)."""
+        """Precompute arrays of cells (p, K) for `join_costs`."""
         ones, n = cells[self.first : self.stop], cells[-1]
-        zero = _table_difference(self.each, n - ones)  # of one more 0, feature by feature
-        rest = zero.sum(0) + (self.stop - self.first) * _table_difference(self.total, n)
-        return _table_difference(self.each, ones) - zero, rest
+        zero = _table_difference(self.count_nats, n - ones)  # cost of one more 0, per feature
+        rest = zero.sum(0) + (self.stop - self.first) * _table_difference(self.total_nats, n)
+        return _table_difference(self.count_nats, ones) - zero, rest
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Nats (K, b) that rows (p, b) add."""
-        one, rest = prepared
-        return sum_of_products(one, row[self.first : self.stop]) + row[-1] * rest
+        """Cost increase (K, b) of rows (p, b)."""
+        one_minus_zero, rest = prepared
+        return sum_of_products(one_minus_zero, row[self.first : self.stop]) + row[-1] * rest
 
 
 @node
 class LabelCode(_CodeByDifference):
-    """Cells of the rows: ``each[n]`` of the number of rows, to which a function of k is added."""
+    """Labels of the rows: ``count_nats[n]`` per cell of n rows, plus a function of k."""
 
     sends: ClassVar[frozenset[str]] = frozenset({"labels"})
-    each: Table
+    count_nats: Table
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Nats of statistics (..., p)."""
-        return _look_up(self.each, cell[..., -1])
+        """Length in nats of statistics (..., p)."""
+        return _look_up(self.count_nats, cell[..., -1])
 
     def prepare_join(self, cells: jax.Array) -> jax.Array:
-        """What `join_costs` wants to know of cells (p, K)."""
-        return _table_difference(self.each, cells[-1])
+        """Precompute arrays of cells (p, K) for `join_costs`."""
+        return _table_difference(self.count_nats, cells[-1])
 
     def join_costs(self, prepared: jax.Array, row: jax.Array) -> jax.Array:
-        """Nats (K, b) that rows (p, b) add."""
+        """Cost increase (K, b) of rows (p, b)."""
         return prepared * row[-1]
 
 
 @node
 class NormalNML(_CodeByDifference):
-    """Numbers under normal densities, one per feature, with parameters in a box.
+    r"""Independent normal features with bounded parameters, by normalised maximum likelihood.
 
-    ``sum_d n/2 log(2 pi s_d^2) + n v_d / (2 s_d^2)``, s_d the standard deviation clipped to
-    [low, high], plus ``complexity[n]``, that of all features. Features come first, then squares.
+    .. math:: \sum_d \left( \frac n2 \log 2 \pi s_d^2 + \frac{n v_d}{2 s_d^2} \right) + PC(n)
+
+    with the variance v_d and the standard deviation s_d, clipped to [low, high], of feature d in
+    the cell, and the parametric complexity PC of all features, a table. Statistics are the features
+    and then their squares.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -201,43 +220,50 @@ class NormalNML(_CodeByDifference):
     high: Table
     n_features: int = field(metadata=_STATIC)
 
-    def _fit(self, first: jax.Array, second: jax.Array, n: jax.Array, inverse: jax.Array):
-        """Nats of sums (m, ...) of numbers and of squares; divisions are what costs most."""
+    def _nats_of_sums(self, first: jax.Array, second: jax.Array, n: jax.Array, inverse: jax.Array):
+        """First part of the length, from sums (m, ...) of features and squares."""
         shape = (self.n_features,) + (1,) * (first.ndim - 1)
         low, high = (jnp.square(v).reshape(shape) for v in (self.low, self.high))
+        # Variance and clipped variance; ``inverse`` is 1 / n, since divisions dominate.
         mean = first * inverse
         variance = jnp.maximum(second * inverse - mean * mean, 0)
         s2 = jnp.clip(variance, low, high)
+        # n v / (2 s^2) differs from n / 2 where the variance is clipped.
         excess = jnp.where(variance < low, variance * (1 / low) - 1, 0)
         excess = jnp.where(variance > high, variance * (1 / high) - 1, excess)
         return 0.5 * n * (_log_product(2 * np.pi * s2) + excess.sum(0) + self.n_features)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Nats of statistics (..., p)."""
+        """Length in nats of statistics (..., p)."""
         m, n = self.n_features, cell[..., -1]
         cell = jnp.moveaxis(cell, -1, 0)
-        fit = self._fit(cell[:m], cell[m : 2 * m], n, 1 / jnp.maximum(n, 1))
+        fit = self._nats_of_sums(cell[:m], cell[m : 2 * m], n, 1 / jnp.maximum(n, 1))
         return fit + _look_up(self.complexity, n)
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """What `join_costs` wants to know of cells (p, K)."""
+        """Precompute arrays of cells (p, K) for `join_costs`."""
         n = cells[-1] + 1
         return cells, n, 1 / n, _look_up(self.complexity, n) - self(cells.T)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Nats (K, b) that rows (p, b) add."""
+        """Cost increase (K, b) of rows (p, b)."""
         cells, n, inverse, rest = prepared
         m = self.n_features
         first, second = (cells[i : i + m] + row[i : i + m, None] for i in (0, m))
-        return self._fit(first, second, n, inverse) + rest
+        return self._nats_of_sums(first, second, n, inverse) + rest
 
 
 @node
 class NormalInverseGamma(_CodeByDifference):
-    """Numbers under normal densities with the conjugate prior, one per feature.
+    r"""Independent normal features with the normal-inverse-gamma prior.
 
-    Minus the log of the marginal likelihood, ``table[n] + sum_d (shape + n/2) log(b_d / scale)``.
-    The mean is N(0, s^2 / kappa) given the variance, that is inverse-gamma(shape, scale).
+    The prior is :math:`\mu | s^2 \sim N(0, s^2 / \kappa)`, :math:`s^2 \sim IG(a, b)` with ``shape``
+    a and ``scale`` b. Minus the log marginal likelihood of a feature is
+
+    .. math:: T(n) + \left(a + \frac n2\right) \log \left( 1 + \frac{1}{2b} \Big(
+        \sum x^2 - \frac{(\sum x)^2}{\kappa + n} \Big) \right)
+
+    with a function T of n, summed over the features in ``table``.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -254,26 +280,31 @@ class NormalInverseGamma(_CodeByDifference):
         return (self.shape + 0.5 * n) * b
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Nats of statistics (..., p)."""
+        """Length in nats of statistics (..., p)."""
         return self._fit_nats(jnp.moveaxis(cell, -1, 0)) + _look_up(self.table, cell[..., -1])
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """What `join_costs` wants to know of cells (p, K)."""
+        """Precompute arrays of cells (p, K) for `join_costs`."""
         return cells, _look_up(self.table, cells[-1] + 1) - self(cells.T)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Nats (K, b) that rows (p, b) add."""
+        """Cost increase (K, b) of rows (p, b)."""
         cells, rest = prepared
         return self._fit_nats(cells + row[:, None]) + rest
 
 
 @node
 class NormalInverseWishart:
-    """Vectors under a normal density with full covariance and the conjugate prior.
+    r"""Normal vectors with full covariance and the normal-inverse-Wishart prior.
 
-    The mean is N(0, S / kappa) given the covariance S, that is inverse-Wishart(nu, scale I):
-    ``table[n] + (nu + n)/2 log det(I + R / scale)``, R the scatter about the shrunken mean.
-    First moments come first, then the upper triangle of the second ones, by rows.
+    The prior is :math:`\mu | \Sigma \sim N(0, \Sigma / \kappa)`,
+    :math:`\Sigma \sim IW(\nu, \text{scale} \cdot I)`. Minus the log marginal likelihood is
+
+    .. math:: T(n) + \frac{\nu + n}{2} \log \left| I + \frac{1}{\text{scale}} \Big(
+        \sum x x' - \frac{(\sum x)(\sum x)'}{\kappa + n} \Big) \right|
+
+    with a function T of n, the ``table``. Statistics are the first moments, then the upper triangle
+    of the second moments, by rows.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -284,21 +315,21 @@ class NormalInverseWishart:
     n_features: int = field(metadata=_STATIC)
 
     def _scale_matrix(self, cell: jax.Array) -> jax.Array:
-        """The matrix of the determinant, (..., m, m)."""
+        """Matrix (..., m, m) of the determinant."""
         m, n = self.n_features, cell[..., -1]
         first = cell[..., :m]
         outer = first[..., :, None] * first[..., None, :] / (self.kappa + n)[..., None, None]
-        return jnp.eye(m) + (cell[..., m + _triangle_positions(m)] - outer) / self.scale
+        return jnp.eye(m) + (cell[..., m + moment_positions(m)] - outer) / self.scale
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Nats of statistics (..., p)."""
+        """Length in nats of statistics (..., p)."""
         n = cell[..., -1]
         return 0.5 * (self.nu + n) * log_determinant(self._scale_matrix(cell)) + _look_up(
             self.table, n
         )
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """What `join_costs` wants to know of cells (p, K)."""
+        """Precompute arrays of cells (p, K) for `join_costs`."""
         n, precision = cells[-1], self.kappa + cells[-1]
         white, log_det = jax.vmap(whitener)(self._scale_matrix(cells.T))
         mean = jnp.einsum("kij,jk->ik", white, cells[: self.n_features] / precision)
@@ -307,49 +338,47 @@ class NormalInverseWishart:
         return constant, 0.5 * (self.nu + n + 1), less, mean, jnp.moveaxis(white, 0, -1)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Nats (K, b) that rows (p, b) add."""
+        """Cost increase (K, b) of rows (p, b)."""
         constant, half, less, mean, white = prepared
         return constant + half * jnp.log1p(
-            less * _whitened_squares(white, row[: self.n_features], mean)
+            less * _mahalanobis_squares(white, row[: self.n_features], mean)
         )
 
 
-def _triangle_positions(m: int) -> np.ndarray:
-    """Places (m, m) of a symmetric matrix in its upper triangle, by rows."""
-    at = np.zeros((m, m), int)
-    upper = np.triu_indices(m)
-    at[upper] = np.arange(len(upper[0]))
-    return np.maximum(at, at.T)
-
-
-def _whitened_squares(white: jax.Array, row: jax.Array, mean: jax.Array) -> jax.Array:
-    """Squares (K, b) of distances of rows (m, b) from means (m, K, 1) that are whitened already."""
+def _mahalanobis_squares(white: jax.Array, row: jax.Array, mean: jax.Array) -> jax.Array:
+    """Squared Mahalanobis distances (K, b) of rows (m, b) from whitened means (m, K, 1)."""
     return sum_of_squares(jnp.einsum("ijk,jb->ikb", white[..., 0], row) - mean)
 
 
-def student_t_nats(away: Any, log_det: Any, factor: Any, freedom: Any, m: int) -> jax.Array:
-    """Nats of a vector (m,) that adds to a normal distribution whose covariance is integrated out.
+def student_t_nats(square: Any, log_det: Any, factor: Any, freedom: Any, m: int) -> jax.Array:
+    """Minus the log density of a vector (m,) under the posterior predictive Student t.
 
-    Of the scatter with the prior's: ``log_det``, the ``freedom`` with the prior's before the vector
-    came, and the square of the vector's distance in its metric; ``factor`` is the variance of the
-    difference from the mean, in units of the covariance.
+    Parameters
+    ----------
+    square : squared Mahalanobis distance of the vector from the mean, by the posterior scatter
+    log_det : log determinant of the posterior scatter
+    factor : variance of the vector's difference from the mean, in units of the covariance
+    freedom : posterior degrees of freedom of the covariance
+    m : dimension
     """
     constant = log_gamma(0.5 * (freedom + 1 - m)) - log_gamma(0.5 * (freedom + 1))
     constant = constant + 0.5 * (m * np.log(np.pi) + log_det)
-    return constant + 0.5 * ((freedom + 1) * jnp.log1p(away / factor) + m * jnp.log(factor))
+    return constant + 0.5 * ((freedom + 1) * jnp.log1p(square / factor) + m * jnp.log(factor))
 
 
 @node
 class NormalWishart:
-    """Vectors under a normal density with a covariance of their own, prior traced.
+    r"""Normal vectors with one covariance per cell, under a prior with traced hyperparameters.
 
-    The mean is N(0, S / kappa) given the covariance S, that is inverse-Wishart(m + 1 + freedom,
-    freedom variance I). Unless ``full``, columns are independent, each with a prior of m = 1. First
-    moments come first, then the upper triangle of the second ones, by rows, or its diagonal. The
-    density of vectors given mean and covariance is raised to ``power``.
+    The prior is :math:`\mu | \Sigma \sim N(0, \Sigma / \kappa)`,
+    :math:`\Sigma \sim IW(m + 1 + f, f v I)` with ``freedom`` f and ``variance`` v, whose mean is
+    v I. Unless ``full``, columns are independent, each with a prior of m = 1. Statistics are the
+    first moments, then the upper triangle of the second moments by rows, or the squares. The
+    likelihood is raised to ``power`` (tempered).
 
-    If ``weighted``, a vector of weight w has covariance S / w: its moments are multiplied by w, and
-    the sum of weights comes after them. The factor w^(m/2) of its density is left out.
+    If ``weighted``, a vector of weight w has covariance :math:`\Sigma / w`. Its moments are
+    multiplied by w, and the sum of weights follows them; the factor w^(m/2) of its density is
+    omitted.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -362,23 +391,23 @@ class NormalWishart:
     weighted: bool = field(default=False, metadata=_STATIC)
 
     def _total_weight(self, cell: jax.Array) -> jax.Array:
-        """Sum of the weights of the vectors of statistics (..., p)."""
+        """Sum of the weights, from statistics (..., p)."""
         m = self.n_features
-        after = m + (m * (m + 1) // 2 if self.full else m)
-        return cell[..., after if self.weighted else -1]
+        position = m + (m * (m + 1) // 2 if self.full else m)
+        return cell[..., position if self.weighted else -1]
 
     def scatter(self, cell: jax.Array) -> jax.Array:
-        """Scatter about the shrunken mean with the prior's, (..., m, m) or (..., m)."""
+        """Posterior scatter about the posterior mean, (..., m, m) or (..., m)."""
         m, cell = self.n_features, self.power * cell
         precision, first = self.kappa + self._total_weight(cell)[..., None], cell[..., :m]
-        own = self.freedom * self.variance
+        prior = self.freedom * self.variance
         if not self.full:
-            return own + cell[..., m : 2 * m] - first * first / precision
+            return prior + cell[..., m : 2 * m] - first * first / precision
         outer = first[..., :, None] * first[..., None, :] / precision[..., None]
-        return own * jnp.eye(m) + cell[..., m + _triangle_positions(m)] - outer
+        return prior * jnp.eye(m) + cell[..., m + moment_positions(m)] - outer
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Nats of statistics (..., p)."""
+        """Length in nats of statistics (..., p)."""
         n, scatter = self.power * cell[..., -1], self.scatter(cell)
         size = self.n_features if self.full else 1
         freedom, inside = size + 1 + self.freedom, jnp.log(self.freedom * self.variance)
@@ -395,7 +424,7 @@ class NormalWishart:
         return self.n_features * rest + 0.5 * (freedom + n) * log_det
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """What `join_costs` wants to know of cells (p, K)."""
+        """Precompute arrays of cells (p, K) for `join_costs`."""
         m, n = self.n_features, self.power * cells[-1]
         size, precision = (
             m if self.full else 1,
@@ -415,59 +444,61 @@ class NormalWishart:
         return constant, freedom, precision, mean, jnp.moveaxis(white, 0, -1)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Nats (K, b) that rows (p, b) add."""
+        """Cost increase (K, b) of rows (p, b)."""
         constant, freedom, precision, mean, scatter = prepared
         more: Any = self.power
         if self.weighted:
             weight = self._total_weight(row.T)
             row, more = row / jnp.where(weight > 0, weight, 1), self.power * weight
         row = row[: self.n_features]
-        less = more * precision / (precision + more)  # of the squared distance from the mean
+        # Growth of the scatter by the squared distance from the mean.
+        less = more * precision / (precision + more)
         constant = constant + 0.5 * self.n_features * jnp.log1p(more / precision)
         if self.full:
-            inside = jnp.log1p(less * _whitened_squares(scatter, row, mean))
+            inside = jnp.log1p(less * _mahalanobis_squares(scatter, row, mean))
         else:
             inside = _log_product(1 + less * jnp.square(row[:, None] - mean) / scatter)
         return constant + 0.5 * (freedom + self.power) * inside
 
     def weighted_join_costs(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
-        """Nats (K, G, b) that rows (p, b) of weight 1 add if they have weights (G,)."""
+        """Cost increase (K, G, b) of rows (p, b) of weight 1, given weights (G,)."""
         constant, freedom, precision, mean, scatter = prepared
         row, more = row[: self.n_features], self.power * weights[:, None]
         constant, freedom, precision = constant[:, None], freedom[:, None], precision[:, None]
         less = more * precision / (precision + more)
         constant = constant + 0.5 * self.n_features * jnp.log1p(more / precision)
         if self.full:
-            inside = jnp.log1p(less * _whitened_squares(scatter, row, mean)[:, None])
+            inside = jnp.log1p(less * _mahalanobis_squares(scatter, row, mean)[:, None])
         else:
-            away = jnp.square(row[:, None] - mean) / scatter
-            inside = _log_product(1 + less * away[:, :, None])
+            squares = jnp.square(row[:, None] - mean) / scatter
+            inside = _log_product(1 + less * squares[:, :, None])
         return constant + 0.5 * (freedom + self.power) * inside
 
 
-# Making them
+# Constructors
 
 
 def count_tables(
     n_symbols: int, n_max: int, concentration: float | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tables ``each`` and ``total`` for sequences of up to ``n_max`` symbols out of ``n_symbols``.
+    """Tables ``count_nats`` and ``total_nats`` for up to ``n_max`` out of ``n_symbols`` symbols.
 
     Parameters
     ----------
     n_symbols : int
     n_max : int
     concentration : float, optional
-        None for normalised maximum likelihood; else the parameter of a symmetric Dirichlet prior.
+        None for normalised maximum likelihood; else the concentration parameter of a symmetric
+        Dirichlet prior.
 
     Raises
     ------
     ValueError
-        If exact complexities would take too long.
+        If the table of exact complexities needs more than 200,000,000 operations.
     """
     n = np.arange(n_max + 1)
     if concentration is None:
-        if n_symbols * (n_max + 1) > TABLE:
+        if n_symbols * (n_max + 1) > MAX_TABLE_STEPS:
             raise ValueError(
                 "an exact table of complexities takes too long; got "
                 f"{n_symbols} symbols and sequences of up to {n_max}; use energy='conjugate'"
@@ -479,7 +510,7 @@ def count_tables(
 
 
 def _multinomial_complexities(k: int, n: np.ndarray) -> np.ndarray:
-    """Complexities of ``k`` symbols, a part of the lengths ``n`` at a time: the table is wide."""
+    """Parametric complexities of ``k`` symbols for lengths ``n``, in chunks of bounded memory."""
     size = max(int(4_000_000 // k), 1)
     return np.concatenate([multinomial_table(k, part)[-1] for part in _split_lengths(n, size)])
 
@@ -491,9 +522,9 @@ def _split_lengths(n: np.ndarray, size: int) -> list[np.ndarray]:
 def label_code(
     n: int, max_clusters: int, *, concentration: float | None = None, unordered: bool = True
 ) -> tuple[LabelCode, np.ndarray]:
-    """Code of the cells of ``n`` rows: its part per cell, and the function A(k) of their number.
+    """Code of the labels of ``n`` rows: its part per cell, and the part A(k) for k clusters.
 
-    The part per cell reaches one row further, for a row to come.
+    The table per cell has one entry more than the rows need, for join costs.
 
     Parameters
     ----------
@@ -502,32 +533,32 @@ def label_code(
     max_clusters : int
     concentration : float, optional
         None for normalised maximum likelihood: ``-sum n_j log(n_j/n) + log C(k, n)``. Else the
-        parameter of a symmetric Dirichlet prior of the sizes.
+        concentration parameter of a symmetric Dirichlet prior on the cluster weights.
     unordered : bool, default=True
-        Whether the names of the clusters, k! of which say the same, are not sent.
+        Whether the partition is unordered: subtracts log k! for the equivalent labelings.
 
     Returns
     -------
     code : LabelCode
     sizes : ndarray of shape (max_clusters + 1,)
-        A(k); infinite for k=0 unless there are no rows.
+        A(k); infinite for k = 0 unless ``n`` is 0.
     """
     count = np.arange(n + 2)
     k = np.arange(1, max_clusters + 1)
     if concentration is None:
-        each = -xlogy(count, count)
+        count_nats = -xlogy(count, count)
         sizes = xlogy(n, n) + multinomial_table(max_clusters, n)
     else:
         a = concentration
-        each = gammaln(a) - gammaln(count + a)
+        count_nats = gammaln(a) - gammaln(count + a)
         sizes = gammaln(n + k * a) - gammaln(k * a)
     if unordered:
         sizes = sizes - gammaln(k + 1)
-    return LabelCode(each), np.concatenate([[np.inf if n else 0.0], sizes])
+    return LabelCode(count_nats), np.concatenate([[np.inf if n else 0.0], sizes])
 
 
 def normal_nml(n: int, low: np.ndarray, high: np.ndarray, mean_range: np.ndarray) -> NormalNML:
-    """Code of up to ``n`` rows of features whose parameters lie in a box; arrays (n_features,)."""
+    """`NormalNML` of up to ``n`` rows; ``low``, ``high`` and ``mean_range`` (n_features,)."""
     low, high = np.asarray(low, float), np.asarray(high, float)
     count = np.arange(n + 1)[:, None]
     table = gaussian_complexity(count, low, high, np.asarray(mean_range, float))
@@ -537,7 +568,7 @@ def normal_nml(n: int, low: np.ndarray, high: np.ndarray, mean_range: np.ndarray
 def normal_inverse_gamma(
     n: int, n_features: int, *, kappa: float, shape: float, scale: float
 ) -> NormalInverseGamma:
-    """Code of up to ``n`` rows under the normal-inverse-gamma prior, the same for all features."""
+    """`NormalInverseGamma` of up to ``n`` rows, with one prior for all features."""
     count = np.arange(n + 1)
     table = (
         gammaln(shape)
@@ -552,7 +583,7 @@ def normal_inverse_gamma(
 def normal_inverse_wishart(
     n: int, n_features: int, *, kappa: float, nu: float, scale: float
 ) -> NormalInverseWishart:
-    """Code of up to ``n`` rows under the normal-inverse-Wishart prior; ``nu > n_features - 1``."""
+    """`NormalInverseWishart` of up to ``n`` rows; ``nu`` must exceed ``n_features - 1``."""
     m, count = n_features, np.arange(n + 1)
     gammas = np.asarray([multigammaln((nu + c) / 2, m) for c in count])
     table = (

@@ -1,9 +1,19 @@
-"""Cell costs: what a set of rows costs, as a function of the sum of their statistics.
+r"""Cell costs: conditional entropies of a cell, as functions of its additive statistics.
 
-A statistic is an array whose last axis holds the sums of the features over the cell and, in its
-last place, the mass of the cell (its number of rows when every row has weight 1). A cost maps it to
-nats of the whole cell, is 0 for the empty cell, and is homogeneous of degree 1, so that splitting a
-cell into parts of equal composition changes nothing. Leading axes are free.
+The last axis of an array of statistics holds the sums T of the features over the cell, followed by
+the mass w of the cell (its number of rows if every row has weight 1). A cost maps it to nats of the
+whole cell:
+
+======================= ==================================================================
+`multinomial_cost`      :math:`-\sum_y T_y \log (T_y / T)`, counts or proportions
+`bernoulli_cost`        :math:`w \sum_y h(T_y / w)`, binary features, h the binary entropy
+`gaussian_cost`         :math:`-\frac{1}{2w} \sum_y T_y^2`, unit variance, up to a constant
+`mass_cost`             :math:`-w \log w`, entropy of the clusters
+======================= ==================================================================
+
+A cost is 0 for the empty cell, and homogeneous of degree 1: splitting a cell into parts of equal
+composition does not change it. Leading axes are arbitrary. Full and diagonal covariances are in
+`nrprob.statistics.gaussians`.
 """
 
 from __future__ import annotations
@@ -21,16 +31,15 @@ Cost = Callable[[jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class SeparableCost:
-    """Cost that looks at every feature by itself, and at their sum and the mass together.
+    """Sum over features of a function, plus a function of their total and the mass.
 
-    The cost of a cell is the sum over features of ``column``, plus ``rest`` of their sum and the
-    mass. It is 0 where a feature is, so that a row costs the time of what is not 0 in it.
+    ``column(0)`` is 0, so that moving a sparse row takes time for its non-zero entries only.
 
     Attributes
     ----------
-    column : (...) of sums of a feature; 0 at 0. None for no part of this kind.
-    rest : (...) of the sums of all features, and of masses
-    uses_mass : False where rows without any feature say nothing
+    column : ``T_y (...) -> (...)``, or None
+    rest : ``(T (...), w (...)) -> (...)``, of the total T of all features and the mass
+    uses_mass : False if the cost does not depend on rows whose features are all 0
     """
 
     column: Callable[[jax.Array], jax.Array] | None
@@ -49,34 +58,34 @@ def _negative_xlogx(x: jax.Array) -> jax.Array:
     return -xlogx(x)
 
 
-def _of_total(total: jax.Array, w: jax.Array) -> jax.Array:
+def _total_xlogx(total: jax.Array, w: jax.Array) -> jax.Array:
     return xlogx(total)
 
 
-def _of_mass(total: jax.Array, w: jax.Array) -> jax.Array:
+def _negative_mass_xlogx(total: jax.Array, w: jax.Array) -> jax.Array:
     return -xlogx(w)
 
 
-# Entropy of the pooled draws: ``-sum_y T_y log(T_y / T)``, with T the sum of the T_y.
-multinomial_cost = SeparableCost(_negative_xlogx, _of_total, uses_mass=False)
-# ``-w log w``: summed over clusters it is n H(C) - n log n, over (cluster, group) n H(C,Z).
-mass_cost = SeparableCost(None, _of_mass)
+# -sum_y T_y log(T_y / T), with T the sum of the T_y.
+multinomial_cost = SeparableCost(_negative_xlogx, _total_xlogx, uses_mass=False)
+# -w log w: summed over clusters it is n H(C) - n log n, over (cluster, group) cells of n H(C,Z).
+mass_cost = SeparableCost(None, _negative_mass_xlogx)
 
 
 def bernoulli_cost(cell: jax.Array) -> jax.Array:
-    """Sum over features of the mass times the binary entropy of the feature's mean."""
+    """Mass times the binary entropy of the mean, summed over features."""
     x, w = cell[..., :-1], cell[..., -1:]
     rest = w - x
-    # Where a feature is 1 throughout a large cell, a sliver of other rows is lost to rounding in
-    # ``w`` and ``x`` alike. It is put back into the value; the derivative passes unchanged.
+    # In a large cell where a feature is nearly always 1, a tiny mass of zeros is lost to rounding
+    # in ``w`` and ``x``. It is added to the value; the derivative does not change.
     rest = rest + jax.lax.stop_gradient(jnp.maximum(1e-12 * w - rest, 0))
     return (xlogx(w) - xlogx(x) - xlogx(rest)).sum(-1)
 
 
 def gaussian_cost(cell: jax.Array) -> jax.Array:
-    """Half the scatter about the cell's mean, at unit variance, less half the sum of squares.
+    """Half the scatter about the mean of the cell, minus half the sum of squares of its rows.
 
-    The sum of squares of the rows does not depend on the partition; ``Term.constant`` adds it.
+    The sum of squares does not depend on the partition; `Term.constant` adds it.
     """
     x, w = cell[..., :-1], cell[..., -1]
     return -0.5 * (x * x).sum(-1) / jnp.where(w > 1e-14, w, jnp.inf)  # an empty cell costs 0

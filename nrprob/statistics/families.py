@@ -1,6 +1,7 @@
-"""Families of features: cost, encoding, validation and link of each.
+"""Families of features: their cell costs, statistics, validation and link functions.
 
-A function that needs more than `Family` provides refuses a family that lacks it, by `get_family`.
+Methods that need an optional attribute of `Family` name it in `get_family`, which raises ValueError
+for families without it.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from nrprob.statistics.terms import Term
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """How raw rows become statistics; made by `fit_features`, reused for new rows.
+    """Map from raw rows to statistics, fitted by `fit_features`.
 
     Attributes
     ----------
     features : name of the family
-    threshold : features above it count as 1; None leaves them
-    centre : (m,) subtracted, or None
-    scale : divisor of gaussian features, the root of their mean variance
+    threshold : features above it become 1, others 0; None for no binarisation
+    centre : (m,) subtracted from Gaussian features, or None
+    scale : divisor of Gaussian features, the root of their mean variance
     """
 
     features: str
@@ -40,12 +41,12 @@ class FeatureMap:
     scale: float = 1.0
 
     def __call__(self, x: Any) -> Any:
-        """Return the statistics (n, m) of raw rows, in their own kind of array.
+        """Return the statistics (n, m) of raw rows, as the same type of array.
 
         Raises
         ------
         ValueError
-            If values do not fit the model of the features.
+            If values are outside the domain of the family.
         """
         if self.threshold is not None:
             return features.binarise(x, self.threshold)
@@ -54,18 +55,19 @@ class FeatureMap:
 
 @dataclass(frozen=True)
 class Family:
-    """What there is to know of a kind of features.
+    """Model of one type of features.
 
     Attributes
     ----------
     name : value of the parameter ``features``
-    cost : of a cell, from the sum of its rows' statistics; see `nrprob.statistics.costs`
-    statistics : statistics (n, m) of raw rows, given a `FeatureMap`; raises on rows that are none
-    fit : the `FeatureMap` of raw rows
-    row_constant : what a row (n,) of statistics adds to the objective in any cell, beside its cost
-    constant : the sum of these over all rows, compiled
-    scale : size of the curvature if nothing were explained, compiled
-    link : of generalised linear models; None where there are none
+    cost : cell cost; see `nrprob.statistics.costs`
+    statistics : ``(feature_map, x) -> (n, m)``, statistics of raw rows; raises ValueError for
+        values outside the domain
+    fit : ``x -> FeatureMap``
+    row_constant : ``statistics -> (n,)``, part of the objective that does not depend on the cell
+    constant : sum of ``row_constant`` over all rows, compiled
+    scale : curvature of the null model, compiled
+    link : link function of generalised linear models, or None
     """
 
     name: str
@@ -82,9 +84,9 @@ _FAMILIES: dict[str, Family] = {}
 
 
 def register_family(family: Family) -> None:
-    """Make a family known by its name, as a value of the parameter ``features``.
+    """Register a family as a value of the parameter ``features``.
 
-    "auto" chooses among the families of this package only.
+    ``features="auto"`` selects among the families of this package only.
 
     Parameters
     ----------
@@ -93,11 +95,11 @@ def register_family(family: Family) -> None:
     Raises
     ------
     ValueError
-        If another family has the name.
+        If another family has this name.
     """
     if _FAMILIES.setdefault(family.name, family) is not family:
         raise ValueError(
-            f"there is a family of this name; got {family.name!r}; choose another name"
+            f"names of families must be unique; got {family.name!r} twice; choose another name"
         )
 
 
@@ -107,15 +109,17 @@ def family_names() -> tuple[str, ...]:
 
 
 def get_family(name: str, needed: str = "") -> Family:
-    """Family of a name; ``needed`` is an attribute that it has to have.
+    """Family by name; ``needed`` is an optional attribute that it must have.
 
     Raises
     ------
     ValueError
-        If there is none, or it lacks what is needed.
+        If no family has this name, or it lacks the attribute.
     """
     if name not in _FAMILIES:
-        raise ValueError(f"no such family of features; got {name!r}; choose from {family_names()}")
+        raise ValueError(
+            f"features must be the name of a family; got {name!r}; choose from {family_names()}"
+        )
     family = _FAMILIES[name]
     if needed and getattr(family, needed) is None:
         others = [other.name for other in _FAMILIES.values() if getattr(other, needed) is not None]
@@ -124,7 +128,7 @@ def get_family(name: str, needed: str = "") -> Family:
 
 
 def missing_property_error(name: str, what: str, others: Any) -> ValueError:
-    """Return the error for a family that does not have what a method needs."""
+    """Return the error for a family without an attribute that a method needs."""
     return ValueError(
         f"features={name!r} has no {what}, which this method needs; choose features= from "
         f"{', '.join(map(repr, others))}"
@@ -132,7 +136,7 @@ def missing_property_error(name: str, what: str, others: Any) -> ValueError:
 
 
 def fit_features(x: Any, name: str, binarize: float | None) -> FeatureMap:
-    """Choose and fit the model of the features; "auto" looks at the values."""
+    """Select and fit the model of the features; "auto" selects it by the values."""
     if binarize is not None:
         return FeatureMap("bernoulli", float(binarize))
     return get_family(feature_types.guess_features(x) if name == "auto" else name).fit(x)
@@ -153,15 +157,15 @@ def half_squares(x: Any) -> np.ndarray:
 def feature_term(rows: Rows, name: str, *, by_group: bool) -> Term:
     """Conditional entropy of the features given the clusters (and the known groups)."""
     family = get_family(name)
-    one = jnp.ones((), rows.mass.dtype)
-    return Term(one, family.constant(rows), None, family.cost, by_group, family.scale(rows))
+    weight = jnp.ones((), rows.mass.dtype)
+    return Term(weight, family.constant(rows), None, family.cost, by_group, family.scale(rows))
 
 
 register_family(
     Family(
         "multinomial",
         costs.multinomial_cost,
-        lambda read, x: features.to_proportions(x),
+        lambda feature_map, x: features.to_proportions(x),
         lambda x: FeatureMap("multinomial"),
         link=links.log,
     )
@@ -170,7 +174,7 @@ register_family(
     Family(
         "bernoulli",
         costs.bernoulli_cost,
-        lambda read, x: features.check_unit_interval(x),
+        lambda feature_map, x: features.check_unit_interval(x),
         lambda x: FeatureMap("bernoulli"),
         scale=lambda rows: jnp.ones((), jnp.float64) * rows.x.n_statistics,
         link=links.logit,
@@ -180,7 +184,7 @@ register_family(
     Family(
         "gaussian",
         costs.gaussian_cost,
-        lambda read, x: features.standardise(x, read.centre, read.scale),
+        lambda feature_map, x: features.standardise(x, feature_map.centre, feature_map.scale),
         lambda x: FeatureMap("gaussian", None, *features.fit_centre_and_scale(x)),
         row_constant=half_squares,
         constant=lambda rows: 0.5 * sum_of_squares(rows),

@@ -1,4 +1,4 @@
-"""Convert user input to the statistics of a row; building blocks of the families."""
+"""Check and convert features to statistics; building blocks of the families."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALIKE = "there is no structure in X; all rows are alike"
 
 
 def check_unit_interval(x: Any) -> Any:
-    """Check that all values are from 0 to 1."""
+    """Return ``x``; raise ValueError unless all values are in [0, 1]."""
     raise_where(
         x,
         lambda v: (v < 0) | (v > 1),
@@ -30,21 +30,21 @@ def check_unit_interval(x: Any) -> Any:
 
 
 def standardise(x: Any, centre: np.ndarray | None, scale: float) -> Any:
-    """Rows less a centre, and divided by a scale."""
+    """Subtract a centre from the rows and divide by a scale."""
     exponent = binary_exponent(scale)
     unit = math.ldexp(1.0, exponent)
     x = scale_by_power_of_two(x, -exponent)
     if centre is not None:
-        # A sparse matrix less an array is a numpy.matrix, whose * is the product of matrices.
+        # A sparse matrix minus an array is a numpy.matrix, whose * is the matrix product.
         x = x.toarray() if sparse.issparse(x) else x
         x = x - (centre / unit).astype(x.dtype)
     return (x * (unit / scale)).astype(x.dtype)
 
 
 def fit_centre_and_scale(x: Any) -> tuple[np.ndarray | None, float]:
-    """Centre (m,) of rows, None for sparse ones, and the root of their mean variance."""
+    """Mean (m,) of the rows, None for sparse rows, and the root of their mean variance."""
     if sparse.issparse(x):
-        # Centring would fill the matrix; it changes no distance.
+        # Centring would fill the matrix, and does not change distances.
         wide = x.astype(np.float64)
         mean = np.asarray(wide.mean(0)).ravel()
         variance = float((np.asarray(wide.multiply(wide).mean(0)).ravel() - mean**2).mean())
@@ -55,12 +55,12 @@ def fit_centre_and_scale(x: Any) -> tuple[np.ndarray | None, float]:
 
 
 def check_range(x: Any) -> None:
-    """Refuse features whose squares, or those of whose differences, are no numbers in float64.
+    """Raise ValueError if squares of features or of their differences leave float64.
 
     Raises
     ------
     ValueError
-        If one is beyond 1e140, or all are so alike that they differ by less than 1e-140.
+        If a value exceeds 1e140 in size, or all columns vary by less than 1e-140.
     """
     if x.dtype == np.float32 or not values_of(x).size:
         return
@@ -81,9 +81,9 @@ def check_range(x: Any) -> None:
 
 @dataclass(frozen=True)
 class StandardisedRows:
-    """Rows of mean 0 and total variance 1, in float64: ``x * scale + centre`` are the user's.
+    """Rows of mean 0 and total variance 1, in float64: ``x * scale + centre`` are the user's rows.
 
-    What is compiled runs in ``dtype``.
+    Compiled programs use ``dtype``.
     """
 
     x: np.ndarray
@@ -93,13 +93,12 @@ class StandardisedRows:
 
     @classmethod
     def from_rows(cls, X: np.ndarray) -> StandardisedRows:
-        """Centre and scale the rows; rows that are all alike keep their scale."""
+        """Centre and scale the rows; equal rows keep their scale."""
         x = X.astype(np.float64)
         centre = x.mean(0)
         x -= centre
         scale = math.sqrt((x**2).sum() / len(x))
-        alike = bool((X == X[:1]).all()) or scale == 0
-        if alike:
+        if bool((X == X[:1]).all()) or scale == 0:
             x, scale = np.zeros_like(x), 1.0
         return cls(x / scale, centre, scale, X.dtype)
 
@@ -108,7 +107,7 @@ class StandardisedRows:
         return (X.astype(np.float64) - self.centre) / self.scale
 
     def without_rows(self) -> StandardisedRows:
-        """The same units, without the rows."""
+        """The same units without rows."""
         return replace(self, x=self.x[:0])
 
     @property
@@ -118,19 +117,19 @@ class StandardisedRows:
 
 
 def largest_magnitude(x: Any) -> float:
-    """Absolute value of the largest entry; 0 where there is none."""
+    """Largest absolute value; 0 for an empty array."""
     values = values_of(x)
     return max(float(values.max()), -float(values.min())) if values.size else 0.0
 
 
 def binary_exponent(scale: float) -> int:
-    """Exponent of the power of two to divide by first; 0 where float32 needs no help."""
+    """Exponent of a power of two by which to divide first, or 0 if float32 needs none."""
     exponent = math.frexp(scale)[1]
     return exponent if abs(exponent) > 60 else 0
 
 
 def scale_by_power_of_two(x: Any, exponent: int) -> Any:
-    """Multiply by a power of two, in two steps: it need not be a number of the type itself."""
+    """Multiply by a power of two, in two steps, since the power may overflow the dtype."""
     if exponent == 0:
         return x
     half = exponent // 2
@@ -157,7 +156,7 @@ def binarise(x: Any, threshold: float) -> Any:
 
 
 def to_proportions(x: Any) -> Any:
-    """Rows divided by their sums."""
+    """Divide rows by their sums; warn of rows without counts."""
     raise_where(
         x,
         lambda v: v < 0,
@@ -171,8 +170,8 @@ def to_proportions(x: Any) -> Any:
     empty = np.flatnonzero(total == 0)
     if empty.size:
         warn(
-            f"row {empty[0]} has no counts; found {empty.size} such row(s), which say nothing "
-            "about any cluster and go to the largest; drop them, or set another features="
+            f"row {empty[0]} has no counts; got {empty.size} such row(s), which are assigned to "
+            "the largest cluster; drop them, or set another features="
         )
         total[empty] = 1
     if sparse.issparse(x):
@@ -181,14 +180,14 @@ def to_proportions(x: Any) -> Any:
 
 
 def raise_where(x: Any, wrong: Any, what: str, advice: str) -> None:
-    """Raise for the first value for which ``wrong`` holds, saying where it is."""
+    """Raise ValueError for the first value for which ``wrong`` holds, with its position."""
     bad = wrong(values_of(x))
     if not bad.any():
         return
     if sparse.issparse(x):
         coo = x.tocoo()
-        at = int(np.flatnonzero(wrong(coo.data))[0])
-        row, column, value = coo.row[at], coo.col[at], coo.data[at]
+        entry = int(np.flatnonzero(wrong(coo.data))[0])
+        row, column, value = coo.row[entry], coo.col[entry], coo.data[entry]
     else:
         row, column = (int(v) for v in np.argwhere(np.asarray(bad))[0])
         value = x[row, column]

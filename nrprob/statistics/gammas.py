@@ -1,7 +1,7 @@
 """Log-gamma functions of positive numbers inside compiled programs.
 
-XLA's own also serves negative numbers, by more operations. A sampler's program that has it in two
-dozen places took a fifth longer to compile.
+The implementation of XLA also serves negative numbers, by more operations: a sampler's program with
+two dozen calls took a fifth longer to compile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_SHIFT = 7  # beyond this the series is exact to rounding
+_SHIFT = 7  # for larger numbers the series is exact up to rounding
 # Bernoulli numbers B_2j over 2j (2j - 1), j = 8 to 1.
 _SERIES = (
     -3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12

@@ -1,8 +1,17 @@
-"""Second moments: Gaussian costs of cells, and their differences when a row moves.
+r"""Gaussian cell costs from first and second moments, and their changes when a row moves.
 
-Statistics of a row are its m features, products of two of them (`second_moments`), columns of other
-costs, and its mass. Products of many rows take far more memory than the rows: `MomentRows` computes
-them block by block.
+Statistics of a row are its m features, products of two features (`second_moments`), columns of
+other costs, and its mass. For a cell of mass N, mean and scatter are
+
+.. math:: \mu = \frac 1N \sum_x x, \qquad W = \sum_x x x' - N \mu \mu',
+
+and the cost is :math:`\frac N2 \log |W/N|` up to constants, restricted to a family of covariances.
+Products of many rows take far more memory than the rows: `MomentRows` computes them block by block.
+
+References
+----------
+G. Celeux and G. Govaert (1995), "Gaussian parsimonious clustering models", Pattern Recognition
+28(5), doi:10.1016/0031-3203(94)00125-6.
 """
 
 from __future__ import annotations
@@ -22,30 +31,30 @@ from nrprob.trees import node
 _PRECISION = jax.lax.Precision.HIGHEST
 _STATIC: dict[str, Any] = {"static": True}
 _EMPTY = 1e-14  # mass below which a cell is empty
-_SINGULAR = 1e-10  # part of a determinant that a row must leave behind
-_FLAT = 1e-12  # variance below which a cell is flat, if no ridge says otherwise
-_FACTORS = 8  # of a product of which one logarithm is taken
-_ROUNDS = 100  # of `common_shape`, at most
+_SINGULAR = 1e-10  # share of a determinant that must remain when a row leaves
+_FLAT = 1e-12  # variance, with ridge, below which a cell is degenerate
+_FACTORS = 8  # factors per product of which one logarithm is computed
+_MAX_ROUNDS = 100  # of `common_shape`
 
 
 def moment_positions(m: int) -> np.ndarray:
-    """Places (m, m) of the products of two features among the second moments."""
-    at = np.zeros((m, m), int)
+    """Positions (m, m) of the products of two features among the second moments."""
+    position = np.zeros((m, m), int)
     upper = np.triu_indices(m)
-    at[upper] = np.arange(len(upper[0]))
-    return np.maximum(at, at.T)
+    position[upper] = np.arange(len(upper[0]))
+    return np.maximum(position, position.T)
 
 
 def needs_products(covariance: str) -> bool:
-    """Whether a kind of covariance asks for the products of all two features."""
+    """Whether a covariance type needs the products of all pairs of features."""
     return covariance in ("full", "VEE")
 
 
 def second_moments(x: Any, covariance: str) -> Any:
-    """Products of features (..., m) that a kind of covariance asks for.
+    """Products of features (..., m) that a covariance type needs.
 
-    All of two features (the upper triangle, by rows) for "full" and "VEE", squares for "diag", and
-    their sum for "spherical" and "fixed".
+    All products of two features (upper triangle, by rows) for "full" and "VEE", squares for "diag",
+    and the sum of squares for "spherical" and "fixed".
     """
     if needs_products(covariance):
         first, second = np.triu_indices(x.shape[-1])
@@ -56,26 +65,26 @@ def second_moments(x: Any, covariance: str) -> Any:
 
 
 def log_normals(x: np.ndarray, means: np.ndarray, roots: np.ndarray) -> np.ndarray:
-    """Log densities (n, k) of rows (n, m) under normals, but for m/2 log 2 pi; in NumPy.
+    """Normal log densities (n, k) of rows (n, m), without -m/2 log(2 pi), in NumPy.
 
-    ``roots`` are lower triangular factors of covariances (k, m, m), or standard deviations (k, m).
+    ``roots`` are Cholesky factors of covariances (k, m, m), or standard deviations (k, m).
     """
     out = np.empty((len(x), len(means)))
     for c, (mean, root) in enumerate(zip(means, roots, strict=True)):
-        away = (x - mean).T
+        deviation = (x - mean).T
         if root.ndim == 2:
-            white, root = solve_triangular(root, away, lower=True), np.diagonal(root)
+            white, root = solve_triangular(root, deviation, lower=True), np.diagonal(root)
         else:
-            white = away / root[:, None]
+            white = deviation / root[:, None]
         out[:, c] = -np.log(root).sum() - 0.5 * (white**2).sum(0)
     return out
 
 
 @node
 class MomentRows:
-    """Rows as the columns that their statistics are made of, ``x`` (blocks, rows, columns).
+    """Rows ``x`` (blocks, rows, columns), whose statistics are computed block by block.
 
-    The first ``n_features`` columns are features; the others are statistics as they are.
+    The first ``n_features`` columns are features; the other columns are statistics themselves.
     """
 
     x: jax.Array
@@ -98,13 +107,15 @@ class MomentRows:
         """Sum the statistics over cells; see `nrprob.statistics.rows.Dense.cells`."""
         b, r, s, k = w.shape
 
-        def add(total, block):
+        def add_block(total, block):
             x, w, g = block
             part = jnp.matmul(w.T, self._expand_moments(x), precision=_PRECISION)
             return total.at[g].add(part), None
 
         total = jnp.zeros((n_groups, s * k, self.n_statistics), w.dtype)
-        total, _ = jax.lax.scan(add, total, (self.x, w.reshape(b, r, s * k), jnp.asarray(group)))
+        total, _ = jax.lax.scan(
+            add_block, total, (self.x, w.reshape(b, r, s * k), jnp.asarray(group))
+        )
         return total.reshape(n_groups, s, k, -1)
 
     def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
@@ -112,19 +123,19 @@ class MomentRows:
         n_groups, s, k, p = g.shape
         g = g.reshape(n_groups, s * k, p)
 
-        def one(block):
-            x, own = block
-            return jnp.matmul(self._expand_moments(x), g[own].T, precision=_PRECISION)
+        def multiply_block(block):
+            x, block_group = block
+            return jnp.matmul(self._expand_moments(x), g[block_group].T, precision=_PRECISION)
 
-        out = jax.lax.map(one, (self.x, jnp.asarray(group)))
+        out = jax.lax.map(multiply_block, (self.x, jnp.asarray(group)))
         return out.reshape(*self.x.shape[:2], s, k)
 
 
 class CentredCells(NamedTuple):
-    """Cells (...) as masses, means (..., m), and scatters about them as their covariance has them.
+    """Masses (...), means (..., m) and scatters of cells.
 
-    Whole (..., m, m) for "full" and "VEE", the diagonal (..., m) for "diag", else the trace (...).
-    Empty cells have the mean 0 and no scatter.
+    The scatter is a matrix (..., m, m) for "full" and "VEE", its diagonal (..., m) for "diag", else
+    its trace (...). Empty cells have mean 0 and scatter 0.
     """
 
     mass: jax.Array
@@ -149,16 +160,16 @@ def centre_cells(cell: jax.Array, m: int, covariance: str) -> CentredCells:
 
 
 def common_shape(mass: Any, spread: Any, reg: float) -> Any:
-    r"""Shape and orientation of the likeliest covariances that share them.
+    r"""Maximum likelihood shape and orientation C of covariances :math:`\lambda_c C`.
 
-    Covariances S_c of masses N_c become lambda_c C, where C (of any scale) minimises
-    ``sum_c N_c (d log lambda_c + log |C|)``, in rounds of which none raises it,
+    For cells of masses N_c and covariances S_c, C (of any scale) minimises
+    :math:`\sum_c N_c (d \log \lambda_c + \log |C|)`, by alternating updates that never increase it,
 
     .. math:: C = \sum_c \frac{N_c}{\lambda_c} S_c / \sum_c N_c, \qquad
         \lambda_c = \frac 1 d \operatorname{tr}(S_c C^{-1})
 
-    That is Celeux and Govaert (1995), model [lambda_k D A D']. The logarithm of a trace is convex
-    along the geodesics of positive matrices, so there is but one minimum.
+    This is model [lambda_k D A D'] of Celeux and Govaert (1995). The logarithm of a trace is convex
+    along the geodesics of positive matrices, so the minimum is unique. A round costs O(K m^3).
 
     Parameters
     ----------
@@ -167,54 +178,56 @@ def common_shape(mass: Any, spread: Any, reg: float) -> Any:
 
     Returns
     -------
-    C (..., m, m), a NumPy array of such
+    C (..., m, m); a NumPy array for NumPy input
     """
     xp: Any = jnp if isinstance(spread, jax.Array) else np
     share = mass / mass.sum(-1, keepdims=True)
-    settled = float(jnp.finfo(spread.dtype).eps) ** 0.5
+    tolerance = float(jnp.finfo(spread.dtype).eps) ** 0.5
 
     def shape_of(volume):
         return ((share / volume)[..., None, None] * spread).sum(-3)
 
-    def move(state):
+    def update_volumes(state):
         volume, _, count = state
         new = cluster_volumes(spread, shape_of(volume), reg)
         return new, abs(xp.log(new / volume)).max(), count + 1
 
-    def moving(state):
-        return (state[1] > settled) & (state[2] < _ROUNDS)
+    def has_changed(state):
+        return (state[1] > tolerance) & (state[2] < _MAX_ROUNDS)
 
     loop: Any = jax.lax.while_loop if xp is jnp else _while_loop
     start = xp.ones_like(share), xp.asarray(xp.inf, spread.dtype), 0
-    return shape_of(loop(moving, move, start)[0])
+    return shape_of(loop(has_changed, update_volumes, start)[0])
 
 
 def cluster_volumes(spread: Any, shape: Any, reg: float) -> Any:
     """Volumes (..., K) of covariances (..., K, m, m) that contain ``reg``; see `common_shape`."""
     xp: Any = jnp if isinstance(spread, jax.Array) else np
     precision = inverse_and_log_det(shape)[0] if xp is jnp else np.linalg.inv(shape)
-    # No rounding leaves less than the ridge alone.
+    # Lower bound by the ridge, against rounding errors.
     least = reg * xp.trace(precision, axis1=-2, axis2=-1)[..., None] + _FLAT**2
     return xp.maximum((spread * precision[..., None, :, :]).sum((-2, -1)), least) / spread.shape[-1]
 
 
-def _while_loop(moving: Any, move: Any, state: Any) -> Any:
-    while moving(state):
-        state = move(state)
+def _while_loop(condition: Any, body: Any, state: Any) -> Any:
+    while condition(state):
+        state = body(state)
     return state
 
 
 @dataclass(frozen=True)
 class GaussianCost:
-    """Cell cost: ``-log`` likelihood of the cell's rows under their own mean and covariance.
+    r"""Cell cost: minus the log likelihood of the rows at their mean and regularised covariance.
 
-    ``reg`` times the identity is added to the covariance; the cost then includes half the mass
-    times ``reg`` times the trace of the precision, so that mean and regularised covariance minimise
-    it and every update of EM lowers it.
+    .. math:: \frac N2 \left( \log \left| \frac WN + r I \right| + m (1 + \log 2 \pi) \right)
 
-    For "VEE", the cells along the last axis but one of the statistics share a shape, and what a
-    cell costs depends on the others. The derivative is that at the shape as it is: the sum over the
-    cells has no other, since the shape minimises it.
+    for N rows of scatter W in m dimensions; r is ``reg``. It is the minimum over means and
+    covariances S of minus the log likelihood plus :math:`\frac{N r}{2} \operatorname{tr} S^{-1}`,
+    so every update of EM lowers it.
+
+    For "VEE", the cells along the second last axis of the statistics share a shape, and the cost of
+    a cell depends on the others. The derivative treats the shape as a constant, which is exact for
+    the sum over cells, since the shape minimises it.
     """
 
     covariance: str
@@ -228,16 +241,16 @@ class GaussianCost:
         full = w > _EMPTY
         safe = jnp.where(full, w, 1)
         if needs_products(self.covariance):
-            # An empty cell gets the identity, whose logarithm has a derivative.
-            one = jnp.eye(m, dtype=cell.dtype)
-            spread = jnp.where(full[..., None, None], scatter / safe[..., None, None], one)
-            spread = spread + self.reg * one
+            # An empty cell gets the identity, whose log determinant has a derivative.
+            identity = jnp.eye(m, dtype=cell.dtype)
+            spread = jnp.where(full[..., None, None], scatter / safe[..., None, None], identity)
+            spread = spread + self.reg * identity
             if self.covariance == "full":
                 log_det = log_determinant(spread)
             else:
-                some = jnp.where(full.any(-1, keepdims=True), w, 1)
-                held, fixed = jax.lax.stop_gradient((some, spread))
-                shape = common_shape(held, fixed, self.reg)
+                weights = jnp.where(full.any(-1, keepdims=True), w, 1)
+                weights, fixed = jax.lax.stop_gradient((weights, spread))
+                shape = common_shape(weights, fixed, self.reg)
                 log_det = m * jnp.log(cluster_volumes(spread, shape, self.reg))
                 log_det = log_det + log_determinant(shape)[..., None]
         elif self.covariance == "diag":
@@ -249,15 +262,15 @@ class GaussianCost:
 
 
 class TrackedCells(NamedTuple):
-    """Cells (K,) of a `CrossEntropyCost`, kept up as rows move.
+    """State of the cells (K,) of a `CrossEntropyCost`, updated as rows move.
 
     Attributes
     ----------
     mass : (K,)
     mean : (K, m)
-    spread : inverse of the scatter (K, m, m) for "full", the scatter (K, m) for "diag", its trace
-        (K,) else; all with their ridge
-    log_det : (K,) log determinant of the scatter with its ridge; 0 for "fixed"
+    spread : inverse of the scatter (K, m, m) for "full", the scatter (K, m) for "diag", otherwise
+        its trace (K,); all with ridge
+    log_det : (K,) log determinant of the scatter with ridge; 0 for "fixed"
     """
 
     mass: jax.Array
@@ -268,25 +281,25 @@ class TrackedCells(NamedTuple):
 
 @node
 class CrossEntropyCost:
-    r"""Cell cost: least cross-entropy of the cell's rows with a normal distribution of a family.
+    r"""Cell cost: minimum cross-entropy of the rows with a Gaussian of a family of covariances.
 
-    For N rows of scatter W in D dimensions, in nats and without N D/2 log(2 pi e),
+    For N rows of scatter W in D dimensions, in nats and without :math:`\frac{ND}{2} \log 2 \pi e`,
 
     .. math:: \frac N2 \left(\log |W + R| - D \log N\right)
 
-    for all covariances; ``sum log(w_l + r_l)`` is the determinant of diagonal ones,
-    ``D log(tr(W + R) / D)`` that of spherical ones. For a given covariance, by which rows have been
-    whitened, it is (tr W - N D) / 2. The ridge R is added once to a cell's scatter, not to its
-    covariance: then what one row changes has a closed form, and the cost is the least of
-    ``N/2 log |S| + tr(S^-1 (W + R)) / 2`` over covariances S, less a constant.
+    for full covariances. The log determinant is ``sum log(w_l + r_l)`` for diagonal covariances and
+    ``D log(tr(W + R) / D)`` for spherical ones. For a fixed covariance, by which the rows are
+    whitened, the cost is (tr W - N D) / 2. The ridge R is added to the scatter of a cell, not to
+    its covariance: changes by single rows then have closed forms (rank-one updates, O(K m^2) per
+    row), and up to a constant the cost is the minimum of ``N/2 log |S| + tr(S^-1 (W + R)) / 2``
+    over covariances S.
 
-    Rows have mass 1. Where a row has to stay lest a scatter become singular, its leaving costs
-    infinity.
+    Rows have mass 1. A row whose removal would make a scatter singular costs infinity to remove.
 
     Attributes
     ----------
-    ridge : (m,) diagonal of R; 1 in columns that are all 0 and only fill up the shape
-    dimension : D, the number of the other columns
+    ridge : (m,) diagonal of R; 1 in padding columns
+    dimension : D, the number of columns without padding
     covariance : "full", "diag", "spherical" or "fixed"
     """
 
@@ -296,21 +309,21 @@ class CrossEntropyCost:
 
     @property
     def n_features(self) -> int:
-        """Number m of features, with those that only fill up the shape."""
+        """Number m of features, including padding."""
         return self.ridge.shape[-1]
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Cost of statistics (..., p); NaN of flat cells without a ridge."""
+        """Cost of statistics (..., p); NaN for degenerate cells without a ridge."""
         w, _, scatter = centre_cells(cell, self.n_features, self.covariance)
         full = w > _EMPTY
         return jnp.where(full, self._cost_of_log_det(w, self._log_det(w, scatter, full)), 0)
 
     def _log_det(self, w: jax.Array, scatter: jax.Array, full: jax.Array) -> jax.Array:
-        """Log determinant; of a fixed covariance, the trace instead."""
+        """Log determinant of the scatter; for a fixed covariance, its trace."""
         if self.covariance == "full":
             spread = self._add_ridge(scatter, full)
             _, log_det, pivots = inverse_and_log_det(spread)
-            # Of columns that others explain elimination leaves rounding.
+            # Pivots of linearly dependent columns are rounding errors.
             rounding = 4 * jnp.finfo(spread.dtype).eps * jnp.diagonal(spread, axis1=-2, axis2=-1)
             flat = (pivots <= jnp.maximum(_FLAT * w[..., None], rounding)).any(-1)
             return jnp.where(jax.lax.stop_gradient(flat) & full, jnp.nan, log_det)
@@ -326,12 +339,12 @@ class CrossEntropyCost:
         return scatter
 
     def _add_ridge(self, scatter: jax.Array, full: jax.Array) -> jax.Array:
-        """Scatters (..., m, m) with their ridge."""
+        """Scatters (..., m, m) with ridge."""
         ridge = jnp.where(full[..., None], self.ridge, 1)
         return scatter + ridge[..., None] * jnp.eye(self.n_features, dtype=scatter.dtype)
 
     def _ridge_trace(self) -> jax.Array:
-        """Trace of R, without the columns that fill up."""
+        """Trace of R without padding columns."""
         return self.ridge.sum() - (self.n_features - self.dimension)
 
     def _cost_of_log_det(self, w: jax.Array, log_det: jax.Array) -> jax.Array:
@@ -358,36 +371,38 @@ class CrossEntropyCost:
     def move_changes(
         self, state: TrackedCells, row: jax.Array, label: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """What rows (b, columns) add by joining cells (b, K), and by leaving their own (b,)."""
+        """Cost changes when rows (b, columns) join cells (b, K) and leave their cell (b,)."""
         x = row[:, : self.n_features]
         n = state.mass
         more = n / (n + 1)
         alone = n <= 1
         less = jnp.where(alone, 0, n / jnp.where(alone, 1, n - 1))
-        away = x[:, None] - state.mean
+        deviation = x[:, None] - state.mean
+        # Determinant ratios by the matrix determinant lemma: ``grown`` is the log ratio for
+        # joining, ``left`` the ratio for leaving.
         if self.covariance == "full":
-            q = (away * jnp.einsum("bkl,klm->bkm", away, state.spread)).sum(-1)
+            q = (deviation * jnp.einsum("bkl,klm->bkm", deviation, state.spread)).sum(-1)
             q = jnp.maximum(q, 0)
             grown = jnp.log1p(more * q)
             left = 1 - (less * q)[jnp.arange(len(x)), label]
         elif self.covariance == "diag":
-            ratio = away**2 / state.spread
+            ratio = deviation**2 / state.spread
             grown = _log_product(1 + more[:, None] * ratio)
-            own = 1 - less[label][:, None] * ratio[jnp.arange(len(x)), label]
-            left = jnp.where((own > _SINGULAR).all(-1), own.prod(-1), 0)
+            factors = 1 - less[label][:, None] * ratio[jnp.arange(len(x)), label]
+            left = jnp.where((factors > _SINGULAR).all(-1), factors.prod(-1), 0)
         else:
-            square = (away**2).sum(-1)
-            own = (less * square)[jnp.arange(len(x)), label]
+            square = (deviation**2).sum(-1)
+            reduction = (less * square)[jnp.arange(len(x)), label]
             if self.covariance == "fixed":
-                # Of the trace itself, no logarithm.
-                grown, shrunk = more * square, -own
+                # The cost depends on the trace itself, not on its logarithm.
+                grown, shrunk = more * square, -reduction
                 join = self._cost_of_log_det(n + 1, grown) - self._cost_of_log_det(n, 0 * grown)
                 leave = self._cost_of_log_det(n[label] - 1, shrunk) - self._cost_of_log_det(
                     n[label], 0 * shrunk
                 )
                 return join, leave
             grown = self.dimension * jnp.log1p(more * square / state.spread)
-            left = 1 - own / state.spread[label]
+            left = 1 - reduction / state.spread[label]
         ok = left > _SINGULAR
         shrunk = jnp.log(jnp.where(ok, left, 1))
         if self.covariance == "spherical":
@@ -395,46 +410,49 @@ class CrossEntropyCost:
         join = self._cost_of_log_det(n + 1, state.log_det + grown) - self._cost_of_log_det(
             n, state.log_det
         )
-        own = state.mass[label], state.log_det[label]
-        leave = self._cost_of_log_det(own[0] - 1, own[1] + shrunk) - self._cost_of_log_det(*own)
-        # The last row leaves nothing.
-        leave = jnp.where(own[0] > 1, leave, -self._cost_of_log_det(*own))
-        return join, jnp.where(ok | (own[0] <= 1), leave, jnp.inf)
+        mass, log_det = state.mass[label], state.log_det[label]
+        cost = self._cost_of_log_det(mass, log_det)
+        leave = self._cost_of_log_det(mass - 1, log_det + shrunk) - cost
+        # Without its last row a cell is empty and costs 0.
+        leave = jnp.where(mass > 1, leave, -cost)
+        return join, jnp.where(ok | (mass <= 1), leave, jnp.inf)
 
     def apply_move(
         self, state: TrackedCells, row: jax.Array, old: jax.Array, new: jax.Array
     ) -> TrackedCells:
-        """State after a row (columns,) went from one cell to another one."""
+        """State after a row (columns,) moved from cell ``old`` to cell ``new``."""
         left = self._shift_cell(state, row[: self.n_features], old, -1.0)
         return self._shift_cell(left, row[: self.n_features], new, 1.0)
 
     def _shift_cell(
-        self, state: TrackedCells, x: jax.Array, at: jax.Array, sign: float
+        self, state: TrackedCells, x: jax.Array, cell: jax.Array, sign: float
     ) -> TrackedCells:
-        n = state.mass[at]
+        """State after adding a row x (m,) to a cell (``sign`` 1) or removing it (-1)."""
+        n = state.mass[cell]
         after = n + sign
-        away = x - state.mean[at]
-        step = sign * n / jnp.maximum(after, 1)  # of the scatter, in squares of the distance
-        mean = state.mean.at[at].add(sign * away / jnp.maximum(after, 1))
+        deviation = x - state.mean[cell]
+        step = sign * n / jnp.maximum(after, 1)  # change of the scatter
+        mean = state.mean.at[cell].add(sign * deviation / jnp.maximum(after, 1))
         log_det, spread = state.log_det, state.spread
         if self.covariance == "full":
-            v = spread[at] @ away
-            factor = 1 + step * (away @ v)
-            spread = spread.at[at].add(-(step / factor) * v[:, None] * v)
-            log_det = log_det.at[at].add(jnp.log(factor))
+            # Sherman-Morrison update of the inverse, and the matrix determinant lemma.
+            v = spread[cell] @ deviation
+            factor = 1 + step * (deviation @ v)
+            spread = spread.at[cell].add(-(step / factor) * v[:, None] * v)
+            log_det = log_det.at[cell].add(jnp.log(factor))
         elif self.covariance == "diag":
-            grown = spread[at] + step * away**2
-            log_det = log_det.at[at].add(jnp.log(grown / spread[at]).sum())
-            spread = spread.at[at].set(grown)
+            grown = spread[cell] + step * deviation**2
+            log_det = log_det.at[cell].add(jnp.log(grown / spread[cell]).sum())
+            spread = spread.at[cell].set(grown)
         elif self.covariance == "spherical":
-            grown = spread[at] + step * (away**2).sum()
-            log_det = log_det.at[at].add(self.dimension * jnp.log(grown / spread[at]))
-            spread = spread.at[at].set(grown)
-        return TrackedCells(state.mass.at[at].add(sign), mean, spread, log_det)
+            grown = spread[cell] + step * (deviation**2).sum()
+            log_det = log_det.at[cell].add(self.dimension * jnp.log(grown / spread[cell]))
+            spread = spread.at[cell].set(grown)
+        return TrackedCells(state.mass.at[cell].add(sign), mean, spread, log_det)
 
 
 def _log_product(factors: jax.Array) -> jax.Array:
-    """Sum of logarithms over the last axis, one of a product for every eight."""
+    """Sum of logarithms over the last axis; one logarithm per product of eight factors."""
     total = jnp.zeros(factors.shape[:-1], factors.dtype)
     for i in range(0, factors.shape[-1], _FACTORS):
         total = total + jnp.log(factors[..., i : i + _FACTORS].prod(-1))

@@ -18,22 +18,22 @@ def group_sums(x: Any, codes: np.ndarray, n_groups: int = 0) -> np.ndarray:
 
 
 def group_means(x: Any, codes: np.ndarray, n_groups: int = 0) -> np.ndarray:
-    """Means (groups, m) of rows (n, m), which may be sparse; 0/0 where a group has no row."""
+    """Means (groups, m) of rows (n, m), which may be sparse; NaN for empty groups."""
     return group_sums(x, codes, n_groups) / np.bincount(codes, minlength=n_groups)[:, None]
 
 
-def cross_table(one: np.ndarray, other: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Numbers of rows in group i of one labeling (n,) and group j of another."""
-    return np.bincount(one * shape[1] + other, minlength=shape[0] * shape[1]).reshape(shape)
+def cross_table(first: np.ndarray, second: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Contingency table of two labelings (n,) with codes below ``shape``."""
+    return np.bincount(first * shape[1] + second, minlength=shape[0] * shape[1]).reshape(shape)
 
 
 def merge_small_groups(
     names: Sequence[str], codes: np.ndarray, most: int
 ) -> tuple[list[str], np.ndarray]:
-    """At most so many groups, the smallest of more as one: their names, and the codes (n,)."""
+    """Names and codes (n,) of at most ``most`` groups; the smallest groups are merged."""
     if len(names) <= most:
         return [*names], codes
-    kept = np.sort(np.argsort(-np.bincount(codes), kind="stable")[: most - 1])
-    place = np.full(len(names), most - 1)
-    place[kept] = np.arange(most - 1)
-    return [*(names[g] for g in kept), f"{len(names) - most + 1} others"], place[codes]
+    retained = np.sort(np.argsort(-np.bincount(codes), kind="stable")[: most - 1])
+    new_code = np.full(len(names), most - 1)
+    new_code[retained] = np.arange(most - 1)
+    return [*(names[g] for g in retained), f"{len(names) - most + 1} others"], new_code[codes]

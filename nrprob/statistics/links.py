@@ -1,7 +1,11 @@
-"""Link functions of generalised linear models.
+r"""Link functions of generalised linear models.
 
-The loss of a feature y at the linear predictor eta is the cumulant function minus y eta, plus a
-base that depends on the row alone. A saturated model then costs the family's cell cost.
+The loss of a feature y at the linear predictor :math:`\eta` is the negative log likelihood
+
+.. math:: b(\eta) - y \eta + c(y)
+
+with the cumulant function b, whose derivative is the mean, and a base c of the row. The losses of a
+saturated model sum to the cell cost of the family.
 """
 
 from __future__ import annotations
@@ -17,17 +21,16 @@ from nrprob.statistics.xlogx import safe_log
 
 @dataclass(frozen=True)
 class Link:
-    """One link.
+    """Link function with its cumulant function.
 
     Attributes
     ----------
     potential : cumulant function, mean and variance of a feature at linear predictor eta
     predictor : linear predictor of a mean
-    base : what a row (n,) of features (n, m) loses whatever its linear predictors
-    idle : values of a feature that, if all rows have one of them, leave nothing to explain
-    scale : size of the curvature if nothing were explained, from the number of features that vary
-        and the mean base of the rows
-    identity : whether the linear predictor is the mean, so that one step of Newton's is exact
+    base : ``features (n, m) -> (n,)``, the part of the loss that has no linear predictor
+    idle : values such that a feature with one of them in all rows has no variance to explain
+    scale : curvature of the null model, from the number of varying features and the mean base
+    identity : whether the linear predictor is the mean, so that one Newton step is exact
     """
 
     potential: Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
@@ -61,7 +64,7 @@ identity = Link(
     lambda varying, base: 2 * base,
     identity=True,
 )
-# Proportions are Poisson counts of a total of 1, whose own mean of 1 is part of no cost.
+# Proportions are Poisson counts with a total of 1; the mean of the total, 1, is in no cost.
 log = Link(
     _log_potential, safe_log, lambda y: -y.sum(1), (0.0,), lambda varying, base: jnp.ones_like(base)
 )

@@ -1,8 +1,9 @@
-"""Factors of many small positive definite matrices, without LAPACK.
+"""Factorise many small positive definite matrices without LAPACK.
 
 LAPACK processes small matrices one by one, and two concurrent calls, of one program or of two, can
-deadlock: on a CPU each holds one of XLA's threads until the parts of its batch have run on the
-others.
+deadlock: on a CPU, each holds a thread of XLA until its batch has run on the other threads. Here
+all matrices are eliminated together: up to 3 columns by unrolled code, up to 16 by a loop over
+columns, and more by blocks.
 """
 
 from __future__ import annotations
@@ -13,24 +14,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_FEW = 3  # columns that are eliminated without a loop
-_SOME = 16  # columns that are eliminated one by one; more are halved
+_MAX_UNROLLED = 3  # columns that are eliminated without a loop
+_MAX_COLUMNS = 16  # columns that are eliminated one by one; larger matrices are halved
 
 
 def whitener(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Inverses (..., m, m) of the lower roots of matrices (..., m, m), and logs of determinants.
+    """Inverse Cholesky factors of matrices (..., m, m), and log determinants (...).
 
-    So ``w @ matrix @ w.T`` is the identity, and ``w.T @ w`` the inverse of ``matrix``.
+    The factor w is lower triangular: ``w @ matrix @ w.T`` is the identity, and ``w.T @ w`` the
+    inverse of ``matrix``.
     """
     return _whiten_blockwise(matrix, _least_pivots(matrix))
 
 
 @jax.custom_jvp
 def log_determinant(matrix: jax.Array) -> jax.Array:
-    """Logs (...) of the determinants of positive definite matrices (..., m, m)."""
+    """Log determinants (...) of positive definite matrices (..., m, m)."""
     least = _least_pivots(matrix)
     total = jnp.zeros((), matrix.dtype)
-    while (m := matrix.shape[-1]) > _SOME:
+    while (m := matrix.shape[-1]) > _MAX_COLUMNS:
         _, _, matrix, more = _eliminate_half(matrix, least)
         least, total = least[..., m // 2 :], total + more
     for i in range(m):
@@ -43,9 +45,9 @@ def log_determinant(matrix: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def inverse_and_log_det(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Inverses of positive definite matrices (..., m, m), `log_determinant`, and pivots (..., m).
+    """Inverses of positive definite matrices (..., m, m), log determinants, and pivots (..., m).
 
-    Pivots, what elimination leaves of the diagonal, count as constants in derivatives.
+    Pivots are the diagonal entries after elimination; derivatives treat them as constants.
     """
     white, log_det = whitener(matrix)
     pivots = 1 / jnp.diagonal(white, axis1=-2, axis2=-1) ** 2
@@ -67,22 +69,22 @@ def _log_determinant_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 def _least_pivots(matrix: jax.Array) -> jax.Array:
-    """Least pivots (..., m), below which they are rounding, as is all that is in their columns."""
-    kind = jnp.finfo(matrix.dtype)
+    """Pivots (..., m) below which a pivot and its column are rounding errors."""
+    info = jnp.finfo(matrix.dtype)
     diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1)
-    return jnp.maximum(kind.eps * diagonal, kind.tiny)
+    return jnp.maximum(info.eps * diagonal, info.tiny)
 
 
 def _clip_pivot(pivot: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A pivot, and 1, or 0 where it is rounding."""
+    """Pivot bounded below, and 1, or 0 if it is a rounding error."""
     return jnp.maximum(pivot, least), (pivot > least).astype(pivot.dtype)
 
 
 def _whiten_blockwise(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
     m = matrix.shape[-1]
-    if m <= _FEW:
+    if m <= _MAX_UNROLLED:
         return _whiten_unrolled(matrix, least)
-    if m <= _SOME:
+    if m <= _MAX_COLUMNS:
         return _whiten_by_columns(matrix, least)
     white, below, rest, log_det = _eliminate_half(matrix, least)
     last, more = _whiten_blockwise(rest, least[..., m // 2 :])
@@ -95,8 +97,8 @@ def _whiten_blockwise(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, j
 def _eliminate_half(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, ...]:
     """Eliminate the first half of the columns.
 
-    Returns its whitener, what is below its root, what it leaves of the second half, and the log of
-    its determinant.
+    Returns the whitener of the first block, the block below its Cholesky factor, the Schur
+    complement of the second block, and the log determinant of the first.
     """
     half = matrix.shape[-1] // 2
     white, log_det = _whiten_blockwise(matrix[..., :half, :half], least[..., :half])
@@ -110,29 +112,29 @@ def _precise_matmul(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _whiten_by_columns(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`whitener`, in place: columns of the inverse stand where those of the matrix were."""
+    """`whitener` in place: columns of the inverse replace eliminated columns of the matrix."""
     m = matrix.shape[-1]
-    place = np.arange(m)
+    index = np.arange(m)
 
-    def eliminate(i, carry):
+    def eliminate_column(i, carry):
         matrix, log_det = carry
-        row, column = (jax.lax.dynamic_index_in_dim(matrix, i, at, False) for at in (-2, -1))
+        row, column = (jax.lax.dynamic_index_in_dim(matrix, i, axis, False) for axis in (-2, -1))
         pivot, good = _clip_pivot(*(jax.lax.dynamic_index_in_dim(a, i, -1) for a in (row, least)))
         scale = 1 / jnp.sqrt(pivot)
-        row = jnp.where(place == i, 1, row) * scale
-        column = jnp.where(place > i, column * good * scale, 0)
-        matrix = jnp.where((place == i) & (place > i)[:, None], 0, matrix)
+        row = jnp.where(index == i, 1, row) * scale
+        column = jnp.where(index > i, column * good * scale, 0)
+        matrix = jnp.where((index == i) & (index > i)[:, None], 0, matrix)
         less = matrix - column[..., None] * row[..., None, :]
-        matrix = jnp.where((place == i)[:, None], row[..., None, :], less)
+        matrix = jnp.where((index == i)[:, None], row[..., None, :], less)
         return matrix, log_det + jnp.log(pivot[..., 0])
 
     begin = matrix, jnp.zeros(matrix.shape[:-2], matrix.dtype)
-    matrix, log_det = jax.lax.fori_loop(0, m, eliminate, begin)
+    matrix, log_det = jax.lax.fori_loop(0, m, eliminate_column, begin)
     return jnp.tril(matrix), log_det
 
 
 def _whiten_unrolled(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`whitener` of a few columns."""
+    """`whitener` of a few columns, without a loop."""
     m = matrix.shape[-1]
     rows = [jnp.broadcast_to(row, least.shape) for row in jnp.eye(m, dtype=matrix.dtype)]
     log_det = jnp.zeros((), matrix.dtype)

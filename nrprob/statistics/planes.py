@@ -1,4 +1,4 @@
-"""The discriminant plane of the clusters after adjusting for known groups."""
+"""Discriminant plane of the clusters, adjusted for known groups."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from nrprob.statistics.groups import cross_table, group_means
 __all__ = ["DISCRIMINANT", "NOTHING", "PRINCIPAL", "Plane", "discriminant_plane"]
 
 DISCRIMINANT, PRINCIPAL, NOTHING = "discriminant", "principal direction", "nothing"
-_DIRECTIONS = 50  # principal ones that discriminants are made of, where there are more features
-_ROWS = 10  # for each of them: of fewer, any clusters could be told apart
-_STEPS = 6
-_NULL = 1e-10  # variance, as a share of all, of a direction that does not vary
+_MAX_DIRECTIONS = 50  # principal directions that replace the features if there are more
+_ROWS_PER_DIRECTION = 10  # at least; with fewer rows any clusters would be separable
+_SUBSPACE_ITERATIONS = 6
+_NULL_SHARE = 1e-10  # share of the variance below which a direction is constant
 
 
 @dataclass(frozen=True)
 class Plane:
-    """Two directions, and where rows are along them.
+    """Coordinates of the rows along two directions.
 
     Attributes
     ----------
-    places : (n, 2) uncorrelated, of mean 0 and variance 1, but 0 where there is no direction
-    kinds : what each direction is: a discriminant, a principal direction, or nothing
+    places : (n, 2) uncorrelated coordinates of mean 0 and variance 1; 0 if there is no direction
+    kinds : `DISCRIMINANT`, `PRINCIPAL` or `NOTHING`, per direction
     """
 
     places: np.ndarray
@@ -33,7 +33,7 @@ class Plane:
 
 
 class _Residuals:
-    """Rows (n, p) less the means of their known groups, never made dense."""
+    """Rows (n, p) minus the means of their known groups, without making sparse rows dense."""
 
     def __init__(self, X: Any, groups: np.ndarray):
         self.X, self.groups = X, groups
@@ -56,67 +56,71 @@ class _Residuals:
 
 
 def discriminant_plane(X: Any, labelings: np.ndarray, groups: np.ndarray, random: Any) -> Plane:
-    """Find the plane of the leading discriminants of labelings within known groups.
+    """Find the plane of the two leading discriminants of labelings within known groups.
 
-    A discriminant is a direction in which the share of the residuals' variance that is between
-    clusters is largest, summed over labelings; a k-th direction is uncorrelated with those before
-    it. Where clusters have fewer discriminants than two, principal directions of what these leave
-    of the residuals take their place.
+    A discriminant maximises the share of the residual variance that is between clusters, summed
+    over labelings, among directions uncorrelated with the previous ones. If clusters have fewer
+    than two discriminants, principal directions of the remaining residuals replace them. With many
+    features, discriminants are combinations of up to 50 principal directions (by subspace
+    iteration) and the differences of the cluster means.
 
     Parameters
     ----------
     X : (n, p) rows, dense or sparse
-    labelings : (n, m) numbers of clusters, all of which have rows
-    groups : (n,) numbers of known groups, all of which have rows
-    random : RandomState, which starts the search for principal directions of many features
+    labelings : (n, m) codes of clusters, none of them empty
+    groups : (n,) codes of known groups, none of them empty
+    random : RandomState for the initial directions of the subspace iteration
     """
     n, p = X.shape
     residuals = _Residuals(X, groups)
     basis = np.eye(p)
-    most = min(_DIRECTIONS, max(n // _ROWS, 5))
-    if p > most:
-        basis = random.normal(size=(p, most))
-        for _ in range(_STEPS):
+    n_directions = min(_MAX_DIRECTIONS, max(n // _ROWS_PER_DIRECTION, 5))
+    if p > n_directions:
+        # Subspace iteration for the principal directions.
+        basis = random.normal(size=(p, n_directions))
+        for _ in range(_SUBSPACE_ITERATIONS):
             basis = np.linalg.qr(residuals.weighted_sums(residuals.project_onto(basis)))[0]
-        # What tells clusters apart may vary little; it is among the differences of their centres.
+        # Directions that separate clusters may have little variance: add the cluster means.
         centres = np.concatenate([residuals.cluster_centres(codes) for codes in labelings.T])
-        apart = np.linalg.svd(centres, full_matrices=False)[2][:most]
-        basis = np.linalg.qr(np.column_stack([basis, apart.T]))[0]
+        between = np.linalg.svd(centres, full_matrices=False)[2][:n_directions]
+        basis = np.linalg.qr(np.column_stack([basis, between.T]))[0]
     y = residuals.project_onto(basis)
-    # Of a direction without variance, rounding is left.
+    # Directions without variance have rounding errors only.
     largest = np.abs(residuals.means).max(0) @ np.abs(basis) + np.abs(y).max(0)
     rounding = 64 * np.finfo(X.dtype).eps * largest
     result = _discriminant_coordinates(y[:, y.std(0) > rounding], labelings)
-    least = max(rounding.max() ** 2, _NULL * (y**2).sum() / n)
+    min_variance = max(rounding.max() ** 2, _NULL_SHARE * (y**2).sum() / n)
     kinds = [DISCRIMINANT] * result.shape[1]
     while len(kinds) < 2:
-        place = _principal_coordinate(y - result @ (result.T @ y) / n, least)
-        result = np.column_stack([result, place])
-        kinds.append(PRINCIPAL if place.any() else NOTHING)
+        coordinate = _principal_coordinate(y - result @ (result.T @ y) / n, min_variance)
+        result = np.column_stack([result, coordinate])
+        kinds.append(PRINCIPAL if coordinate.any() else NOTHING)
     extreme = result[np.abs(result).argmax(0), range(2)]
     return Plane(result * np.where(extreme < 0, -1, 1), (kinds[0], kinds[1]))
 
 
 def _discriminant_coordinates(y: np.ndarray, labelings: np.ndarray) -> np.ndarray:
-    """Places (n, q) of rows along at most two discriminants of the rows (n, d), of variance 1."""
+    """Coordinates (n, q) along at most two discriminants of rows (n, d), of variance 1."""
     n = len(y)
-    y = y / y.std(0)  # so that units do not decide what is too small
+    # Whiten the rows, after scaling the columns to equal variance.
+    y = y / y.std(0)
     variances, directions = np.linalg.eigh(y.T @ y / n)
-    varies = variances > _NULL
+    varies = variances > _NULL_SHARE
     white = y @ (directions[:, varies] / np.sqrt(variances[varies]))
+    # Eigenvectors of the between-cluster covariance of whitened rows.
     between = np.zeros((white.shape[1], white.shape[1]))
     for codes in labelings.T:
         centres = group_means(white, codes)
         between += centres.T @ (centres * np.bincount(codes)[:, None]) / n
     shares, directions = np.linalg.eigh(between)
     use = np.argsort(-shares)[:2]
-    return white @ directions[:, use[shares[use] > _NULL]]
+    return white @ directions[:, use[shares[use] > _NULL_SHARE]]
 
 
-def _principal_coordinate(rest: np.ndarray, least: float) -> np.ndarray:
-    """Places (n,) along the direction of the largest variance; 0 where there is none left."""
+def _principal_coordinate(rest: np.ndarray, min_variance: float) -> np.ndarray:
+    """Coordinate (n,) along the first principal direction; 0 if its variance is too small."""
     n = len(rest)
     variances, directions = np.linalg.eigh(rest.T @ rest / n)
-    if variances[-1] <= least:
+    if variances[-1] <= min_variance:
         return np.zeros(n)
     return rest @ directions[:, -1] / np.sqrt(variances[-1])

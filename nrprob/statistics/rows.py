@@ -1,9 +1,14 @@
-"""Rows in blocks: how memberships become cell statistics, and how scores come back.
+r"""Rows in blocks: cell statistics from memberships, and the transposed map for gradients.
 
-Rows are sorted by known group and cut into blocks that lie inside one group, padded with rows of
-mass 0. The statistics of every (group, cluster) cell are then one batched product over blocks and
-one segment sum, and scores are its transpose, at a cost that does not depend on the number of
-groups. Every row carries a last statistic equal to 1, whose sum is the mass of the cell.
+For masses W(x, c) and statistics s(x), the two linear maps of all engines are
+
+.. math:: S_{zc} = \sum_{x \in z} W(x, c) \, s(x) \quad \text{(cells)}, \qquad
+    G(x, c) = g_{z(x) c} \cdot s(x) \quad \text{(adjoint)}
+
+for known groups z and clusters c. Rows are sorted by known group and cut into blocks within one
+group, padded with rows of mass 0. `cells` is then one batched matrix product over blocks and one
+segment sum, and `adjoint` its transpose. Their cost does not depend on the number of groups. The
+last statistic of every row is 1, and its sum is the mass of the cell.
 """
 
 from __future__ import annotations
@@ -22,16 +27,16 @@ from scipy import sparse
 from nrprob.trees import node
 
 _PRECISION = jax.lax.Precision.HIGHEST
-_ENTRIES = 4096  # sparse entries that are expanded at once
-_VECTOR = 32  # bytes of numbers that are computed with at a time; left-over ones take long
-WAITED = 1 << 15  # products of a step up to which compilation is what one waits for
-_ABSENT = -1e300  # log of what is not there, of which differences can be taken
+_ENTRIES = 4096  # sparse entries per chunk
+_VECTOR_BYTES = 32  # width of vector instructions; left-over columns are slow
+SMALL_STEP = 1 << 15  # products per step up to which compilation takes longer than the run
+_LOG_ZERO = -1e300  # finite logarithm of 0, so that differences are finite
 
 
 def _of_blocks(values: jax.Array, group: jax.Array) -> jax.Array:
-    """Values (groups, ...) of the group of every block; plain indexing takes longer to trace."""
-    at = jnp.asarray(values).at[jnp.asarray(group)]
-    return at.get(mode="promise_in_bounds", wrap_negative_indices=False)
+    """Values (groups, ...) of the group of each block; plain indexing takes longer to trace."""
+    indexed = jnp.asarray(values).at[jnp.asarray(group)]
+    return indexed.get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def _safe_log(a: jax.Array) -> jax.Array:
@@ -70,9 +75,9 @@ class Dense:
         return out.reshape(*self.x.shape[:2], s, k)
 
     def log_cells(self, log_w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
-        """Log of `cells` of ``exp(log_w)``, however small; statistics must not be negative."""
+        """Log of `cells` of ``exp(log_w)`` without underflow; statistics must be non-negative."""
         b, r, s, k = log_w.shape
-        log_x = jnp.where(self.x > 0, jnp.log(jnp.where(self.x > 0, self.x, 1)), _ABSENT)
+        log_x = jnp.where(self.x > 0, jnp.log(jnp.where(self.x > 0, self.x, 1)), _LOG_ZERO)
 
         def add(carry, row):
             top, total = carry
@@ -82,7 +87,7 @@ class Dense:
             return (new, total * jnp.exp(top - new) + jnp.exp(value - new)), None
 
         shape = b, s * k, self.n_statistics
-        start = jnp.full(shape, _ABSENT, log_w.dtype), jnp.zeros(shape, log_w.dtype)
+        start = jnp.full(shape, _LOG_ZERO, log_w.dtype), jnp.zeros(shape, log_w.dtype)
         rows = jnp.moveaxis(log_w.reshape(b, r, s * k), 1, 0), jnp.moveaxis(log_x, 1, 0)
         (top, total), _ = jax.lax.scan(add, start, rows)
         highest = jax.ops.segment_max(top, group, n_groups)
@@ -96,7 +101,7 @@ class Dense:
 
 
 @jax.custom_jvp
-@sequential_vmap  # side by side they would take much memory
+@sequential_vmap  # a batch would take much memory
 def _sparse_matmul(value, column, start, dense):
     from jax.experimental.sparse import BCSR
 
@@ -105,19 +110,19 @@ def _sparse_matmul(value, column, start, dense):
 
 @_sparse_matmul.defjvp
 def _multiply_jvp(primals, tangents):
-    # Rows are data, of which nothing is differentiated by.
+    # Rows are data: only the dense factor has a derivative.
     *rows, dense = primals
     return _sparse_matmul(*rows, dense), _sparse_matmul(*rows, tangents[-1])
 
 
 def _has_products() -> bool:
-    """Whether products of compressed rows are there, and as fast as they should be."""
+    """Whether JAX has products of compressed rows, on a platform where they are fast."""
     try:
         from jax.experimental.sparse import BCSR  # noqa: F401
-    except ImportError:  # what is experimental may go
+    except ImportError:  # an experimental module
         return False
-    asked = jax.config.jax_default_device  # a device, the name of a platform, or None
-    return (getattr(asked, "platform", asked) or jax.default_backend()) == "cpu"
+    default = jax.config.jax_default_device  # a device, the name of a platform, or None
+    return (getattr(default, "platform", default) or jax.default_backend()) == "cpu"
 
 
 def _padded_sparse_matmul(
@@ -125,32 +130,32 @@ def _padded_sparse_matmul(
 ) -> jax.Array:
     """Product of compressed sparse rows (entries,), (entries,), (n + 1,) with (m, k): (n, k)."""
     k = dense.shape[1]
-    full = jnp.pad(dense, ((0, 0), (0, -k % (_VECTOR // dense.dtype.itemsize))))
+    full = jnp.pad(dense, ((0, 0), (0, -k % (_VECTOR_BYTES // dense.dtype.itemsize))))
     return _sparse_matmul(value, column, start, full)[:, :k]
 
 
 @node
 class ByCell:
-    """Non-zero statistics by the (group, statistic) that they are summed to, then by row."""
+    """Non-zero statistics sorted by their (group, statistic) pair, then by row."""
 
     row: jax.Array
     value: jax.Array
-    start: jax.Array  # first entry of every group's statistic (and one past the last)
+    start: jax.Array  # first entry of each pair, and one past the last
 
 
 @node
 class Sparse:
     """Non-zero statistics in row order, cut into chunks (chunks, entries) of row, column, value.
 
-    Padding entries have the value 0. Where the rows are to be sharded, the arrays of all shards,
-    each complete in itself, follow one another. On a CPU entries are there by cell, too: products
-    of compressed sparse rows take a half to a quarter of the time of sums over scattered entries.
+    Padding entries have the value 0. For sharded rows, the arrays of all shards are concatenated,
+    each complete by itself. On a CPU the entries are also stored by cell: products of compressed
+    sparse rows take a half to a quarter of the time of scattered sums.
     """
 
     row: jax.Array
     column: jax.Array
     value: jax.Array
-    start: jax.Array  # first entry of every row (and one past the last), in the flat order
+    start: jax.Array  # first entry of each row, and one past the last, in the flat order
     by_cell: ByCell | None
     shape: tuple[int, int] = field(metadata={"static": True})  # rows of a block, statistics
 
@@ -182,7 +187,7 @@ class Sparse:
         return jnp.moveaxis(total.reshape(n_groups, p, s, k), 1, -1)
 
     def _use_compressed_rows(self, dense: jax.Array) -> bool:
-        """Whether a product with an array (m, k) is best left to compressed rows."""
+        """Whether to multiply with an array (m, k) by compressed rows."""
         return self.by_cell is not None and dense.dtype == self.value.dtype
 
     def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
@@ -212,7 +217,7 @@ class Sparse:
 
         def values(entries):
             row, column, value = entries
-            log_x = jnp.where(value > 0, jnp.log(jnp.where(value > 0, value, 1)), _ABSENT)
+            log_x = jnp.where(value > 0, jnp.log(jnp.where(value > 0, value, 1)), _LOG_ZERO)
             return group[row // r] * p + column, log_w[row] + log_x[:, None]
 
         def highest(top, entries):
@@ -224,7 +229,7 @@ class Sparse:
             return total.at[cell].add(jnp.exp(value - top[cell])), None
 
         entries = self.row, self.column, self.value
-        top = jnp.full((n_groups * p, s * k), _ABSENT, log_w.dtype)
+        top = jnp.full((n_groups * p, s * k), _LOG_ZERO, log_w.dtype)
         top, _ = jax.lax.scan(highest, top, entries)
         total, _ = jax.lax.scan(add, jnp.zeros_like(top), entries)
         return jnp.moveaxis((_safe_log(total) + top).reshape(n_groups, p, s, k), 1, -1)
@@ -244,9 +249,9 @@ class Sparse:
 class Rows:
     """The rows of one fit: statistics, masses (0 on padding), and the known group of every block.
 
-    ``share`` (B, r, groups) holds p(group given row) where the known structure is soft; the blocks
-    then belong to no group. ``number`` (B, r) is the place of a row among the user's, by which what
-    is random is drawn.
+    ``share`` (B, r, groups) holds p(group|row) if the known structure is soft; the blocks then
+    belong to no group. ``number`` (B, r) is the index of a row in the user's data, from which
+    random numbers are hashed.
     """
 
     x: Any  # Dense, Sparse, or another class with their methods
@@ -268,7 +273,7 @@ class Rows:
         )
 
     def adjoint(self, g: jax.Array) -> jax.Array:
-        """Transpose of `cells`: the score (B, r, S, K) of a row in every cluster."""
+        """Transpose of `cells`: products (B, r, S, K) of rows with gradients of the cells."""
         if self.share is None:
             return self.x.adjoint(g, self.group)
         return sum(
@@ -288,7 +293,7 @@ class Rows:
         return jnp.maximum(self._raw_scatter(centre), 0)
 
     def _raw_scatter(self, centre: jax.Array) -> jax.Array:
-        """`scatter` up to rounding below 0; a sum over rows."""
+        """`scatter` with negative rounding errors; a sum over rows."""
         if self.share is None:
             return self.x.scatter(self.mass, centre, self.group)
         centre = centre[:, None]
@@ -301,8 +306,8 @@ class Rows:
 def cluster_means(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Means (k, p) of clusters from sums over their rows (k, p) and sizes (k,).
 
-    That of a cluster without rows is the mean of all rows: a number, and no one's neighbourhood.
-    Who places new rows must leave such clusters out.
+    The mean of an empty cluster is the mean of all rows, which is finite; prediction of new rows
+    must exclude empty clusters.
     """
     sizes = np.asarray(sizes, float)[:, None]
     means = np.empty(sums.shape)
@@ -312,9 +317,9 @@ def cluster_means(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the rows went: ``slot[i]`` is the place of row i among the padded rows.
+    """Positions of the rows: ``slot[i]`` is the position of row i among the padded rows.
 
-    The blocks divide evenly into ``n_shards``; the last ``n_spare`` are there for that alone.
+    The number of blocks is a multiple of ``n_shards``, by ``n_spare`` additional blocks at the end.
     """
 
     n_blocks: int
@@ -326,24 +331,24 @@ class Layout:
 
     @property
     def n_slots(self) -> int:
-        """Number of places for rows, whatever the number of shards."""
+        """Number of slots for rows, without spare blocks."""
         return (self.n_blocks - self.n_spare) * self.n_rows
 
     def to_blocks(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
-        """Put one value per row into the (blocks, rows) array, ``fill`` on padding."""
+        """Arrange one value per row as (blocks, rows), with ``fill`` on padding."""
         out = np.full((self.n_blocks * self.n_rows, *values.shape[1:]), fill, values.dtype)
         out[self.slot] = values
         return out.reshape(self.n_blocks, self.n_rows, *values.shape[1:])
 
     def from_blocks(self, values: np.ndarray) -> np.ndarray:
-        """Take one value per row, in the user's order, from a (blocks, rows, ...) array."""
+        """Values per row in the user's order, from an array (blocks, rows, ...)."""
         return values.reshape(self.n_blocks * self.n_rows, *values.shape[2:])[self.slot]
 
 
 def bucket_size(size: int, limit: int) -> int:
-    """Round up to 1 or 1.5 times a power of two, so that nearby sizes share a compiled program.
+    """Round up to 1 or 1.5 times a power of two, so that similar sizes share a compiled program.
 
-    Sizes above ``limit`` are left alone: there the run outweighs the compilation.
+    Sizes above ``limit`` are not rounded: there the run takes longer than the compilation.
     """
     if size > limit:
         return size
@@ -351,20 +356,20 @@ def bucket_size(size: int, limit: int) -> int:
     return power * 3 // 4 if power >= 4 and size <= power * 3 // 4 else power
 
 
-def padded_count(count: int, each: int) -> int:
+def padded_count(count: int, unit_cost: int) -> int:
     """Round a number of clusters or groups up to 5, 10, 20, ..., so that programs are few.
 
-    Where a step takes more than `WAITED` products, ``each`` for every one of them, it is left
-    alone: there the run outweighs the compilation.
+    If a step takes more than `SMALL_STEP` products, ``unit_cost`` per cluster, the number is not
+    rounded: there the run takes longer than the compilation.
     """
-    real = active_mask(count, each)
-    return count if real is None else real.size
+    mask = active_mask(count, unit_cost)
+    return count if mask is None else mask.size
 
 
-def active_mask(count: int, each: int) -> np.ndarray | None:
-    """Which of the `padded_count` of clusters exist; None where it is left alone."""
+def active_mask(count: int, unit_cost: int) -> np.ndarray | None:
+    """Which of the `padded_count` clusters exist; None if the number is not rounded."""
     full = 5 << max(-(-int(count) // 5) - 1, 0).bit_length()
-    return np.arange(full) < count if full * each <= WAITED else None
+    return np.arange(full) < count if full * unit_cost <= SMALL_STEP else None
 
 
 def coarse_bucket(size: int, least: int) -> int:
@@ -375,19 +380,19 @@ def coarse_bucket(size: int, least: int) -> int:
 
 
 def pad_columns(x: np.ndarray, least: int = 0) -> np.ndarray:
-    """Rows with as many columns as a program is compiled for, for ``least`` columns or more."""
+    """Pad the columns with zeros to the number that programs are compiled for."""
     return np.pad(x, ((0, 0), (0, coarse_bucket(max(x.shape[1], least), 4) - x.shape[1])))
 
 
 def make_layout(codes: np.ndarray, n_groups: int, n_shards: int = 1) -> Layout:
-    """Sort rows by known group ``codes`` (n,) into blocks that lie inside one group.
+    """Sort rows by known group ``codes`` (n,) into blocks within one group.
 
-    The shape depends on the bucketed number of rows and on the number of groups alone, never on
-    the sizes of the groups; the place of a row does not depend on ``n_shards`` either.
+    The shape depends on the bucketed number of rows and the number of groups only, not on the sizes
+    of the groups. The slot of a row does not depend on ``n_shards``.
     """
     n_samples = codes.size
     n_padded = bucket_size(n_samples, 65536)
-    # Large blocks multiply faster, small ones waste less at the ends of the groups.
+    # Large blocks multiply faster; small ones have less padding at the ends of the groups.
     n_rows = int(np.clip(1 << int(np.log2(max(n_padded / (12 * n_groups), 16))), 16, 4096))
     n_blocks = -(-n_padded // n_rows) + n_groups
     n_spare = -n_blocks % n_shards
@@ -415,8 +420,8 @@ def make_rows(
 ) -> Rows:
     """Lay out the feature statistics ``x`` (n, m): dense, scipy.sparse, or a JAX array.
 
-    Numbers of columns are bucketed where the data are small; columns of zeros cost nothing.
-    ``share`` (n, n_groups) makes the known structure soft; ``mass`` (n,) weighs the rows.
+    Numbers of columns of small data are bucketed by columns of zeros. ``share`` (n, n_groups) makes
+    the known structure soft; ``mass`` (n,) weights the rows.
     """
     n, m = x.shape
     p = bucket_size(m + 1, 1024 if n <= 16384 else 1)
@@ -441,18 +446,18 @@ def make_rows(
 
 @partial(jax.jit, static_argnames="shape")
 def _scatter_rows(x: jax.Array, slot: jax.Array, shape: tuple[int, int, int]) -> jax.Array:
-    """Put the rows of a device array into their slots, on the device."""
+    """Move the rows of a device array to their slots, on the device."""
     flat = jnp.zeros((shape[0] * shape[1], shape[2]), x.dtype).at[slot, : x.shape[1]].set(x)
     return flat.at[slot, -1].set(1).reshape(shape)
 
 
 def _sparse_statistics(x: Any, layout: Layout, p: int, n_groups: int) -> Sparse:
-    """Entries in the order of the padded rows, with the 1 of every row as its last statistic."""
+    """Entries in the order of the padded rows, with a last statistic of 1 per row."""
     n = x.shape[0]
     ones = sparse.csr_array((np.ones(n, x.dtype), (np.arange(n), np.full(n, p - 1))), shape=(n, p))
     x = sparse.csr_array((x.data, x.indices, x.indptr), shape=(n, p)) + ones
     x = x[np.argsort(layout.slot)]
-    # Rows are numbered, and entries counted, within their shard.
+    # Row indices and entry counts are relative to the shard.
     n_rows = layout.n_blocks // layout.n_shards * layout.n_rows
     counts = np.zeros((layout.n_shards, n_rows), np.int64)
     counts.reshape(-1)[np.sort(layout.slot)] = np.diff(x.indptr)
@@ -463,32 +468,32 @@ def _sparse_statistics(x: Any, layout: Layout, p: int, n_groups: int) -> Sparse:
     size = -(-bucket_size(int(sizes.max()), 1 << 16) // entries) * entries
     real = np.arange(size) < sizes[:, None]
 
-    def padded(values, fill=0):
+    def pad_entries(values, fill=0):
         out = np.full(real.shape, fill, values.dtype)
         out[real] = values
         return out
 
-    def by_cell():
+    def sort_by_cell():
         shard = np.repeat(np.arange(layout.n_shards), sizes)
         block = shard * (layout.n_blocks // layout.n_shards) + row // layout.n_rows
         group = layout.block_group[block] if n_groups > 1 else 0
         cell = (shard * n_groups + group) * p + x.indices
-        # Of entries that are sorted by row a transpose is sorted by cell, in linear time.
+        # Transposing entries sorted by row sorts them by cell, in linear time.
         shape = n, layout.n_shards * n_groups * p
-        turned = sparse.csr_array((np.arange(x.nnz), cell, x.indptr), shape=shape).tocsc()
-        order = turned.data
-        start = np.diff(turned.indptr).reshape(layout.n_shards, -1).cumsum(1)
+        transposed = sparse.csr_array((np.arange(x.nnz), cell, x.indptr), shape=shape).tocsc()
+        order = transposed.data
+        start = np.diff(transposed.indptr).reshape(layout.n_shards, -1).cumsum(1)
         return ByCell(
-            padded(row[order]).ravel(),
-            padded(x.data[order]).ravel(),
+            pad_entries(row[order]).ravel(),
+            pad_entries(x.data[order]).ravel(),
             np.pad(start, ((0, 0), (1, 0))).astype(np.int32).ravel(),
         )
 
     return Sparse(
-        padded(row, n_rows - 1).reshape(-1, entries),
-        padded(x.indices.astype(np.int32), p - 1).reshape(-1, entries),
-        padded(x.data).reshape(-1, entries),
+        pad_entries(row, n_rows - 1).reshape(-1, entries),
+        pad_entries(x.indices.astype(np.int32), p - 1).reshape(-1, entries),
+        pad_entries(x.data).reshape(-1, entries),
         start.astype(np.int32).ravel(),
-        by_cell() if _has_products() else None,
+        sort_by_cell() if _has_products() else None,
         (layout.n_rows, p),
     )

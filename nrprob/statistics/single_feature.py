@@ -1,4 +1,4 @@
-"""Whether one discrete feature determines the clusters: I(c; y) / H(c)."""
+"""Test whether one discrete feature determines the clusters, by I(c; y) / H(c)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nrprob.statistics.top_features import iterate_feature_blocks
 __all__ = ["SingleFeature", "single_feature", "warn_of_single_feature"]
 
 THRESHOLD = 0.7  # of I(c; y) / H(c)
-_MAX_ROWS = 2**13  # of a larger table a sample is used, with as many rows of every cluster
+_MAX_ROWS = 2**13  # larger tables are sampled, with equal numbers of rows per cluster
 _MIN_ROWS_PER_CLUSTER = 2**6  # in that sample
 _MIN_ROWS_PER_VALUE = 5  # of a discrete column, on average
 _PREVIEW_ROWS = 2**8  # rows in which most continuous columns are recognised
@@ -33,11 +33,11 @@ class SingleFeature:
 
     Attributes
     ----------
-    column : name of the column of the table; "column 3" where columns have no names
+    column : name of the column; "column 3" if columns have no names
     share : I(c; y) / H(c)
-    cluster : the cluster that agrees best with some values of the feature
-    values : these values
-    one_of_several : whether it determines this cluster alone, and not the others
+    cluster : the cluster that agrees best with a set of values of the feature
+    values : this set of values
+    one_of_several : whether the feature determines this cluster only
     """
 
     column: str
@@ -56,14 +56,14 @@ class SingleFeature:
 
 @dataclass
 class _DiscreteFeature:
-    """A discrete feature: its column, the code (n,) of every row, and the values by code."""
+    """A discrete feature: its column, the code (n,) of each row, and the values by code."""
 
     column: str
     codes: np.ndarray
     values: list[str]
 
     def joint_weights(self, clusters: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Weights (v, k) of all values and clusters."""
+        """Joint weights (v, k) of values and clusters."""
         shape = len(self.values), clusters.max() + 1
         cell = np.ravel_multi_index((self.codes, clusters), shape)
         return np.bincount(cell, weights, shape[0] * shape[1]).reshape(shape)
@@ -83,30 +83,29 @@ def single_feature(
     indicators: Mapping[str, Sequence[str]] | None = None,
     scales: Mapping[str, Sequence[float]] | None = None,
 ) -> SingleFeature | None:
-    r"""Find the discrete feature that determines the clusters; None if none does.
+    r"""Find a discrete feature that determines the clusters; None if there is none.
 
-    It is the feature y of the largest
+    The feature y maximises
 
     .. math:: \frac{I(c; y) - e}{H(c) - e}, \qquad e = \frac{(k - 1)(v - 1)}{2n}
 
-    with the clusters c, if that is above 0.7. Here e is the expected mutual information of
-    independent labelings with k and v values. Otherwise, with three or more clusters, each cluster
-    is compared with all others. A feature is a column with 2 to 19 distinct values and on average 5
-    rows per value (2 values if all data are counts), or all indicator columns of one column of a
-    table. Continuous columns are not tested.
+    for the clusters c, and this share must exceed 0.7. Here e is the expected mutual information of
+    independent labelings with k and v values. If no feature does, and there are three or more
+    clusters, each cluster is compared with all others. A feature is a column with 2 to 19 distinct
+    values and on average 5 rows per value (2 values if all data are counts), or all indicator
+    columns of one column of a table. Continuous columns are not tested.
 
-    Where all columns are discrete, several features may share the clusters, and one of them may
-    exceed 0.7. Then the feature is reported only if its value is twice the second largest, and
-    single clusters are not compared.
+    If all columns are discrete, several correlated features may exceed 0.7. The feature is then
+    returned only if its share is twice the second largest, and single clusters are not compared.
 
     Parameters
     ----------
     X : array, sparse matrix or pandas frame of shape (n_samples, n_features)
     labels : ndarray of shape (n_samples,)
-    names : of the columns; a frame has its own
-    indicators : column of the table, value at 0 ("" for any other) and value at 1, by the name of
-        an indicator column; by default the names ``column=value`` and boolean columns of a frame
-    scales : mean and standard deviation of standardised columns, by name
+    names : names of the columns of an array
+    indicators : name of an indicator column -> (column of the table, value at 0 or "" for any
+        other, value at 1); by default names ``column=value`` and boolean columns of a frame
+    scales : name of a standardised column -> (mean, standard deviation)
     """
     clusters, codes = np.unique(labels, return_inverse=True)
     codes = codes.ravel()
@@ -116,7 +115,7 @@ def single_feature(
     entropy_c = float(entropy(sizes))
     rows = _sample_rows(codes)
     codes = codes[rows]
-    weights = (sizes / np.bincount(codes))[codes]  # so that H(c) is that of all rows
+    weights = (sizes / np.bincount(codes))[codes]  # preserves H(c) of all rows
     booleans: dict[str, Sequence[str]] = {}
     if is_frame(X):
         names = [str(name) for name in X.columns]
@@ -131,8 +130,8 @@ def single_feature(
     indicators = _indicators_by_name(names) | booleans if indicators is None else indicators
     most = 2 if guess_features(X) == "multinomial" else FEW_VALUES - 1
     if sparse.issparse(X):
-        kept = _informative_columns(X, THRESHOLD / 2 * entropy_c)
-        X, names = X.tocsc()[:, kept], [names[j] for j in kept]
+        columns = _informative_columns(X, THRESHOLD / 2 * entropy_c)
+        X, names = X.tocsc()[:, columns], [names[j] for j in columns]
     features, continuous = _discrete_features(X, names, indicators, scales or {}, most)
     tables = [feature.joint_weights(codes, weights) for feature in features]
     shares = [_explained_share(joint, entropy_c, codes.size) for joint in tables]
@@ -151,7 +150,7 @@ def _single_cluster(
 ) -> SingleFeature | None:
     """Find the feature that determines one of several clusters: I(1_c; y) / H(1_c) above 0.7.
 
-    Two values cannot determine three clusters of similar size, but one of the three.
+    A feature of two values cannot determine three clusters of similar size, but one of them.
     """
     best = None
     for feature, joint in zip(features, tables, strict=True):
@@ -165,7 +164,7 @@ def _single_cluster(
 
 
 def _explained_share(joint: np.ndarray, entropy_c: float, n: int) -> float:
-    """I(c; y) / H(c) of a table (v, k) of probabilities, both less their part by chance."""
+    """I(c; y) / H(c) of a table (v, k) of probabilities, adjusted for chance."""
     v, k = np.count_nonzero(joint.sum(1)), joint.shape[1]
     chance = (k - 1) * (v - 1) / (2 * n)
     if entropy_c <= chance:
@@ -176,19 +175,19 @@ def _explained_share(joint: np.ndarray, entropy_c: float, n: int) -> float:
 def _make_single_feature(
     feature: _DiscreteFeature, share: float, cluster: int, values: np.ndarray, several: bool = False
 ) -> SingleFeature:
-    """A feature that determines clusters, or one of several, and the values of that cluster."""
+    """Make the result for a feature, a cluster and the values of that cluster."""
     names = tuple(feature.values[v] for v in values)
     return SingleFeature(feature.column, share, cluster, names, several)
 
 
 def _indicators_by_name(names: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Indicators by the names that `nrprob.prepare` gives them."""
+    """Indicators from column names of the form that `nrprob.prepare` creates."""
     parts = {name: name.partition("=") for name in names}
     return {name: (column, "", value) for name, (column, equals, value) in parts.items() if equals}
 
 
 def _sample_rows(codes: np.ndarray) -> np.ndarray:
-    """Numbers of some rows, in ascending order: all of a small table."""
+    """Row indices of a sample in ascending order; all rows of a small table."""
     if codes.size <= _MAX_ROWS:
         return np.arange(codes.size)
     order = np.random.default_rng(0).permutation(codes.size)
@@ -199,7 +198,7 @@ def _sample_rows(codes: np.ndarray) -> np.ndarray:
 
 
 def _informative_columns(X: Any, least: float) -> np.ndarray:
-    """Numbers of the sparse columns whose entropy, a bound of I(c; y), may exceed ``least``."""
+    """Indices of sparse columns whose entropy, a bound of I(c; y), may exceed ``least``."""
     filled = X.astype(bool).sum(0) / X.shape[0]
     bound = entropy([filled, 1 - filled]) + filled * np.log(FEW_VALUES)
     return np.flatnonzero(bound > least)
@@ -212,7 +211,7 @@ def _discrete_features(
     scales: Mapping[str, Sequence[float]],
     most: int,
 ) -> tuple[list[_DiscreteFeature], bool]:
-    """The features of at most so many values, and whether other columns have more."""
+    """Features with at most ``most`` values, and whether any column has more."""
     features: dict[tuple[str, bool], _DiscreteFeature] = {}
     continuous = False
     for columns, block in iterate_feature_blocks(X):
@@ -242,14 +241,14 @@ def _discrete_features(
 
 
 def _best_agreement(joint: np.ndarray) -> tuple[int, np.ndarray]:
-    """The cluster that agrees best with some values of a feature, and these values."""
+    """The cluster that agrees best with a set of values of a feature, and this set."""
     owner = np.where(joint.sum(1) > 0, joint.argmax(1), -1)
     result = []
     for c in np.unique(owner[owner >= 0]):
         values = np.flatnonzero(owner == c)
         both = joint[values, c].sum()
         jaccard = both / (joint[values].sum() + joint[:, c].sum() - both)
-        # Two clusters are complements: the one of fewer values says it, or of the last value.
+        # Two clusters are complements: prefer the one of fewer values, then of the last value.
         result.append((round(jaccard, 9), -values.size, values.max(), c, values))
-    *_, c, values = max(result, key=lambda one: one[:3])
+    *_, c, values = max(result, key=lambda candidate: candidate[:3])
     return int(c), values

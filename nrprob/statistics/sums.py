@@ -1,6 +1,6 @@
 """Sums over a short first axis of long arrays, faster on a CPU than XLA's own.
 
-Sampler iterations on 5,000 rows in two columns spent 0.4 to 0.6 of their time in such sums.
+Sampler iterations on 5,000 rows of two columns spent 40 to 60 % of their time in such sums.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-_SHORT = 8  # of an axis, which is written out number by number
-_LONG = 2048  # rows beyond which a product of matrices is faster than a sum
+_MAX_UNROLLED = 8  # length of an axis up to which the sum is unrolled
+_MATMUL_ROWS = 2048  # number of rows above which a matrix product is faster than a sum
 
 
 def sum_of_squares(x: jax.Array) -> jax.Array:
     """Sum of squares over the first axis of (m, ...)."""
-    if x.shape[0] > _SHORT:
+    if x.shape[0] > _MAX_UNROLLED:
         return jnp.square(x).sum(0)
     return sum((jnp.square(x[i]) for i in range(x.shape[0])), jnp.zeros_like(x[0]))
 
 
 def sum_of_products(weights: jax.Array, x: jax.Array) -> jax.Array:
     """Sum over the first axis of weights (m, K, b) or (m, K, 1) times x (m, b): (K, b)."""
-    if weights.shape[-1] == 1 and x.shape[-1] > _LONG:
+    if weights.shape[-1] == 1 and x.shape[-1] > _MATMUL_ROWS:
         return jnp.matmul(weights[..., 0].T, x, precision=jax.lax.Precision.HIGHEST)
     return (weights * x[:, None]).sum(0)

@@ -1,8 +1,14 @@
-"""Terms: an objective as a weighted sum of cell costs, its gradient, and its differences.
+r"""Terms: an objective as a weighted sum of cell costs, and its gradient.
 
-F(W) = sum over terms of weight * sum over cells of cost(cell), where W = p(x) p(c given x) are the
-masses of the rows in the clusters. A term uses the (known group, cluster) cells, or clusters pooled
-over the groups, possibly through a linear view of the statistics.
+.. math:: F(W) = \sum_t \lambda_t \sum_a g_t(S_a), \qquad S_a = \sum_x W(x, a) s(x)
+
+W(x, c) = p(x) r(c|x) are the masses of the rows in the clusters, s(x) the additive statistics of a
+row, g_t the cell cost and lambda_t the weight of term t. The cells a of a term are pairs of a known
+group and a cluster, or clusters pooled over the groups, possibly through a linear view of the
+statistics. The gradient by the masses is linear in the statistics of a row x of group z:
+
+.. math:: \frac{\partial F}{\partial W(x, c)} = \sum_t \lambda_t \,
+    \nabla g_t(S_{zc}) \cdot s(x).
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ _UNIT = np.float64(1)
 class Residual:
     """View of the features as deviations from the mean of their known group.
 
-    ``mean`` (groups, p) is 0 in its last place, so that the mass passes through unchanged.
+    The last entry of ``mean`` (groups, p) is 0, so that the mass does not change.
     """
 
     mean: jax.Array
@@ -36,9 +42,9 @@ class Residual:
         return cells - cells[..., -1:] * mean
 
     def half_square(self) -> jax.Array:
-        """Half the square of a row's deviation, less that of the row: its coefficients (groups, p).
+        """Coefficients (groups, p) of half the squared deviation of a row, minus half its square.
 
-        That is what the row adds to `Term.constant`.
+        The row adds this linear function of its statistics to `Term.constant`.
         """
         m = self.mean
         return jnp.where(np.arange(m.shape[1]) < m.shape[1] - 1, -m, 0.5 * (m * m).sum(1)[:, None])
@@ -51,11 +57,11 @@ class Term:
     Attributes
     ----------
     weight : scalar, or one per restart
-    constant : part of the cost that no partition changes, before weighting, in float64
+    constant : part of the cost that does not depend on the partition, unweighted, in float64
     view : linear view of the statistics, or None for the statistics themselves
     cost : cell cost
     by_group : cells are (known group, cluster) if True, else clusters
-    scale : what the leading curvature would be without cancellation; rounding is relative to it
+    scale : leading curvature without cancellation, to which rounding errors are relative
     """
 
     weight: jax.Array
@@ -66,19 +72,19 @@ class Term:
     scale: jax.Array | np.float64 = _UNIT
 
     def cells(self, cells: jax.Array) -> jax.Array:
-        """The term's own cells (1 or groups, S, K, p) from all cells (groups, S, K, p)."""
+        """Cells of the term (1 or groups, S, K, p) from all cells (groups, S, K, p)."""
         if self.view is not None:
             cells = self.view(cells, self.view.mean[:, None, None])
         return cells if self.by_group else cells.sum(0, keepdims=True)
 
     def row(self, row: jax.Array, group: jax.Array) -> jax.Array:
-        """The term's statistics of rows (..., p) that lie in one known group."""
+        """Statistics of rows (..., p) of one known group, through the view of the term."""
         return row if self.view is None else self.view(row, self.view.mean[group])
 
 
 @node
 class TracedTerm(Term):
-    """A `Term` whose cell cost has arrays of its own."""
+    """A `Term` whose cell cost holds arrays."""
 
     cost: Cost
 
@@ -97,10 +103,11 @@ def objective(terms: Terms, cells: jax.Array) -> jax.Array:
 
 
 def cell_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
-    """Derivative of the cells' costs by the cells.
+    """Derivative of F by the statistics of the cells.
 
-    A sliver of the group's mean statistics goes into every cell first: costs that are homogeneous
-    of degree 1 have no derivative at the empty cell, and the sliver makes it that of the group.
+    Costs that are homogeneous of degree 1 have no derivative at the empty cell. A tiny multiple of
+    the group's statistics is therefore added to every cell, and the derivative at an empty cell
+    becomes the derivative at the group.
     """
     cells = cells + SMOOTHING * cells.sum(2, keepdims=True)
     return jax.grad(lambda c: objective(terms, c).sum())(cells)
@@ -108,10 +115,10 @@ def cell_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
 
 @jax.jit
 def centred_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
-    """Derivative of F by the cells, less its mean over the clusters.
+    """Derivative of F by the statistics of the cells, minus its mean over the clusters.
 
-    Taking off what is common to the clusters leaves every difference between them as it was, and
-    keeps float32 accurate when a large inverse temperature multiplies the score.
+    Centring does not change differences between clusters, and keeps float32 accurate when a large
+    inverse temperature multiplies the gradient.
     """
     g = cell_gradient(terms, cells)
     return g - g.mean(2, keepdims=True)
@@ -119,17 +126,17 @@ def centred_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
 
 @jax.jit
 def row_costs(terms: Terms, cells: jax.Array) -> jax.Array:
-    """What a row adds to F in every cluster: coefficients (groups, S, K, p) of its statistics.
+    """Change of F when a row is added to a cluster: coefficients (groups, S, K, p).
 
-    Half the sum of its squares (for gaussian costs) comes on top, and what it adds to other
-    constants of the terms.
+    The change is linear in the statistics of the row, up to constants of the terms such as half its
+    sum of squares for Gaussian costs.
     """
     views = [t.weight * t.view.half_square()[:, None, None] for t in terms if t.view is not None]
     return functools.reduce(jnp.add, views, cell_gradient(terms, cells))
 
 
 def membership_gradient(terms: Terms, rows: Rows, w: jax.Array) -> jax.Array:
-    """Return dF/dW (B, r, S, K), up to a constant in every row and restart."""
+    """Return dF/dW (B, r, S, K), up to a constant per row and restart."""
     return rows.adjoint(centred_gradient(terms, rows.cells(w)))
 
 

@@ -1,4 +1,4 @@
-"""Features that distinguish clusters, adjusted for known groups, and example rows."""
+"""Features that distinguish clusters, adjusted for known structure, and example rows."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from nrprob.statistics.groups import cross_table
 
 __all__ = ["Crossing", "Findings", "cross_labels", "find_top_features"]
 
-_ENTRIES = 2**20  # of a block of features at a time: never a dense copy, nor out of the cache
-_ROUNDING = 1e-12  # of the largest entry: a difference of means below it is none
+_ENTRIES = 2**20  # per block of features, to fit the cache and avoid a dense copy
+_ROUNDING = 1e-12  # relative to the largest entry; smaller differences of means are 0
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Features and rows of some clusters.
+    """Features and example rows of several clusters.
 
     Attributes
     ----------
-    differences : (c, p) mean of the cluster's rows less that of all others, in pooled standard
-        deviations of the two, after what is known is taken off
-    inside, outside : (c, p) means of the cluster's rows and of all others, nothing taken off
-    nearest : rows of every cluster, those nearest to its centre first
+    differences : (c, p) standardised mean differences of the cluster and all other rows, adjusted
+        for known structure
+    inside, outside : (c, p) unadjusted means of the cluster and of all other rows
+    nearest : per cluster, indices of its rows nearest to its centre, in ascending distance
     """
 
     differences: np.ndarray
@@ -35,7 +35,7 @@ class Findings:
     nearest: list[np.ndarray]
 
     def most_different(self, cluster: int, n: int) -> np.ndarray:
-        """The features by which a cluster differs most, at most ``n``, those of no use left out."""
+        """At most ``n`` features by which a cluster differs most, without zero differences."""
         size = np.abs(self.differences[cluster])
         order = np.argsort(-size, kind="stable")[:n]
         return order[size[order] > 0]
@@ -49,43 +49,43 @@ def find_top_features(
     measured: np.ndarray | None = None,
     n_nearest: int = 5,
 ) -> Findings:
-    """Compare clusters in what known groups, and known numbers, leave of the features.
+    """Compare clusters by features adjusted for known groups and continuous covariates.
 
     Parameters
     ----------
     X : (n, p) rows, dense or sparse
-    codes : (n,) numbers of their clusters, at least two of which have rows
-    clusters : those to compare with all other rows
-    groups : (n,) numbers of known groups, whose means are taken off; zeros for none
-    measured : (n, m) known numbers, whose least-squares fit within groups is taken off as well
-    n_nearest : how many rows to name of every cluster
+    codes : (n,) codes of the clusters, at least two of them non-empty
+    clusters : codes of the clusters to compare with all other rows
+    groups : (n,) codes of known groups, whose means are subtracted; zeros for none
+    measured : (n, m) continuous covariates, regressed out within groups
+    n_nearest : number of example rows per cluster
     """
     n, p = X.shape
     member, sizes = _indicator_matrix(codes), np.bincount(codes)
-    rest_of_known = _KnownStructure(groups, measured)
-    own, away = sizes[clusters, None], n - sizes[clusters, None]
+    known = _KnownStructure(groups, measured)
+    n_in, n_out = sizes[clusters, None], n - sizes[clusters, None]
     differences, inside, outside = np.zeros((3, len(clusters), p))
     distances = np.zeros(n)
     for columns, block in iterate_feature_blocks(X):
         raw = member @ block
-        inside[:, columns] = raw[clusters] / own
-        outside[:, columns] = (raw.sum(0) - raw[clusters]) / away
-        rest = rest_of_known.residuals(block)
+        inside[:, columns] = raw[clusters] / n_in
+        outside[:, columns] = (raw.sum(0) - raw[clusters]) / n_out
+        # Mean differences of residuals, in pooled standard deviations of the two sets of rows.
+        rest = known.residuals(block)
         sums, squares = member @ rest, member @ rest**2
-        ours, theirs = sums[clusters], sums.sum(0) - sums[clusters]
-        gap = ours / own - theirs / away
+        sums_in, sums_out = sums[clusters], sums.sum(0) - sums[clusters]
+        difference = sums_in / n_in - sums_out / n_out
         largest = np.abs(block).max(0)
-        gap[np.abs(gap) <= _ROUNDING * largest] = 0
-        spread = squares.sum(0) - ours**2 / own - theirs**2 / away
-        differences[:, columns] = _standardised_difference(
-            gap, np.sqrt(np.maximum(spread, 0) / max(n - 2, 1))
-        )
+        difference[np.abs(difference) <= _ROUNDING * largest] = 0
+        scatter = squares.sum(0) - sums_in**2 / n_in - sums_out**2 / n_out
+        deviation = np.sqrt(np.maximum(scatter, 0) / max(n - 2, 1))
+        differences[:, columns] = _standardised_difference(difference, deviation)
         centres = sums / np.maximum(sizes, 1)[:, None]
-        # Per degree of freedom or not makes no difference to who is nearest.
+        # Squared distances to the centres in within-cluster deviations; their unit is irrelevant.
         within = np.sqrt(np.maximum(squares.sum(0) - (sums * centres).sum(0), 0))
         varies = within > np.sqrt(_ROUNDING) * largest
-        away_from_centre = (rest - centres[codes])[:, varies] / within[varies]
-        distances += (away_from_centre**2).sum(1)
+        scaled = (rest - centres[codes])[:, varies] / within[varies]
+        distances += (scaled**2).sum(1)
     nearest = []
     for cluster in clusters:
         rows = np.flatnonzero(codes == cluster)
@@ -94,7 +94,7 @@ def find_top_features(
 
 
 class _KnownStructure:
-    """What is known, to be taken off blocks of features."""
+    """Regression of blocks of features on known groups and continuous covariates."""
 
     def __init__(self, groups: np.ndarray, measured: np.ndarray | None):
         self.groups, self.member = groups, _indicator_matrix(groups)
@@ -113,13 +113,13 @@ class _KnownStructure:
 
 
 def _indicator_matrix(codes: np.ndarray) -> scipy.sparse.csr_array:
-    """A matrix (k, n) that sums the rows of every number."""
+    """Matrix (k, n) that sums the rows of each code."""
     n = len(codes)
     return scipy.sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=(codes.max() + 1, n))
 
 
 def iterate_feature_blocks(X: Any) -> Iterator[tuple[slice, np.ndarray]]:
-    """Some features of all rows at a time, dense."""
+    """Yield blocks of features of all rows, dense."""
     n, p = X.shape
     sparse = scipy.sparse.issparse(X)
     X = X.tocsc() if sparse else X
@@ -130,22 +130,22 @@ def iterate_feature_blocks(X: Any) -> Iterator[tuple[slice, np.ndarray]]:
         yield columns, np.asarray(block.toarray() if sparse else block, float)
 
 
-def _standardised_difference(values: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """Values in units of a spread; 0 where they are 0 by all means."""
+def _standardised_difference(values: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+    """Values divided by standard deviations; 0 / 0 is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(values == 0, 0.0, values / spread)
+        return np.where(values == 0, 0.0, values / deviation)
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """How many rows of every cluster are in every group of a labeling.
+    """Contingency table of clusters and the groups of a labeling.
 
     Attributes
     ----------
-    name : of the labeling
-    groups : names of the groups, the last one of those that are counted as one
-    counts : (c, g) rows
-    joined : how many groups are counted as one
+    name : name of the labeling
+    groups : names of the groups; the last one stands for the merged groups, if any
+    counts : (c, g) numbers of rows
+    joined : number of merged groups
     """
 
     name: str
@@ -157,25 +157,26 @@ class Crossing:
 def cross_labels(
     name: str, labels: np.ndarray, codes: np.ndarray, clusters: Sequence[int], most: int
 ) -> Crossing:
-    """Cross clusters with the groups of a labeling, at most so many of which are told apart.
+    """Cross-tabulate clusters and the groups of a labeling, with at most ``most`` columns.
 
-    They are the largest of every cluster, then the second largest of every cluster, and so on.
+    Columns are the largest group of each cluster, then the second largest of each, and so on; the
+    remaining groups are merged.
     """
     values, group = np.unique(labels, return_inverse=True)
     names = [str(value) for value in values]
-    place = np.full(max(codes.max(initial=-1), max(clusters, default=-1)) + 1, len(clusters))
-    place[np.asarray(clusters, int)] = np.arange(len(clusters))
+    row = np.full(max(codes.max(initial=-1), max(clusters, default=-1)) + 1, len(clusters))
+    row[np.asarray(clusters, int)] = np.arange(len(clusters))
     shape = (len(clusters) + 1, len(names))
-    counts = cross_table(place[codes], group.ravel(), shape)[:-1]
+    counts = cross_table(row[codes], group.ravel(), shape)[:-1]
     if len(names) <= most:
         return Crossing(name, names, counts)
     order = np.argsort(-counts, axis=1, kind="stable")
     rank = np.argsort(order, axis=1, kind="stable")
     rank[counts == 0] = len(names)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    # Of those that are as far ahead in some cluster, the ones with more of a cluster go first.
+    # Sort by the best rank in any cluster; ties by the largest share of a cluster.
     first = np.lexsort((-share.max(axis=0, initial=0), rank.min(axis=0, initial=len(names))))
-    kept, rest = np.sort(first[: most - 1]), first[most - 1 :]
+    retained, rest = np.sort(first[: most - 1]), first[most - 1 :]
     together = counts[:, rest].sum(axis=1, keepdims=True)
-    groups = [*(names[g] for g in kept), f"{len(rest)} others"]
-    return Crossing(name, groups, np.hstack([counts[:, kept], together]), len(rest))
+    groups = [*(names[g] for g in retained), f"{len(rest)} others"]
+    return Crossing(name, groups, np.hstack([counts[:, retained], together]), len(rest))

@@ -77,7 +77,7 @@ def test_padding_changes_nothing(name, programs, monkeypatch):
     # Its last step gains about as much as float32 rounds, which would say whether it is taken.
     dtype = np.float64 if name == "cmbc" else None
     padded = fitted(name, 3, 4, dtype)
-    monkeypatch.setattr(rows, "WAITED", 0)
+    monkeypatch.setattr(rows, "SMALL_STEP", 0)
     exact = fitted(name, 3, 4, dtype)
     np.testing.assert_array_equal(padded.restarts_.labels, exact.restarts_.labels)
     assert padded.objective_ == pytest.approx(exact.objective_, rel=1e-6)  # float32
@@ -132,7 +132,7 @@ def test_programs_serve_other_numbers_and_padding_changes_nothing(
     programs.clear()
     padded, probabilities = fit_and_predict(2, 2)
     assert not programs
-    monkeypatch.setattr(rows, "WAITED", 0)
+    monkeypatch.setattr(rows, "SMALL_STEP", 0)
     exact, exactly = fit_and_predict(2, 2)
     np.testing.assert_array_equal(padded.labels_, exact.labels_)
     assert padded.objective_ == pytest.approx(exact.objective_, rel=1e-9)
@@ -147,7 +147,10 @@ def test_numbers_are_rounded_up_where_compilation_outweighs_the_run():
     assert [rows.padded_count(k, 1) for k in (1, 2, 5, 6, 10, 11, 40, 41)] == [
         5, 5, 5, 10, 10, 20, 40, 80,
     ]  # fmt: skip
-    assert rows.padded_count(7, rows.WAITED // 10) == 10
-    assert rows.padded_count(7, rows.WAITED // 9) == 7
+    assert rows.padded_count(7, rows.SMALL_STEP // 10) == 10
+    assert rows.padded_count(7, rows.SMALL_STEP // 9) == 7
     assert rows.active_mask(3, 1).tolist() == [True] * 3 + [False] * 2
-    assert rows.active_mask(5, rows.WAITED // 5).all() and rows.active_mask(3, rows.WAITED) is None
+    assert (
+        rows.active_mask(5, rows.SMALL_STEP // 5).all()
+        and rows.active_mask(3, rows.SMALL_STEP) is None
+    )

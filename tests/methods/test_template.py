@@ -86,8 +86,10 @@ def test_a_family_is_no_more_than_it_says(planted):
         MixtureEM(2, **QUICK).fit(X)
     with pytest.raises(ValueError, match="features='poisson' has no code, which this method"):
         MDLMixture(features="poisson").fit(X, known=z)
-    with pytest.raises(ValueError, match="no such family of features; got 'binomial'; choose"):
+    with pytest.raises(
+        ValueError, match="features must be the name of a family; got 'binomial'; choose"
+    ):
         families.get_family("binomial")
     families.register_family(poisson.POISSON)  # again, which changes nothing
-    with pytest.raises(ValueError, match="there is a family of this name; got 'poisson'"):
+    with pytest.raises(ValueError, match="names of families must be unique; got 'poisson'"):
         families.register_family(families.Family("poisson", *[None] * 3))

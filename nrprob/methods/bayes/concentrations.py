@@ -179,7 +179,7 @@ def make_size_concentration(
     for value in SIZE_VALUES:
         code, sizes = label_code(n, max_clusters, concentration=value, unordered=unordered)
         sizes = np.pad(sizes, (0, n_slots - max_clusters), constant_values=np.inf)
-        tables.append((code.each, sizes))
+        tables.append((code.count_nats, sizes))
     return SizeConcentrationUpdate(*_stack_tables(SIZE_VALUES, INITIAL_SIZE, tables))
 
 
