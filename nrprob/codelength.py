@@ -1,13 +1,23 @@
-"""Description lengths: what it takes to send labels, distances and numbers, in nats.
+r"""Description lengths of labels, distances and continuous values, in nats.
 
-A length is minus the log of a probability; a code is complete if its Kraft sum is 1. The length of
-data under a normalised maximum likelihood (NML) code is minus their largest log likelihood within a
-class of models, plus the *parametric complexity* of the class: the log of what the largest
-likelihoods of all data sum, or integrate, to. Lengths of real numbers leave out the precision,
-which is the same for every model.
+A description length is minus the log of a probability; a code is complete if its Kraft sum is 1.
+The length of data x under the normalised maximum likelihood (NML) code of a model class is
 
-Functions of numbers of rows (``n``) and of summed statistics take arrays as well, and JAX's traced
-ones (for `multinomial_complexity`, make a table first). Arguments are checked where they are known.
+.. math:: L(x) = -\max_\theta \log p(x | \theta)
+    + \log \sum_y \max_\theta p(y | \theta),
+
+where the second term is the *parametric complexity* of the class, an integral for continuous data.
+Lengths of continuous data omit the precision, which is the same for every model.
+
+Functions of numbers of rows (``n``) and of summed statistics accept arrays, and traced arrays of
+JAX except for `multinomial_complexity` (use a table). Traced arguments are not checked.
+
+References
+----------
+J. Rissanen (1996), "Fisher information and stochastic complexity", IEEE Transactions on Information
+Theory 42(1), doi:10.1109/18.481776. P. Kontkanen and P. Myllymaki (2007), "A linear-time algorithm
+for computing the multinomial stochastic complexity", Information Processing Letters 103(6),
+doi:10.1016/j.ipl.2007.04.003.
 """
 
 from __future__ import annotations
@@ -56,11 +66,11 @@ Table = NDArray[np.float64]
 # Checks and helpers
 
 
-def _traced(*values: Any) -> bool:
+def _is_traced(*values: Any) -> bool:
     return any(isinstance(v, jax.Array) for v in values)
 
 
-def _array(value: ArrayLike, name: str) -> Table:
+def _as_float_array(value: ArrayLike, name: str) -> Table:
     array = as_array(value, name)
     if array.dtype.kind not in "biuf":
         raise TypeError(
@@ -68,27 +78,30 @@ def _array(value: ArrayLike, name: str) -> Table:
         )
     array = array.astype(np.float64)
     if np.isnan(array).any():
-        raise ValueError(f"{name} must not contain NaN; got {array.size} values; remove those")
-    return array
-
-
-def _sizes(value: ArrayLike, name: str, low: int = 0) -> Table:
-    array = _array(value, name)
-    if not np.isfinite(array).all() or (array != np.round(array)).any() or (array < low).any():
         raise ValueError(
-            f"{name} must be a whole number from {low}; got {_first(array, low)}; pass a count"
+            f"{name} must not contain NaN; got {array.size} values; remove missing values"
         )
     return array
 
 
-def _first(array: Table, low: int) -> float:
+def _as_integers(value: ArrayLike, name: str, low: int = 0) -> Table:
+    array = _as_float_array(value, name)
+    if not np.isfinite(array).all() or (array != np.round(array)).any() or (array < low).any():
+        raise ValueError(
+            f"{name} must be a whole number from {low}; got {_first_invalid(array, low)}; "
+            "pass a count"
+        )
+    return array
+
+
+def _first_invalid(array: Table, low: int) -> float:
     flat = array.ravel()
     good = np.isfinite(flat) & (flat == np.round(flat)) & (flat >= low)
     return float(flat[~good][0])
 
 
-def _counts(counts: ArrayLike) -> Table:
-    array = _array(counts, "counts")
+def _check_counts(counts: ArrayLike) -> Table:
+    array = _as_float_array(counts, "counts")
     if array.ndim != 1 or array.size == 0:
         raise ValueError(
             f"counts must be one number per symbol; got shape {array.shape}; pass a list of counts"
@@ -100,36 +113,36 @@ def _counts(counts: ArrayLike) -> Table:
     return array
 
 
-def _shown(array: Any) -> str:
-    """A number, or an array, in a message."""
+def _format_value(array: Any) -> str:
+    """Number or array, formatted for a message."""
     return short_repr(array.item() if np.ndim(array) == 0 else array)
 
 
-def _range(low: Any, high: Any, name: str) -> tuple[Any, Any]:
-    if _traced(low, high):
+def _check_bounds(low: Any, high: Any, name: str) -> tuple[Any, Any]:
+    if _is_traced(low, high):
         return low, high
-    low, high = _array(low, name), _array(high, name)
+    low, high = _as_float_array(low, name), _as_float_array(high, name)
     if not ((low > 0) & (low < high) & (high < np.inf)).all():
         raise ValueError(
-            f"{name} must satisfy 0 < low < high; got low={_shown(low)} and high={_shown(high)}; "
-            "choose a range that the data can have"
+            f"{name} must satisfy 0 < low < high; got low={_format_value(low)} and "
+            f"high={_format_value(high)}; choose a range that the data can have"
         )
     return low, high
 
 
-def _out(value: Any, base: float) -> Any:
-    """In units of ``base``; a float if it is a single number."""
+def _to_base(value: Any, base: float) -> Any:
+    """Convert nats to the units of ``base``; a scalar becomes a float."""
     unit = _log_base(base)
-    if _traced(value):
+    if _is_traced(value):
         return value / unit
     value = np.asarray(value) / unit
     return float(value) if value.ndim == 0 else value
 
 
-def _stirling(x: Any) -> Any:
-    """Return log Gamma(x + 1) - x log x + x: without the cancellation of these at large x."""
-    xp = jnp if _traced(x) else np
-    gammaln = jax.scipy.special.gammaln if _traced(x) else special.gammaln
+def _stirling_remainder(x: Any) -> Any:
+    """Return log Gamma(x + 1) - x log x + x, without cancellation at large x."""
+    xp = jnp if _is_traced(x) else np
+    gammaln = jax.scipy.special.gammaln if _is_traced(x) else special.gammaln
     x = xp.asarray(x)
     large, small = xp.maximum(x, 16), xp.clip(x, 1e-30, 16)
     square = 1 / large**2
@@ -142,14 +155,16 @@ def _stirling(x: Any) -> Any:
 
 
 def kraft_sum(lengths: ArrayLike, *, base: float = e) -> float:
-    r"""Kraft's sum of code lengths: at most 1 where a prefix code has them, 1 where none is wasted.
+    r"""Kraft sum of code lengths: at most 1 for a prefix code, and 1 for a complete code.
 
     .. math:: \sum_s r^{-l(s)}
+
+    for code words s of length l(s) over an alphabet of size r.
 
     Parameters
     ----------
     lengths : array-like
-        Length of every word, in units of ``base``; infinite for what cannot be said.
+        Length of every code word, in units of ``base``; infinite for missing words.
     base : float, default=e
         Size r of the alphabet: e for lengths in nats, 2 for bits.
 
@@ -162,10 +177,15 @@ def kraft_sum(lengths: ArrayLike, *, base: float = e) -> float:
     ValueError
         If `lengths` is empty or holds NaN, or `base` is not above 1.
 
+    See Also
+    --------
+    nml_length : Length under a complete code.
+    two_part_length : Length under a two-part code.
+
     Notes
     -----
-    Yin (2007), eqs. (2.1) to (2.3). The sum is about lengths, not about words: 1, 10, 110 and 111
-    are no prefix code, but one with these lengths exists.
+    Yin (2007), eqs. (2.1) to (2.3). A prefix code with given lengths exists if and only if the sum
+    is at most 1.
 
     Examples
     --------
@@ -173,7 +193,7 @@ def kraft_sum(lengths: ArrayLike, *, base: float = e) -> float:
     >>> kraft_sum([1, 2, 2], base=2)
     1.0
     """
-    array = _array(lengths, "lengths")
+    array = _as_float_array(lengths, "lengths")
     if array.size == 0:
         raise ValueError("lengths must not be empty; got none; pass the length of every word")
     return math.fsum(np.exp(-_log_base(base) * array.ravel()))
@@ -182,9 +202,11 @@ def kraft_sum(lengths: ArrayLike, *, base: float = e) -> float:
 def two_part_length(
     counts: ArrayLike, probabilities: ArrayLike, prior: ArrayLike, *, base: float = e
 ) -> Any:
-    r"""Length of a sequence that is sent after the hypothesis which encodes it.
+    r"""Length of a two-part code: a hypothesis, then the sequence given the hypothesis.
 
     .. math:: L(h) = -\log P(h) - \sum_s n_s \log P(s|h)
+
+    for hypotheses h with prior P(h), and symbols s that occur n_s times.
 
     Parameters
     ----------
@@ -200,12 +222,17 @@ def two_part_length(
     Returns
     -------
     float or ndarray of shape (n_hypotheses,)
-        Infinite where a hypothesis has no code word, or rules the sequence out.
+        Infinite if a hypothesis has probability 0, or the sequence has under the hypothesis.
 
     Raises
     ------
     ValueError
         If shapes do not agree, or probabilities are negative or do not sum to 1.
+
+    See Also
+    --------
+    nml_length : Length under the normalised maximum likelihood code.
+    maximum_likelihood_length : Length without the hypothesis.
 
     Notes
     -----
@@ -217,8 +244,8 @@ def two_part_length(
     >>> two_part_length([4, 4], [[0.5, 0.5], [0.9, 0.1]], [0.5, 0.5], base=2)
     array([ 9.        , 14.89572475])
     """
-    n = _counts(counts)
-    p, q = _array(probabilities, "probabilities"), _array(prior, "prior")
+    n = _check_counts(counts)
+    p, q = _as_float_array(probabilities, "probabilities"), _as_float_array(prior, "prior")
     if p.ndim not in (1, 2) or p.shape[-1] != n.size or p.shape[:-1] != q.shape:
         raise ValueError(
             "probabilities must have a column per symbol and a row per hypothesis; got shape "
@@ -234,13 +261,15 @@ def two_part_length(
             f"prior must not be negative nor sum to more than 1; got {q.sum():.9g}; normalise it"
         )
     with np.errstate(divide="ignore"):
-        return _out(-np.log(q) - xlogy(n, p).sum(-1), base)
+        return _to_base(-np.log(q) - xlogy(n, p).sum(-1), base)
 
 
 def maximum_likelihood_length(counts: ArrayLike, *, base: float = e) -> float:
-    r"""Length of a sequence under its own frequencies, which its receiver does not know.
+    r"""Length of a sequence under its relative frequencies, without the cost of the frequencies.
 
     .. math:: -\sum_s n_s \log \frac{n_s}{N}
+
+    for symbols s that occur n_s times among N.
 
     Parameters
     ----------
@@ -252,16 +281,21 @@ def maximum_likelihood_length(counts: ArrayLike, *, base: float = e) -> float:
     Returns
     -------
     float
-        The entropy of the sequence, N times that of its frequencies.
+        N times the entropy of the relative frequencies.
 
     Raises
     ------
     ValueError
         If counts are negative or not finite.
 
+    See Also
+    --------
+    nml_length : Complete code, with the parametric complexity.
+    nrprob.information.entropy : Entropy of probabilities.
+
     Notes
     -----
-    Yin (2007), eq. (2.12) without its factor: the first term of `nml_length`.
+    Yin (2007), eq. (2.12) without its factor. It is one of the two terms of `nml_length`.
 
     Examples
     --------
@@ -269,10 +303,10 @@ def maximum_likelihood_length(counts: ArrayLike, *, base: float = e) -> float:
     >>> maximum_likelihood_length([4, 4], base=2)
     8.0
     """
-    n = _counts(counts)
+    n = _check_counts(counts)
     total = n.sum()
     present = n[n > 0]
-    return _out(max(0.0, float(present @ np.log(total / present))), base)
+    return _to_base(max(0.0, float(present @ np.log(total / present))), base)
 
 
 def _log_ratios(n: Table, k: int) -> Table:
@@ -285,14 +319,14 @@ def _log_ratios(n: Table, k: int) -> Table:
     check_entries("the table of complexities", k * max(n.size, 1), "lower k, or pass fewer n")
     out = np.zeros((k, *n.shape))
     if k > 1:
-        some = np.maximum(n, 1)
-        # C(2, n) = 1 + Q(n), Ramanujan's function, which is an incomplete gamma function.
-        ratio = 1 + np.exp(_stirling(some)) * special.gammaincc(some, some)
+        positive = np.maximum(n, 1)
+        # C(2, n) = 1 + Q(n) with Ramanujan's Q, an incomplete gamma function.
+        ratio = 1 + np.exp(_stirling_remainder(positive)) * special.gammaincc(positive, positive)
         ratio = np.where(n > 0, ratio, 1.0)
         out[1] = np.log(ratio)
         for j in range(1, k - 1):
-            # C(j + 2) = C(j + 1) + (n / j) C(j), divided by C(j + 1). Errors shrink from step to
-            # step, and nothing overflows.
+            # C(j + 2) = C(j + 1) + (n / j) C(j), divided by C(j + 1), which damps rounding errors
+            # and cannot overflow.
             ratio = 1 + n / (j * ratio)
             out[j + 1] = np.log(ratio)
     return out
@@ -316,8 +350,13 @@ def multinomial_table(k: int, n: ArrayLike) -> Table:
     Raises
     ------
     ValueError
-        If `k` is not a whole number from 1 to 10**6 or `n` not one from 0, or the table would have
-        more than 2**30 entries.
+        If `k` is not a whole number from 1 to 10**6, `n` is not a whole number from 0, or the table
+        has more than 2**30 entries.
+
+    See Also
+    --------
+    multinomial_complexity : One complexity, by several formulas.
+    nml_length : Length of a sequence, with its complexity.
 
     Examples
     --------
@@ -325,8 +364,8 @@ def multinomial_table(k: int, n: ArrayLike) -> Table:
     >>> multinomial_table(2, 10).round(4)
     array([0.    , 1.5391])
     """
-    size = int(_sizes(as_number(k, "k"), "k", 1))
-    return np.cumsum(_log_ratios(_sizes(n, "n"), size), 0)
+    size = int(_as_integers(as_number(k, "k"), "k", 1))
+    return np.cumsum(_log_ratios(_as_integers(n, "n"), size), 0)
 
 
 def multinomial_complexity(
@@ -336,10 +375,12 @@ def multinomial_complexity(
     form: Literal["exact", "asymptotic", "szpankowski", "printed"] = "exact",
     base: float = e,
 ) -> Any:
-    r"""Parametric complexity of sequences of ``n`` symbols out of ``k``.
+    r"""Parametric complexity of multinomial sequences of ``n`` symbols out of ``k``.
 
     .. math:: \log C(K, N), \qquad C(K, N) = \sum_{h_1 + \dots + h_K = N}
         \frac{N!}{\prod_j h_j!} \prod_j \left(\frac{h_j}{N}\right)^{h_j}
+
+    for K symbols, N of which form the sequence with counts h_j.
 
     Parameters
     ----------
@@ -349,8 +390,9 @@ def multinomial_complexity(
         Length of the sequence, from 0.
     form : {"exact", "asymptotic", "szpankowski", "printed"}, default="exact"
         "asymptotic" is Rissanen's, :math:`\frac{K-1}{2} \log \frac{N}{2\pi} +
-        \log \frac{\pi^{K/2}}{\Gamma(K/2)}`, good for K far below N; "szpankowski" goes on to the
-        order 1/N; "printed" leaves out the second term of Rissanen's, as the thesis's Table 3.3.
+        \log \frac{\pi^{K/2}}{\Gamma(K/2)}`, accurate for K much smaller than N; "szpankowski"
+        is accurate to order 1/N; "printed" omits the second term of Rissanen's, as Table 3.3 of
+        Yin (2007).
     base : float, default=e
         Base of the logarithm.
 
@@ -361,14 +403,20 @@ def multinomial_complexity(
     Raises
     ------
     ValueError
-        If `k` or `n` are not whole numbers in their range, if an asymptotic form is asked for at
-        ``n=0``, or for another `form`.
+        If `k` or `n` are not whole numbers in their range, for an asymptotic form at ``n=0``, or
+        for an unknown `form`.
+
+    See Also
+    --------
+    multinomial_table : Complexities of 1 to k symbols.
+    nml_length : Length of a sequence, with its complexity.
 
     Notes
     -----
-    Exact in O(K) operations, whatever N: C(2, N) = 1 + Q(N) with Ramanujan's Q, and Kontkanen and
-    Myllymäki (2007), C(K + 2, N) = C(K + 1, N) + (N/K) C(K, N). The asymptotic form is eq. (2.20)
-    of Yin (2007) with the Fisher integral of the multinomial; the finer one, Szpankowski (1998).
+    The exact form takes O(K) operations: C(2, N) = 1 + Q(N) with Ramanujan's Q, and by Kontkanen
+    and Myllymäki (2007), C(K + 2, N) = C(K + 1, N) + (N/K) C(K, N). The asymptotic form is eq.
+    (2.20) of Yin (2007) with the Fisher integral of the multinomial; "szpankowski" is from
+    Szpankowski (1998).
 
     Examples
     --------
@@ -376,13 +424,13 @@ def multinomial_complexity(
     >>> round(multinomial_complexity(2, 10), 4)
     1.5391
     """
-    size, length = np.broadcast_arrays(_sizes(k, "k", 1), _sizes(n, "n"))
+    size, length = np.broadcast_arrays(_as_integers(k, "k", 1), _as_integers(n, "n"))
     check_choice("form", form, ("exact", "asymptotic", "szpankowski", "printed"))
     if form == "exact":
         values = np.zeros(size.shape)
         ratios = np.cumsum(_log_ratios(length, int(size.max())), 0) if size.size else values[None]
         values = np.take_along_axis(ratios, size.astype(int)[None] - 1, 0)[0]
-        return _out(values, base)
+        return _to_base(values, base)
     if (length == 0).any():
         raise ValueError(f'form={form!r} needs n above 0; got 0; use form="exact"')
     half = size / 2
@@ -396,22 +444,24 @@ def multinomial_complexity(
             + math.sqrt(2) * size * ratio / (3 * np.sqrt(length))
             + ((3 + size * (size - 2) * (2 * size + 1)) / 36 - (size * ratio) ** 2 / 9) / length
         )
-        return _out(values, base)
+        return _to_base(values, base)
     values = (half - 0.5) * np.log(length / (2 * math.pi))
     if form == "asymptotic":
         values = values + half * math.log(math.pi) - special.gammaln(half)
-    return _out(values, base)
+    return _to_base(values, base)
 
 
 def nml_length(counts: ArrayLike, *, base: float = e) -> float:
-    r"""Length of a sequence under the normalised maximum likelihood code of its counts.
+    r"""Length of a sequence under the normalised maximum likelihood code of a multinomial.
 
     .. math:: \log C(K, N) - \sum_s n_s \log \frac{n_s}{N}
+
+    for K symbols s that occur n_s times among N, with the complexity C of `multinomial_complexity`.
 
     Parameters
     ----------
     counts : array-like of int of shape (n_symbols,)
-        How often every symbol occurs. Symbols that do not occur could have: they count for K.
+        Counts of all K symbols, including symbols that do not occur.
     base : float, default=e
         Base of the logarithm.
 
@@ -424,6 +474,11 @@ def nml_length(counts: ArrayLike, *, base: float = e) -> float:
     ValueError
         If counts are not whole numbers from 0.
 
+    See Also
+    --------
+    maximum_likelihood_length : The second term.
+    multinomial_complexity : The first term.
+
     Notes
     -----
     Yin (2007), eqs. (2.19) and (2.27). The Kraft sum over all sequences of N symbols is 1.
@@ -434,12 +489,12 @@ def nml_length(counts: ArrayLike, *, base: float = e) -> float:
     >>> round(nml_length([4, 4], base=2), 3)  # maximum_likelihood_length, and the complexity
     10.086
     """
-    n = _sizes(_counts(counts), "counts")
+    n = _as_integers(_check_counts(counts), "counts")
     length = maximum_likelihood_length(n) + multinomial_complexity(n.size, n.sum())
-    return _out(length, base)
+    return _to_base(length, base)
 
 
-# Codes of distances and of numbers
+# Codes of distances and of continuous values
 
 
 def exponential_complexity(
@@ -452,11 +507,12 @@ def exponential_complexity(
     form: Literal["exact", "asymptotic"] = "exact",
     base: float = e,
 ) -> Any:
-    r"""Parametric complexity of ``n`` squared distances whose mean lies between two bounds.
-
-    Of the exponential density :math:`s^{-1} e^{-r/s}`, whose best scale s is the mean distance,
+    r"""Parametric complexity of ``n`` squared distances under an exponential density.
 
     .. math:: \log \frac{N^N e^{-N}}{\Gamma(N)} + \log \log \frac{s_{high}}{s_{low}}
+
+    for N distances r of density :math:`s^{-1} e^{-r/s}`, whose scale s lies between two bounds. The
+    maximum likelihood estimate of s is the mean distance.
 
     Parameters
     ----------
@@ -465,14 +521,14 @@ def exponential_complexity(
     low, high : float or array-like
         Bounds of the scale, in units of squared distance; only their ratio matters.
     shape : float or array-like, default=1.0
-        What a distance counts: 1 for the exponential density; half the dimension for the isotropic
-        normal one, of whose vectors r is the squared length. N is ``shape * n``.
+        Shape parameter of the density: 1 for the exponential density; half the dimension for
+        vectors of an isotropic normal density with squared lengths r. N is ``shape * n``.
     clamped : bool, default=False
-        Whether data with another mean distance may occur, and are sent with the scale at the bound
-        that is nearest. The complexity is then log(1 + exp(.)) of the one above: never negative,
-        and 0 for no data.
+        Whether data with mean distances outside the bounds are encoded too, with the nearest bound
+        as scale. The complexity is then log(1 + exp(.)) of the expression above: non-negative,
+        and 0 for ``n=0``.
     form : {"exact", "asymptotic"}, default="exact"
-        "asymptotic" is the form of the thesis, which is longer by about 1/(12 N).
+        "asymptotic" is the form of Yin (2007), which is larger by about 1/(12 N).
     base : float, default=e
         Base of the logarithm.
 
@@ -483,7 +539,12 @@ def exponential_complexity(
     Raises
     ------
     ValueError
-        If not ``0 < low < high``, or `n` or `shape` is negative, or for another `form`.
+        Unless ``0 < low < high``, if `n` or `shape` is negative, or for an unknown `form`.
+
+    See Also
+    --------
+    exponential_length : Length of distances, with this complexity.
+    gaussian_complexity : Complexity of normal values.
 
     Notes
     -----
@@ -495,60 +556,67 @@ def exponential_complexity(
     >>> round(exponential_complexity(100, 0.01, 10.0), 3)
     3.315
     """
-    low, high = _range(low, high, "sigma range")
+    low, high = _check_bounds(low, high, "sigma range")
     check_choice("form", form, ("exact", "asymptotic"))
-    xp = jnp if _traced(n, low, high, shape) else np
+    xp = jnp if _is_traced(n, low, high, shape) else np
     if xp is np:
-        n, shape = _array(n, "n"), _array(shape, "shape")
+        n, shape = _as_float_array(n, "n"), _as_float_array(shape, "shape")
         if not ((n >= 0) & (n <= LARGEST)).all() or not ((shape > 0) & (shape <= LARGEST)).all():
             raise ValueError(
                 "n must not be negative, shape must be positive, and both be no larger than "
-                f"{LARGEST}; got n={_shown(n)} and shape={_shown(shape)}; pass the number of "
-                "distances"
+                f"{LARGEST}; got n={_format_value(n)} and shape={_format_value(shape)}; "
+                "pass the number of distances"
             )
     total = xp.asarray(n * shape)
-    some = xp.where(total > 0, total, 1)
+    positive = xp.where(total > 0, total, 1)
     if form == "exact":
-        mode = xp.log(some) - _stirling(some)
+        mode = xp.log(positive) - _stirling_remainder(positive)
     else:
-        mode = 0.5 * xp.log(some / (2 * np.pi))
+        mode = 0.5 * xp.log(positive / (2 * np.pi))
     value = mode + xp.log(xp.log(high / low))
     if clamped:
         value = xp.logaddexp(value, 0.0)
-    return _out(xp.where(total > 0, value, 0.0), base)
+    return _to_base(xp.where(total > 0, value, 0.0), base)
 
 
 def exponential_length(
     n: Any, total: Any, low: Any, high: Any, *, shape: Any = 1.0, base: float = e
 ) -> Any:
-    r"""Length of squared distances under the complete code whose scale lies within bounds.
+    r"""Length of squared distances under the NML code of an exponential density.
 
     .. math:: w \left(n \log s + \frac{R}{s}\right) + PC, \qquad
         s = \min(\max(R/n, s_{low}), s_{high})
+
+    for n distances of sum R, the shape w, and the parametric complexity PC.
 
     Parameters
     ----------
     n : float or array-like
         Number of distances.
     total : float or array-like
-        Their sum R.
+        Sum R of the distances.
     low, high, shape, base
-        As in `exponential_complexity`, which is the PC, clamped; w is ``shape``.
+        As in `exponential_complexity`, which gives PC with ``clamped=True``; w is ``shape``.
 
     Returns
     -------
     float or array
-        0 for no data. For ``shape=1`` it is minus the log of a density of the distances, which
-        integrates to 1; else that of a density of the vectors, up to a constant.
+        0 for ``n=0``. For ``shape=1``, minus the log of a normalised density of the distances;
+        otherwise minus the log of a density of the vectors, up to a constant.
 
     Raises
     ------
     ValueError
         As for `exponential_complexity`.
 
+    See Also
+    --------
+    exponential_complexity : The parametric complexity.
+    kmeans_length : Length of rows given a k-means clustering.
+
     Notes
     -----
-    Yin (2007), eqs. (2.32) and (3.9), with bounds that hold for every sum of distances.
+    Yin (2007), eqs. (2.32) and (3.9), extended to all sums of distances by clamping.
 
     Examples
     --------
@@ -557,54 +625,66 @@ def exponential_length(
     81.04
     """
     complexity = exponential_complexity(n, low, high, shape=shape, clamped=True)
-    xp = jnp if _traced(n, total, low, high, shape) else np
+    xp = jnp if _is_traced(n, total, low, high, shape) else np
     if xp is np:
-        total, low, high = _array(total, "total"), _array(low, "low"), _array(high, "high")
-        shape = _array(shape, "shape")
+        total, low, high = (
+            _as_float_array(total, "total"),
+            _as_float_array(low, "low"),
+            _as_float_array(high, "high"),
+        )
+        shape = _as_float_array(shape, "shape")
         if not ((total >= 0) & np.isfinite(total)).all():
             raise ValueError(
-                f"total must be finite and not negative; got {_shown(total)}; pass a sum of "
+                f"total must be finite and not negative; got {_format_value(total)}; pass a sum of "
                 "squared distances"
             )
     n, total = xp.asarray(n), xp.asarray(total)
     s = xp.clip(total / xp.where(n > 0, n, 1), low, high)
-    return _out(shape * xp.where(n > 0, n * xp.log(s) + total / s, 0.0) + complexity, base)
+    return _to_base(shape * xp.where(n > 0, n * xp.log(s) + total / s, 0.0) + complexity, base)
 
 
 def gaussian_complexity(
     n: ArrayLike, low: ArrayLike, high: ArrayLike, mean_range: ArrayLike, *, base: float = e
 ) -> Any:
-    r"""Parametric complexity of ``n`` numbers under a normal density within a box of parameters.
+    r"""Parametric complexity of ``n`` values under a normal density with bounded parameters.
 
     .. math:: \log R + \frac12 \log \frac{n}{2\pi} + \log\left[\frac{F}{a} + \frac{1-F}{b}
         + 2 A \left(\frac1a - \frac1b\right)\right], \qquad
         F = P(\chi^2_{n-1} \le n), \quad
         A = \frac{(n/2)^{(n-1)/2} e^{-n/2}}{\Gamma((n-1)/2)}
 
+    for means in an interval of length R, and standard deviations clamped to [a, b].
+
     Parameters
     ----------
     n : int or array-like
-        Number of numbers.
+        Number of values.
     low, high : float or array-like
-        Bounds a, b to which the standard deviation is clamped.
+        Bounds a and b of the standard deviation.
     mean_range : float or array-like
-        Length R of the interval that means come from.
+        Length R of the interval of means.
     base : float, default=e
         Base of the logarithm.
 
     Returns
     -------
     float or ndarray
-        0 for ``n=0``. One number costs log R in all, as under a uniform code.
+        0 for ``n=0``. The total length of a single value is log R, as under a uniform code.
 
     Raises
     ------
     ValueError
-        If not ``0 < low < high``, if `mean_range` is not positive, or `n` is no whole number.
+        Unless ``0 < low < high``, if `mean_range` is not positive, or `n` is not a whole number.
+
+    See Also
+    --------
+    gaussian_length : Length of values, with this complexity.
+    exponential_complexity : Complexity of squared distances.
 
     Notes
     -----
-    This package's own: Yin (2007) has no bounds, and no finite complexity, for this class.
+    Derived for this package: Yin (2007) has no bounds for this class, whose complexity is then
+    infinite.
 
     Examples
     --------
@@ -612,12 +692,12 @@ def gaussian_complexity(
     >>> round(gaussian_complexity(100, 0.1, 10.0, 20.0), 3)
     8.488
     """
-    _range(low, high, "sigma range")
-    n, width = _sizes(n, "n"), _array(mean_range, "mean_range")
-    a, b = _array(low, "low"), _array(high, "high")
+    _check_bounds(low, high, "sigma range")
+    n, width = _as_integers(n, "n"), _as_float_array(mean_range, "mean_range")
+    a, b = _as_float_array(low, "low"), _as_float_array(high, "high")
     if not ((width > 0) & (width < np.inf)).all():
         raise ValueError(
-            f"mean_range must be positive; got {_shown(width)}; pass the range of the data"
+            f"mean_range must be positive; got {_format_value(width)}; pass the range of the data"
         )
     several = np.maximum(n, 2)
     inside = np.where(n > 1, special.gammainc((several - 1) / 2, several / 2), 1.0)
@@ -625,7 +705,7 @@ def gaussian_complexity(
     mode = np.where(n > 1, np.exp(log_mode - special.gammaln((several - 1) / 2)), 0.0)
     scale = inside / a + (1 - inside) / b + 2 * mode * (1 / a - 1 / b)
     value = np.log(width) + 0.5 * np.log(np.maximum(n, 1) / (2 * np.pi)) + np.log(scale)
-    return _out(np.where(n > 0, value, 0.0), base)
+    return _to_base(np.where(n > 0, value, 0.0), base)
 
 
 def gaussian_length(
@@ -637,29 +717,36 @@ def gaussian_length(
     *,
     base: float = e,
 ) -> Any:
-    r"""Length of ``n`` numbers under the complete normal code within a box of parameters.
+    r"""Length of ``n`` values under the NML code of a normal density with bounded parameters.
 
     .. math:: \frac n2 \log 2 \pi s^2 + \frac{n v}{2 s^2} + PC, \qquad
         s = \min(\max(\sqrt v, a), b)
 
+    for n values of variance v, bounds a and b, and the parametric complexity PC.
+
     Parameters
     ----------
     n : int or array-like
-        Number of numbers.
+        Number of values.
     variance : float or array-like
-        Their variance v about their mean, divided by n.
+        Variance v of the values, the mean squared deviation from their mean.
     low, high, mean_range, base
-        As in `gaussian_complexity`, which is the PC.
+        As in `gaussian_complexity`, which gives PC.
 
     Returns
     -------
     float or ndarray
-        Means are taken to lie in their range.
+        Valid for means within their range.
 
     Raises
     ------
     ValueError
         As for `gaussian_complexity`.
+
+    See Also
+    --------
+    gaussian_complexity : The parametric complexity.
+    exponential_length : Length of squared distances.
 
     Examples
     --------
@@ -668,14 +755,14 @@ def gaussian_length(
     185.04
     """
     complexity = gaussian_complexity(n, low, high, mean_range)
-    n, v = _array(n, "n"), _array(variance, "variance")
+    n, v = _as_float_array(n, "n"), _as_float_array(variance, "variance")
     if not ((v >= 0) & np.isfinite(v)).all():
         raise ValueError(
-            f"variance must be finite and not negative; got {_shown(v)}; pass a mean square"
+            f"variance must be finite and not negative; got {_format_value(v)}; pass a mean square"
         )
     s = np.clip(np.sqrt(v), low, high)
     length = n * np.log(s * math.sqrt(2 * math.pi)) + n * v / (2 * s**2) + complexity
-    return _out(length, base)
+    return _to_base(length, base)
 
 
 def kmeans_length(
@@ -689,47 +776,55 @@ def kmeans_length(
     high: float | None = None,
     base: float = e,
 ) -> float:
-    r"""Length of rows that are sent as a cluster and a distance from its mean.
+    r"""Description length of rows by their labels and their distances from the cluster means.
 
     .. math:: \log C(K, N) - \sum_k n_k \log \frac{n_k}{N}
         + w N \left(1 + \log \frac{R}{N}\right) + PC_\sigma
+
+    for N rows in K clusters of sizes n_k, with the sum R of squared distances to the cluster means,
+    the multinomial complexity C, and the complexity :math:`PC_\sigma` of the scale R/N.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
         Rows.
     labels : array-like of shape (n_samples,)
-        Cluster of every row.
+        Cluster label of every row.
     n_clusters : int, optional
-        K; None for the number of clusters that occur.
+        Number K of clusters; None for the number of distinct labels.
     geometry : {"exp", "gaussian"}, default="exp"
-        "exp" codes squared distances by an exponential density, w = 1, as published. "gaussian"
-        codes rows by an isotropic Gaussian density, w = n_features / 2. With two features the two
-        are the same.
+        "exp" encodes squared distances by an exponential density, w = 1, as in Yin (2007).
+        "gaussian" encodes rows by an isotropic Gaussian density, w = n_features / 2. For two
+        features both are equal.
     centre_code : {"none", "half_log"}, default="none"
-        "half_log" adds the usual price of K n_features coordinates, :math:`\frac12 \log
-        \frac{N}{2\pi}` each (or 0), without which many features hide that clusters are too many.
-        Use it to compare numbers of clusters.
+        "half_log" adds the usual cost of K n_features coordinates, :math:`\frac12 \log
+        \frac{N}{2\pi}` each (at least 0). Use it to compare numbers of clusters: without it, the
+        length of data with many features favours too many clusters.
     low, high : float, optional
-        Bounds of the mean squared distance; by default 1e-3 times the one to the mean of all rows,
-        and that itself. The distance R/N is taken to be at least ``low``.
+        Bounds of the mean squared distance; by default 1e-3 times and 1 times the mean squared
+        distance to the mean of all rows. R/N is clamped to at least ``low``.
     base : float, default=e
         Base of the logarithm.
 
     Returns
     -------
     float
-        Up to a constant that depends on the data alone.
+        Up to a constant that does not depend on the labels.
 
     Raises
     ------
     ValueError
-        If rows and labels do not correspond, `X` is not finite or constant, or an option is
+        If rows and labels have different lengths, `X` is not finite or constant, or an option is
         unknown.
+
+    See Also
+    --------
+    exponential_length : Length of the distances.
+    nml_length : Length of the labels.
 
     Notes
     -----
-    Yin (2007), eq. (2.36), in which r is a squared distance already.
+    Yin (2007), eq. (2.36), where r is the squared distance.
 
     Examples
     --------
@@ -759,7 +854,7 @@ def kmeans_length(
         ) from None
     k = counts.size
     if n_clusters is not None:
-        k = int(_sizes(as_number(n_clusters, "n_clusters"), "n_clusters", 1))
+        k = int(_as_integers(as_number(n_clusters, "n_clusters"), "n_clusters", 1))
     if k < counts.size:
         raise ValueError(
             f"n_clusters must not be below the number of labels; got {k} for {counts.size} labels; "
@@ -785,4 +880,4 @@ def kmeans_length(
     )
     if centre_code == "half_log":
         length += 0.5 * k * d * max(math.log(n / (2 * math.pi)), 0.0)
-    return _out(length, base)
+    return _to_base(length, base)

@@ -1,6 +1,10 @@
-"""Entropies, informations and divergences of finite probability tables.
+"""Entropies, information and divergences of finite probability tables.
 
-One function per quantity; every joint table has one axis per variable, and nothing here sees data.
+A joint table has one axis per variable. For labels of samples, see `nrprob.metrics`.
+
+References
+----------
+T. Cover and J. Thomas (2006), "Elements of Information Theory", 2nd edition, chapter 2.
 """
 
 from __future__ import annotations
@@ -32,14 +36,14 @@ __all__ = [
 Table = NDArray[np.float64]
 
 
-def _real(p: ArrayLike, name: str, ndim: int | None = None) -> tuple[Table, float]:
-    """Return `p` as non-negative finite float64 and the tolerance its own dtype allows."""
+def _check_probabilities(p: ArrayLike, name: str, ndim: int | None = None) -> tuple[Table, float]:
+    """Return `p` as non-negative finite float64, and the tolerance of its dtype."""
     table = as_array(p, name)
     if table.dtype.kind not in "biuf":
         raise TypeError(
             f"{name} must hold real numbers; got dtype {table.dtype}; convert it to floats first"
         )
-    # Narrower floats were rounded before they came here, so their sum may be further off.
+    # The sum of narrower floats has larger rounding errors.
     tol = 1e-6 if table.dtype.kind == "f" and table.dtype.itemsize < 8 else 1e-9
     table = table.astype(np.float64)
     if ndim is not None and table.ndim != ndim:
@@ -66,16 +70,16 @@ def _real(p: ArrayLike, name: str, ndim: int | None = None) -> tuple[Table, floa
     return table, tol
 
 
-def _table(p: ArrayLike, name: str, ndim: int | None = None) -> Table:
+def _probability_table(p: ArrayLike, name: str, ndim: int | None = None) -> Table:
     """Check a probability table and return it as float64 summing to one exactly."""
-    table, tol = _real(p, name, ndim)
+    table, tol = _check_probabilities(p, name, ndim)
     total = float(table.sum())
     if abs(total - 1.0) > tol:
         raise ValueError(
             f"{name} must sum to 1; its sum is {total:.9g}; divide counts by their total "
             "(labels can be compared with nrprob.metrics)"
         )
-    # The slack that the tolerance admits would otherwise show up as a negative information.
+    # An error within the tolerance would otherwise appear as negative information.
     return table / total
 
 
@@ -88,8 +92,8 @@ def _log_base(base: float) -> float:
     return math.log(base)
 
 
-def _clip(value: float) -> float:
-    # Every caller's quantity is non-negative: what lies below 0 is rounding. Turns -0.0 into 0.0.
+def _clip_at_zero(value: float) -> float:
+    # All quantities are non-negative: negative values are rounding errors. Turns -0.0 into 0.0.
     return max(0.0, float(value))
 
 
@@ -101,7 +105,7 @@ def entropy(p: ArrayLike, *, base: float = e) -> float:
     Parameters
     ----------
     p : array-like of any shape
-        Probabilities of the outcomes; axes are not told apart, every entry is one outcome.
+        Probabilities of the outcomes, one per entry; the shape is ignored.
     base : float, default=e
         Base of the logarithm: e for nats, 2 for bits.
 
@@ -118,6 +122,11 @@ def entropy(p: ArrayLike, *, base: float = e) -> float:
     TypeError
         If `p` does not hold real numbers.
 
+    See Also
+    --------
+    joint_entropy : Entropy of several variables.
+    nrprob.codelength.maximum_likelihood_length : Entropy of counts.
+
     Notes
     -----
     Gondek (2005), eq. (2.2.1), which uses base 2.
@@ -128,11 +137,11 @@ def entropy(p: ArrayLike, *, base: float = e) -> float:
     >>> entropy([0.5, 0.25, 0.25], base=2)
     1.5
     """
-    return _clip(entr(_table(p, "p")).sum() / _log_base(base))
+    return _clip_at_zero(entr(_probability_table(p, "p")).sum() / _log_base(base))
 
 
 def joint_entropy(p: ArrayLike, *, base: float = e) -> float:
-    r"""Entropy of several variables taken together.
+    r"""Joint entropy of several variables.
 
     .. math:: H(X_1, \dots, X_n) = -\sum p(x_1, \dots, x_n) \log p(x_1, \dots, x_n)
 
@@ -146,12 +155,17 @@ def joint_entropy(p: ArrayLike, *, base: float = e) -> float:
     Returns
     -------
     float
-        At least the entropy of any one variable, at most the sum of all of them.
+        At least the entropy of any variable, at most the sum of all entropies.
 
     Raises
     ------
     ValueError, TypeError
         As for `entropy`.
+
+    See Also
+    --------
+    entropy : Entropy of one variable.
+    multi_information : Difference to the sum of the entropies.
 
     Notes
     -----
@@ -163,11 +177,11 @@ def joint_entropy(p: ArrayLike, *, base: float = e) -> float:
     >>> joint_entropy([[0.25, 0.25], [0.25, 0.25]], base=2)
     2.0
     """
-    return _clip(entr(_table(p, "p")).sum() / _log_base(base))
+    return _clip_at_zero(entr(_probability_table(p, "p")).sum() / _log_base(base))
 
 
 def conditional_entropy(joint: ArrayLike, *, base: float = e) -> float:
-    r"""Entropy left in the variable of axis 0 once that of axis 1 is known.
+    r"""Conditional entropy of the variable of axis 0 given the variable of axis 1.
 
     .. math:: H(X \mid Y) = -\sum_{x,y} p(x, y) \log p(x \mid y) = H(X, Y) - H(Y)
 
@@ -181,16 +195,21 @@ def conditional_entropy(joint: ArrayLike, *, base: float = e) -> float:
     Returns
     -------
     float
-        Exactly 0 where Y determines X; at most H(X).
+        Exactly 0 if Y determines X; at most H(X).
 
     Raises
     ------
     ValueError, TypeError
         As for `entropy`; also if `joint` does not have two axes.
 
+    See Also
+    --------
+    entropy : Entropy without conditioning.
+    mutual_information : Reduction of the entropy.
+
     Notes
     -----
-    Gondek (2005), eq. (2.2.3), with the minus sign that is missing there.
+    Gondek (2005), eq. (2.2.3), which lacks the minus sign.
 
     Examples
     --------
@@ -198,8 +217,8 @@ def conditional_entropy(joint: ArrayLike, *, base: float = e) -> float:
     >>> conditional_entropy([[0.25, 0.25], [0.5, 0.0]], base=2)  # of axis 0, given axis 1
     0.6887218755408672
     """
-    p = _table(joint, "joint", 2)
-    return _clip((xlogy(p, p.sum(0)) - xlogy(p, p)).sum() / _log_base(base))
+    p = _probability_table(joint, "joint", 2)
+    return _clip_at_zero((xlogy(p, p.sum(0)) - xlogy(p, p)).sum() / _log_base(base))
 
 
 def mutual_information(joint: ArrayLike, *, base: float = e) -> float:
@@ -224,6 +243,11 @@ def mutual_information(joint: ArrayLike, *, base: float = e) -> float:
     ValueError, TypeError
         As for `entropy`; also if `joint` does not have two axes.
 
+    See Also
+    --------
+    conditional_mutual_information : Given a third variable.
+    multi_information : Of any number of variables.
+
     Notes
     -----
     Gondek (2005), eq. (2.3.1).
@@ -234,7 +258,9 @@ def mutual_information(joint: ArrayLike, *, base: float = e) -> float:
     >>> mutual_information([[0.5, 0.0], [0.0, 0.5]], base=2)
     1.0
     """
-    return _clip(_multi_information(_table(joint, "joint", 2)) / _log_base(base))
+    return _clip_at_zero(
+        _multi_information(_probability_table(joint, "joint", 2)) / _log_base(base)
+    )
 
 
 def conditional_mutual_information(joint_xyz: ArrayLike, *, base: float = e) -> float:
@@ -259,6 +285,11 @@ def conditional_mutual_information(joint_xyz: ArrayLike, *, base: float = e) -> 
     ValueError, TypeError
         As for `entropy`; also if `joint_xyz` does not have three axes.
 
+    See Also
+    --------
+    mutual_information : Without conditioning.
+    conditional_entropy : Entropy given a variable.
+
     Notes
     -----
     Gondek (2005), eq. (2.3.5).
@@ -272,10 +303,10 @@ def conditional_mutual_information(joint_xyz: ArrayLike, *, base: float = e) -> 
     >>> conditional_mutual_information(exclusive_or, base=2)
     1.0
     """
-    p = _table(joint_xyz, "joint_xyz", 3)
+    p = _probability_table(joint_xyz, "joint_xyz", 3)
     xz, yz, z = p.sum(1, keepdims=True), p.sum(0, keepdims=True), p.sum((0, 1), keepdims=True)
     terms = (xlogy(p, p) - xlogy(p, xz)) + (xlogy(p, z) - xlogy(p, yz))
-    return _clip(terms.sum() / _log_base(base))
+    return _clip_at_zero(terms.sum() / _log_base(base))
 
 
 def _multi_information(p: Table) -> float:
@@ -289,7 +320,7 @@ def _multi_information(p: Table) -> float:
 
 
 def multi_information(joint: ArrayLike, *, base: float = e) -> float:
-    r"""Information shared by any number of variables (total correlation).
+    r"""Multi-information (total correlation) of any number of variables.
 
     .. math:: I(X_1; \dots; X_n) = \sum_i H(X_i) - H(X_1, \dots, X_n)
 
@@ -303,12 +334,17 @@ def multi_information(joint: ArrayLike, *, base: float = e) -> float:
     Returns
     -------
     float
-        Non-negative, 0 only for independent variables; the mutual information for n = 2.
+        Non-negative; 0 for independent variables only; the mutual information for n = 2.
 
     Raises
     ------
     ValueError, TypeError
         As for `entropy`.
+
+    See Also
+    --------
+    mutual_information : Of two variables.
+    joint_entropy : Entropy of several variables.
 
     Notes
     -----
@@ -320,7 +356,7 @@ def multi_information(joint: ArrayLike, *, base: float = e) -> float:
     >>> multi_information([[0.5, 0.0], [0.0, 0.5]], base=2)
     1.0
     """
-    return _clip(_multi_information(_table(joint, "joint")) / _log_base(base))
+    return _clip_at_zero(_multi_information(_probability_table(joint, "joint")) / _log_base(base))
 
 
 def kl_divergence(p: ArrayLike, q: ArrayLike, *, base: float = e) -> float:
@@ -330,7 +366,7 @@ def kl_divergence(p: ArrayLike, q: ArrayLike, *, base: float = e) -> float:
 
     Parameters
     ----------
-    p, q : array-like of one and the same shape
+    p, q : array-like of the same shape
         Probabilities of the same outcomes.
     base : float, default=e
         Base of the logarithm: e for nats, 2 for bits.
@@ -338,16 +374,21 @@ def kl_divergence(p: ArrayLike, q: ArrayLike, *, base: float = e) -> float:
     Returns
     -------
     float
-        Non-negative; 0 only for p = q; `inf` where some p(x) > 0 = q(x). Not symmetric.
+        Non-negative; 0 for p = q only; `inf` if some p(x) > 0 = q(x). Not symmetric.
 
     Raises
     ------
     ValueError, TypeError
         As for `entropy`, for either argument; also if the shapes differ.
 
+    See Also
+    --------
+    js_divergence : Symmetric divergence of several distributions.
+    mutual_information : Divergence of a joint distribution from independence.
+
     Notes
     -----
-    Gondek (2005), eq. (2.3.6). It violates the triangle *inequality* (the source says equality).
+    Gondek (2005), eq. (2.3.6). It violates the triangle inequality ("equality" in the source).
 
     Examples
     --------
@@ -357,13 +398,15 @@ def kl_divergence(p: ArrayLike, q: ArrayLike, *, base: float = e) -> float:
     >>> kl_divergence([0.5, 0.5], [1.0, 0.0])
     inf
     """
-    p_table, q_table = _table(p, "p"), _table(q, "q")
+    p_table, q_table = _probability_table(p, "p"), _probability_table(q, "q")
     if p_table.shape != q_table.shape:
         raise ValueError(
             f"p and q must have the same shape; got {p_table.shape} and {q_table.shape}; "
-            "give both a probability for every outcome"
+            "pass a probability for every outcome in both"
         )
-    return _clip((xlogy(p_table, p_table) - xlogy(p_table, q_table)).sum() / _log_base(base))
+    return _clip_at_zero(
+        (xlogy(p_table, p_table) - xlogy(p_table, q_table)).sum() / _log_base(base)
+    )
 
 
 def js_divergence(ps: ArrayLike, weights: ArrayLike | None = None, *, base: float = e) -> float:
@@ -388,12 +431,17 @@ def js_divergence(ps: ArrayLike, weights: ArrayLike | None = None, *, base: floa
     Raises
     ------
     ValueError, TypeError
-        As for `entropy`, for each row and for `weights`; also on shapes that do not fit.
+        As for `entropy`, for each row and for `weights`; also if their lengths differ.
+
+    See Also
+    --------
+    kl_divergence : Divergence of one distribution from another.
+    mutual_information : The same quantity for joint distributions.
 
     Notes
     -----
-    It is the mutual information of the row drawn by `weights` and the outcome drawn by that row,
-    and is computed as such. It is the loss of merging clusters in Gondek (2005), eq. (6.3.13).
+    Computed as the mutual information of a row sampled by `weights` and an outcome sampled from
+    that row. It is the cost of merging clusters in Gondek (2005), eq. (6.3.13).
 
     Examples
     --------
@@ -401,7 +449,7 @@ def js_divergence(ps: ArrayLike, weights: ArrayLike | None = None, *, base: floa
     >>> js_divergence([[1.0, 0.0], [0.0, 1.0]], base=2)
     1.0
     """
-    rows, tol = _real(ps, "ps", 2)
+    rows, tol = _check_probabilities(ps, "ps", 2)
     totals = rows.sum(1)
     worst = int(np.argmax(np.abs(totals - 1.0)))
     if abs(totals[worst] - 1.0) > tol:
@@ -409,14 +457,18 @@ def js_divergence(ps: ArrayLike, weights: ArrayLike | None = None, *, base: floa
             f"every row of ps must sum to 1; row {worst} sums to {totals[worst]:.9g}; "
             "divide each row by its sum"
         )
-    w = np.full(len(rows), 1.0 / len(rows)) if weights is None else _table(weights, "weights", 1)
+    w = (
+        np.full(len(rows), 1.0 / len(rows))
+        if weights is None
+        else _probability_table(weights, "weights", 1)
+    )
     if len(w) != len(rows):
         raise ValueError(
             f"weights must have one entry per row of ps; got {len(w)} weights and {len(rows)} "
             "rows; pass matching lengths"
         )
     joint = w[:, None] * (rows / totals[:, None])
-    return _clip(_multi_information(joint) / _log_base(base))
+    return _clip_at_zero(_multi_information(joint) / _log_base(base))
 
 
 def generalized_entropy(p: ArrayLike, s: float) -> float:
@@ -434,7 +486,7 @@ def generalized_entropy(p: ArrayLike, s: float) -> float:
     Returns
     -------
     float
-        In units in which a fair coin has entropy 1 at every degree, so s -> 1 gives bits.
+        Scaled such that a fair coin has entropy 1 at every degree; the limit s -> 1 is in bits.
         H^2 is twice the Gini impurity.
 
     Raises
@@ -442,10 +494,15 @@ def generalized_entropy(p: ArrayLike, s: float) -> float:
     ValueError, TypeError
         As for `entropy`; also if `s` is not positive and finite.
 
+    See Also
+    --------
+    entropy : Shannon entropy.
+    quadratic_mutual_information : Information for s = 2.
+
     Notes
     -----
-    Gondek (2005), eqs. (2.4.1) and (2.4.2), after Havrda and Charvat. Eq. (3.6.2) is the same
-    quantity; its sum must run over the clusters, not over the clusterings.
+    Gondek (2005), eqs. (2.4.1) and (2.4.2), after Havrda and Charvat (1967). Eq. (3.6.2) is the
+    same quantity, where the sum must run over clusters instead of clusterings.
 
     Examples
     --------
@@ -459,20 +516,20 @@ def generalized_entropy(p: ArrayLike, s: float) -> float:
             f"the degree s must be a positive finite number; got {s}; use s=1 for bits or "
             "s=2 for the quadratic entropy"
         )
-    table = _table(p, "p")
+    table = _probability_table(p, "p")
     if s == 1.0:
-        return _clip(entr(table).sum() / math.log(2.0))
+        return _clip_at_zero(entr(table).sum() / math.log(2.0))
     table = table[table > 0]
     if abs(s - 1.0) < 0.5:
-        # Both differences vanish at s = 1; expm1 keeps their ratio accurate up to the limit.
+        # Numerator and denominator vanish at s = 1; expm1 keeps their ratio accurate.
         numerator = (table * np.expm1((s - 1.0) * np.log(table))).sum()
     else:
         numerator = (table**s - table).sum()
-    return _clip(numerator / math.expm1((1.0 - s) * math.log(2.0)))
+    return _clip_at_zero(numerator / math.expm1((1.0 - s) * math.log(2.0)))
 
 
 def category_utility(joint: ArrayLike, *, per_cluster: bool = False) -> float:
-    r"""Gain in guessing Y right, by guessing at random in proportion, once X is known.
+    r"""Category utility: gain in the probability of guessing Y correctly when X is known.
 
     .. math:: U(X; Y) = \sum_x p(x) \sum_y p(y \mid x)^2 - \sum_y p(y)^2
 
@@ -481,8 +538,8 @@ def category_utility(joint: ArrayLike, *, per_cluster: bool = False) -> float:
     joint : array-like of shape (n_x, n_y)
         Joint probabilities; axis 0 is the clustering.
     per_cluster : bool, default=False
-        Divide by the number of clusters of positive probability, as in Gluck and Corter's score
-        for whole partitions.
+        Divide by the number of clusters of positive probability, as in the score of Gluck and
+        Corter (1985) for partitions.
 
     Returns
     -------
@@ -494,9 +551,15 @@ def category_utility(joint: ArrayLike, *, per_cluster: bool = False) -> float:
     ValueError, TypeError
         As for `entropy`; also if `joint` does not have two axes.
 
+    See Also
+    --------
+    quadratic_mutual_information : Twice this quantity.
+    mutual_information : Information in nats.
+
     Notes
     -----
-    Named in Gondek (2005), section 3.6, without its formula.
+    Guesses are sampled from p(y|x) and p(y). Gondek (2005), section 3.6, names it without a
+    formula.
 
     Examples
     --------
@@ -505,17 +568,17 @@ def category_utility(joint: ArrayLike, *, per_cluster: bool = False) -> float:
     0.18
     """
     check_flag("per_cluster", per_cluster)
-    p = _table(joint, "joint", 2)
+    p = _probability_table(joint, "joint", 2)
     p_y = p.sum(0)
     p = p[p.sum(1) > 0]
     p_x = p.sum(1, keepdims=True)
-    # The same number as a sum of squares: never negative, and 0 under independence.
+    # Equivalent sum of squares: non-negative, and 0 under independence.
     utility = float((p_x * (p / p_x - p_y) ** 2).sum())
     return utility / len(p) if per_cluster else utility
 
 
 def quadratic_mutual_information(joint: ArrayLike) -> float:
-    r"""Quadratic information that axis 0 gives about axis 1.
+    r"""Quadratic mutual information of the variables of axes 0 and 1.
 
     .. math:: I^2(X; Y) = H^2(Y) - \sum_x p(x) H^2(Y \mid x)
 
@@ -534,11 +597,16 @@ def quadratic_mutual_information(joint: ArrayLike) -> float:
     ValueError, TypeError
         As for `entropy`; also if `joint` does not have two axes.
 
+    See Also
+    --------
+    category_utility : Half this quantity.
+    generalized_entropy : The entropy of this information, for s = 2.
+
     Notes
     -----
-    Gondek (2005), eq. (3.6.3) at s = 2, where the conditional entropy is left undefined; the
-    expected one taken here makes I^2 exactly twice `category_utility`. The squared distance
-    sum (p(x, y) - p(x) p(y))^2 that kernel methods call by the same name is another quantity.
+    Gondek (2005), eq. (3.6.3) at s = 2, without a definition of the conditional entropy. With the
+    expected entropy, I^2 is twice `category_utility`. Kernel methods use the same name for another
+    quantity, the squared distance sum (p(x, y) - p(x) p(y))^2.
 
     Examples
     --------
@@ -564,13 +632,18 @@ def variation_of_information(joint: ArrayLike, *, base: float = e) -> float:
     Returns
     -------
     float
-        Exactly 0 where each variable determines the other; at most H(X) + H(Y), which it
-        reaches under independence; symmetric; obeys the triangle inequality.
+        Exactly 0 if each variable determines the other; at most H(X) + H(Y), its value under
+        independence. Symmetric, and satisfies the triangle inequality.
 
     Raises
     ------
     ValueError, TypeError
         As for `entropy`; also if `joint` does not have two axes.
+
+    See Also
+    --------
+    mutual_information : Information of two variables.
+    conditional_entropy : Its two terms.
 
     Notes
     -----
@@ -582,7 +655,7 @@ def variation_of_information(joint: ArrayLike, *, base: float = e) -> float:
     >>> variation_of_information([[0.25, 0.25], [0.25, 0.25]], base=2)
     2.0
     """
-    p = _table(joint, "joint", 2)
+    p = _probability_table(joint, "joint", 2)
     given_y = xlogy(p, p.sum(0)) - xlogy(p, p)
     given_x = xlogy(p, p.sum(1, keepdims=True)) - xlogy(p, p)
-    return _clip((given_x + given_y).sum() / _log_base(base))
+    return _clip_at_zero((given_x + given_y).sum() / _log_base(base))

@@ -280,5 +280,7 @@ def test_two_values_determine_one_of_three_clusters():
 
 def test_integers_that_a_mixture_takes_for_counts_have_no_test():
     X = np.round(170 + 8 * RNG.normal(size=(60, 3)))
-    with pytest.raises(ValueError, match="takes these rows for multinomial features.*set features"):
+    with pytest.raises(
+        ValueError, match="would model these samples as multinomial features.*set features"
+    ):
         evidence.test(MixtureEM(2), X)

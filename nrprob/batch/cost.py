@@ -26,11 +26,11 @@ from nrprob.batch.schema import SELECTORS, ModelFile
 from nrprob.datasets.sizes import (
     VALUE,
     Size,
-    dense,
+    dense_size,
     size_of_generator,
     size_of_npz,
     size_of_set,
-    stored,
+    sparse_size,
 )
 from nrprob.exceptions import InputError
 
@@ -158,7 +158,7 @@ def _data_size(model: ModelFile, parameters: Mapping[str, Any]) -> Size | None:
     if size is None:
         return None
     if data.components is not None or (data.standardize and not size.is_sparse):
-        as_float = dense(size.samples, size.features)
+        as_float = dense_size(size.samples, size.features)
         size = as_float._replace(largest=max(as_float.bytes, size.largest))
     return size
 
@@ -181,7 +181,7 @@ def _file_size(path: Path, model: ModelFile) -> Size | None:
             samples = _count_lines(path)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, ImportError):
         return None  # the reader reports the error
-    size = dense(samples, features)
+    size = dense_size(samples, features)
     return size._replace(largest=max(size.bytes, path.stat().st_size))
 
 
@@ -199,9 +199,9 @@ def _annotated_size(path: Path) -> Size:
         X = file["X"]
         if isinstance(X, h5py.Dataset):
             samples, features = X.shape
-            return dense(samples, features, X.dtype.itemsize)
+            return dense_size(samples, features, X.dtype.itemsize)
         samples, features = X.attrs["shape"].tolist()
-        return stored(samples, features, X["data"].shape[0])
+        return sparse_size(samples, features, X["data"].shape[0])
 
 
 def _default_parameters(name: str) -> dict[str, Any]:

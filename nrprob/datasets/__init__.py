@@ -1,4 +1,4 @@
-"""Data sets with several known clusterings: drawn from the models of the source papers, or real."""
+"""Data sets with several known clusterings: generators from the source papers, and real data."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ __all__ = [
     "make_planar_shapes",
 ]
 
-# What needs scipy.sparse is loaded when it is asked for.
-_LATER = {
+# Imported on first access, since these modules import scipy.sparse.
+_LAZY = {
     "DataSet": "loaders",
     "load": "loaders",
     "make_cell_counts": "cells",
@@ -58,9 +58,9 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"nrprob.datasets.{_LATER[name]}"), name)
+    value = getattr(importlib.import_module(f"nrprob.datasets.{_LAZY[name]}"), name)
     globals()[name] = value
     return value
 

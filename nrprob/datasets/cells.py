@@ -10,22 +10,22 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from nrprob.data.validation import check_entries, check_number, check_random_state
-from nrprob.datasets.generators import RandomState, _fraction, _positive_int
-from nrprob.datasets.sizes import Size, sized, stored
+from nrprob.datasets.generators import RandomState, _check_fraction, _positive_int
+from nrprob.datasets.sizes import Size, register_size, sparse_size
 
 __all__ = ["make_cell_counts"]
 
 
-def _size(
+def _count_matrix_size(
     n_samples: int, n_genes: int, n_types: int, n_batches: int, mean_total: float, **_: Any
 ) -> Size:
-    """Size of the counts, where a cell has at most as many entries as molecules."""
+    """Size of the counts; a cell has at most as many entries as molecules."""
     entries = n_samples * min(n_genes, math.ceil(1.5 * mean_total))
     block = min(n_samples * n_genes, 4_000_000 + n_genes)
-    return stored(n_samples, n_genes, entries, max(n_batches * n_types * n_genes, block))
+    return sparse_size(n_samples, n_genes, entries, max(n_batches * n_types * n_genes, block))
 
 
-@sized(_size)
+@register_size(_count_matrix_size)
 def make_cell_counts(
     n_samples: int = 2000,
     n_genes: int = 2000,
@@ -41,12 +41,14 @@ def make_cell_counts(
     mixing: float = 0.5,
     random_state: RandomState = None,
 ) -> tuple[sparse.csr_array, NDArray[np.int64]]:
-    """Draw counts of genes in cells whose batch is known and whose type is sought.
+    r"""Simulate gene counts of cells with a known batch and a cell type to be found.
 
-    The expected share of gene g in a cell of type t and batch b is proportional to
-    ``exp(base_g + type_gt + batch_gb + both_gtb)``. Types move few genes (their markers), batches
-    move all a little. A cell's total is log-normal; counts are negative binomial around the
-    expected ones.
+    The expected share of gene g in a cell of type t and batch b is
+
+    .. math:: \pi_{gtb} \propto \exp(\alpha_g + \tau_{gt} + \beta_{gb} + \gamma_{gtb}),
+
+    with normal effects of types (on their marker genes), batches and interactions (on all genes).
+    The total of a cell is log-normal, and its counts are negative binomial.
 
     Parameters
     ----------
@@ -57,17 +59,17 @@ def make_cell_counts(
     batch_effect : float, default=0.5
         Standard deviation of a batch's effect, on every gene.
     interaction : float, default=0.0
-        Standard deviation of what is special to a type within a batch, on every gene: what no
-        method can tell from a new type when it is large.
+        Standard deviation of the interaction of type and batch, on every gene. Large interactions
+        are indistinguishable from new types.
     marker_fraction : float, default=0.1
-        Share of genes that a type moves, for every type anew.
+        Probability that a gene is a marker of a type, independently per type.
     mean_total : float, default=3000.0
         Mean of the totals; their logarithms have standard deviation 0.3.
     dispersion : float, default=0.3
         The variance of a count of mean m is m + dispersion * m**2.
     mixing : float, default=0.5
-        How alike the batches' shares of types are: 1 is the same shares in all of them; at 0 they
-        are drawn from a Dirichlet distribution with all parameters 1, for every batch anew.
+        Similarity of the proportions of types in the batches: 1 for equal proportions; at 0 each
+        batch has proportions from a Dirichlet distribution with all parameters 1.
     random_state : int, RandomState instance or None, default=None
         Seed or source of the random numbers.
 
@@ -84,6 +86,11 @@ def make_cell_counts(
         If a size is not positive, a standard deviation is negative, or a share is not a fraction.
     TypeError
         If a size is not an integer.
+
+    See Also
+    --------
+    make_crossed_counts : Text counts with two independent labelings.
+    nrprob.datasets.load : Real data sets, with counts of blood cells.
 
     Examples
     --------
@@ -107,30 +114,32 @@ def make_cell_counts(
     for name, value in sizes.items():
         check_number(name, value, low=0, high=20)
     check_number("mean_total", mean_total, low=1e-6, high=1e9)
-    marker_fraction = _fraction(marker_fraction, "marker_fraction")
-    mixing = _fraction(mixing, "mixing")
+    marker_fraction = _check_fraction(marker_fraction, "marker_fraction")
+    mixing = _check_fraction(mixing, "mixing")
 
     random = check_random_state(random_state)
     base = random.normal(0.0, 1.5, m)
-    marks = random.random_sample((k, m)) < marker_fraction
-    types = random.normal(0.0, 1.0, (k, m)) * type_effect * marks
+    markers = random.random_sample((k, m)) < marker_fraction
+    types = random.normal(0.0, 1.0, (k, m)) * type_effect * markers
     batches = random.normal(0.0, 1.0, (b, m)) * batch_effect
-    both = random.normal(0.0, 1.0, (b, k, m)) * interaction
-    shares = np.exp(base + batches[:, None] + types[None] + both)
+    interactions = random.normal(0.0, 1.0, (b, k, m)) * interaction
+    shares = np.exp(base + batches[:, None] + types[None] + interactions)
     shares /= shares.sum(axis=-1, keepdims=True)
 
     common = random.dirichlet(np.full(k, 10.0))
-    own = random.dirichlet(np.ones(k), size=b)
-    chances = mixing * common + (1 - mixing) * own
+    distinct = random.dirichlet(np.ones(k), size=b)
+    proportions = mixing * common + (1 - mixing) * distinct
     batch = random.randint(b, size=n)
-    kind = (random.random_sample((n, 1)) > np.cumsum(chances, axis=1)[batch, :-1]).sum(axis=1)
+    cell_type = (random.random_sample((n, 1)) > np.cumsum(proportions, axis=1)[batch, :-1]).sum(
+        axis=1
+    )
     totals = mean_total * np.exp(random.normal(0.0, 0.3, n) - 0.3**2 / 2)
 
-    # Rows in blocks: the dense means of all cells are never held at once.
+    # Blocks of rows, so that the dense means of all cells are never in memory at once.
     blocks = []
     for rows in np.array_split(np.arange(n), max(1, n * m // 4_000_000)):
-        mean = totals[rows, None] * shares[batch[rows], kind[rows]]
+        mean = totals[rows, None] * shares[batch[rows], cell_type[rows]]
         if dispersion > 0:
             mean = mean * random.gamma(1 / dispersion, dispersion, mean.shape)
         blocks.append(sparse.csr_array(random.poisson(mean)))
-    return sparse.vstack(blocks, format="csr"), np.stack([batch, kind], axis=1)
+    return sparse.vstack(blocks, format="csr"), np.stack([batch, cell_type], axis=1)

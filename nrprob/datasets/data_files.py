@@ -1,4 +1,4 @@
-"""Files of real data sets: the folder of the user, downloads, and damaged files."""
+"""Files of real data sets: the user's folder, downloads, and errors for damaged files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from nrprob.exceptions import DataUnavailable, InputError
 from nrprob.files import reading
 
-__all__ = ["DataSet", "data_folder", "download", "reading_data", "searched"]
+__all__ = ["DataSet", "data_folder", "download_file", "reading_data", "search_clause"]
 
 
 @dataclass
@@ -48,12 +48,12 @@ class DataSet:
 
 def data_folder() -> Path | None:
     """Folder that the environment variable ``NRPROB_DATA`` names."""
-    named = os.environ.get("NRPROB_DATA")
-    return Path(named) if named else None
+    folder = os.environ.get("NRPROB_DATA")
+    return Path(folder) if folder else None
 
 
-def searched() -> str:
-    """Where a folder of data was searched for, in a clause."""
+def search_clause() -> str:
+    """Clause for error messages: where a folder of data was searched."""
     root = data_folder()
     if root is None:
         return "NRPROB_DATA is not set"
@@ -64,7 +64,7 @@ def searched() -> str:
 
 @contextlib.contextmanager
 def reading_data(path: Path) -> Iterator[None]:
-    """Turn what a damaged file raises into one line about that file."""
+    """Raise InputError with one line about the file if it is damaged or missing."""
     try:
         with reading(path, "a file of the data set", "get it again"):
             yield
@@ -74,37 +74,37 @@ def reading_data(path: Path) -> Iterator[None]:
         raise
 
 
-def download(name: str, url: str, sha256: str, *, file: str, wrong: str, offline: str) -> Path:
-    """Download a file with a checksum, unless that has been done.
+def download_file(name: str, url: str, sha256: str, *, file: str, wrong: str, offline: str) -> Path:
+    """Download a file with a checksum, unless it is in the cache.
 
     Parameters
     ----------
     name : str
         Name of the data set.
     url, sha256 : str
-        Where it is, and its checksum.
+        Address and checksum.
     file : str
-        Under which name it is kept.
+        Name of the file in the cache.
     wrong : str
-        How the sentence goes on that says what was downloaded is not; ``{}`` stands for it.
+        Continuation of the error message "the downloaded file is not ..."; ``{}`` is the address.
     offline : str
-        What to do without a network.
+        Remedy without a network connection.
     """
     try:
         import pooch
     except ImportError:
         raise DataUnavailable(
-            f"{name} is not on this machine; {searched()}, and downloads need pooch, which is not "
-            "installed; run pip install 'nrprob[data]'"
+            f"{name} is not on this machine; {search_clause()}, and downloads need pooch, which is "
+            "not installed; run pip install 'nrprob[data]'"
         ) from None
     try:
         folder = pooch.os_cache("nrprob")
         return Path(pooch.retrieve(url, known_hash=f"sha256:{sha256}", fname=file, path=folder))
     except ValueError as error:  # another checksum
         what = " ".join(f"{url}: {error}".split())
-        raise InputError(f"what was downloaded is not {wrong.format(what)}") from error
+        raise InputError(f"the downloaded file is not {wrong.format(what)}") from error
     except OSError as error:
         raise DataUnavailable(
-            f"{name} could not be downloaded ({type(error).__name__}); {searched()}, and at {url}; "
-            f"{offline}"
+            f"{name} could not be downloaded ({type(error).__name__}); {search_clause()}, and at "
+            f"{url}; {offline}"
         ) from error

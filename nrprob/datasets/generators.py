@@ -16,7 +16,7 @@ from nrprob.data.validation import (
     check_number,
     check_random_state,
 )
-from nrprob.datasets.sizes import dense, sized
+from nrprob.datasets.sizes import dense_size, register_size
 
 __all__ = ["bayes_precision", "make_binary_partitions", "make_multinomial_2d"]
 
@@ -26,7 +26,7 @@ Counts = NDArray[np.int64]
 MAX_PATTERNS = 10_000_000
 
 
-def total(dims: int | Sequence[int]) -> int:
+def total_columns(dims: int | Sequence[int]) -> int:
     """Sum of one or several numbers of columns."""
     return sum(np.ravel(np.asarray(dims, object)).tolist())
 
@@ -36,19 +36,19 @@ def _positive_int(value: object, name: str) -> int:
     return operator.index(value)  # type: ignore[arg-type]
 
 
-def _dims(dims: object, what: str) -> list[int]:
-    """Numbers of columns, of one or of several views or partitions."""
+def _check_dims(dims: object, what: str) -> list[int]:
+    """Validated numbers of columns of one or several views or partitions."""
     if isinstance(dims, list | tuple):
-        given = [*dims]
+        entries = [*dims]
     else:
-        given = np.atleast_1d(as_array(dims, "dims")).tolist()
-    sizes = [_positive_int(m, "every entry of dims") for m in given]
+        entries = np.atleast_1d(as_array(dims, "dims")).tolist()
+    sizes = [_positive_int(m, "every entry of dims") for m in entries]
     if not sizes:
         raise ValueError(f"dims must name at least one {what}; got none; pass for example [8, 4]")
     return sizes
 
 
-def _fraction(value: float, name: str) -> float:
+def _check_fraction(value: float, name: str) -> float:
     number = as_number(value, name)
     if not 0.0 <= number <= 1.0:
         raise ValueError(f"{name} must lie between 0 and 1; got {number}; pass a fraction")
@@ -67,7 +67,7 @@ def _block_sizes(n_features: int, n_clusters: int) -> Counts:
     return size + (np.arange(n_clusters) < rest).astype(np.int64)
 
 
-@sized(lambda n_samples, dims, **_: dense(n_samples, total(dims)))
+@register_size(lambda n_samples, dims, **_: dense_size(n_samples, total_columns(dims)))
 def make_binary_partitions(
     n_samples: int,
     dims: int | Sequence[int],
@@ -76,11 +76,11 @@ def make_binary_partitions(
     p_noise: float = 0.1,
     random_state: RandomState = None,
 ) -> tuple[Counts, Counts]:
-    """Draw binary rows that carry one independent partition per group of columns.
+    """Simulate binary rows with one independent partition per group of columns.
 
-    The columns of a partition are cut into `n_clusters` blocks with a random 0/1 profile. A row
-    of cluster g shows the profile on block g and its complement on the other blocks of that
-    partition; then every entry is flipped with probability `p_noise`. Labels are independent and
+    The columns of a partition are divided into `n_clusters` blocks with a random binary profile. A
+    row of cluster g equals the profile on block g and its complement on the other blocks of the
+    partition; every entry is then flipped with probability `p_noise`. Labels are independent and
     uniform, within a row and between rows.
 
     Parameters
@@ -88,8 +88,8 @@ def make_binary_partitions(
     n_samples : int
         Number of rows.
     dims : int or sequence of int
-        Number of columns of each partition, each at least `n_clusters`; the larger, the more
-        prominent the partition.
+        Number of columns of each partition, at least `n_clusters`. Partitions with more columns
+        are more prominent.
     n_clusters : int, default=2
         Number of clusters of every partition.
     p_noise : float, default=0.1
@@ -114,13 +114,13 @@ def make_binary_partitions(
 
     See Also
     --------
-    bayes_precision : The best accuracy any method can reach on one partition.
+    bayes_precision : Maximum accuracy of any method on one partition.
+    make_multinomial_2d : Counts with two independent clusterings.
 
     Notes
     -----
-    Gondek (2005), appendix E.1. What a row shows on the blocks of other clusters, and how
-    columns that do not divide evenly are split, is not stated there; both follow the published
-    sample and accuracies.
+    Gondek (2005), appendix E.1, does not state the entries of a row on the blocks of other
+    clusters, or how columns are divided unevenly; both follow its sample and accuracies.
 
     Examples
     --------
@@ -131,22 +131,22 @@ def make_binary_partitions(
     """
     n_samples = _positive_int(n_samples, "n_samples")
     n_clusters = _positive_int(n_clusters, "n_clusters")
-    sizes = _dims(dims, "partition")
+    sizes = _check_dims(dims, "partition")
     check_entries("X", n_samples * sum(sizes), "lower n_samples or dims")
     block_sizes = [_block_sizes(m, n_clusters) for m in sizes]
     blocks = [np.repeat(np.arange(n_clusters), block) for block in block_sizes]
-    p_noise = _fraction(p_noise, "p_noise")
+    p_noise = _check_fraction(p_noise, "p_noise")
     rng = check_random_state(random_state)
 
     labels = rng.randint(n_clusters, size=(n_samples, len(sizes))).astype(np.int64)
-    own = np.hstack([labels[:, [p]] == block for p, block in enumerate(blocks)])
+    in_block = np.hstack([labels[:, [p]] == block for p, block in enumerate(blocks)])
     profile = rng.randint(2, size=sum(sizes)).astype(bool)
-    flipped = rng.random_sample(own.shape) < p_noise
-    # Two complements cancel: not the own block, and the flip.
-    return (profile ^ ~own ^ flipped).astype(np.int64), labels
+    flipped = rng.random_sample(in_block.shape) < p_noise
+    # Complement of the profile on other blocks, and the flips; two complements cancel.
+    return (profile ^ ~in_block ^ flipped).astype(np.int64), labels
 
 
-@sized(lambda n_samples, **_: dense(n_samples, 3))
+@register_size(lambda n_samples, **_: dense_size(n_samples, 3))
 def make_multinomial_2d(
     n_samples: int,
     n_clusters: int,
@@ -155,11 +155,14 @@ def make_multinomial_2d(
     orthogonality: float = 1.0,
     random_state: RandomState = None,
 ) -> tuple[Counts, Counts]:
-    """Draw count rows in which one cell follows clustering A and another clustering B.
+    r"""Simulate counts in three categories with two independent clusterings A and B.
 
-    With theta_k = (k + 1/2) / K, a row with labels (a, b) is one multinomial of `n_draws` draws
-    over three cells of probabilities theta_A / 2, theta_B / 2 and the rest, where
-    theta_A = theta_a and theta_B = w theta_b + (1 - w) theta_a for the orthogonality w.
+    A row with labels (a, b) is multinomial with `n_draws` draws and probabilities
+
+    .. math:: \left(\frac{\theta_a}{2}, \frac{w \theta_b + (1 - w) \theta_a}{2}, \cdot \right),
+        \qquad \theta_k = \frac{k + 1/2}{K},
+
+    for the orthogonality w and K clusters.
 
     Parameters
     ----------
@@ -168,10 +171,10 @@ def make_multinomial_2d(
     n_clusters : int
         Number K of clusters of A and of B.
     n_draws : int
-        Number of draws per row: every row of `X` sums to it.
+        Number of draws per row, the sum of every row of `X`.
     orthogonality : float, default=1.0
-        Weight w in [0, 1]. At 1 the cells follow A and B separately; at 0 both follow A and B
-        leaves no trace. The labels are independent at every weight.
+        Weight w in [0, 1]. At 1 the first category depends on A and the second on B; at 0 both
+        depend on A, and `X` has no information about B. Labels are independent at every weight.
     random_state : int, RandomState instance or None, default=None
         Seed or source of the random numbers.
 
@@ -191,9 +194,9 @@ def make_multinomial_2d(
 
     Notes
     -----
-    Gondek (2005), section 8.3.1, which leaves open the exact spacing of theta (there "equally
-    spaced on [0, 1]") and how draws are shared out; these choices reproduce its tables. They
-    use 50 K^2 rows and 50 K^2 + 50 K + 100 draws.
+    Gondek (2005), section 8.3.1, does not state the exact spacing of theta ("equally spaced on
+    [0, 1]") or the distribution of the draws; these choices reproduce its tables, which use 50 K^2
+    rows and 50 K^2 + 50 K + 100 draws.
 
     Examples
     --------
@@ -206,13 +209,13 @@ def make_multinomial_2d(
     n_clusters = _positive_int(n_clusters, "n_clusters")
     n_draws = _positive_int(n_draws, "n_draws")
     check_entries("X", 3 * n_samples, "lower n_samples")
-    weight = _fraction(orthogonality, "orthogonality")
+    weight = _check_fraction(orthogonality, "orthogonality")
     rng = check_random_state(random_state)
 
     labels = rng.randint(n_clusters, size=(n_samples, 2)).astype(np.int64)
     theta_a, theta_b = ((labels + 0.5) / n_clusters).T
     theta_b = weight * theta_b + (1.0 - weight) * theta_a
-    # A multinomial is a chain of binomials, and only those take one probability per row.
+    # A multinomial as a chain of binomials, which accept one probability per row.
     first = rng.binomial(n_draws, theta_a / 2)
     second = rng.binomial(n_draws - first, theta_b / (2 - theta_a))
     X = np.column_stack([first, second, n_draws - first - second])
@@ -220,10 +223,11 @@ def make_multinomial_2d(
 
 
 def bayes_precision(m: int, n_clusters: int, p_noise: float = 0.1) -> float:
-    """Accuracy of the best possible guess of a partition's label from its own columns.
+    r"""Accuracy of the Bayes-optimal classifier of one partition from its columns.
 
-    With uniform labels it is ``sum_x max_k p(x | k) / K`` over all binary rows x of length `m`,
-    for the model of `make_binary_partitions` with known profile and noise.
+    .. math:: \frac 1K \sum_{x \in \{0, 1\}^m} \max_k p(x | k)
+
+    for K clusters and the model p of `make_binary_partitions` with known profile and noise.
 
     Parameters
     ----------
@@ -237,7 +241,7 @@ def bayes_precision(m: int, n_clusters: int, p_noise: float = 0.1) -> float:
     Returns
     -------
     float
-        Between 1 / K and 1. For m = 4: .9720, .9072 and .7920 at K = 2, 3 and 4.
+        Between 1 / K and 1. For m = 4: 0.9720, 0.9072 and 0.7920 at K = 2, 3 and 4.
 
     Raises
     ------
@@ -247,11 +251,16 @@ def bayes_precision(m: int, n_clusters: int, p_noise: float = 0.1) -> float:
     TypeError
         If a size is not an integer.
 
+    See Also
+    --------
+    make_binary_partitions : The generator.
+    nrprob.metrics.matched_accuracy : Accuracy of a clustering.
+
     Notes
     -----
-    The generator is that of Gondek (2005), appendix E.1; the bound is not given there. Rows that
-    agree with the profile in equally many columns of each block are equally likely under every
-    cluster, so the sum runs over those numbers, not over all 2^m rows.
+    Gondek (2005), appendix E.1, has the generator but not this bound. Rows that agree with the
+    profile in equally many columns of each block are equally likely under every cluster. The sum
+    therefore runs over the numbers of agreements, not over all 2^m rows.
 
     Examples
     --------
@@ -262,8 +271,8 @@ def bayes_precision(m: int, n_clusters: int, p_noise: float = 0.1) -> float:
     from scipy.special import comb
 
     m, n_clusters = _positive_int(m, "m"), _positive_int(n_clusters, "n_clusters")
-    p_noise = _fraction(p_noise, "p_noise")
-    # Every block has a column at least, so that there are 2**n_clusters patterns or more.
+    p_noise = _check_fraction(p_noise, "p_noise")
+    # Every block has at least one column, so there are at least 2**n_clusters patterns.
     few = n_clusters <= min(m, 30)
     sizes = _block_sizes(m, n_clusters) if few or m < n_clusters else np.full(30, 1)
     n_patterns = np.prod(sizes + 1.0)
@@ -274,7 +283,7 @@ def bayes_precision(m: int, n_clusters: int, p_noise: float = 0.1) -> float:
         )
     agree = np.indices(tuple(sizes + 1)).reshape(n_clusters, -1)
     n_rows = np.prod(comb(sizes[:, None], agree), axis=0)
-    # Flips that turn the code of cluster k into x: disagreements in block k, agreements elsewhere.
+    # Flips from the code of cluster k to x: disagreements in block k, agreements in others.
     flips = agree.sum(0) + sizes[:, None] - 2 * agree
     total = (p_noise**flips * (1.0 - p_noise) ** (m - flips)).max(0) @ n_rows
     return min(1.0, float(total / n_clusters))

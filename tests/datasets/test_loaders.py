@@ -119,9 +119,9 @@ def test_tables_load_by_the_same_names(root):
         ("wine", {"scale": 1, "min_df": 2}, "scale, min_df for 'wine'; it takes none"),
         ("notes", {"mindf": 2}, "mindf for 'notes'; it takes min_df"),
         ("notes", {"name": 2}, "name for 'notes'; it takes min_df"),
-        ("notes", {"min_df": 0}, "min_df is a number of rows; got 0"),
-        ("notes", {"min_df": 0.5}, "min_df is a number of rows; got 0.5"),
-        ("notes", {"min_df": True}, "min_df is a number of rows; got True"),
+        ("notes", {"min_df": 0}, "min_df must be a number of rows; got 0"),
+        ("notes", {"min_df": 0.5}, "min_df must be a number of rows; got 0.5"),
+        ("notes", {"min_df": True}, "min_df must be a number of rows; got True"),
         ("newsgroups20", {"subset": "all"}, "subset for 'newsgroups20'; it takes min_df"),
     ],
 )
@@ -183,7 +183,7 @@ def store_counts(values):
             rewrite("a,b\n1,2\n3,\n4,5\n6,7\n"),
             "missing or infinite; 1 of 8",
         ),
-        ("plants", "data.csv.gz", rewrite("a,b\n1,x\n2,y\n"), "have to be numeric; b in "),
+        ("plants", "data.csv.gz", rewrite("a,b\n1,x\n2,y\n"), "must be numeric; b in "),
         ("plants", "data.csv.gz", rewrite("a,\n1,2\n3,4\n"), "lacks a name for column 1"),
         ("plants", "data.csv.gz", rewrite("a,b\n"), "lacks rows"),
         ("plants", "data.csv.gz", rewrite("a\n1\n2\n3\n"), "3 rows and 4 labels"),
@@ -195,8 +195,8 @@ def store_counts(values):
         ("notes", "vocabulary.txt.gz", lambda p: p.unlink(), "is missing; .*vocabulary"),
         ("notes", "counts.npz", cut, "cannot read a file .*counts.npz"),
         ("notes", "counts.npz", store(X=np.eye(4)), "cannot read a file .*counts.npz"),
-        ("notes", "counts.npz", store_counts(np.eye(4, 3) / 2), "counts are whole numbers"),
-        ("notes", "counts.npz", store_counts(-np.eye(4, 3)), "counts are whole numbers"),
+        ("notes", "counts.npz", store_counts(np.eye(4, 3) / 2), "counts must be integers"),
+        ("notes", "counts.npz", store_counts(-np.eye(4, 3)), "counts must be integers"),
         ("notes", "counts.npz", store_counts(np.full((4, 3), np.nan)), "missing or infinite; 12"),
         ("faces", "images.npz", cut, "cannot read a file .*images.npz"),
         ("faces", "images.npz", store(pictures=np.ones((4, 3, 2))), "cannot read a file .*images"),
@@ -331,7 +331,7 @@ def test_webkb_from_an_archive(pages):
 
 def test_webkb_is_read_only_if_vouched_for(pages, monkeypatch):
     monkeypatch.setenv("NRPROB_WEBKB_SHA256", "0" * 64)
-    with pytest.raises(InputError, match="not the one you vouched for; .* has SHA-256"):
+    with pytest.raises(InputError, match="does not match NRPROB_WEBKB_SHA256; .* has SHA-256"):
         load("webkb")
     monkeypatch.delenv("NRPROB_WEBKB_SHA256")
     with pytest.raises(DataUnavailable, match="NRPROB_WEBKB_SHA256 is not set; put a folder"):
@@ -353,7 +353,7 @@ def test_damaged_archives(pages, monkeypatch):
         load("webkb")
     archive(pages, {"else/a": "text"})
     vouch()
-    with pytest.raises(InputError, match="the archive holds no pages"):
+    with pytest.raises(InputError, match="the archive has no pages"):
         load("webkb")
     pages.unlink()
     with pytest.raises(InputError, match="is missing"):
@@ -384,7 +384,7 @@ def test_webkb_by_download(pages, monkeypatch):
     ("error", "kind", "message"),
     [
         (OSError("down"), DataUnavailable, r"could not be downloaded \(OSError\); .* NRPROB_WEBKB"),
-        (ValueError("SHA256 hash differs"), InputError, "not what you vouched for"),
+        (ValueError("SHA256 hash differs"), InputError, "not the file of NRPROB_WEBKB_SHA256"),
     ],
 )
 def test_downloads_that_fail(pages, monkeypatch, error, kind, message):
@@ -411,7 +411,7 @@ def test_downloads_without_pooch(pages, monkeypatch):
 
 def test_real_data(data_dir, monkeypatch):
     monkeypatch.setenv("NRPROB_DATA", str(data_dir))
-    names = [folder.name for folder in loaders._folders()]
+    names = [folder.name for folder in loaders._data_set_folders()]
     if "webkb" not in names or "cmu_faces_32x30" not in names:
         pytest.skip(f"no webkb or no cmu_faces_32x30 in {data_dir}")
     for name in names:

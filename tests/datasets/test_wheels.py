@@ -158,7 +158,7 @@ def test_damaged_wheels(wheel, damage, message):
         (
             ValueError("SHA256 hash\ndiffers"),
             InputError,
-            "not the file that was meant; https.*whl: SHA256 hash differs; try another network",
+            "not the expected file; https.*whl: SHA256 hash differs; try another network",
         ),
     ],
 )

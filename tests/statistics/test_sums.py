@@ -7,7 +7,7 @@ import pytest
 from nrprob.statistics import sums
 
 
-@pytest.mark.parametrize("m", [1, sums._SHORT, sums._SHORT + 1])
+@pytest.mark.parametrize("m", [1, sums._MAX_UNROLLED, sums._MAX_UNROLLED + 1])
 def test_squares(m):
     x = np.random.default_rng(0).normal(size=(m, 3, 5))
     with jax.enable_x64(True):
@@ -15,7 +15,7 @@ def test_squares(m):
     np.testing.assert_allclose(result, (x**2).sum(0), rtol=1e-14)
 
 
-@pytest.mark.parametrize("b", [4, sums._LONG, sums._LONG + 1])
+@pytest.mark.parametrize("b", [4, sums._MATMUL_ROWS, sums._MATMUL_ROWS + 1])
 @pytest.mark.parametrize("wide", [True, False])
 def test_products(b, wide):
     rng = np.random.default_rng(0)

@@ -154,7 +154,7 @@ class ClassConcentrationUpdate(ConcentrationUpdate):
 
     def _class_code(self, target: Target, counts: jax.Array, totals: jax.Array) -> Any:
         code: Any = target.terms[-1].cost
-        return replace(code, each=counts, total=totals)
+        return replace(code, count_nats=counts, total_nats=totals)
 
     def set_code(self, target: Target) -> Target:
         """A target whose code of the classes has the current concentration."""
