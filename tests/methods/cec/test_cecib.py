@@ -1,4 +1,4 @@
-"""Cross-entropy clustering: against its definitions, a row at a time."""
+"""Cross-entropy clustering: comparison with its definition, one row at a time."""
 
 import warnings
 
@@ -20,7 +20,7 @@ from nrprob.statistics.terms import objective
 N, D, K = 60, 3, 3
 FIXED = np.array([[1.0, 0.3, 0.0], [0.3, 2.0, 0.1], [0.0, 0.1, 0.5]])
 KINDS = ("full", "diag", "spherical", "fixed")
-pytestmark = pytest.mark.contract  # for they compile more than they compute
+pytestmark = pytest.mark.contract  # compilation takes longer than computation
 ONE_FAST = ["full", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
 
 
@@ -51,7 +51,7 @@ def test_a_cluster_needs_as_many_rows_as_its_covariance():
 
 @pytest.mark.parametrize("covariance", KINDS)
 def test_incremental_costs_are_those_from_scratch(covariance):
-    """Ten thousand rows, one after the other, to clusters at random."""
+    """Move ten thousand rows, one after another, to random clusters."""
     X, truth, y = planted()
     with standard():
         model = made(covariance)
@@ -98,7 +98,7 @@ def test_incremental_costs_are_those_from_scratch(covariance):
     before, after = float(before), float(after)
     assert after - before == pytest.approx(float(change), rel=1e-8)
     for a, b in zip(jax.tree.leaves(states), jax.tree.leaves(fresh), strict=True):
-        if covariance != "fixed":  # whose trace nothing looks at
+        if covariance != "fixed":  # whose trace is not used
             np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
     given = {"covariance": covariance, "reg": model.reg, "fixed": FIXED}
     expected = reference.terms(X, labels, y, **given).sum()
@@ -137,7 +137,7 @@ def test_clusters_that_are_too_small_are_given_up():
 
 
 def test_a_cluster_that_would_ruin_others_is_spared():
-    """Three rows alone differ in a column: whatever takes them in loses its other rows."""
+    """Three rows differ in a column: a cluster that takes them in loses its other rows."""
     X, truth, _ = planted(2)
     X[:, 2], X[:3, 2] = 0, [0.9, 1.0, 1.1]
     few = {"init": np.where(np.arange(N) < 6, 3, truth), "min_cluster_fraction": 0.1, "n_init": 1}
@@ -175,7 +175,7 @@ def test_critical_weight_of_labels():
         BETA0_GAUSSIAN_CUT, abs=5e-3
     )
     assert critical_betas(prepared, chance, "full")[0, 1] == pytest.approx(1, abs=1e-4)
-    # Where the objectives of two classes, apart and merged, are equal.
+    # The weight at which separate and merged classes have equal objectives.
     X, truth, _ = planted(3)
     two = truth < 2
     prepared = prepare_features(X[two], "full", None, 0.0, 2)

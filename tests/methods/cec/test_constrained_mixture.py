@@ -1,4 +1,4 @@
-"""Gaussian mixtures under links: against the definition, and what links do to them."""
+"""Gaussian mixtures under links: comparison with the definition, and effects of links."""
 
 import itertools
 import warnings
@@ -15,7 +15,7 @@ from nrprob import ConstrainedMixture, DegenerateClusterWarning
 from nrprob.links import InfeasibleConstraints
 from nrprob.methods.cec import link_posterior, must_link_components
 
-# One shape of everything, so that little is compiled.
+# All data have one shape, so that few programs are compiled.
 N, M = 24, 3
 TRUTH = np.arange(N) % 3
 QUICK = {"n_init": 3, "random_state": 0}
@@ -29,7 +29,7 @@ def X():
 
 
 def some(*rows):
-    """Labels of these rows, and -1 for all others."""
+    """Labels of the given rows, and -1 for all others."""
     return np.where(np.isin(np.arange(N), rows), TRUTH, -1)
 
 
@@ -76,7 +76,7 @@ def test_objective_is_minus_the_log_probability_of_rows_and_links(X, covariance)
     posterior = np.exp(posterior - logsumexp(posterior, axis=1, keepdims=True))
     np.testing.assert_allclose(model.membership_[alone], posterior, atol=1e-9)
     np.testing.assert_allclose(model.predict_proba(X)[alone], posterior, atol=1e-9)
-    assert (model.labels_[[0, 1, 2]] == [0, 1, 2]).all()  # named after the classes
+    assert (model.labels_[[0, 1, 2]] == [0, 1, 2]).all()  # clusters are matched to classes
 
 
 def test_without_links_it_is_a_gaussian_mixture(X):
@@ -86,7 +86,7 @@ def test_without_links_it_is_a_gaussian_mixture(X):
     assert model.objective_ == pytest.approx(expected, rel=1e-9)
     w = np.exp(scores - logsumexp(scores, axis=1, keepdims=True))
     np.testing.assert_allclose(model.membership_, w, atol=1e-9)
-    # Where EM is at rest.
+    # A fixed point of EM.
     np.testing.assert_allclose(model.weights_, w.mean(0), atol=1e-5)
     np.testing.assert_allclose(model.means_, w.T @ X / w.sum(0)[:, None], atol=1e-4)
     away = X[:, None] - model.means_

@@ -1,4 +1,4 @@
-"""Fewer rows than columns, for all of the rivals."""
+"""Fewer rows than columns, for all estimators of the family but CECIB."""
 
 import numpy as np
 import pytest

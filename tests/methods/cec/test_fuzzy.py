@@ -1,4 +1,4 @@
-"""Fuzzy c-means with labels: a stationary point of its definition, and its limits."""
+"""Semi-supervised fuzzy c-means: stationary points of the objective, and limiting cases."""
 
 import numpy as np
 import pytest

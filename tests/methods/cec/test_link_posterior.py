@@ -1,4 +1,4 @@
-"""Units under cannot-links: against all labels, one by one."""
+"""Posterior of units under cannot-links: comparison with an enumeration of all labels."""
 
 import itertools
 import warnings
@@ -18,7 +18,7 @@ TOLD = np.array([0, 0, 1, -1, 1, -1, -1])
 MUST = np.array([[3, 5]])
 APART = np.array([[3, 6]])
 TOUCHING = np.array([[3, 6], [0, 3], [2, 6]])
-# What pairs and labels say: must-links, cannot-links, labels, and what these mean.
+# Cases: must-links, cannot-links, labels, and which links the labels imply.
 CASES = {
     "nothing": (NONE, NONE, np.full(N, -1), "both"),
     "pairs": (MUST, TOUCHING, np.full(N, -1), "both"),
@@ -32,21 +32,21 @@ CASES = {
 
 @pytest.fixture
 def every():
-    """Labels (k^n, n) of the rows, all of them."""
+    """All labels (k^n, n) of the rows."""
     return np.array(list(itertools.product(range(K), repeat=N)))
 
 
-def kept(labels, must, cannot, told, links):
-    """Which labels (.., n) keep all links."""
+def satisfied(labels, must, cannot, codes, links):
+    """Which labels (.., n) satisfy all links."""
     good = np.ones(len(labels), bool)
     for a, b in must:
         good &= labels[:, a] == labels[:, b]
     for a, b in cannot:
         good &= labels[:, a] != labels[:, b]
-    for a, b in itertools.combinations(np.flatnonzero(told >= 0), 2):
-        if told[a] == told[b] and links != "cannot":
+    for a, b in itertools.combinations(np.flatnonzero(codes >= 0), 2):
+        if codes[a] == codes[b] and links != "cannot":
             good &= labels[:, a] == labels[:, b]
-        if told[a] != told[b] and links != "must":
+        if codes[a] != codes[b] and links != "must":
             good &= labels[:, a] != labels[:, b]
     return good
 
@@ -56,7 +56,7 @@ def read(case, k=K):
 
 
 def scores_of(links, rng, scale):
-    """Scores of units (N, k), 0 on padding; ``scale`` says how far they are apart."""
+    """Scores of units (N, k), 0 on padding, with the standard deviation ``scale``."""
     return rng.normal(size=(ROOM, K)) * scale * links.real[:, None]
 
 
@@ -66,8 +66,8 @@ def solve(scores, links):
 
 
 def by_hand(every, case, links, scores):
-    """Log of the sum over all labels that keep the links, shares of rows, and the best labels."""
-    good = every[kept(every, *CASES[case])]
+    """Log sum over all labels that satisfy the links, posterior of rows, and best labels."""
+    good = every[satisfied(every, *CASES[case])]
     first = np.unique(links.unit[:N], return_index=True)[1]
     total = sum(scores[links.unit[i], good[:, i]] for i in first)
     share = np.exp(total - logsumexp(total))
@@ -108,15 +108,15 @@ def test_both_ways_agree(monkeypatch, every):
 
 
 def test_many_units_of_two_classes_far_below_what_floats_hold():
-    told = np.arange(40) % 2
-    links, _ = must_link_components.read_units(NONE, NONE, told, "cannot", 4, 48)
+    codes = np.arange(40) % 2
+    links, _ = must_link_components.read_units(NONE, NONE, codes, "cannot", 4, 48)
     scores = np.zeros((48, 4))
-    scores[:40] = -200.0 * np.arange(4)  # all prefer cluster 0, by far
+    scores[:40] = -200.0 * np.arange(4)  # all strongly prefer cluster 0
     with standard():
         value, shares, labels = jax.device_get(solve(scores, links))
     assert np.isfinite(value) and np.isfinite(shares).all()
     assert len(set(labels[:40:2]) & set(labels[1:40:2])) == 0
-    # One of the classes has cluster 0, the other cluster 1: 20 units pay 200 each.
+    # One class has cluster 0, the other cluster 1, which costs 200 for each of 20 units.
     assert value == pytest.approx(-20 * 200 + np.log(2))
     np.testing.assert_allclose(shares[:40, :2], 0.5)
 
@@ -134,15 +134,15 @@ def test_a_mean_field_is_said_to_be_one_and_its_labels_keep_the_links(case, monk
         with standard():
             _, shares, labels = jax.device_get(solve(scores, links))
         np.testing.assert_allclose(shares[links.real > 0].sum(1), 1)
-        assert kept(labels[None, links.unit[:N]], *CASES[case]).all()
+        assert satisfied(labels[None, links.unit[:N]], *CASES[case]).all()
 
 
 def test_a_mean_field_is_what_it_says(monkeypatch):
     monkeypatch.setattr(link_posterior, "LABELINGS", 0)
-    told = np.full(N, -1)
+    codes = np.full(N, -1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        links, _ = must_link_components.read_units(NONE, np.array([[0, 1]]), told, "both", K, ROOM)
+        links, _ = must_link_components.read_units(NONE, np.array([[0, 1]]), codes, "both", K, ROOM)
     scores = scores_of(links, np.random.default_rng(0), 1.0)
     with standard():
         _, shares, _ = jax.device_get(solve(scores, links))
@@ -153,7 +153,7 @@ def test_a_mean_field_is_what_it_says(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("must", "cannot", "told", "links", "k", "message"),
+    ("must", "cannot", "codes", "links", "k", "message"),
     [
         ([[0, 1]], [[0, 1]], [-1, -1, -1], "both", 3, r"contradict each other; got cannot_link"),
         ([[0, 1], [1, 2]], [], [0, -1, 1], "both", 3, r"contradict .* y \(0, 2\)"),
@@ -163,10 +163,10 @@ def test_a_mean_field_is_what_it_says(monkeypatch):
         ([], [[0, 1]], [-1, -1, -1], "both", 1, r"cannot be satisfied with 1 cluster\(s\)"),
     ],
 )
-def test_links_that_cannot_be_kept_are_refused(must, cannot, told, links, k, message):
+def test_links_that_cannot_be_kept_are_refused(must, cannot, codes, links, k, message):
     given = (np.array(pairs, int).reshape(-1, 2) for pairs in (must, cannot))
     with pytest.raises(InfeasibleConstraints, match=message) as caught:
-        must_link_components.read_units(*given, np.array(told), links, k, 4)
+        must_link_components.read_units(*given, np.array(codes), links, k, 4)
     assert "MDLConstrained with constraints='soft'" in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""What wrong labels do to those who trust them, as Śmieja and Geiger (2017) say of figure 5."""
+"""Effect of wrong labels on estimators that trust them: Śmieja and Geiger (2017), figure 5."""
 
 import warnings
 
@@ -17,8 +17,8 @@ RIVALS = {
 }
 
 
-def told(y, share, wrong, seed):
-    """Labels of a share of the rows, of which a share are those of another class."""
+def noisy_labels(y, share, wrong, seed):
+    """Labels of a share of the rows, a part of them wrong."""
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(y.size)[: round(share * y.size)]
     z = np.full(y.size, -1)
@@ -32,7 +32,7 @@ def told(y, share, wrong, seed):
 @pytest.mark.parametrize(
     ("name", "labeling"),
     [
-        # Of few rows, which take longer to compile than to run.
+        # Few rows; compilation takes longer than the fit.
         pytest.param("iris", "species", marks=pytest.mark.contract),
         pytest.param("wine", "cultivar", marks=pytest.mark.contract),
         ("vertebral", "class3"),
@@ -59,7 +59,7 @@ def test_where_three_in_ten_labels_are_wrong_they_fall_below_what_they_find_alon
             warnings.simplefilter("ignore")
             alone = score(rival, None)
             clean, noisy = (
-                np.mean([score(rival, told(y, 0.3, wrong, seed)) for seed in range(DRAWS)])
+                np.mean([score(rival, noisy_labels(y, 0.3, wrong, seed)) for seed in range(DRAWS)])
                 for wrong in (0.0, 0.3)
             )
         print(f"{name} {method}: {alone:.3f} alone, {clean:.3f} clean, {noisy:.3f} noisy")

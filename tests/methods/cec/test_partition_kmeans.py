@@ -1,4 +1,4 @@
-"""k-means with labels as features: against all labels of few rows, and its limits."""
+"""k-means with labels as features: comparison with an enumeration, and limiting cases."""
 
 import itertools
 import warnings
@@ -50,7 +50,7 @@ def test_a_great_strength_leaves_no_cluster_of_two_classes(X):
     model = PartitionKMeans(K, strength=1e6, n_init=100, random_state=0).fit(X, y)
     assert not set(model.labels_[y == "a"]) & set(model.labels_[y == "b"])
     assert model.classes_.tolist() == ["a", "b"]
-    assert (model.label_shares_[:2] == np.eye(2)).all()  # named after the classes
+    assert (model.label_shares_[:2] == np.eye(2)).all()  # clusters are matched to classes
     best = int(model.restarts_.objective.values.argmin())
     assert (model.restarts_.labels[best] == model.labels_).all()
 

@@ -1,4 +1,4 @@
-"""Cross-entropy clustering with labels, on the data of the paper that has it."""
+"""Cross-entropy clustering with labels, on the data of its publication."""
 
 import cec_reference as reference
 import numpy as np
@@ -11,7 +11,7 @@ from nrprob.batch.splits import sample_labels
 from nrprob.datasets import load
 from nrprob.metrics import normalized_mutual_information
 
-pytestmark = [pytest.mark.slow, pytest.mark.contract]  # they compile more than they compute
+pytestmark = [pytest.mark.slow, pytest.mark.contract]  # compilation takes longer than computation
 
 # E_1 of the clusters that the paper's authors published with their data, and how many classes.
 AUTHORS = {
@@ -30,7 +30,7 @@ def real(data_dir, monkeypatch):
 
 @pytest.mark.parametrize("name", AUTHORS)
 def test_the_authors_clusters(name):
-    """They cost what they do in the paper's units, no move improves them, and we reach them."""
+    """They have the published costs, no move improves them, and fits reach them."""
     value, n_classes = AUTHORS[name]
     data = load(f"cecib_authors_{name}")
     X, n = data.X, len(data.X)
@@ -101,7 +101,7 @@ def test_what_labels_right_and_wrong_do():
             for wrong, draws in DRAWS.items()
             for i in range(draws)
         }
-        # A beta of 0 is told labels as well, so that all share one program.
+        # beta=0 gets labels as well, so that all share one program.
         fits = [(wrong, 0.269, i) for wrong, i in told]
         fits += [(wrong, 1.0, i) for wrong, i in told if i < 3]
         for wrong, beta, i in [*fits, *((0.0, 0.0, i) for i in range(PLAIN))]:

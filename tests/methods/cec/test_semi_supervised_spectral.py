@@ -1,4 +1,4 @@
-"""Spectral clustering with links: against plain spectral clustering, and what links do."""
+"""Spectral clustering with links: comparison with spectral clustering, effects of links."""
 
 import numpy as np
 import pytest
@@ -27,13 +27,13 @@ def edited(X, signs, rho=1.0):
 
 
 def test_signs_of_labels_and_pairs():
-    told = np.array([0, 0, 1, -1, -1])
-    signs = link_signs(told, np.array([[3, 4]]), np.array([[4, 0]]))
+    labelled = np.array([0, 0, 1, -1, -1])
+    signs = link_signs(labelled, np.array([[3, 4]]), np.array([[4, 0]]))
     expected = np.array(
         [[0, 1, -1, 0, -1], [1, 0, -1, 0, 0], [-1, -1, 0, 0, 0], [0, 0, 0, 0, 1], [-1, 0, 0, 1, 0]]
     )
     np.testing.assert_array_equal(signs, expected)
-    result = normalised_laplacian(np.where(told >= 0, 1, 0)[:, None] * signs)[3:]
+    result = normalised_laplacian(np.where(labelled >= 0, 1, 0)[:, None] * signs)[3:]
     np.testing.assert_array_equal(result, 0)  # of rows without weights
 
 
@@ -57,10 +57,10 @@ def test_links_say_what_rows_do_not():
     X = np.random.default_rng(1).normal(size=(N, 2))
     y = np.where(np.arange(N) < 16, HALF, -1)
     model = SemiSupervisedSpectral(2, eta=0.1, **QUICK).fit(X, y)
-    told = y >= 0
-    result = normalized_mutual_information(model.labels_[told], y[told])
+    labelled = y >= 0
+    result = normalized_mutual_information(model.labels_[labelled], y[labelled])
     plain = SemiSupervisedSpectral(2, **QUICK).fit(X)
-    assert (model.labels_[told] == y[told]).all()  # named after the classes
+    assert (model.labels_[labelled] == y[labelled]).all()  # clusters are matched to classes
     assert result == pytest.approx(1) and result > normalized_mutual_information(
         plain.labels_, HALF
     )
@@ -77,7 +77,7 @@ def test_new_rows_go_where_their_neighbours_are(rows):
     w = edited(X, np.zeros((N, N))) + np.eye(N)
     by_hand = np.stack([w[:, model.labels_ == c].sum(1) for c in range(2)], 1)
     np.testing.assert_allclose(shares, by_hand / by_hand.sum(1, keepdims=True))
-    far = model.predict_proba(X + 1e6)  # where no affinity is left that floats hold
+    far = model.predict_proba(X + 1e6)  # where all affinities underflow
     np.testing.assert_allclose(far.sum(1), 1)
 
 

@@ -1,4 +1,4 @@
-"""Clustering under pairwise constraints: codes, feasibility, searches, limits, and the rival."""
+"""Clustering under pairwise constraints: codes, feasibility, searches, limits, COP-K-means."""
 
 import itertools
 import pickle
@@ -36,7 +36,7 @@ from nrprob.methods.constrained.problem import ConstrainedProblem, StandardisedR
 from nrprob.methods.constrained.search import search_partition
 from nrprob.metrics import contingency
 
-# One shape of everything, so that little is compiled: at most 16 rows are in pairs.
+# All data have one shape, so that few programs are compiled: at most 16 rows are in pairs.
 N, K = 40, 3
 NONE = np.zeros((0, 2), int)
 
@@ -71,7 +71,7 @@ def kept(labels, link, apart):
 
 
 def possible(n, k, link, apart):
-    """Whether any labels of the first ``n`` rows keep the pairs, by trying all."""
+    """Whether any labels of the first ``n`` rows satisfy the pairs, by enumeration."""
     every = np.array(list(itertools.product(range(k), repeat=n)))
     good = np.ones(len(every), bool)
     for a, b in link:
@@ -85,7 +85,7 @@ def possible(n, k, link, apart):
 
 
 def sent_words(labels, order, link, apart, weights):
-    """Length of the words, sent row by row as sections 5.4.1 and 5.4.2 of the thesis tell it."""
+    """Length of the words, row by row, by sections 5.4.1 and 5.4.2 of the thesis."""
     n, k = labels.size, weights.size
     part = np.arange(n)
     for _ in range(n):
@@ -109,7 +109,7 @@ def test_words_of_the_published_examples():
     labels, weights = np.array([0, 0, 0, 1, 1]), np.array([0.6, 0.4])
     result = code_words(labels, 2, place, pairs((0, 1), (3, 4)), NONE, weights)
     assert result.length == pytest.approx(2 * np.log(5 / 3) + np.log(5 / 2))
-    # Better weights than the published shares of rows: those of words.
+    # Shares of words are better weights than the published shares of rows.
     best = code_words(labels, 2, place, pairs((0, 1), (3, 4)), NONE)
     np.testing.assert_allclose(best.weights, [2 / 3, 1 / 3])
     assert best.length < result.length
@@ -240,7 +240,7 @@ def test_infeasible_constraints_are_explained():
         model.fit(X, cannot_link=triangle)
     assert sorted(caught.value.cannot_link) == [(0, 1), (0, 2), (1, 2)]
     assert caught.value.must_link == []
-    # Of two ways from 0 to 3 the shorter one is named.
+    # The message lists the shorter of two paths from 0 to 3.
     link = pairs((0, 1), (1, 2), (2, 3), (1, 3), (8, 9))
     with pytest.raises(InfeasibleConstraints, match=r"\(0, 3\).*must_link \(0, 1\), \(1, 3\)"):
         model.fit(X, must_link=link, cannot_link=pairs((0, 3)))
@@ -500,7 +500,7 @@ def test_limits_on_distances_are_kept():
     with pytest.raises(InfeasibleConstraints, match="max_diameter"):
         run(k=3, max_diameter=4.0)
 
-    # As many clusters as there are: without the limit close pairs are torn apart.
+    # With eight clusters, close pairs are split unless epsilon limits distances.
     nearest = spans(run(epsilon=0.7))[0]
     assert (nearest[np.isfinite(nearest)] <= 0.7).all() and np.isinf(nearest[8])
     torn = spans(run(k=8))[0]
@@ -666,7 +666,7 @@ def test_bad_parameters_are_refused():
 
 
 def cop_kmeans(X, centres, link, apart, max_iter=300):
-    """One run as published, on entailed pairs, row by row; None where it fails."""
+    """One run as published, on entailed pairs, row by row; None if it fails."""
     part = Components(len(X), [Pairs(link, "")], [Pairs(apart, "")]).node
     must = part[:, None] == part
     lifted = {(part[a], part[b]) for a, b in apart} | {(part[b], part[a]) for a, b in apart}
@@ -793,5 +793,5 @@ def test_soft_constraints_withstand_biased_ones(load):
         assert told[0] > 2 * told_error[0]
         assert told[1] < 2 * told_error[1]
         assert soft[1] > -2 * error[1]
-    # New rows are placed as well as if it were known which pairs are wrong.
+    # New rows are assigned as well as with the wrong pairs removed.
     assert rest[1] > -0.02

@@ -1,4 +1,4 @@
-"""Multi-view clustering by description length, held to plain sums over all rows and cells."""
+"""Multi-view clustering by description length: comparison with sums over rows and cells."""
 
 import itertools
 import math
@@ -181,7 +181,7 @@ def test_the_best_of_all_partitions_is_found(sigma):
 def test_the_final_descent_never_rises():
     views, _ = blobs(apart=1.5)
     for sigma in ("view", "cluster"):
-        # A hot end leaves much to do.
+        # A high final temperature leaves many moves to the descent.
         model = MDLMultiView(2, sigma=sigma, start=1.0, cooling=50.0, random_state=1).fit(views)
         descent = model.objective_trace_[model.temperatures_ == 0]
         assert descent.size > 4 and (np.diff(descent) <= 1e-9 * np.abs(descent[1:])).all()
@@ -219,7 +219,7 @@ def free_energies(views, start, sizes=(2, 2), dependent=True, sigma="view", step
 @pytest.mark.parametrize("dependent", [True, False])
 @pytest.mark.parametrize("sigma", ["view", "cluster"])
 def test_mean_field_steps_never_raise_the_free_energy(dependent, sigma):
-    # Of few rows the smoothing is a good part of the objective.
+    # With few rows, smoothing contributes much to the objective.
     for n, temperature in ((N, 0.3), (N, 1.0), (N, 2.0), (6, 0.5), (6, 1.0)):
         views, _ = blobs(n=n, apart=2.0)
         for seed in range(2 if n < N else 1):
@@ -265,7 +265,7 @@ def test_moving_turning_and_scaling_a_view_changes_no_partition(seed, sigma):
     assert there.complexity_ == pytest.approx(here.complexity_)
 
 
-# What is found
+# Estimates
 
 
 def test_two_views_inform_each_other():
@@ -325,7 +325,7 @@ def test_numbers_of_clusters_are_chosen_in_one_program():
     assert len(table) == 12 and model.objective_ == table.objective.min()
     # Without complexities more clusters are always better.
     assert table.tdl.idxmin() == (4, 3)
-    # Padded clusters do nothing: the same optimum alone.
+    # Padded clusters have no effect: a fit without them has the same optimum.
     alone = MDLMultiView((3, 2), n_init=6, random_state=0).fit(views)
     assert alone.objective_ == pytest.approx(model.objective_)
     one = table.loc[(1, 1)]
@@ -490,7 +490,7 @@ def test_bad_input_is_refused():
         model.predict(views[::-1])
 
 
-# What was published
+# Published results
 
 
 @pytest.mark.slow
@@ -513,7 +513,7 @@ def test_table_3_1(sigma):
     for share, (length, rate) in printed.items():
         assert result[share, True][0] == pytest.approx(length, abs=60)
         assert result[share, False][0] == pytest.approx(2555.85, abs=60)
-        # Without dependence the rate is that of chance.
+        # Without dependence the rate equals chance.
         assert result[share, True][1] == pytest.approx(rate, abs=0.04 if share < 1 else 0.06)
     # One row of one of the sets is in a cell of its own.
     assert result[0.0, True][1] == pytest.approx(1, abs=5e-4)
