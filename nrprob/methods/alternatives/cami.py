@@ -57,20 +57,20 @@ class Hyperparameters(NamedTuple):
     ----------
     n, d : numbers of rows and features, without padding
     eta : penalty weight of the mutual information
-    tied : whether clusters share their variances
-    spherical : whether features share their variances
     floor : minimum variance
     tol : convergence tolerance per row, in nats
+    tied : whether clusters share their variances
+    spherical : whether features share their variances
     max_iter : maximum number of iterations
     """
 
     n: Any
     d: Any
     eta: Any
-    tied: Any
-    spherical: Any
     floor: Any
     tol: Any
+    tied: Any
+    spherical: Any
     max_iter: Any
 
 
@@ -119,10 +119,8 @@ def mutual_information(
 def free_energy(padded: PaddedRows, log_r: jax.Array, log_p: jax.Array) -> jax.Array:
     """Negative free energy of one mixture: expected log density plus entropy of memberships."""
     r = jnp.exp(log_r)
-    contributions = jnp.where(
-        r > 0, r * (jnp.where(r > 0, log_p, 0) - jnp.where(r > 0, log_r, 0)), 0
-    )
-    return (padded.mass * contributions.sum(1)).astype(jnp.float64).sum()
+    gain = r * (jnp.where(r > 0, log_p, 0) - jnp.where(r > 0, log_r, 0))
+    return (padded.mass * jnp.where(r > 0, gain, 0).sum(1)).astype(jnp.float64).sum()
 
 
 def clip_memberships(log_r: jax.Array, active: jax.Array) -> jax.Array:
@@ -140,25 +138,23 @@ def e_step(
     overshoot. The step is halved until the objective does not fall.
     """
 
-    def value(log_r):
-        return (
-            free_energy(padded, log_r, log_p)
-            - h.eta * h.n * mutual_information(padded, log_r, log_s)[0]
-        )
+    def penalised_fit(log_r):
+        information, _ = mutual_information(padded, log_r, log_s)
+        return free_energy(padded, log_r, log_p) - h.eta * h.n * information
 
     # Fixed point of the penalised objective.
     ratios = mutual_information(padded, log_r, log_s)[1]
     penalty = jnp.matmul(jnp.exp(log_s), ratios.T, precision=HIGHEST)
     target = clip_memberships(log_p - h.eta * penalty, padded.active)
     # Backtracking line search from the old memberships to the fixed point.
-    before = value(log_r)
+    before = penalised_fit(log_r)
     slack = _ROUNDING * jnp.finfo(log_r.dtype).eps * jnp.abs(before)
 
     def try_step(_, count):
         way = jnp.asarray(0.5, log_r.dtype) ** count
         from_, to = (jnp.where(padded.active, a, 0) for a in (log_r, target))
         new = clip_memberships((1 - way) * from_ + way * to, padded.active)
-        accepted = value(new) >= before - slack
+        accepted = penalised_fit(new) >= before - slack
         return jnp.where(accepted, new, log_r), accepted, ()
 
     return iterate(try_step, log_r, _MAX_HALVINGS).state
@@ -172,11 +168,9 @@ def _solve_restarts(
     k = padded.active.sum()
 
     def total_objective(log_r, log_p):
-        return (
-            free_energy(padded, log_r[0], log_p[0])
-            + free_energy(padded, log_r[1], log_p[1])
-            - h.eta * h.n * mutual_information(padded, *log_r)[0]
-        )
+        information, _ = mutual_information(padded, *log_r)
+        first, second = (free_energy(padded, r, p) for r, p in zip(log_r, log_p, strict=True))
+        return first + second - h.eta * h.n * information
 
     def run_restart(rows):
         def step(state, _):
@@ -191,13 +185,10 @@ def _solve_restarts(
             done = value - old <= jnp.maximum(h.tol * h.n, rounding)
             return (log_r, t, log_p, value), done, -value
 
-        is_nearest = jax.vmap(padded.nearest_centre)(rows)[..., None] == jnp.arange(
-            len(padded.active)
-        )
-        rest = jnp.where(
-            is_nearest, _START_MEMBERSHIP, (1 - _START_MEMBERSHIP) / jnp.maximum(k - 1, 1)
-        )
-        log_r = clip_memberships(jnp.log(rest).astype(rows.dtype), padded.active)
+        nearest = jax.vmap(padded.nearest_centre)(rows)[..., None]
+        others = (1 - _START_MEMBERSHIP) / jnp.maximum(k - 1, 1)
+        r = jnp.where(nearest == jnp.arange(len(padded.active)), _START_MEMBERSHIP, others)
+        log_r = clip_memberships(jnp.log(r).astype(rows.dtype), padded.active)
         t = m_step(padded, log_r, h)
         log_p = log_densities(padded, t, h.d)
         state = log_r, t, log_p, total_objective(log_r, log_p)
@@ -341,15 +332,10 @@ class CAMI(SimultaneousClusterer):
     def _run_restarts(self, task: SimultaneousTask, together: int) -> Run:
         starts = task.draw_starts(self.n_init, self.n_clusters)
         (n, d), dtype = task.X.shape, task.padded.x.dtype
-        hyperparameters = Hyperparameters(
-            n=np.asarray(n, dtype),
-            d=np.asarray(d, dtype),
-            eta=np.asarray(self.eta, dtype),
-            tied=np.asarray(bool(self.tied)),
-            spherical=np.asarray(self.covariance == "spherical"),
-            floor=np.asarray(_FLOOR[dtype.itemsize] / d, dtype),
-            tol=np.asarray(self.tol, dtype),
-            max_iter=np.asarray(self.max_iter, np.int32),
+        scalars = [n, d, self.eta, _FLOOR[dtype.itemsize] / d, self.tol]
+        flags = np.bool_(self.tied), np.bool_(self.covariance == "spherical")
+        hyperparameters = Hyperparameters._make(
+            [*np.array(scalars, dtype), *flags, np.int32(self.max_iter)]
         )
         return _solve_restarts(task.padded, starts, hyperparameters, together=together)
 

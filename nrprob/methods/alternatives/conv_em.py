@@ -295,14 +295,8 @@ class ConvEM(SimultaneousClusterer):
         starts = task.draw_starts(self.n_init, self.n_clusters)
         n, d = task.X.shape
         fourth = float(((task.data.x**2).sum(1) ** 2).mean()) or 1.0
-        dtype = task.padded.x.dtype
-        hyperparameters = Hyperparameters(
-            n=np.asarray(n, dtype),
-            d=np.asarray(d, dtype),
-            lam=np.asarray(self.lam * n * d / fourth, dtype),
-            tol=np.asarray(self.tol, dtype),
-            max_iter=np.asarray(self.max_iter, np.int32),
-        )
+        scalars = np.array([n, d, self.lam * n * d / fourth, self.tol], task.padded.x.dtype)
+        hyperparameters = Hyperparameters._make([*scalars, np.int32(self.max_iter)])
         return _solve_restarts(task.padded, starts, hyperparameters, together=together)
 
     def _unscaled_objective(self, objective: np.ndarray, task: SimultaneousTask) -> np.ndarray:

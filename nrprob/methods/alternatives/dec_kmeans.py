@@ -92,24 +92,19 @@ def _solve_restarts(
             labels, best = state
             clusters = cluster_means(padded, labels)
             centres = update_representatives(clusters, lam)
-            value, n_occupied = (
-                penalised_objective(padded, clusters, centres, lam),
-                (clusters.size > 0).sum(),
-            )
-            # A pair with a cluster that has just lost its rows escapes a part of the penalty.
+            value = penalised_objective(padded, clusters, centres, lam)
+            occupied = clusters.size > 0
+            n_occupied = occupied.sum()
+            # A pair with an empty cluster avoids a part of the penalty.
             better = (n_occupied > best[0]) | ((n_occupied == best[0]) & (value < best[1]))
-            best = jax.tree.map(
-                lambda new, old: jnp.where(better, new, old),
-                (n_occupied, value, labels, centres),
-                best,
-            )
+            new = n_occupied, value, labels, centres
+            best = jax.tree.map(lambda new, old: jnp.where(better, new, old), new, best)
             # Move empty clusters to random rows, in the first iterations only: ties would cycle.
-            row_index = (
-                hashed_uniform(fold_in(seed, count), clusters.size.shape, padded.x.dtype) * n
-            ).astype(int)
-            candidates = jnp.where((clusters.size > 0)[..., None], centres, padded.x[row_index])
-            new = nearest_centre(candidates, (clusters.size > 0) | (count < _RESEED_STEPS))
-            return (new, best), (new == labels).all(), value
+            draws = hashed_uniform(fold_in(seed, count), occupied.shape, padded.x.dtype)
+            candidates = padded.x[(draws * n).astype(int)]
+            candidates = jnp.where(occupied[..., None], centres, candidates)
+            new_labels = nearest_centre(candidates, occupied | (count < _RESEED_STEPS))
+            return (new_labels, best), (new_labels == labels).all(), value
 
         labels = nearest_centre(start, jnp.ones(start.shape[:2], bool))
         worst = jnp.zeros((), int), jnp.asarray(jnp.inf, jnp.float64), labels, start
@@ -118,9 +113,8 @@ def _solve_restarts(
         return n_occupied, Run(labels, value, result.done, result.n_iter, result.trace, centres)
 
     n_occupied, runs = map_restarts(run_restart, (starts, seeds), together)
-    return keep_best_trace(
-        runs._replace(objective=jnp.where(n_occupied < n_occupied.max(), jnp.inf, runs.objective))
-    )
+    objective = jnp.where(n_occupied < n_occupied.max(), jnp.inf, runs.objective)
+    return keep_best_trace(runs._replace(objective=objective))
 
 
 @parameters.constructor

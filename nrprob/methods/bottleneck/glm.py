@@ -166,11 +166,8 @@ def _newton_step(
     identity = _link_of(features).identity
 
     def block_derivatives(data, w):
-        w, y, eta = (
-            data.flatten_masses(w),
-            data.y[chunk_index][:, None],
-            _linear_predictor(data, coef),
-        )
+        w, y = data.flatten_masses(w), data.y[chunk_index][:, None]
+        eta = _linear_predictor(data, coef)
         _, mean, variance = link_potential(features, eta)
         rest = jnp.where(used, w[..., None] * (mean - y), 0)
         gradient = jnp.einsum("nd,nkj->kjd", data.design, rest)
@@ -213,9 +210,8 @@ def _newton_step(
         size = jnp.where(bad, 0.25 * size, size)
         return *try_step(size), size, count + 1
 
-    _, new, losses, size, _ = jax.lax.while_loop(
-        any_increased, backtrack, (*try_step(size), size, 0)
-    )
+    carry = *try_step(size), size, 0
+    _, new, losses, size, _ = jax.lax.while_loop(any_increased, backtrack, carry)
     return coef + size[..., None] * step, new.sum(-1), losses
 
 
@@ -242,9 +238,8 @@ def row_losses(features: str, data: ModelData, coef: jax.Array) -> jax.Array:
 
     def add_chunk_losses(total, inputs):
         chunk_index, coef = inputs
-        return total + _feature_losses(
-            features, data, chunk_index, _linear_predictor(data, coef)
-        ).sum(-1), None
+        eta = _linear_predictor(data, coef)
+        return total + _feature_losses(features, data, chunk_index, eta).sum(-1), None
 
     start = jnp.zeros((data.base.size, coef.shape[1]), coef.dtype)
     return jax.lax.scan(add_chunk_losses, start, (jnp.arange(len(coef)), coef))[0]
@@ -306,9 +301,8 @@ def leading_curvatures(
         _, mean, variance = link_potential(features, jnp.einsum("nd,jd->nj", data.design, coef[0]))
         rest = jnp.where(used, y - mean, 0)
         weight = jnp.where(used, variance, 0) * flat[:, None]
-        return rest, _curvature_matrices(data, weight[:, None])[0] + jnp.diag(
-            data.penalty * n_clusters
-        )
+        h = _curvature_matrices(data, weight[:, None])[0]
+        return rest, h + jnp.diag(data.penalty * n_clusters)
 
     # Residuals and curvature matrices of the null model.
     residual, h = jax.lax.map(chunk_curvatures, (data.y, data.used, coef))
@@ -341,10 +335,8 @@ def leading_curvatures(
         return problem.weigh(jnp.where(value[:2] > floor, value[:2], 0))
 
     def step(e, value):
-        weight_sets = jnp.concatenate(
-            [jnp.eye(2, dtype=dtype), curvature_weights(value)[:, None]], 1
-        )
-        return apply_curvature(e, weight_sets)
+        weights = curvature_weights(value)[:, None]
+        return apply_curvature(e, jnp.concatenate([jnp.eye(2, dtype=dtype), weights], 1))
 
     value = leading_eigenvalues(
         step,
@@ -373,10 +365,8 @@ def model_update(features: str, coordination: Term) -> Update:
 
     def e_step(parameters, data, losses, beta):
         slopes, log_prior = parameters
-        coordination_costs = data.rows.adjoint(slopes)
-        return log_prior - beta[:, None] * (
-            losses.reshape(coordination_costs.shape) + coordination_costs
-        )
+        coordination = data.rows.adjoint(slopes)
+        return log_prior - beta[:, None] * (losses.reshape(coordination.shape) + coordination)
 
     def penalised_free_energy(coef, sums, beta):
         def block_terms(data, w):

@@ -236,10 +236,8 @@ def solve_cmbc(
             theta = jnp.where(done[:, None, None], theta, new)
             free, cells, _ = e_step(rows, theta, temperature, real, barred, log_k)
             objective = penalised_objective(theta, free)
-            change, rounding = (
-                jnp.abs(old - objective),
-                16 * jnp.finfo(dtype).eps * jnp.abs(objective),
-            )
+            change = jnp.abs(old - objective)
+            rounding = 16 * jnp.finfo(dtype).eps * jnp.abs(objective)
             stays = (rounding > tol) & on_saddle(theta, temperature)
             done = done | ((change <= jnp.maximum(tol, rounding)) & ~stays)
             return (theta, cells, objective, done), done, (n * objective, temperature)

@@ -119,11 +119,9 @@ def coordinate_pass(
         new, e = updates.update_coordinate(j, k, old[position], e, n[k], s[position])
         return put_at(flat, position, new), e
 
-    return updates.from_visit_order(
-        jax.lax.fori_loop(0, m * updates.k, visit_parameter, (old, updates.penalty_fields(theta)))[
-            0
-        ]
-    )
+    carry = old, updates.penalty_fields(theta)
+    carry = jax.lax.fori_loop(0, m * updates.k, visit_parameter, carry)
+    return updates.from_visit_order(carry[0])
 
 
 def partial_pass(

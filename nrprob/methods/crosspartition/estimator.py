@@ -350,17 +350,15 @@ class CrossPartition(Clusterer):
         path, (self.path_, order) = result[best], read[best]
         self.status_, reason = verdict(path)
         active = np.arange(path.levels[-1].carry[1].shape[-1]) < n_levels
-        log_fields = compute_fields(
-            task.counts, active, path.levels[-1].carry, cycle=VARIANTS[self.variant]
-        )
+        cycle, carry = VARIANTS[self.variant], path.levels[-1].carry
+        log_fields = compute_fields(task.counts, active, carry, cycle=cycle)
         self._store_distributions(task, jax.device_get(log_fields), order)
         self.trials_ = trials_frame(path)
         self.looped_ = any(trial.status == limit_cycles.OSCILLATING for trial in path.trials)
         self.term_trace_ = pd.DataFrame(path.levels[-1].values, columns=TERMS)
         self.beta_ = self.path_[-1].beta
-        self.critical_beta_ = (
-            self.path_[1].critical_beta if n_levels > 1 else _first_critical_beta(path)
-        )
+        split = n_levels > 1
+        self.critical_beta_ = self.path_[1].critical_beta if split else _first_critical_beta(path)
         membership = np.zeros((n, k))
         membership[:, :n_levels] = self.path_[-1].membership
         self._store_results(

@@ -42,7 +42,7 @@ from nrprob.statistics.xlogx import xlogx
 _COMPONENTS = ("multinomial", "bernoulli", "gaussian")
 _COVARIANCES = ("full", "diag", "spherical", "VEE")
 _MAX_COUNT = 1e30  # larger counts overflow in float32
-_MAX_STATISTICS_BYTES = 2e9  # maximum memory of the second moments of all rows
+_MAX_MOMENT_BYTES = 2e9  # maximum memory of the second moments of all rows
 
 
 @dataclass(frozen=True)
@@ -154,12 +154,8 @@ class Mixture:
             weights = SmoothedCost(mass_cost, 0, 0.0, self.alpha)
             constant = constant + k * weights.empty_cost()
         terms = likelihood, Term(unit_weight, constant, None, weights, False)
-        return Problem(
-            terms,
-            FixedWeights(jnp.stack([unit_weight, unit_weight])),
-            n_start=1,
-            anneal=self.anneal,
-        )
+        unit_weights = FixedWeights(jnp.stack([unit_weight, unit_weight]))
+        return Problem(terms, unit_weights, n_start=1, anneal=self.anneal)
 
 
 @parameters.constructor
@@ -355,10 +351,8 @@ class MixtureEM(  # type: ignore[misc]
                 "array, or set features='multinomial' or 'bernoulli'"
             )
         n, m = X.shape
-        if (
-            needs_products(self.covariance)
-            and n * m * (m + 3) / 2 * X.dtype.itemsize > _MAX_STATISTICS_BYTES
-        ):
+        moment_bytes = n * m * (m + 3) / 2 * X.dtype.itemsize
+        if needs_products(self.covariance) and moment_bytes > _MAX_MOMENT_BYTES:
             raise ValueError(
                 f"covariance={self.covariance!r} stores m (m + 3) / 2 moments per row; got {n} "
                 f"rows of {m} features; use covariance='diag', or fewer features"
