@@ -110,13 +110,13 @@ def chain_distances(draws: Any, *, loss: str = "vi") -> np.ndarray:
     if n_draws < 2:
         return np.full((n_chains, n_chains), np.nan)
     affordable = int((_COMPARED / n) ** 0.5 / n_chains)
-    each = min(n_draws, _CHAIN_DRAWS, max(affordable, 2))
-    some = codes[:, np.linspace(0, n_draws - 1, each).round().astype(int)].reshape(-1, n)
+    count = min(n_draws, _CHAIN_DRAWS, max(affordable, 2))
+    some = codes[:, np.linspace(0, n_draws - 1, count).round().astype(int)].reshape(-1, n)
     every = Draws(some, np.full(len(some), 1 / len(some)), (len(some),))
     far = np.stack([distances(z, every, table) for z in some])
-    mean = far.reshape(n_chains, each, n_chains, each).mean(axis=(1, 3))
+    mean = far.reshape(n_chains, count, n_chains, count).mean(axis=(1, 3))
     # A draw is no distance from itself, which says nothing.
-    mean[np.diag_indices(n_chains)] *= each / (each - 1)
+    mean[np.diag_indices(n_chains)] *= count / (count - 1)
     return mean
 
 
@@ -166,9 +166,9 @@ def n_clusters(draws: Any) -> pd.DataFrame:
     k = checked.n_clusters.reshape(_chains(checked))
     rows = []
     for value in np.unique(k):
-        drawn = k == value
-        p = float(drawn.mean())
-        ess = _ess(drawn, "mean")
+        indicator = k == value
+        p = float(indicator.mean())
+        ess = _ess(indicator, "mean")
         rows.append({"probability": p, "mcse": float(np.sqrt(p * (1 - p) / ess)), "ess": ess})
     return pd.DataFrame(rows, index=pd.Index(np.unique(k), name="n_clusters"))
 

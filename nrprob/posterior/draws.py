@@ -102,8 +102,8 @@ class Draws:
         which = np.array([places.setdefault(row.tobytes(), len(places)) for row in self.codes])
         weights = np.bincount(which, self.weights)
         first = np.unique(which, return_index=True)[1]
-        kept = weights > 0
-        return Draws(self.codes[first[kept]], weights[kept], (int(kept.sum()),))
+        positive = weights > 0
+        return Draws(self.codes[first[positive]], weights[positive], (int(positive.sum()),))
 
     def thinned(self, n_draws: int) -> Draws:
         """At most `n_draws` of them, taken at even steps of the cumulative weight."""
@@ -168,7 +168,7 @@ def by_dims(values: Any, what: str, n_events: int | None = None) -> np.ndarray:
     return np.asarray(values.transpose(*batch, *events))
 
 
-def _variable(draws: Any) -> Any:
+def _labels_variable(draws: Any) -> Any:
     """Labels in an InferenceData, DataTree or Dataset; anything else as it is."""
     group = getattr(draws, "posterior", draws)
     if not hasattr(group, "data_vars") or not len(group.data_vars):
@@ -188,18 +188,20 @@ def _variable(draws: Any) -> Any:
     return group["labels" if "labels" in names else names[0]]
 
 
-def _integers(array: np.ndarray, what: str) -> np.ndarray:
+def _as_integers(array: np.ndarray, what: str) -> np.ndarray:
     if array.dtype == bool:
         return array.astype(np.int8)
-    # Whole numbers are often stored as floats: by files, and where others were missing once.
-    whole = array.dtype.kind == "f" and bool(np.all(np.isfinite(array) & (array == np.rint(array))))
-    if array.dtype.kind not in "iu" and not whole:
+    # Integers are often stored as floats: by files, and beside missing values.
+    is_integer = array.dtype.kind == "f" and bool(
+        np.all(np.isfinite(array) & (array == np.rint(array)))
+    )
+    if array.dtype.kind not in "iu" and not is_integer:
         raise TypeError(
             f"{what} must be integers; got dtype {array.dtype}; "
             "encode other labels with numpy.unique(..., return_inverse=True) or pandas.factorize, "
             "and draw them from probabilities with draw_labels"
         )
-    if whole or array.dtype == np.uint64:
+    if is_integer or array.dtype == np.uint64:
         if np.abs(array).max(initial=0) < 2**62:
             return array.astype(np.int64)
         # Differences of names are taken as int64, so names beyond it are replaced by their order.
@@ -210,7 +212,7 @@ def _integers(array: np.ndarray, what: str) -> np.ndarray:
 def read_draws(draws: Any) -> np.ndarray:
     """Integer labels with axes (chain, draw, observation) or (draw, observation), unchecked."""
     what = "draws of labels"
-    return _integers(by_dims(_variable(draws), what, 1), what)
+    return _as_integers(by_dims(_labels_variable(draws), what, 1), what)
 
 
 def as_draws(draws: Any, weights: Any = None) -> Draws:
@@ -270,7 +272,7 @@ def as_draws(draws: Any, weights: Any = None) -> Draws:
 
 def as_labels(labels: Any, n_samples: int, what: str) -> np.ndarray:
     """Check one partition of `n_samples` samples; returns its integer labels as they are."""
-    array = _integers(as_array(labels, what), what)
+    array = _as_integers(as_array(labels, what), what)
     if array.shape != (n_samples,):
         raise ValueError(
             f"{what} must have one label per sample; got shape {array.shape} for draws of "

@@ -40,7 +40,7 @@ def _dendrogram_cuts(together: np.ndarray, levels: np.ndarray) -> list[np.ndarra
     return [fcluster(tree, k, "maxclust") for tree in trees for k in levels]
 
 
-def _candidates(draws: Draws, together: np.ndarray | None, max_clusters: int) -> np.ndarray:
+def _initial_partitions(draws: Draws, together: np.ndarray | None, max_clusters: int) -> np.ndarray:
     """Distinct partitions worth starting from, shape (n_candidates, n_samples)."""
     n = draws.n_samples
     most = min(max_clusters, n, max(_CANDIDATES // 2, int(1.5 * draws.n_clusters.max()) + 2))
@@ -50,13 +50,13 @@ def _candidates(draws: Draws, together: np.ndarray | None, max_clusters: int) ->
     cuts = []
     if together is not None and n > 1:
         cuts = [canonical(cut[None]) for cut in _dendrogram_cuts(together, levels)]
-    one = np.zeros((1, n), dtype=np.int32)
-    every = np.concatenate([one, some, *cuts])
+    single = np.zeros((1, n), dtype=np.int32)
+    every = np.concatenate([single, some, *cuts])
     every = every[every.max(axis=1) < max_clusters]
     return every[np.sort(np.unique(every, axis=0, return_index=True)[1])]
 
 
-def _affordable(draws: Draws, n_clusters: int) -> int:
+def _max_search_draws(draws: Draws, n_clusters: int) -> int:
     """How many draws a search for about `n_clusters` clusters can hold in memory."""
     cells = float(draws.n_clusters.mean()) * 2 * (n_clusters + 4)
     return max(8, int(_MEMORY / (20 * draws.n_samples + 12 * cells)))
@@ -72,9 +72,9 @@ def _set_apart(
     z, alone = np.array(codes, dtype=np.int64), []
     for c in range(int(z.max()) + 1):
         rows = np.flatnonzero(z == c)
-        own = np.ascontiguousarray(draws.codes[:, rows])
+        codes_of_cluster = np.ascontiguousarray(draws.codes[:, rows])
         cost = np.full(len(rows), loss.merge_cost * len(rows))
-        for s, row in enumerate(own):
+        for s, row in enumerate(codes_of_cluster):
             cost -= 2 * draws.weights[s] * np.bincount(row)[row]
         cost += 2 - loss.merge_cost  # of a row with itself
         free = np.ones(len(rows), dtype=bool)
@@ -84,7 +84,7 @@ def _set_apart(
                 break
             free[worst] = False
             alone.append(rows[worst])
-            together = draws.weights @ (own == own[:, worst, None])
+            together = draws.weights @ (codes_of_cluster == codes_of_cluster[:, worst, None])
             cost -= loss.merge_cost - 2 * together
     if alone:
         taken = np.sort(alone)[:_ALONE]
@@ -103,7 +103,7 @@ def estimate(
     """Codes of least expected loss, by first appearance, and that loss; of checked arguments."""
     draws = draws.distinct()
     most = min(max_clusters, int(draws.n_clusters.max()))
-    few = draws.thinned(min(_SEARCH_DRAWS, _affordable(draws, most)))
+    few = draws.thinned(min(_SEARCH_DRAWS, _max_search_draws(draws, most)))
     by_pairs = loss.pairs and draws.n_samples <= _PAIR_SAMPLES
     # The pair loss leaves rows in doubt alone, which among many rows makes every sweep slow.
     narrow = loss.pairs and not by_pairs and max_clusters >= draws.n_samples
@@ -117,7 +117,7 @@ def estimate(
     together = None
     if draws.n_samples <= _PAIR_SAMPLES:
         together = similarity(over, equal=bool(np.ptp(over.weights) == 0))
-    candidates = _candidates(few, together, widest)
+    candidates = _initial_partitions(few, together, widest)
     ranked = candidates[np.argsort([risk(c, few) for c in candidates], kind="stable")]
     starts: list[np.ndarray] = [*ranked[: (n_init + 1) // 2]]
     nowhere = np.full(draws.n_samples, -1)
@@ -144,7 +144,7 @@ def estimate(
     finalists = refine(search, finalists[:_IMPROVED], "improve")
     if over is not draws:
         finalists = finalists[:_REFINED]
-        over = draws.thinned(_affordable(draws, max(int(c.max()) + 1 for c in finalists)))
+        over = draws.thinned(_max_search_draws(draws, max(int(c.max()) + 1 for c in finalists)))
         finalists += refine(CellSearch(over, loss, widest, random), finalists, "sweep")
     if narrow:
         finalists.sort(key=lambda codes: risk(codes, draws))

@@ -106,7 +106,7 @@ def to_arviz(
     >>> data.posterior["weight"].dims
     ('chain', 'draw', 'cluster')
     """
-    given: dict[str, Any] = {
+    groups_by_name: dict[str, Any] = {
         "posterior": posterior,
         "sample_stats": sample_stats,
         "log_likelihood": log_likelihood,
@@ -114,15 +114,16 @@ def to_arviz(
         "coords": coords,
         "dims": dims,
     }
-    for name, value in given.items():
+    for name, value in groups_by_name.items():
         if value is None and name != "posterior":
-            given[name] = {}
+            groups_by_name[name] = {}
         elif not isinstance(value, Mapping):
             raise TypeError(
                 f"{name} must be a mapping from names; got {type(value).__name__}; pass a dict"
             )
     groups = {
-        name: _draws(name, given[name]) for name in ("posterior", "sample_stats", "log_likelihood")
+        name: _draws(name, groups_by_name[name])
+        for name in ("posterior", "sample_stats", "log_likelihood")
     }
     shapes = {
         f"{group}[{name!r}]": array.shape[:2]
@@ -135,13 +136,13 @@ def to_arviz(
             + ", ".join(f"{name}: {shape}" for name, shape in shapes.items())
             + "; thin or cut them to one shape"
         )
-    groups["observed_data"] = {k: np.asarray(v) for k, v in given["observed_data"].items()}
+    groups["observed_data"] = {k: np.asarray(v) for k, v in groups_by_name["observed_data"].items()}
     groups = {group: arrays for group, arrays in groups.items() if arrays}
     labels: dict[str, Any] = {
         "coords": {name: _one_axis(values, f"coords[{name!r}]") for name, values in
-                   given["coords"].items()},
+                   groups_by_name["coords"].items()},
         "dims": {name: _one_axis(names, f"dims[{name!r}]", str) for name, names in
-                 given["dims"].items()},
+                 groups_by_name["dims"].items()},
     }  # fmt: skip
 
     arviz = import_arviz()

@@ -63,15 +63,15 @@ def as_loss(loss: str, split_cost: float, n_samples: int) -> Loss:
 
 def distances(codes: np.ndarray, draws: Draws, loss: Loss) -> np.ndarray:
     """Loss of one partition, codes 0 .. k-1 of shape (n_samples,), at every draw."""
-    own = loss.cell[np.bincount(codes)].sum()
+    size_term = loss.cell[np.bincount(codes)].sum()
     result = np.empty(draws.n_draws)
     for a, b, first, counts in draws.crossed(codes):
         theirs = np.add.reduceat(loss.cell[counts.sum(axis=1)], first[:-1])
         joint = np.add.reduceat(loss.cell[counts].sum(axis=1), first[:-1])
-        result[a:b] = loss.split_cost * (theirs - joint) + loss.merge_cost * (own - joint)
+        result[a:b] = loss.split_cost * (theirs - joint) + loss.merge_cost * (size_term - joint)
     result *= loss.scale
     # Two different partitions are further apart than this: 1 / n_samples squared, or 1 / n_samples.
-    rounding = 1e-13 * max(1.0, own * loss.scale)
+    rounding = 1e-13 * max(1.0, size_term * loss.scale)
     return np.where(result < rounding, 0.0, result)
 
 

@@ -136,13 +136,13 @@ class _Cells:
 
     def changes(self, a: int, others: np.ndarray) -> np.ndarray:
         """What joining cluster a with each of the others adds to the expected loss."""
-        loss, here = self.loss, np.flatnonzero(self.counts[a])
+        loss, present = self.loss, np.flatnonzero(self.counts[a])
         # Counts change nothing where one of the two clusters has no row.
-        own, weights = self.counts[a, here], self.weights[here]
+        counts, weights = self.counts[a, present], self.weights[present]
         shared = np.empty(len(others))
         for place, b in enumerate(others):
-            theirs = self.counts[b, here]
-            shared[place] = (loss.cell[own + theirs] - loss.cell[theirs]) @ weights
+            theirs = self.counts[b, present]
+            shared[place] = (loss.cell[counts + theirs] - loss.cell[theirs]) @ weights
         size = self.sizes[others]
         alone = loss.cell[self.sizes[a] + size] - loss.cell[self.sizes[a]] - loss.cell[size]
         return loss.scale * (loss.merge_cost * alone - 2 * (shared - self.joint[a]))

@@ -13,7 +13,7 @@ from nrprob.posterior.estimates import given_or_estimated
 __all__ = ["align", "relabel"]
 
 
-def _matches(draws: Draws, codes: np.ndarray) -> list[np.ndarray]:
+def _match_clusters(draws: Draws, codes: np.ndarray) -> list[np.ndarray]:
     """For every draw, the reference's cluster that each of its clusters stands for, or -1.
 
     The assignment maximises the number of samples that keep the reference's name; clusters that
@@ -27,8 +27,8 @@ def _matches(draws: Draws, codes: np.ndarray) -> list[np.ndarray]:
             table = counts[low:high]
             rows, columns = linear_sum_assignment(table, maximize=True)
             match = np.full(high - low, -1)
-            kept = table[rows, columns] > 0
-            match[rows[kept]] = columns[kept]
+            shared = table[rows, columns] > 0
+            match[rows[shared]] = columns[shared]
             result.append(match)
     return result
 
@@ -82,7 +82,7 @@ def relabel(draws: Any, reference: Any = None, *, random_state: Any = None) -> n
     values, codes = np.unique(names, return_inverse=True)
     values = values.astype(np.int64)
     result = np.empty(checked.codes.shape, dtype=np.int64)
-    for row, z, match in zip(result, checked.codes, _matches(checked, codes), strict=True):
+    for row, z, match in zip(result, checked.codes, _match_clusters(checked, codes), strict=True):
         named = values[match]
         extra = match < 0
         named[extra] = values[-1] + 1 + np.arange(extra.sum())
@@ -162,7 +162,7 @@ def align(
         )
     result = np.empty((checked.n_draws, width), dtype=np.int64)
     for row, z, code, match in zip(
-        result, labels, checked.codes, _matches(checked, codes), strict=True
+        result, labels, checked.codes, _match_clusters(checked, codes), strict=True
     ):
         component = np.empty(len(match), dtype=np.int64)
         component[code] = z  # the component that a code of this draw is

@@ -273,10 +273,12 @@ class CellSearch(Search):
         for a in range(0, self.n, self.step):
             home = self.z[a : a + self.step]
             without = self.gain[self.counts[self.ids[a : a + self.step], home[:, None]] - 1]
-            here = self.merge_cost * self.gain[self.size[home] - 1] - 2 * (without @ self.weights)
+            current = self.merge_cost * self.gain[self.size[home] - 1] - 2 * (
+                without @ self.weights
+            )
             part = score[a : a + self.step]
-            part[np.arange(len(home)), home] = here
-            gains[a : a + self.step] = here - part.min(axis=1)
+            part[np.arange(len(home)), home] = current
+            gains[a : a + self.step] = current - part.min(axis=1)
         return gains
 
     def _join_changes(self, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -358,8 +360,8 @@ class PairSearch(Search):
         return self.sums[:, i]
 
     def _gains(self) -> np.ndarray:
-        here = self.sums[self.z, np.arange(self.n)]
-        return here - (self.sums + self.closed[:, None]).min(axis=0)
+        current = self.sums[self.z, np.arange(self.n)]
+        return current - (self.sums + self.closed[:, None]).min(axis=0)
 
     def _join_changes(self, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         between = self._onehot()[live] @ self.sums[live].T

@@ -43,8 +43,8 @@ def _sparse_products(
 
     for a, b in draws.blocks(max(_CACHED, _LEAST * n)):
         ids, width = draws.ids(a, b).T, int(draws.offsets[b] - draws.offsets[a])
-        of = members(ids if rows is None else ids[rows], weights[a:b], width)
-        total += (of @ members(ids, np.ones(b - a), width).T).toarray()
+        left = members(ids if rows is None else ids[rows], weights[a:b], width)
+        total += (left @ members(ids, np.ones(b - a), width).T).toarray()
     return total
 
 

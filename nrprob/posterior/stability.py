@@ -70,7 +70,7 @@ class StableClusters:
     present: np.ndarray
 
 
-def _recovery(draws: Draws, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _recovery_rates(draws: Draws, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Best Jaccard index of each cluster of `codes` per draw, and of each cluster of the draws."""
     sizes = np.bincount(codes)
     best = np.empty((draws.n_draws, len(sizes)))
@@ -82,7 +82,9 @@ def _recovery(draws: Draws, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return best, theirs
 
 
-def _recurring(draws: Draws, apart: np.ndarray, likeness: float, least: float) -> list[np.ndarray]:
+def _recurring_cores(
+    draws: Draws, apart: np.ndarray, likeness: float, least: float
+) -> list[np.ndarray]:
     """Cores of the clusters marked in `apart` that recur, found in as many draws as will do."""
     live = np.flatnonzero(draws.weights)
     rows = int(draws.sizes[apart].sum())
@@ -123,7 +125,7 @@ def _recurring(draws: Draws, apart: np.ndarray, likeness: float, least: float) -
     return [np.flatnonzero(core) for core in cores]
 
 
-def _follow(
+def _follow_core(
     draws: Draws, apart: np.ndarray, core: np.ndarray, likeness: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draws with a cluster like the core; its size there; each row's mass in it."""
@@ -142,7 +144,7 @@ def _follow(
     return present, size, held
 
 
-def _quantile(values: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
+def _weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
     """Least value at or below which lies a share `level` of the weight, column by column."""
     order = np.argsort(values, axis=0, kind="stable")
     mass = np.cumsum(weights[order], axis=0)
@@ -250,43 +252,49 @@ def stable_clusters(
     checked = as_draws(draws, weights)
     labels = given_or_estimated(checked, center, "center", random_state)
     codes = canonical(labels[None])[0].astype(np.int64)
-    best, theirs = _recovery(checked, codes)
+    best, theirs = _recovery_rates(checked, codes)
     w = checked.weights
     clusters = pd.DataFrame(
         {
             "size": np.bincount(codes),
             "mean": w @ best,
-            "q05": _quantile(best, w, 0.05),
-            "median": _quantile(best, w, 0.5),
-            "q95": _quantile(best, w, 0.95),
+            "q05": _weighted_quantile(best, w, 0.05),
+            "median": _weighted_quantile(best, w, 0.5),
+            "q95": _weighted_quantile(best, w, 0.95),
             "probability": np.clip(w @ (best >= holds - _SLACK), 0.0, 1.0),
         }
     ).rename_axis("cluster")
 
     apart = theirs < alike - _SLACK
-    kept = []
-    for core in _recurring(checked, apart, alike, least) if apart.any() else []:
-        present, size, held = _follow(checked, apart, core, alike)
+    transients = []
+    for core in _recurring_cores(checked, apart, alike, least) if apart.any() else []:
+        present, size, held = _follow_core(checked, apart, core, alike)
         probability = float(w @ present)
         if probability >= least - _SLACK:
             most = np.flatnonzero(held >= 0.5 * probability - _SLACK)
             core = most if len(most) else core
-            kept.append((probability, float(w @ size) / probability, core, present))
-    kept.sort(key=lambda row: -row[0])
+            transients.append((probability, float(w @ size) / probability, core, present))
+    transients.sort(key=lambda row: -row[0])
     transient = pd.DataFrame(
         {
-            "probability": np.array([row[0] for row in kept], dtype=float),
-            "size": np.array([row[1] for row in kept], dtype=float),
-            "core": np.array([len(row[2]) for row in kept], dtype=np.int64),
-            "within": np.array([np.bincount(codes[row[2]]).argmax() for row in kept], np.int64),
+            "probability": np.array([row[0] for row in transients], dtype=float),
+            "size": np.array([row[1] for row in transients], dtype=float),
+            "core": np.array([len(row[2]) for row in transients], dtype=np.int64),
+            "within": np.array(
+                [np.bincount(codes[row[2]]).argmax() for row in transients], np.int64
+            ),
         }
     ).rename_axis("transient")
-    shown = np.array([row[3] for row in kept], dtype=bool).reshape(len(kept), checked.n_draws).T
+    shown = (
+        np.array([row[3] for row in transients], dtype=bool)
+        .reshape(len(transients), checked.n_draws)
+        .T
+    )
     return StableClusters(
         center=codes,
         clusters=clusters,
         recovery=best.reshape(*checked.batch, -1),
         transient=transient,
-        core_rows=[row[2] for row in kept],
-        present=shown.reshape(*checked.batch, len(kept)),
+        core_rows=[row[2] for row in transients],
+        present=shown.reshape(*checked.batch, len(transients)),
     )

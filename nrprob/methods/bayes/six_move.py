@@ -32,16 +32,16 @@ from nrprob.engines.sample.chains import ChainState, Draw, PartitionKernel
 from nrprob.engines.sample.uniforms import draw_categories, normal, uniform
 from nrprob.methods.bayes.six_move_draws import (
     Box,
+    cell_moments,
     draw_means,
     draw_scales,
+    draw_transfer,
     log_evidence,
     log_gamma_variate,
-    moments,
-    transfer,
 )
 from nrprob.methods.bayes.six_move_jumps import (
     birth_move,
-    describe,
+    describe_components,
     launched_move,
     pivot_move,
     single_move,
@@ -84,24 +84,24 @@ class SixMoveKernel(PartitionKernel):
     def step(self, target: MixtureTarget, state: ChainState) -> ChainState:
         """Next state of one chain."""
         key, now = jax.random.split(state.rng_key)
-        mixture, cells, moves = self._sweep(target, _as_mixture(target, state.draw), now)
+        mixture, cells, moves = self._sweep_once(target, _as_mixture(target, state.draw), now)
         return ChainState(_as_draw(target, mixture, cells), moves, key)
 
-    def _sweep(self, target: MixtureTarget, mixture: Mixture, key: jax.Array):
+    def _sweep_once(self, target: MixtureTarget, mixture: Mixture, key: jax.Array):
         keys = jax.random.split(key, 6)
         moves = _no_moves()
         full = isinstance(target.prior, Box)
         if full:
             cells = target.cells(mixture.labels)
             mixture = mixture._replace(parts=share_units(target, mixture, cells, keys[0]))
-        mixture, kept, tried = draw_labels(target, mixture, keys[1])
+        mixture, accepted, proposed = draw_labels(target, mixture, keys[1])
         cells = target.cells(mixture.labels)
-        moves |= {"gibbs": tried, "gibbs_accepted": kept}
+        moves |= {"gibbs": proposed, "gibbs_accepted": accepted}
         if full:
-            mixture, tried, kept = rebirth(target, mixture, cells, keys[2])
-            moves |= {"rebirth": tried, "rebirth_accepted": kept}
+            mixture, proposed, accepted = rebirth_components(target, mixture, cells, keys[2])
+            moves |= {"rebirth": proposed, "rebirth_accepted": accepted}
         else:
-            fitted = describe(target, cells, keys[2])
+            fitted = describe_components(target, cells, keys[2])
             mixture = mixture._replace(means=fitted.means, log_scales=fitted.log_scales)
         pivot, launched, birth, single = jax.random.split(keys[3], 4)
         launch = partial(launched_move, n_launch=self.n_launch)
@@ -112,15 +112,15 @@ class SixMoveKernel(PartitionKernel):
             ("single", single_move, self.n_single, single),
         ]
         for name, move, count, move_key in kinds:
-            mixture, cells, counts = _repeat(target, move, mixture, cells, move_key, count)
+            mixture, cells, counts = _repeat_jump(target, move, mixture, cells, move_key, count)
             moves |= {f"{name}_{key}": value for key, value in counts.items()}
-        moves |= _both(moves)
+        moves |= _sum_jumps(moves)
         if full:
-            mixture, tried, kept = draw_normals(target, mixture, cells, keys[4])
-            moves |= {"normals": tried, "normals_accepted": kept}
+            mixture, proposed, accepted = draw_normals(target, mixture, cells, keys[4])
+            moves |= {"normals": proposed, "normals_accepted": accepted}
             probs = draw_classes(target, cells, keys[5])
             return mixture._replace(class_probs=probs), cells, moves
-        return complete(target, mixture.labels, cells, keys[4]), cells, moves
+        return complete_mixture(target, mixture.labels, cells, keys[4]), cells, moves
 
 
 @jax.jit  # one program, not one for every operation, where chains begin outside of one
@@ -128,7 +128,7 @@ def _begin(target: MixtureTarget, labels: jax.Array, key: jax.Array) -> ChainSta
     key, now = jax.random.split(key)
     labels = jnp.where(target.mass > 0, labels, 0).astype(jnp.int32)
     cells = target.cells(labels)
-    mixture = complete(target, labels, cells, now)
+    mixture = complete_mixture(target, labels, cells, now)
     return ChainState(_as_draw(target, mixture, cells), _no_moves(), key)
 
 
@@ -144,12 +144,12 @@ def _no_moves() -> Draw:
     return {name: jnp.zeros((), jnp.int32) for name in names}
 
 
-def _both(moves: Draw) -> Draw:
+def _sum_jumps(moves: Draw) -> Draw:
     """Counts of the published and the launched jumps together."""
     return {name: moves[f"pivot_{name}"] + moves[f"launched_{name}"] for name in _JUMPS}
 
 
-def _repeat(target, move, mixture, cells, key, count):
+def _repeat_jump(target, move, mixture, cells, key, count):
     """Make a jump ``count`` times; also returns how often it was which, and was accepted."""
 
     def once(t, carry):
@@ -181,27 +181,27 @@ def share_units(
     v = uniform(unit_key, (slots,), dtype)
     n = cells[:, -1]
 
-    def share(pair, parts):
+    def share_pair(pair, parts):
         a, b = (jnp.argmax(rank == 2 * pair + side) for side in (0, 1))
         total = parts[a] + parts[b]
-        c, _ = transfer(target.x.shape[0], total, n[a], n[b], v[pair])
+        c, _ = draw_transfer(target.x.shape[0], total, n[a], n[b], v[pair])
         return parts.at[a].set(c).at[b].set(total - c)
 
-    return jax.lax.fori_loop(0, mixture.active.sum() // 2, share, mixture.parts)
+    return jax.lax.fori_loop(0, mixture.active.sum() // 2, share_pair, mixture.parts)
 
 
 def draw_labels(
     target: MixtureTarget, mixture: Mixture, key: jax.Array
 ) -> tuple[Mixture, jax.Array, jax.Array]:
-    """Move 2; returns how many parts of the rows changed labels, of how many that were tried."""
+    """Move 2; returns how many parts of the rows changed labels, of how many that were proposed."""
     x = target.x
     log_p = target.coefficients(mixture) @ x.T
     log_p = jnp.where(mixture.active[:, None], log_p, -jnp.inf)
-    drawn = draw_categories(log_p, uniform(key, x.shape[:1], x.dtype))
-    labels = jnp.where(target.mass > 0, drawn, 0)
+    categories = draw_categories(log_p, uniform(key, x.shape[:1], x.dtype))
+    labels = jnp.where(target.mass > 0, categories, 0)
     if isinstance(target.prior, Box):
-        one = jnp.ones((), jnp.int32)
-        return mixture._replace(labels=labels), one, one
+        single = jnp.ones((), jnp.int32)
+        return mixture._replace(labels=labels), single, single
     slots = jnp.arange(target.n_slots)[:, None]
     old, new = ((slots == z) * target.mass for z in (mixture.labels, labels))
     n = x.shape[0]
@@ -211,22 +211,22 @@ def draw_labels(
     change = jnp.pad(new - old, ((0, 0), (0, wide * parts - n)))
     change = change.reshape(-1, wide, parts).sum(1).T
 
-    def decide(counts, change):
+    def accept_part(counts, change):
         good = ((counts + change > 0.5) | ~mixture.active).all()
         return counts + jnp.where(good, change, 0), good
 
-    good = jax.lax.scan(decide, old.sum(1), change)[1]
+    good = jax.lax.scan(accept_part, old.sum(1), change)[1]
     labels = jnp.where(jnp.tile(good, wide)[:n], labels, mixture.labels)
     return mixture._replace(labels=labels), good.sum().astype(jnp.int32), jnp.int32(parts)
 
 
-def rebirth(
+def rebirth_components(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
 ) -> tuple[Mixture, jax.Array, jax.Array]:
-    """Move 3 of "nml"; also returns how many components tried, and how many were reborn."""
+    """Move 3 of "nml"; also returns how many components proposed, and how many were reborn."""
     normal_key, class_key, accept_key = jax.random.split(key, 3)
     nobody = jnp.zeros_like(cells)
-    fresh = describe(target, nobody, normal_key)
+    fresh = describe_components(target, nobody, normal_key)
     new = mixture._replace(
         means=fresh.means,
         log_scales=fresh.log_scales,
@@ -237,7 +237,7 @@ def rebirth(
     u = uniform(accept_key, now.shape, now.dtype)
     accept = tries & (jnp.log(u) < then - now)
     chosen = jax.tree.map(lambda a, b: jnp.where(accept[:, None], a, b), new[3:], mixture[3:])
-    return Mixture(*mixture[:3], *chosen), _count(tries), _count(accept)
+    return Mixture(*mixture[:3], *chosen), _count_true(tries), _count_true(accept)
 
 
 def draw_normals(
@@ -245,7 +245,7 @@ def draw_normals(
 ) -> tuple[Mixture, jax.Array, jax.Array]:
     """Move 5 of "nml"; every component and feature accepts by itself."""
     scale_key, mean_key, accept_key = jax.random.split(key, 3)
-    m = moments(cells, target.n_features)
+    m = cell_moments(cells, target.n_features)
     t = draw_scales(scale_key, m, target.box)
     new, old = (log_evidence(m, v, target.box) for v in (t, mixture.log_scales))
     means = draw_means(mean_key, m, t, target.box)
@@ -256,7 +256,7 @@ def draw_normals(
         means=jnp.where(accept, means, mixture.means),
         log_scales=jnp.where(accept, t, mixture.log_scales),
     )
-    return mixture, _count(tries), _count(tries & accept)
+    return mixture, _count_true(tries), _count_true(tries & accept)
 
 
 def draw_classes(target: MixtureTarget, cells: jax.Array, key: jax.Array) -> jax.Array:
@@ -266,7 +266,9 @@ def draw_classes(target: MixtureTarget, cells: jax.Array, key: jax.Array) -> jax
     return jax.nn.softmax(log_gamma_variate(key, target.class_concentration + counts), -1)
 
 
-def complete(target: MixtureTarget, labels: jax.Array, cells: jax.Array, key: jax.Array) -> Mixture:
+def complete_mixture(
+    target: MixtureTarget, labels: jax.Array, cells: jax.Array, key: jax.Array
+) -> Mixture:
     """Mixture with labels (n',) and no empty component.
 
     For "conjugate" its parameters are drawn from their distribution given the labels. For "nml"
@@ -275,13 +277,13 @@ def complete(target: MixtureTarget, labels: jax.Array, cells: jax.Array, key: ja
     active = cells[:, -1] > 0.5
     if isinstance(target.prior, Box):
         normal_key, class_key = jax.random.split(key)
-        result = describe(target, cells, normal_key)
-        parts = _apportion(cells[:, -1], active, target.grid)
+        result = describe_components(target, cells, normal_key)
+        parts = _apportion_units(cells[:, -1], active, target.grid)
         probs = draw_classes(target, cells, class_key)
         return Mixture(labels, active, parts, result.means, result.log_scales, probs)
     prior, d, c = target.prior, target.n_features, target.n_classes
     gamma_key, mean_key = jax.random.split(key)
-    m = moments(cells, d)
+    m = cell_moments(cells, d)
     slots = cells.shape[0]
     weight = jnp.where(active, prior.concentration + cells[:, -1], 1)
     counts = target.class_concentration + cells[:, 2 * d : 2 * d + c]
@@ -296,14 +298,14 @@ def complete(target: MixtureTarget, labels: jax.Array, cells: jax.Array, key: ja
     return Mixture(labels, active, parts, means, t, jax.nn.softmax(log_g[:, 1 : 1 + c], -1))
 
 
-def _apportion(n: jax.Array, active: jax.Array, grid: jax.Array) -> jax.Array:
+def _apportion_units(n: jax.Array, active: jax.Array, grid: jax.Array) -> jax.Array:
     """Units (K,) of at least 1, near to proportional to numbers of rows."""
     spare = grid - active.sum()
     parts = jnp.where(active, 1 + jnp.floor(spare * n / jnp.maximum(n.sum(), 1)), 0)
     return parts.at[jnp.argmax(parts)].add(grid - parts.sum())
 
 
-def _count(flags: jax.Array) -> jax.Array:
+def _count_true(flags: jax.Array) -> jax.Array:
     return flags.sum().astype(jnp.int32)
 
 
@@ -317,7 +319,7 @@ def _as_draw(target: MixtureTarget, mixture: Mixture, cells: jax.Array) -> Draw:
         length = target.partition.length(cells[None])
     return {
         "labels": mixture.labels,
-        "n_clusters": _count(mixture.active),
+        "n_clusters": _count_true(mixture.active),
         "log_density": -length,
         "weights": jnp.where(mixture.active, mixture.parts / target.grid, 0),
         "means": mixture.means,

@@ -31,7 +31,7 @@ def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
     d = jnp.where(a < 1, a + 1, a) - 1 / 3
     c = 1 / jnp.sqrt(9 * d)
 
-    def attempt(carry):
+    def propose_variates(carry):
         key, result, done = carry
         key, now = jax.random.split(key)
         # As jax.random.normal does, but of one call for both; those of an element stay together, so
@@ -44,13 +44,13 @@ def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
         return key, jnp.where(done, result, log_v), done | good
 
     begin = loop_key, jnp.zeros_like(a), jnp.zeros(a.shape, bool)
-    log_v = jax.lax.while_loop(lambda carry: ~carry[2].all(), attempt, begin)[1]
+    log_v = jax.lax.while_loop(lambda carry: ~carry[2].all(), propose_variates, begin)[1]
     # 1 - u is never 0.
     boost = jnp.log1p(-uniform(boost_key, a.shape, a.dtype)) / a
     return jnp.log(d) + log_v + jnp.where(a < 1, boost, 0)
 
 
-def invert(p: jax.Array, u: jax.Array) -> jax.Array:
+def invert_cumulative(p: jax.Array, u: jax.Array) -> jax.Array:
     """Category (integer) of unnormalised probabilities (m,), by inversion of a uniform number.
 
     Cumulative sums are slow along one long axis, so that they are taken by rows of a square.
@@ -66,7 +66,7 @@ def invert(p: jax.Array, u: jax.Array) -> jax.Array:
     return jnp.minimum(row * side + jnp.minimum(column, side - 1), p.shape[0] - 1)
 
 
-def transfer(
+def draw_transfer(
     size: int, total: jax.Array, n_a: jax.Array, n_b: jax.Array, u: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Share ``total`` units between two components, given their numbers of rows.
@@ -85,8 +85,8 @@ def transfer(
     log_p = n_a * np.log(c) + n_b * jnp.log(jnp.maximum(left, 1))
     top = jnp.where(total > 1, jnp.where(valid, log_p, -jnp.inf).max(), 0)
     p = jnp.where(valid, jnp.exp(log_p - top), 0)
-    drawn = jnp.clip(invert(p, u) + 1, 1, jnp.maximum(total - 1, 1))
-    return drawn.astype(p.dtype), top + jnp.log(p.sum())
+    units = jnp.clip(invert_cumulative(p, u) + 1, 1, jnp.maximum(total - 1, 1))
+    return units.astype(p.dtype), top + jnp.log(p.sum())
 
 
 class Box(NamedTuple):
@@ -106,7 +106,7 @@ class Moments(NamedTuple):
     squares: jax.Array
 
 
-def moments(cells: jax.Array, d: int) -> Moments:
+def cell_moments(cells: jax.Array, d: int) -> Moments:
     """Moments of cells (m, p) that begin with the sums of features and of squares."""
     n = cells[:, -1:]
     mean = cells[:, :d] / jnp.maximum(n, 1)
@@ -131,7 +131,7 @@ class _Law(NamedTuple):
     masses: jax.Array
 
 
-def _law(m: Moments, box: Box) -> _Law:
+def _proposal_law(m: Moments, box: Box) -> _Law:
     free = jnp.maximum(m.n - 1, 1)
     width = 1 / jnp.sqrt(2 * free)
     centre = 0.5 * jnp.log(jnp.maximum(m.squares / free, 1e-30))
@@ -151,10 +151,10 @@ def _law(m: Moments, box: Box) -> _Law:
 
 def _log_density(law: _Law, box: Box, t: jax.Array) -> jax.Array:
     """Log density of log scales (m, d) under the law mixed with the uniform one."""
-    at = (t - law.start) / law.step
-    hat = jnp.maximum(1 - jnp.abs(at[..., None] - np.arange(_CELLS + 1)), 0)
+    position = (t - law.start) / law.step
+    hat = jnp.maximum(1 - jnp.abs(position[..., None] - np.arange(_CELLS + 1)), 0)
     value = (hat * law.values).sum(-1) - jnp.log(law.masses.sum(-1) * law.step)
-    inside = (at >= 0) & (at <= _CELLS)
+    inside = (position >= 0) & (position <= _CELLS)
     near = jnp.where(inside, jnp.log1p(-_UNIFORM) + value, -jnp.inf)
     return jnp.logaddexp(near, jnp.log(_UNIFORM / (box.high - box.low)))
 
@@ -164,11 +164,11 @@ def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
     shape = m.squares.shape
     # The last axis tells draws apart, so that further components change nothing to the first.
     which, within, anywhere, mix = jnp.moveaxis(uniform(key, (*shape, 4), m.squares.dtype), -1, 0)
-    law = _law(m, box)
+    law = _proposal_law(m, box)
     sums = law.masses @ np.triu(np.ones((_CELLS, _CELLS)))
     cell = jnp.minimum((sums <= which[..., None] * sums[..., -1:]).sum(-1), _CELLS - 1)
-    at = cell[..., None] == np.arange(_CELLS)
-    change = jnp.where(at, law.values[..., 1:] - law.values[..., :-1], 0).sum(-1)
+    is_cell = cell[..., None] == np.arange(_CELLS)
+    change = jnp.where(is_cell, law.values[..., 1:] - law.values[..., :-1], 0).sum(-1)
     slope = jnp.maximum(jnp.abs(change), 1e-6)
     # Distance from the higher end, where the density falls by exp(-slope).
     down = -jnp.log1p(within * jnp.expm1(-slope)) / slope
@@ -180,7 +180,7 @@ def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
 def draw_means(key: jax.Array, m: Moments, log_scales: jax.Array, box: Box) -> jax.Array:
     """Means (m, d) from their conditional distribution given log scales: normal in the box."""
     u = uniform(key, m.mean.shape, m.mean.dtype)
-    unit, below, width = _truncation(m, log_scales, box)
+    unit, below, width = _truncated_mass(m, log_scales, box)
     # A level of -1 or 1 would be infinite, and a product with it undefined.
     most = 1 - jnp.finfo(u.dtype).epsneg
     normal = m.mean + unit * erf_inv(jnp.clip(below + u * width, -most, most))
@@ -188,7 +188,7 @@ def draw_means(key: jax.Array, m: Moments, log_scales: jax.Array, box: Box) -> j
     return jnp.clip(jnp.where(m.n > 0, normal, flat), box.left, box.right)
 
 
-def _truncation(m: Moments, log_scales: jax.Array, box: Box) -> tuple[jax.Array, ...]:
+def _truncated_mass(m: Moments, log_scales: jax.Array, box: Box) -> tuple[jax.Array, ...]:
     """Standard deviations of means times the root of 2; erf at the left, and from there to right.
 
     The mean of rows lies in the box, so that erf has different signs at its sides.
@@ -206,14 +206,14 @@ def log_evidence(m: Moments, log_scales: jax.Array, box: Box) -> jax.Array:
     since they are drawn from their conditional distribution.
     """
     size = jnp.log(box.high - box.low)
-    inside = 0.5 * _truncation(m, log_scales, box)[2]
+    inside = 0.5 * _truncated_mass(m, log_scales, box)[2]
     n = jnp.maximum(m.n, 1)
-    some = (
+    log_p = (
         _log_posterior(m, log_scales)
         - 0.5 * (n - 1) * jnp.log(2 * jnp.pi)
         - 0.5 * jnp.log(n)
         + jnp.log(jnp.maximum(inside, jnp.finfo(inside.dtype).tiny))
         - jnp.log(box.right - box.left)
     )
-    drawn = _log_density(_law(m, box), box, log_scales)
-    return jnp.where(m.n > 0, some, 0) - size - drawn
+    log_q = _log_density(_proposal_law(m, box), box, log_scales)
+    return jnp.where(m.n > 0, log_p, 0) - size - log_q

@@ -28,12 +28,12 @@ import jax.numpy as jnp
 from nrprob.engines.sample.split_merge import draw_pair_of_rows
 from nrprob.methods.bayes.six_move_draws import (
     Box,
+    cell_moments,
     draw_means,
     draw_scales,
-    invert,
+    draw_transfer,
+    invert_cumulative,
     log_evidence,
-    moments,
-    transfer,
 )
 from nrprob.methods.bayes.six_move_target import Conjugate, Mixture, MixtureTarget
 
@@ -80,12 +80,12 @@ class _Parameters(NamedTuple):
     log_scales: jax.Array
 
 
-def describe(target: MixtureTarget, cells: jax.Array, key: jax.Array) -> _Parameters:
+def describe_components(target: MixtureTarget, cells: jax.Array, key: jax.Array) -> _Parameters:
     """Means and log scales (m, d) for statistics (m, p).
 
     Drawn, or fitted where they are integrated out and but serve to choose what to split.
     """
-    m = moments(cells, target.n_features)
+    m = cell_moments(cells, target.n_features)
     if isinstance(target.prior, Box):
         scale_key, mean_key = jax.random.split(key)
         t = draw_scales(scale_key, m, target.prior)
@@ -93,16 +93,16 @@ def describe(target: MixtureTarget, cells: jax.Array, key: jax.Array) -> _Parame
     return _Parameters(m.mean, 0.5 * jnp.log(jnp.maximum(m.squares / jnp.maximum(m.n, 1), 1e-30)))
 
 
-def _evidence(target: MixtureTarget, cells: jax.Array, log_scales: jax.Array) -> jax.Array:
+def _log_marginals(target: MixtureTarget, cells: jax.Array, log_scales: jax.Array) -> jax.Array:
     """E (m,) of components with statistics (m, p)."""
     if isinstance(target.prior, Box):
-        m = moments(cells, target.n_features)
+        m = cell_moments(cells, target.n_features)
         features = log_evidence(m, log_scales, target.prior).sum(-1)
         return features - target.classes(cells)
     return -sum(term.cost(cells) for term in target.partition.terms)
 
 
-def _exchange(
+def _propose_exchange(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, pair: _Pair, key: jax.Array
 ) -> tuple[Mixture, jax.Array, LogRatio, _Parameters, jax.Array]:
     """Propose; also returns the merged component's parameters, and all means (K, d) of the split.
@@ -111,12 +111,12 @@ def _exchange(
     """
     part_key, draw_key = jax.random.split(key)
     three = jnp.concatenate([pair.halves.sum(0)[None], pair.halves])
-    at = jnp.stack([pair.a, pair.a, pair.b])
+    slots = jnp.stack([pair.a, pair.a, pair.b])
     new = jnp.stack([~pair.split, pair.split, pair.split])[:, None]
-    drawn = describe(target, three, draw_key)
-    old = _Parameters(mixture.means[at], mixture.log_scales[at])
-    result = jax.tree.map(lambda u, v: jnp.where(new, u, v), drawn, old)
-    e = _evidence(target, three, result.log_scales)
+    sampled = describe_components(target, three, draw_key)
+    old = _Parameters(mixture.means[slots], mixture.log_scales[slots])
+    result = jax.tree.map(lambda u, v: jnp.where(new, u, v), sampled, old)
+    e = _log_marginals(target, three, result.log_scales)
     k = mixture.active.sum() - jnp.where(pair.split, 0, 1)  # of the merged state
     sizes = target.sizes
     number = sizes[k] - sizes[jnp.minimum(k + 1, target.max_clusters)]
@@ -125,12 +125,12 @@ def _exchange(
     parts, weights = mixture.parts, jnp.zeros_like(number)
     if isinstance(target.prior, Box):
         u = jax.random.uniform(part_key, (), total.dtype)
-        c, log_z = transfer(target.x.shape[0], total, n[1], n[2], u)
+        c, log_z = draw_transfer(target.x.shape[0], total, n[1], n[2], u)
         weights = log_z - n[0] * jnp.log(total) + jnp.log(k / jnp.maximum(target.grid - k, 1))
         parts = parts.at[pair.a].set(jnp.where(pair.split, c, total))
         parts = parts.at[pair.b].set(jnp.where(pair.split, total - c, 0))
 
-    def put(values, three):
+    def put_components(values, three):
         first = jnp.where(pair.split, three[1], three[0])
         return values.at[pair.a].set(first).at[pair.b].set(three[2])
 
@@ -140,43 +140,45 @@ def _exchange(
         labels=labels,
         active=mixture.active.at[pair.b].set(pair.split),
         parts=parts,
-        means=put(mixture.means, result.means),
-        log_scales=put(mixture.log_scales, result.log_scales),
+        means=put_components(mixture.means, result.means),
+        log_scales=put_components(mixture.log_scales, result.log_scales),
     )
     three = three.at[2].multiply(pair.split)
     two_means = mixture.means.at[pair.a].set(result.means[1]).at[pair.b].set(result.means[2])
     terms = LogRatio(e[1] + e[2] - e[0], number, weights, jnp.zeros_like(number))
     merged = _Parameters(result.means[0], result.log_scales[0])
-    return after, put(cells, three), terms, merged, two_means
+    return after, put_components(cells, three), terms, merged, two_means
 
 
-def _decide(before: Any, after: Any, split: Any, terms: LogRatio, possible: Any, u: Any) -> Jump:
+def _accept_or_reject(
+    before: Any, after: Any, split: Any, terms: LogRatio, possible: Any, u: Any
+) -> Jump:
     ratio = log_ratio(terms)
     accept = possible & (jnp.log(u) < jnp.where(split, ratio, -ratio))
     mixture, cells = jax.tree.map(lambda new, old: jnp.where(accept, new, old), after, before)
     return Jump(mixture, cells, split, accept)
 
 
-def _any(active: jax.Array, u: jax.Array) -> jax.Array:
+def _choose_active(active: jax.Array, u: jax.Array) -> jax.Array:
     """One of the slots that are active, by a uniform number."""
     order = jnp.cumsum(active)
     return jnp.argmax(active & (order > jnp.floor(u * order[-1]))).astype(jnp.int32)
 
 
-def _nearest(means: jax.Array, active: jax.Array, slot: jax.Array) -> jax.Array:
+def _nearest_component(means: jax.Array, active: jax.Array, slot: jax.Array) -> jax.Array:
     """Nearest other active slot, by Euclidean distance."""
     away = jnp.square(means - means[slot]).sum(-1)
     other = active & (jnp.arange(active.size) != slot)
     return jnp.argmin(jnp.where(other, away, jnp.inf)).astype(jnp.int32)
 
 
-def _feature(target: MixtureTarget, which: jax.Array) -> jax.Array:
+def _feature_column(target: MixtureTarget, which: jax.Array) -> jax.Array:
     """Column (n',) of the features; a product is faster than picking numbers one by one."""
     d = target.n_features
     return target.x[:, :d] @ (jnp.arange(d) == which).astype(target.x.dtype)
 
 
-def _free(active: jax.Array) -> jax.Array:
+def _free_slot(active: jax.Array) -> jax.Array:
     return jnp.argmin(active).astype(jnp.int32)
 
 
@@ -201,8 +203,8 @@ def pivot_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: j
     u = jax.random.uniform(draw_key, (4,), dtype)
     now = active.sum()
     split = u[0] < _up_probability(now, most)
-    a = _any(active, u[1])
-    b = jnp.where(split, _free(active), _nearest(mixture.means, active, a))
+    a = _choose_active(active, u[1])
+    b = jnp.where(split, _free_slot(active), _nearest_component(mixture.means, active, a))
     real = target.mass > 0
     in_a, in_b = real & (mixture.labels == a), real & (mixture.labels == b)
     members = jnp.where(split, in_a, in_a | in_b)
@@ -210,16 +212,18 @@ def pivot_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: j
     widest = jnp.argmax(mixture.log_scales[a])
     middle, reach = mixture.means[a, widest], jnp.exp(mixture.log_scales[a, widest])
     pivot = middle + reach * (2 * u[2] - 1)
-    upper = jnp.where(split, _feature(target, widest) > pivot, in_b)
+    upper = jnp.where(split, _feature_column(target, widest) > pivot, in_b)
     sides = jnp.stack([members & ~upper, members & upper])
     halves = sides.astype(dtype) @ target.x
     pair = _Pair(a, b, split, members, upper, halves)
-    after, cells_after, terms, merged, means = _exchange(target, mixture, cells, pair, exchange_key)
+    after, cells_after, terms, merged, means = _propose_exchange(
+        target, mixture, cells, pair, exchange_key
+    )
 
     # The way back, or forth, is over the merged component's widest feature.
     widest = jnp.argmax(merged.log_scales)
     middle, reach = merged.means[widest], jnp.exp(merged.log_scales[widest])
-    values = _feature(target, widest)
+    values = _feature_column(target, widest)
     most_of = jnp.where(sides, values, -jnp.inf).max(1)
     least_of = jnp.where(sides, values, jnp.inf).min(1)
     order = most_of[0] < least_of[1]
@@ -229,7 +233,11 @@ def pivot_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: j
     both = (halves[:, -1] > 0.5).all()
     rho = jnp.where(both, jnp.maximum(gap, 0) / (2 * reach), 0)
     open_ = active.at[b].set(True)
-    mutual = 0.0 + (_nearest(means, open_, a) == b) + (_nearest(means, open_, b) == a)
+    mutual = (
+        0.0
+        + (_nearest_component(means, open_, a) == b)
+        + (_nearest_component(means, open_, b) == a)
+    )
 
     k = jnp.where(split, now, now - 1)
     up, down = _up_probability(k, most), 1 - _up_probability(k + 1, most)
@@ -237,7 +245,7 @@ def pivot_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: j
     rho, mutual = jnp.where(possible, rho, 1), jnp.where(possible, mutual, 1)
     choice = jnp.log(down * mutual * k / (jnp.maximum(up, 0.5) * rho * (k + 1)))
     terms = terms._replace(choice=jnp.where(possible, choice, 0))
-    return _decide((mixture, cells), (after, cells_after), split, terms, possible, u[3])
+    return _accept_or_reject((mixture, cells), (after, cells_after), split, terms, possible, u[3])
 
 
 def launched_move(
@@ -259,7 +267,7 @@ def launched_move(
     row = jnp.arange(size)
     a = mixture.labels[i]
     split = mixture.labels[j] == a
-    b = jnp.where(split, _free(mixture.active), mixture.labels[j]).astype(a.dtype)
+    b = jnp.where(split, _free_slot(mixture.active), mixture.labels[j]).astype(a.dtype)
     in_b = (mixture.labels == b) & ~split
     members = (target.mass > 0) & ((mixture.labels == a) | in_b)
     rest = members & (row != i) & (row != j)
@@ -274,19 +282,19 @@ def launched_move(
         cost = target.partition.joining(halves[None], target.x, jnp.zeros_like(row))
         return cost[0] - cost[1]
 
-    whole = u[4] < 0.5
-    halves = jnp.where(whole, halves_of(jnp.zeros_like(in_b))[1], target.x[jnp.stack([i, j])])
+    joined = u[4] < 0.5
+    halves = jnp.where(joined, halves_of(jnp.zeros_like(in_b))[1], target.x[jnp.stack([i, j])])
     halves = jax.lax.fori_loop(
-        0, jnp.where(whole, 0, n_launch), lambda _, halves: halves_of(odds(halves) > 0)[1], halves
+        0, jnp.where(joined, 0, n_launch), lambda _, halves: halves_of(odds(halves) > 0)[1], halves
     )
     logit = odds(halves)
     upper, halves = halves_of(jnp.where(split, noise < logit, in_b))
     log_q = jnp.where(rest, jax.nn.log_sigmoid(jnp.where(upper, logit, -logit)), 0).sum()
     pair = _Pair(a, b, split, members, upper, halves)
-    after, cells_after, terms, _, _ = _exchange(target, mixture, cells, pair, exchange_key)
+    after, cells_after, terms, _, _ = _propose_exchange(target, mixture, cells, pair, exchange_key)
     possible = (i != j) & ~(split & (mixture.active.sum() >= target.max_clusters))
     terms = terms._replace(choice=-log_q)
-    return _decide((mixture, cells), (after, cells_after), split, terms, possible, u[5])
+    return _accept_or_reject((mixture, cells), (after, cells_after), split, terms, possible, u[5])
 
 
 def birth_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array) -> Jump:
@@ -303,17 +311,17 @@ def birth_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: j
     now = active.sum()
     birth = u[0] < _up_probability(now, most)
     empty = active & (cells[:, -1] < 0.5)
-    dying = _any(empty, u[1])
-    b = jnp.where(birth, _free(active), dying)
+    dying = _choose_active(empty, u[1])
+    b = jnp.where(birth, _free_slot(active), dying)
     others = active & (jnp.arange(target.n_slots) != b)
-    a = _any(others, u[2])
+    a = _choose_active(others, u[2])
     k = others.sum()
     n_empty = jnp.where(birth, empty.sum() + 1, empty.sum())
     possible = (k >= 1) & (k < most) & (birth | empty.any())
 
     n = cells[a, -1]
     total = mixture.parts[a] + jnp.where(birth, 0, mixture.parts[b])
-    c, log_z = transfer(target.x.shape[0], total, n, jnp.zeros_like(n), u[3])
+    c, log_z = draw_transfer(target.x.shape[0], total, n, jnp.zeros_like(n), u[3])
     sizes = target.sizes
     number = sizes[k] - sizes[jnp.minimum(k + 1, most)]
     weights = log_z - n * jnp.log(total) + jnp.log(k / jnp.maximum(target.grid - k, 1))
@@ -321,15 +329,15 @@ def birth_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: j
     choice = jnp.log(down / (jnp.maximum(up, 0.5) * jnp.maximum(n_empty, 1)))
     zero = jnp.zeros_like(number)
     terms = LogRatio(zero, *(jnp.where(possible, v, 0) for v in (number, weights, choice)))
-    drawn = describe(target, jnp.zeros_like(cells[:1]), draw_key)
+    sampled = describe_components(target, jnp.zeros_like(cells[:1]), draw_key)
     parts = mixture.parts.at[a].set(jnp.where(birth, c, total))
     after = mixture._replace(
         active=active.at[b].set(birth),
         parts=parts.at[b].set(jnp.where(birth, total - c, 0)),
-        means=mixture.means.at[b].set(drawn.means[0]),
-        log_scales=mixture.log_scales.at[b].set(drawn.log_scales[0]),
+        means=mixture.means.at[b].set(sampled.means[0]),
+        log_scales=mixture.log_scales.at[b].set(sampled.log_scales[0]),
     )
-    return _decide((mixture, cells), (after, cells), birth, terms, possible, u[4])
+    return _accept_or_reject((mixture, cells), (after, cells), birth, terms, possible, u[4])
 
 
 def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array) -> Jump:
@@ -349,8 +357,8 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
     birth = u[0] < _up_probability(now, most)
     slots, row = jnp.arange(target.n_slots), jnp.arange(x.shape[0])
     single = active & (jnp.abs(cells[:, -1] - 1) < 0.5)
-    dying = _any(single, u[1])
-    b = jnp.where(birth, _free(active), dying)
+    dying = _choose_active(single, u[1])
+    b = jnp.where(birth, _free_slot(active), dying)
     leaver = jnp.argmax((mixture.labels == dying) & (target.mass > 0))
 
     def where_to(rest, i):
@@ -369,13 +377,13 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
     # The state with one component less: this one, or the one after a death.
     together = jnp.where(birth, cells, without + (slots == goes)[:, None] * x[leaver])
     labels = jnp.where(~birth & (row == leaver), goes.astype(mixture.labels.dtype), mixture.labels)
-    own = (slots[:, None] == labels).astype(x.dtype)
-    log_w = -((_plug_in(target, mixture, together).T @ own) * x.T).sum(0)
-    company = (target.mass > 0) & ((together[:, -1] @ own) > 1.5)
+    member = (slots[:, None] == labels).astype(x.dtype)
+    log_w = -((_plug_in(target, mixture, together).T @ member) * x.T).sum(0)
+    company = (target.mass > 0) & ((together[:, -1] @ member) > 1.5)
     log_w = jnp.where(company, log_w, -jnp.inf)
     log_w = log_w - jnp.where(company.any(), log_w.max(), 0)
     w = jnp.exp(log_w)
-    i = jnp.where(birth, invert(w, u[3]), leaver)
+    i = jnp.where(birth, invert_cumulative(w, u[3]), leaver)
     a = jnp.where(birth, mixture.labels[i], goes).astype(mixture.labels.dtype)
 
     rest = together - (slots == a)[:, None] * x[i]
@@ -390,42 +398,42 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
     possible = (k >= 1) & (k < most) & company[i] & (birth | single.any())
 
     three = jnp.stack([together[a], rest[a], x[i]])
-    drawn = describe(target, three, draw_key)
-    new = jnp.where(birth, drawn.log_scales[2], mixture.log_scales[b])
+    sampled = describe_components(target, three, draw_key)
+    new = jnp.where(birth, sampled.log_scales[2], mixture.log_scales[b])
     parts, weights = mixture.parts, jnp.zeros_like(r)
     means, log_scales = mixture.means, mixture.log_scales
     if full:
         t, mean = log_scales[a], means[a]
         away = jnp.square((x[i, :d] - mean) * jnp.exp(-t))
-        here = -(0.5 * away + t + 0.5 * jnp.log(2 * jnp.pi)).sum()
+        density = -(0.5 * away + t + 0.5 * jnp.log(2 * jnp.pi)).sum()
         classes = -target.classes(three)
-        alone = log_evidence(moments(three[2:], d), new[None], target.box).sum()
-        evidence = alone - here + classes[1] + classes[2] - classes[0]
+        alone = log_evidence(cell_moments(three[2:], d), new[None], target.box).sum()
+        evidence = alone - density + classes[1] + classes[2] - classes[0]
         total = parts[a] + jnp.where(birth, 0, parts[b])
         n = three[0, -1]
-        c, log_z = transfer(x.shape[0], total, n - 1, jnp.ones_like(n), u[4])
+        c, log_z = draw_transfer(x.shape[0], total, n - 1, jnp.ones_like(n), u[4])
         weights = log_z - n * jnp.log(total) + jnp.log(k / jnp.maximum(target.grid - k, 1))
         parts = parts.at[a].set(jnp.where(birth, c, total))
         parts = parts.at[b].set(jnp.where(birth, total - c, 0))
     else:
-        e = _evidence(target, three, drawn.log_scales)
+        e = _log_marginals(target, three, sampled.log_scales)
         evidence = e[1] + e[2] - e[0]
-        at = jnp.where(birth, 1, 0)
-        means = means.at[a].set(drawn.means[at])
-        log_scales = log_scales.at[a].set(drawn.log_scales[at])
+        which = jnp.where(birth, 1, 0)
+        means = means.at[a].set(sampled.means[which])
+        log_scales = log_scales.at[a].set(sampled.log_scales[which])
     sizes = target.sizes
     number = sizes[k] - sizes[jnp.minimum(k + 1, most)]
     after = Mixture(
         jnp.where(birth & (row == i), b, labels).astype(labels.dtype),
         active.at[b].set(birth),
         parts,
-        means.at[b].set(drawn.means[2]),
+        means.at[b].set(sampled.means[2]),
         log_scales.at[b].set(new),
         mixture.class_probs,
     )
     terms = LogRatio(evidence, number, weights, choice)
     result = jnp.where(birth, apart, together)
-    return _decide((mixture, cells), (after, result), birth, terms, possible, u[5])
+    return _accept_or_reject((mixture, cells), (after, result), birth, terms, possible, u[5])
 
 
 def _plug_in(target: MixtureTarget, mixture: Mixture, cells: jax.Array) -> jax.Array:
@@ -435,7 +443,7 @@ def _plug_in(target: MixtureTarget, mixture: Mixture, cells: jax.Array) -> jax.A
     a = target.class_concentration + cells[:, 2 * d : 2 * d + target.n_classes]
     means, t = mixture.means, mixture.log_scales
     if isinstance(target.prior, Conjugate):
-        prior, m = target.prior, moments(cells, d)
+        prior, m = target.prior, cell_moments(cells, d)
         means = m.n * m.mean / (prior.kappa + m.n)
         rate = prior.scale + 0.5 * (m.squares + prior.kappa * means * m.mean)
         t = 0.5 * jnp.log(rate / (prior.shape + 0.5 * m.n))

@@ -43,7 +43,7 @@ _STATIC: dict[str, Any] = {"static": True}
 
 
 class Conjugate(NamedTuple):
-    """Prior numbers: ``mu ~ N(0, s^2 / kappa)``, ``s^2`` inverse-gamma, weights Dirichlet."""
+    """Hyperparameters: ``mu ~ N(0, s^2 / kappa)``, ``s^2`` inverse-gamma, weights Dirichlet."""
 
     kappa: jax.Array
     shape: jax.Array
@@ -134,9 +134,9 @@ class MixtureTarget:
 
     def length(self, mixture: Mixture, cells: jax.Array) -> jax.Array:
         """L of a mixture and the statistics (K, p) of its components, in nats."""
-        each = (self.coefficients(mixture) * cells).sum(-1)
+        log_p = (self.coefficients(mixture) * cells).sum(-1)
         k = mixture.active.sum()
-        return self.sizes[k] - jnp.where(mixture.active, each, 0).sum()
+        return self.sizes[k] - jnp.where(mixture.active, log_p, 0).sum()
 
 
 def _safe_log(p: jax.Array) -> jax.Array:
@@ -179,7 +179,7 @@ def make_mixture_target(
         Width of the region of the means for "nml", about the middle of the data's range; by default
         that range. It has to hold the data.
     kappa, shape, scale, concentration : float
-        Prior numbers for "conjugate", of `normal_inverse_gamma` and of `label_code`.
+        Hyperparameters for "conjugate", of `normal_inverse_gamma` and of `label_code`.
     class_concentration : float, default=1
         Parameter of the Dirichlet prior of the class probabilities; 1 is the uniform one.
     unordered : bool, default=True
@@ -195,7 +195,7 @@ def make_mixture_target(
     Raises
     ------
     ValueError
-        If a number of the prior is out of its range, or the data are no finite table.
+        If a hyperparameter is out of its range, or the data are no finite table.
     """
     X = np.asarray(X, np.float64)
     if X.ndim != 2 or 0 in X.shape or not np.isfinite(X).all():
@@ -220,16 +220,16 @@ def make_mixture_target(
         raise ValueError(
             f"covariance has to be 'diag'; got {covariance!r}; use the collapsed kernel"
         )
-    _positive(class_concentration=class_concentration)
+    _check_positive(class_concentration=class_concentration)
     if energy == "nml":
-        box = _box(X, low, high, mean_range)
+        box = _make_box(X, low, high, mean_range)
         prior: Box | Conjugate = box
         feature_code: Any = normal_nml(
             n, np.exp(box.low), np.exp(box.high), np.asarray(box.right - box.left)
         )
         labels, sizes = label_code(n, max_clusters, unordered=unordered)
     elif energy == "conjugate":
-        _positive(kappa=kappa, shape=shape, scale=scale, concentration=concentration)
+        _check_positive(kappa=kappa, shape=shape, scale=scale, concentration=concentration)
         prior = Conjugate(*(np.float64(v) for v in (kappa, shape, scale, concentration)))
         feature_code = normal_inverse_gamma(n, d, kappa=kappa, shape=shape, scale=scale)
         labels, sizes = label_code(
@@ -238,8 +238,8 @@ def make_mixture_target(
     else:
         raise ValueError(f"energy has to be 'nml' or 'conjugate'; got {energy!r}; choose one")
     n_classes = classes.shape[1]
-    each, total = count_tables(n_classes, n, class_concentration)
-    class_code = CountCode(each, total, 2 * d, 2 * d + n_classes, True)
+    tables = count_tables(n_classes, n, class_concentration)
+    class_code = CountCode(*tables, 2 * d, 2 * d + n_classes, True)
     terms = tuple(code_term(c) for c in (feature_code, class_code, labels))
     wide = np.concatenate([X, X * X, classes], 1)
     partition = make_target(terms, sizes, wide, partners=partners)
@@ -249,13 +249,13 @@ def make_mixture_target(
     return jax.tree.map(jnp.asarray, target)
 
 
-def _positive(**numbers: float) -> None:
-    for name, value in numbers.items():
+def _check_positive(**values: float) -> None:
+    for name, value in values.items():
         if not (np.isfinite(value) and value > 0):
             raise ValueError(f"{name} has to be positive; got {value!r}; choose a positive number")
 
 
-def _box(X: np.ndarray, low: Any, high: Any, mean_range: Any) -> Box:
+def _make_box(X: np.ndarray, low: Any, high: Any, mean_range: Any) -> Box:
     d = X.shape[1]
     least, most = X.min(0), X.max(0)
     width = most - least if mean_range is None else np.broadcast_to(mean_range, d).astype(float)
@@ -295,5 +295,5 @@ def log_joint(draw: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     scales = draw["scales"]
     away = (x[:, None] - draw["means"]) / scales
     normal = -(0.5 * away**2 + jnp.log(scales) + 0.5 * np.log(2 * np.pi)).sum(-1)
-    each = jnp.where(draw["active"], normal + _safe_log(draw["weights"]), -jnp.inf)
-    return jax.nn.logsumexp(each[..., None] + _safe_log(draw["class_probs"]), 1)
+    log_p = jnp.where(draw["active"], normal + _safe_log(draw["weights"]), -jnp.inf)
+    return jax.nn.logsumexp(log_p[..., None] + _safe_log(draw["class_probs"]), 1)

@@ -184,7 +184,7 @@ def test_sparse_rows_are_made_dense(fitted, monkeypatch):
     np.testing.assert_array_equal(model.predict(rows, known=known), model.predict(X, known=known))
     task = clone(model).prepare(rows, None, known)
     np.testing.assert_array_equal(task.X, X)
-    monkeypatch.setattr("nrprob.methods.bayes.prediction._DENSE", X.size - 1)
+    monkeypatch.setattr("nrprob.methods.bayes.prediction._MAX_ENTRIES", X.size - 1)
     with pytest.raises(ValueError, match="sparse X is made dense.*got 90 x 12; pass fewer"):
         clone(model).fit(rows)
 

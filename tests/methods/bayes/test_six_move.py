@@ -23,12 +23,12 @@ from nrprob.methods.bayes import six_move, six_move_jumps
 from nrprob.methods.bayes.six_move import SixMoveKernel, log_joint, make_mixture_target
 from nrprob.methods.bayes.six_move_draws import (
     Box,
+    cell_moments,
     draw_means,
     draw_scales,
+    draw_transfer,
     log_evidence,
     log_gamma_variate,
-    moments,
-    transfer,
 )
 from nrprob.methods.bayes.six_move_jumps import birth_move, launched_move, pivot_move, single_move
 from nrprob.posterior.export import import_arviz
@@ -163,7 +163,9 @@ def exact_draws(target, n_draws, seed):
     table = np.array([k for k, _, _ in states]), labels, p
     keys = jax.random.split(jax.random.PRNGKey(seed), n_draws)
     if not nml:
-        make = jax.jit(jax.vmap(lambda z, k: six_move.complete(target, z, target.cells(z), k)))
+        make = jax.jit(
+            jax.vmap(lambda z, k: six_move.complete_mixture(target, z, target.cells(z), k))
+        )
         return make(labels[at], keys), (*table, None)
     parts = np.array([np.pad(c, (0, target.n_slots - len(c))) for _, _, c in states], float)
 
@@ -172,7 +174,7 @@ def exact_draws(target, n_draws, seed):
     def make(z, active, parts, key):
         # Parameters from a law close to theirs, and then moves until it is theirs.
         cells = target.cells(z)
-        mixture = six_move.complete(target, z, cells, key)
+        mixture = six_move.complete_mixture(target, z, cells, key)
         mixture = mixture._replace(active=active, parts=parts)
 
         def move(i, mixture):
@@ -205,7 +207,7 @@ def check(target, move, n_draws, seed, n_moves=1):
 
 def refit(target, mixture, key):
     """The conjugate state as the jumps want it: parameters fitted, since integrated out."""
-    fitted = six_move_jumps.describe(target, target.cells(mixture.labels), key)
+    fitted = six_move_jumps.describe_components(target, target.cells(mixture.labels), key)
     return mixture._replace(means=fitted.means, log_scales=fitted.log_scales)
 
 
@@ -229,12 +231,12 @@ def _unit_move(target, mixture, cells, key):
 def _rebirth(target, mixture, cells, key):
     # Labels follow, as they are what is compared.
     first, second = jax.random.split(key)
-    mixture = six_move.rebirth(target, mixture, cells, first)[0]
+    mixture = six_move.rebirth_components(target, mixture, cells, first)[0]
     return _label_move(target, mixture, cells, second)
 
 
 def _step(target, mixture, cells, key):
-    return SixMoveKernel()._sweep(target, mixture, key)[0]
+    return SixMoveKernel()._sweep_once(target, mixture, key)[0]
 
 
 JUMPS = {
@@ -452,7 +454,9 @@ def test_gamma_variates_are_not_changed_by_those_behind_them():
 
 
 def test_units_are_shared_by_the_exact_distribution():
-    share = jax.jit(jax.vmap(lambda u: transfer(24, 20.0, jnp.asarray(3.0), jnp.asarray(2.0), u)))
+    share = jax.jit(
+        jax.vmap(lambda u: draw_transfer(24, 20.0, jnp.asarray(3.0), jnp.asarray(2.0), u))
+    )
     drawn, log_z = share(np.random.default_rng(0).random(20_000))
     c = np.arange(1, 20)
     h = c**3.0 * (20 - c) ** 2
@@ -473,7 +477,7 @@ def test_evidence_is_unbiased_and_nearly_constant():
     @jax.vmap
     def draw(key):
         first, second = jax.random.split(key)
-        m = moments(cells, 1)
+        m = cell_moments(cells, 1)
         t = draw_scales(first, m, box)
         return draw_means(second, m, t, box)[:, 0], log_evidence(m, t, box)[:, 0]
 
