@@ -1,4 +1,4 @@
-"""What is recommended for which data, and that the reason says so."""
+"""Recommended estimators by type of data, and their reasons."""
 
 import numpy as np
 import pytest

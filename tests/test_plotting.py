@@ -118,7 +118,7 @@ def test_centroids_as_a_heat_map(labelings):
 
 
 @pytest.mark.filterwarnings("error")
-def test_centroids_draw_where_they_are_told(labelings):
+def test_centroids_are_drawn_on_the_axes_passed(labelings):
     labels, known = labelings
     X = np.random.default_rng(0).normal(5, 2, size=(60, 4))
     other = np.where(labels == 0, "left", "right")
@@ -350,7 +350,7 @@ def test_small_axes_have_smaller_numbers_or_none():
 
 
 @pytest.fixture
-def clouds():
+def blobs():
     """Rows (90, 4) of 3 known groups, "a" to "c", and 3 clusters."""
     rng = np.random.default_rng(0)
     known, sought = rng.integers(3, size=(2, 90))
@@ -372,8 +372,8 @@ def expected_places(X, labelings, known):
     return discriminant_plane(X, labelings, groups, np.random.RandomState(0)).places
 
 
-def test_residuals_are_drawn_by_group_and_by_cluster(clouds):
-    X, sought, known = clouds
+def test_residuals_are_drawn_by_group_and_by_cluster(blobs):
+    X, sought, known = blobs
     left, right = plot_residuals(X, sought, known)
     places = expected_places(X, sought[:, None], known)
     for ax, labels, word in ((left, known, ""), (right, sought, "cluster ")):
@@ -387,15 +387,15 @@ def test_residuals_are_drawn_by_group_and_by_cluster(clouds):
     assert (left.get_title(), right.get_title()) == ("known groups", "found clusters")
 
 
-def test_residuals_draw_where_they_are_told(clouds):
+def test_residuals_are_drawn_on_the_axes_passed(blobs):
     _, axes = plt.subplots(1, 2)
-    drawn = plot_residuals(*clouds, axes, known_name="site", labels_name="types")
+    drawn = plot_residuals(*blobs, axes, known_name="site", labels_name="types")
     assert drawn[0] is axes[0] and drawn[1] is axes[1]
     assert [ax.get_title() for ax in axes] == ["site", "types"]
 
 
-def test_of_many_rows_a_sample_is_drawn_and_said_so(clouds):
-    X, sought, known = clouds
+def test_of_many_rows_a_sample_is_drawn_and_said_so(blobs):
+    X, sought, known = blobs
     axes = plot_residuals(X, sought, known, n_points=30, random_state=1)
     again = plot_residuals(X, sought, known, n_points=30, random_state=1)
     places = expected_places(X, sought[:, None], known)
@@ -410,8 +410,8 @@ def test_of_many_rows_a_sample_is_drawn_and_said_so(clouds):
         assert (np.repeat(np.unique(of), counts) == of).all()
 
 
-def test_residuals_of_what_else_may_be_known(clouds):
-    X, sought, known = clouds
+def test_residuals_of_what_else_may_be_known(blobs):
+    X, sought, known = blobs
     frame = pd.DataFrame(X, columns=["w", "x", "y", "$z$"]).assign(site=known, even=sought % 2)
     left, _ = plot_residuals(frame, sought, ["site", "even"])
     assert {name.split(", n")[0] for name in legend(left)} == {
@@ -425,16 +425,16 @@ def test_residuals_of_what_else_may_be_known(clouds):
         np.testing.assert_allclose(one, other, atol=1e-9)
 
 
-def test_rows_of_one_direction_are_spread_along_the_other(clouds):
-    X, sought, known = clouds
+def test_rows_of_one_direction_are_spread_along_the_other(blobs):
+    X, sought, known = blobs
     for rows in (slice(90), slice(3)):
         _, right = plot_residuals(X[rows, :1], sought[rows], known[rows], random_state=0)
         assert "jitter" in right.get_ylabel()
         right.figure.canvas.draw()
 
 
-def test_alternatives_have_a_panel_each_in_one_plane(clouds):
-    X, sought, known = clouds
+def test_alternatives_have_a_panel_each_in_one_plane(blobs):
+    X, sought, known = blobs
     other = np.arange(90) % 2
     axes = plot_alternatives(X, {"types": sought, "a rival": other}, known)
     places = expected_places(X, np.column_stack([sought, other]), known)
@@ -450,8 +450,8 @@ def test_alternatives_have_a_panel_each_in_one_plane(clouds):
         assert legend(ax) == [f"cluster {c}" for c in range(own.max() + 1)]
 
 
-def test_alternatives_of_what_was_fitted(clouds):
-    X, sought, known = clouds
+def test_alternatives_of_what_was_fitted(blobs):
+    X, sought, known = blobs
     labels = np.column_stack([sought, np.arange(90) % 4, np.arange(90) % 9])
     codes = np.unique(known, return_inverse=True)[1]
     explored = plot_alternatives(X, Exploration(labels, [], codes[:, None]))
@@ -480,8 +480,8 @@ def bars(ax):
 
 
 @pytest.mark.parametrize("kind", ["nothing", "labels", "numbers", "both", "all"])
-def test_bars_are_effects_after_what_is_known_is_taken_off(clouds, kind):
-    X, sought, site = clouds
+def test_bars_are_effects_after_removing_known_effects(blobs, kind):
+    X, sought, site = blobs
     age = np.random.default_rng(1).normal(size=90)
     X = X + np.outer(age, [0, 3, 0, -3])
     even = np.arange(90) % 2
@@ -517,8 +517,8 @@ def test_bars_are_effects_after_what_is_known_is_taken_off(clouds, kind):
     assert len({ax.get_xlim() for ax in axes}) == 1
 
 
-def test_top_features_of_some_clusters_and_of_many(clouds):
-    X, sought, _ = clouds
+def test_top_features_of_some_clusters_and_of_many(blobs):
+    X, sought, _ = blobs
     words = np.array(["one", "two", "three"])[sought]
     _, own = plt.subplots(1, 2)
     axes = plot_top_features(X, words, axes=own, clusters=["two", "one"], feature_names=[*"abc$"])
@@ -559,16 +559,16 @@ def test_annealing_is_the_trace_and_the_ends_of_restarts():
         ax.get_title(loc="left") == r"first split at $\beta$ = 1.25, at the end $\beta$ = $\infty$"
     )
     assert ax.get_ylabel() == "objective (minimised)"
-    (beside,) = ax.child_axes
-    restarts, best = beside.collections
+    (inset,) = ax.child_axes
+    restarts, best = inset.collections
     np.testing.assert_array_equal(restarts.get_offsets(), [[1, 2], [2, 3], [3, 4]])
     np.testing.assert_array_equal(best.get_offsets(), [[1, 2]])
     open_marks = (restarts.get_facecolors()[:, :3] == 1).all(1)
     assert open_marks.tolist() == [False, False, True]
-    assert beside.get_xlabel() == "4 restarts" and beside.get_title() == "1 not shown"
+    assert inset.get_xlabel() == "4 restarts" and inset.get_title() == "1 not shown"
     # What a fit has by way of steps ends where the panel of restarts begins.
     share = ax.transLimits.transform([[3, 2]])[0, 0]
-    assert share < beside.get_position().x0
+    assert share < inset.get_position().x0
 
 
 def test_annealing_of_one_restart_and_of_temperatures():
@@ -638,7 +638,7 @@ def test_cost_of_every_merge(kind, sign, label):
 # What all have in common
 
 
-def test_groups_differ_by_marks_and_hatches_where_colours_begin_anew():
+def test_groups_differ_by_marks_and_hatches_of_the_same_colour():
     for other in (style.nth_marker, style.nth_hatch):
         assert len({(style.nth_colour(i), other(i)) for i in range(24)}) == 24
         assert len({other(i) for i in range(8)}) == 8
@@ -771,8 +771,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("draw", "wrong", "message"), WRONG)
-def test_what_does_not_fit_is_refused(clouds, draw, wrong, message):
-    X, sought, _ = clouds
+def test_what_does_not_fit_is_refused(blobs, draw, wrong, message):
+    X, sought, _ = blobs
     good = {
         plot_residuals: {"X": X, "labels": sought},
         plot_alternatives: {"X": X, "labelings": sought},

@@ -45,8 +45,8 @@ def brute_silhouette(X, labels):
 
 @quick
 @given(labelled_points())
-def test_silhouette_against_loops(drawn):
-    X, labels = drawn[0], drawn[1][:, 0]
+def test_silhouette_against_loops(sample):
+    X, labels = sample[0], sample[1][:, 0]
     result = metrics.silhouette_width(X, labels)
     if not 2 <= len(set(labels.tolist())) < len(labels):
         assert math.isnan(result)
@@ -57,8 +57,8 @@ def test_silhouette_against_loops(drawn):
 
 @quick
 @given(labelled_points(2))
-def test_quantization_error_against_loops_and_its_laws(drawn):
-    X, (labels, other) = drawn[0], drawn[1].T
+def test_quantization_error_against_loops_and_its_laws(sample):
+    X, (labels, other) = sample[0], sample[1].T
     error = metrics.vector_quantization_error
     expected = sum(
         math.dist(x, X[labels == c].mean(0)) ** 2 for x, c in zip(X, labels, strict=True)
@@ -95,9 +95,9 @@ def test_refusals_of_one(f):
 
 @pytest.mark.parametrize("measure", MEASURES)
 @settings(deadline=None, max_examples=15)
-@given(drawn=labelled_points(3))
-def test_agreement_is_that_of_every_pair(measure, drawn):
-    labelings = drawn[1]
+@given(sample=labelled_points(3))
+def test_agreement_is_that_of_every_pair(measure, sample):
+    labelings = sample[1]
     f = getattr(metrics, measure)
     result = metrics.pairwise_agreement(labelings, measure=measure)
     expected = [[f(a, b) for b in labelings.T] for a in labelings.T]

@@ -23,10 +23,10 @@ def tested():
 
 
 def test_resamples_are_of_every_group_what_it_has():
-    drawn = bootstrap._resample_within_groups(
+    indices = bootstrap._resample_within_groups(
         np.array([0, 1, 0, 2, 1, 0]), np.random.RandomState(0)
     )
-    np.testing.assert_array_equal(np.bincount(np.array([0, 1, 0, 2, 1, 0])[drawn]), [3, 2, 1])
+    np.testing.assert_array_equal(np.bincount(np.array([0, 1, 0, 2, 1, 0])[indices]), [3, 2, 1])
     assert len(np.unique(bootstrap._resample_within_groups(Z, np.random.RandomState(0)))) < N
 
 
@@ -48,20 +48,20 @@ def test_where_nothing_is_resampled_it_is_the_fit(tested, monkeypatch):
 
 
 def test_refits_are_to_resamples_and_start_from_the_clusters_too(tested, monkeypatch):
-    made = []
+    calls = []
 
-    def refit(estimator, X, codes, drawn, **settings):
-        made.append((drawn, settings["init"]))
-        return held_out.refit_subset(estimator, X, codes, drawn, **settings)
+    def refit(estimator, X, codes, indices, **settings):
+        calls.append((indices, settings["init"]))
+        return held_out.refit_subset(estimator, X, codes, indices, **settings)
 
     monkeypatch.setattr(bootstrap, "refit_subset", refit)
     model = clone(MODEL).fit(APART, known=Z)
     evidence.confidence(model, APART, known=Z, evidence=tested, n_resamples=2, random_state=0)
-    assert len(made) == 2
-    for drawn, init in made:
-        assert len(np.unique(drawn)) < N
-        np.testing.assert_array_equal(np.bincount(Z[drawn]), np.bincount(Z))
-        np.testing.assert_array_equal(init, model.labels_[drawn])
+    assert len(calls) == 2
+    for indices, init in calls:
+        assert len(np.unique(indices)) < N
+        np.testing.assert_array_equal(np.bincount(Z[indices]), np.bincount(Z))
+        np.testing.assert_array_equal(init, model.labels_[indices])
 
 
 def test_far_apart_is_certain_and_said(tested):
@@ -122,8 +122,8 @@ def test_mixtures_start_from_their_clusters_too(tested):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_it_is_right_where_one_fit_is_too_sure(tested):
-    """Clusters 2 standard deviations apart: it says 0.76 where 0.71 is true, one fit 0.91."""
-    says, said, right = [], [], []
+    """Clusters 2 standard deviations apart: it returns 0.76 where 0.71 is true, one fit 0.91."""
+    reported, memberships, right = [], [], []
     for seed in range(8):
         rng = np.random.default_rng([8, seed])
         z, c = rng.integers(3, size=240), rng.integers(2, size=240)
@@ -136,7 +136,7 @@ def test_it_is_right_where_one_fit_is_too_sure(tested):
         np.add.at(table, (model.labels_, c), 1)
         names = linear_sum_assignment(table, maximize=True)[1]
         right.append((names[model.labels_] == c).mean())
-        says.append(result.rows_.mean())
-        said.append(model.membership_.max(1).mean())
-    assert abs(np.mean(says) - np.mean(right)) < 0.1
-    assert np.mean(said) - np.mean(right) > 0.1
+        reported.append(result.rows_.mean())
+        memberships.append(model.membership_.max(1).mean())
+    assert abs(np.mean(reported) - np.mean(right)) < 0.1
+    assert np.mean(memberships) - np.mean(right) > 0.1

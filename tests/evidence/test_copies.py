@@ -80,11 +80,11 @@ def test_standard_errors_of_the_number_of_clusters_count_copies_once():
 
 
 def test_confidence_resamples_the_distinct_samples(monkeypatch):
-    made = []
+    calls = []
 
-    def refit(estimator, X, codes, drawn, **settings):
-        made.append(drawn)
-        return held_out.refit_subset(estimator, X, codes, drawn, **settings)
+    def refit(estimator, X, codes, indices, **settings):
+        calls.append(indices)
+        return held_out.refit_subset(estimator, X, codes, indices, **settings)
 
     monkeypatch.setattr(bootstrap, "refit_subset", refit)
     tested = evidence.test(MODEL, APART, known=Z, n_splits=1, random_state=0)
@@ -94,9 +94,9 @@ def test_confidence_resamples_the_distinct_samples(monkeypatch):
             MODEL, X, known=known, evidence=tested, n_resamples=3, random_state=0
         )
     assert sure.rows_.shape == (2 * N,) and sure.rows_.min() > 0.99
-    for drawn in made:
-        assert drawn.size == N and (drawn % 2 == 0).all()
-        np.testing.assert_array_equal(np.bincount(known[drawn]), np.bincount(Z))
+    for indices in calls:
+        assert indices.size == N and (indices % 2 == 0).all()
+        np.testing.assert_array_equal(np.bincount(known[indices]), np.bincount(Z))
 
 
 @pytest.mark.parametrize(("copies", "warned"), [(5, True), (4, False)])
@@ -104,8 +104,8 @@ def test_five_percent_of_copies_are_many(copies, warned, recwarn):
     rows = np.random.default_rng(0).normal(size=(100 - copies, 2))
     rows = np.concatenate([rows, rows[:copies]])
     evidence.n_clusters(Remembering(), rows, candidates=[1], random_state=0)
-    said = [str(one.message) for one in recwarn]
-    assert [line.startswith("samples are exact copies") for line in said] == [True] * warned
+    messages = [str(warning.message) for warning in recwarn]
+    assert [line.startswith("samples are exact copies") for line in messages] == [True] * warned
     if warned:
         assert recwarn[0].filename == __file__
 

@@ -136,7 +136,7 @@ def test_clusters_are_found_and_noise_is_not():
     assert "one elliptical distribution per known group is rejected (p < 0.001; 2 clusters" in str(
         result
     )
-    # Free weights have more rivals, and no other program.
+    # Free weights have more null models, and no other program.
     model = ResidualMixture(2, weights="free", random_state=0)
     alike = evidence.test(model, APART, known=np.array(["b", "a"])[Z], **FEW)
     assert list(alike.p_by_rival_) == list(NULL_MODELS)

@@ -68,7 +68,7 @@ def test_more_clusters_than_rows_are_left_are_not_tried():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_clusters_that_follow_tails_are_one_cloud():
+def test_clusters_that_follow_tails_are_one_component():
     rng = np.random.default_rng(2)
     X = rng.normal(size=(N, 2)) / np.sqrt(rng.chisquare(1.5, size=N) / 1.5)[:, None]
     model = clone(MODEL).set_params(weights="free")
