@@ -367,8 +367,8 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         single = int((sizes == 1).sum())
         if design.kind == "labels" and 0 < single < design.n_samples:
             self._warn_degenerate(
-                f"{single} known group(s) have a single member, whose residual is 0 and says "
-                "nothing; got group sizes down to 1; merge small groups if that matters"
+                f"{single} known group(s) have a single member, whose residual is 0 without "
+                "information; got group sizes down to 1; merge small groups if that matters"
             )
         else:
             super()._check_groups(design)
@@ -471,8 +471,8 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         sigma = np.asarray(fit.covariance, np.float64)
         self._sigma = sigma[:p, :p] if sigma.ndim == 2 else np.diag(sigma[:p])
         self._offset = np.asarray(fit.offset[: self.n_clusters, :n_groups], np.float64)
-        # What the log densities of all rows have in common, 1/K included: in the coordinates of the
-        # fit, and the logarithm of their unit.
+        # Common constant of the log densities, including 1/K, in the coordinates of the fit; and
+        # the log of the volume of their unit.
         self._common = self._log_constant(hyperparameters, self.errors_) / float(
             hyperparameters.dof
         )

@@ -316,7 +316,7 @@ class ResidualSpectral(Clusterer):
         )
         x = sparse.csr_array(X)
         if not x.has_canonical_format or (x.data == 0).any():
-            x = x.copy()  # what it was made of belongs to the caller
+            x = x.copy()  # do not modify the input of the caller
             x.sum_duplicates()
             x.eliminate_zeros()
         return x
@@ -363,7 +363,7 @@ class ResidualSpectral(Clusterer):
             )
             rank = max(member.rank for member in members)
             if share_left(weighted, removal) < 1e3 * np.finfo(dtype).eps:
-                rank = 0  # what is left is rounding
+                rank = 0  # the residuals are rounding errors
             with few_threads(n):
                 values, near = leading_eigenvectors(
                     moment, weighted.shape[1], rank, np.float32, _TOL, near
@@ -403,8 +403,8 @@ class ResidualSpectral(Clusterer):
             )
         absent = np.flatnonzero(~present)
         warn(
-            f"row {absent[0]} has no counts of terms that {_MIN_ROWS} rows share; found "
-            f"{absent.size} such row(s), which say nothing about any cluster; drop them"
+            f"row {absent[0]} has no counts of terms that {_MIN_ROWS} rows share; got "
+            f"{absent.size} such row(s), which carry no information; drop them"
         )
 
     def finish(self, task, result):
@@ -413,13 +413,13 @@ class ResidualSpectral(Clusterer):
         from sklearn.metrics import normalized_mutual_info_score
 
         (columns, rows, models), fixed = result[0], task.fixed
-        # A member without a direction has nothing to say, unless none has.
+        # Leave out members without a direction, unless all members have none.
         informative = [j for j in sorted(rows) if rows[j]["rank"] > 0] or [0]
         nothing_left = ""
         if rows[informative[0]]["rank"] == 0 and self.n_clusters > 1:
             nothing_left = (
-                "no structure is left once the known one is accounted for; got second moments "
-                "without a positive eigenvalue; expect no meaning of the clusters"
+                "no structure is left after removing the known structure; got second moments "
+                "without a positive eigenvalue; do not interpret the clusters"
             )
             columns = np.zeros((len(columns), 1), int) if fixed is None else fixed[:, None]
             columns = np.maximum(columns, 0)

@@ -174,7 +174,7 @@ class _Search:
         """Take EM steps of some restarts in parallel, until all have converged."""
         on = [i for i in on if not ends.done[i]]
         every = jax.tree.map(lambda a: a[on], ends.t)
-        # What is kept is what an objective has been computed of.
+        # Keep parameters whose objective has been computed.
         rounding = np.finfo(self.common.inverse_scale.dtype).eps
         seen = 0
         while on and seen <= most:
@@ -232,7 +232,7 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
 def _set_coordinates(
     model: Any, seen: Survey, fixed: np.ndarray | None
 ) -> tuple[Blocks, Coordinates]:
-    """Blocks of rows in coordinates, and these; sets what is removed."""
+    """Blocks of rows in coordinates, and the coordinates; sets the removed effects."""
     n, moments, n_groups = seen.n_all, seen.moments, seen.design.n_groups
     arrays = {"codes": seen.design.codes.astype(np.int32)}
     if fixed is not None:
@@ -261,7 +261,7 @@ def _set_coordinates(
 def _prepare_sample(
     model: Any, seen: Survey, blocks: Blocks, coordinates: Coordinates, fixed: np.ndarray | None
 ) -> tuple[ResidualTask, Common]:  # fmt: skip
-    """The sample laid out with its starts, and what steps over all rows read."""
+    """Lay out the sample with its starts, and the arrays that steps over all rows share."""
     seed = start_seed(model, seen)
     rng = np.random.default_rng(seed)
     n, k, dtype = seen.n_all, model.n_clusters, seen.source.dtype

@@ -108,7 +108,7 @@ def lay_out(
     """
     n, p = y.shape
     k, dof = model.n_clusters, coordinates.dof
-    n_groups = padded_count(design.n_groups, y.size)  # one too: what is found is often known next
+    n_groups = padded_count(design.n_groups, y.size)  # padded for one group as well
     pad = bucket_size(p, 256) - p
     log_scale = float(np.log(coordinates.variances).sum())
     narrow = {
