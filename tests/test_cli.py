@@ -153,7 +153,7 @@ def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     assert ["1", *(f"{score:.3f}" for score in scores.values())] in lines
     assert {p.name for p in out.iterdir()} == RESULTS
     line = refused(invoke("explore", data, "--out", tmp_path / "other"))
-    assert "--n-clusterings is required where no test says when to stop; got zeros and ones" in line
+    assert "--n-clusterings is required without a test; got zeros and ones" in line
     assert "--k is a number or auto; got 'two'" in refused(invoke("explore", data, "--k", "two"))
 
 
@@ -177,7 +177,7 @@ def test_fit_sparse_counts_with_known_from_another_file(invoke, tmp_path):
 
 def test_unknown_labels_of_a_column():
     for unknown in (None, np.nan, pd.NA, "", " \t", "-1", "-1.0", -1, -1.0, np.int64(-1)):
-        y, classes = cli_data._classes(np.array(["b", unknown, "a"], object))
+        y, classes = cli_data._encode_classes(np.array(["b", unknown, "a"], object))
         assert y.tolist() == [1, -1, 0] and classes == ["a", "b"]
 
 
@@ -189,7 +189,7 @@ def test_fit_with_wanted_labels(invoke, data, tmp_path, unknown):
     arguments = ["--known", "species", "--labels", "wanted", "--out", tmp_path / "out", *FAST]
     result = invoke("fit", data, *arguments)
     assert result.exit_code == 0, result.output
-    assert "wanted classes: 0 = p, 1 = q" in result.stderr
+    assert "classes of the partial labels: 0 = p, 1 = q" in result.stderr
     labels = pd.read_csv(tmp_path / "out" / "labels.csv")["cluster"].to_numpy()
     np.testing.assert_array_equal(labels[:12], (frame["other"] == "q")[:12])
 
@@ -377,7 +377,7 @@ def test_what_is_wrong_with_a_table_is_told_before_jax_is_loaded(untidy, tmp_pat
     few_entries = str(tmp_path / "sparse.npz")
     scipy.sparse.save_npz(few_entries, scipy.sparse.eye_array(30, 9, format="csr"))
     known = ["--known", "group", "--known", "size", "--missing", "drop"]
-    numbers = "takes no continuous covariates; numbers in --known size; cut them into groups, or "
+    numbers = "takes no continuous covariates; floats in --known size; cut them into groups, or "
     few = "there are fewer rows than clusters; "
     refusals = {
         f"{few}--k 1000 for 56 rows; ask for fewer": [*("fit", untidy, "--k", "1000"), *known],
@@ -392,7 +392,7 @@ def test_what_is_wrong_with_a_table_is_told_before_jax_is_loaded(untidy, tmp_pat
         "naci takes no sparse rows; --method naci; store the rows as a dense matrix, or use": [
             *("fit", few_entries, "--method", "naci")
         ],
-        "--n-clusterings is required where no test says when to stop; got counts, and": [
+        "--n-clusterings is required without a test; got counts, and": [
             "explore",
             counts,
         ],
@@ -464,7 +464,7 @@ def test_a_column_called_cluster_does_not_replace_the_clusters(invoke, data, tmp
 
 
 def test_what_controls_a_terminal_is_not_printed(capsys):
-    terminal.say("\x1b]0;hi\x07title")
+    terminal.print_result("\x1b]0;hi\x07title")
     assert capsys.readouterr().out == "\ufffd]0;hi\ufffdtitle\n"
 
 
@@ -480,7 +480,7 @@ def test_probabilities_of_subsets_are_no_numbers_to_refuse(invoke, data, tmp_pat
     options = ["--known", "p", "--known", "q", "--out", tmp_path / "out"]
     assert str(invoke("fit", data, "--method", "cross_partition", *options).exception) == "so far"
     line = refused(invoke("fit", data, "--method", "naci", *options))
-    assert "numbers in --known p, --known q" in line
+    assert "floats in --known p, --known q" in line
 
 
 @pytest.mark.parametrize(
@@ -746,7 +746,7 @@ def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
     assert stored["known"] == ["group"] and stored["prepared"]["known"] == ["group", "weight"]
     assert stored["n_features"] == 1 and stored["n_samples"] == 57
     line = refused(invoke("fit", untidy, *arguments, "--force", "--method", "condens"))
-    assert "condens takes no continuous covariates; numbers in --known weight; cut them" in line
+    assert "condens takes no continuous covariates; floats in --known weight; cut them" in line
 
 
 @pytest.mark.parametrize(
@@ -1043,7 +1043,7 @@ def test_two_files_do_not_share_a_folder_of_results(invoke, tmp_path, monkeypatc
     options = ["--out", "o"] if out else []
     line = refused(invoke("run", "a/same.toml", "b/same.toml", *options))
     folder = "o/same" if out else "results/same"
-    assert f"same folder of results; a/same.toml and b/same.toml: {folder}; rename one" in line
+    assert f"same output folder; a/same.toml and b/same.toml: {folder}; rename one" in line
     assert not (tmp_path / "o").exists() and not (tmp_path / "results").exists()
 
 
@@ -1238,4 +1238,4 @@ def test_a_fit_says_whether_its_clusters_are_there_and_how_sure_rows_are(invoke,
     assert json.loads((out / "result.json").read_text())["evidence"].keys() == {"said"}
     assert not (out / "evidence.png").exists()
     told = invoke("fit", tmp_path / "rows.csv", "--test", "--labels", "batch")
-    assert "clusters that are told labels have no test" in refused(told)
+    assert "a clustering with partial labels has no test" in refused(told)

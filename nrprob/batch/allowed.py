@@ -1,9 +1,9 @@
-"""What a model file may pass to an estimator of another package: numbers, booleans, fixed words.
+"""Values that a model file may pass to an external estimator: numbers, booleans, fixed words.
 
 A model file is untrusted data. Paths, import paths, callables and other estimators could make a
-package read, write or run something, so that they are refused before the estimator is made. The
-words that a parameter takes are those that scikit-learn declares for it; an estimator that declares
-nothing takes none.
+package read, write or run something, so they are refused before the estimator is constructed. The
+allowed words of a parameter are those that scikit-learn declares for it; an estimator without
+declarations takes no words.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from nrprob.exceptions import InputError
 
 __all__ = ["check_allowed"]
 
-JOBS = 64  # threads or processes of one fit
-VIEWS = 100  # of a clustering in several views, each with its number of clusters
+MAX_JOBS = 64  # threads or processes of one fit
+MAX_VIEWS = 100  # numbers of clusters, one per view
 
 
 def check_allowed(kind: type[Any], parameters: Mapping[str, Any], where: str = "") -> None:
-    """Refuse values that a model file may not pass, and counts without an upper bound.
+    """Refuse values that a model file must not pass, and counts that are too large.
 
     Parameters
     ----------
     kind : type
         Class of the estimator.
     parameters : mapping
-        Parameters by name; None is taken by all.
+        Parameters by name; None is always allowed.
     where : str, default=""
-        Prefix that tells the user where a parameter stands.
+        Prefix of parameter names in messages.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        That names the parameter.
+        It names the parameter.
     """
     declared = getattr(kind, "_parameter_constraints", {})
     for name, value in parameters.items():
@@ -46,9 +46,9 @@ def check_allowed(kind: type[Any], parameters: Mapping[str, Any], where: str = "
         if isinstance(rules, list):
             words = {word for rule in rules for word in getattr(rule, "options", ())}
             counts = any(Integral in (rule, getattr(rule, "type", None)) for rule in rules)
-        else:  # nothing is declared
+        else:  # the class has no declarations
             words, counts, rules = set(), True, []
-            if isinstance(value, list) and len(value) <= VIEWS and {*map(type, value)} == {int}:
+            if isinstance(value, list) and len(value) <= MAX_VIEWS and {*map(type, value)} == {int}:
                 for number in value:
                     _check_bounds(place, name, number, counts)
                 continue
@@ -56,8 +56,8 @@ def check_allowed(kind: type[Any], parameters: Mapping[str, Any], where: str = "
             _check_bounds(place, name, value, counts)
         elif not (isinstance(value, str) and value in words):
             choices = sorted(word for word in words if isinstance(word, str))
-            numbers = counts or any(isinstance(getattr(r, "type", None), type) for r in rules)
-            advice = "pass a number" if numbers else "leave it out"
+            numeric = counts or any(isinstance(getattr(r, "type", None), type) for r in rules)
+            advice = "pass a number" if numeric else "leave it out"
             advice = f"choose from {', '.join(choices)}" if choices else advice
             short = isinstance(value, str) and len(value) <= 60
             shown = repr(value) if short else f"a {type(value).__name__}"
@@ -68,10 +68,10 @@ def check_allowed(kind: type[Any], parameters: Mapping[str, Any], where: str = "
 
 
 def _check_bounds(place: str, name: str, value: float, counts: bool) -> None:
-    """Refuse a number out of bounds; the estimator checks its own bounds as well."""
+    """Refuse a number out of general bounds; the estimator checks its own bounds too."""
     low, high = -LARGEST, LARGEST
     if name == "n_jobs":
-        low, high = -JOBS, JOBS
+        low, high = -MAX_JOBS, MAX_JOBS
     elif counts and isinstance(value, int) and name != "random_state":
         low, high = 0, ITERATIONS
     try:

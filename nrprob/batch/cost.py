@@ -206,7 +206,7 @@ def _annotated_size(path: Path) -> Size:
 
 def _default_parameters(name: str) -> dict[str, Any]:
     with contextlib.suppress(InputError):  # of a missing method, which `check` reports
-        signature = inspect.signature(registry.method(name).load())
+        signature = inspect.signature(registry.find_method(name).load())
         return {key: parameter.default for key, parameter in signature.parameters.items()}
     return {}
 
@@ -234,7 +234,7 @@ def _fit_bytes(cell: Experiment, size: Size, dimensions: Mapping[str, int]) -> i
     """Bytes of the largest array of a fit."""
     from nrprob.engines.placement import MEMORY
 
-    method = registry.method(cell.name)
+    method = registry.find_method(cell.name)
     is_sparse = size.is_sparse and (
         method.capabilities.sparse or isinstance(method, registry.Rival)
     )

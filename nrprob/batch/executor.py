@@ -122,7 +122,7 @@ class Executor:
         """Prepare a cell for the lanes; fit it if they cannot take it."""
         inputs = assemble_inputs(self.model, self.data(cell), cell)
         estimator = registry.make_estimator(cell.name, cell.parameters)
-        method = registry.method(cell.name)
+        method = registry.find_method(cell.name)
         if isinstance(method, registry.Rival):
             fit = fit_rival(cell.method, cell.name, estimator, inputs.X)
             return self._score(cell, inputs, estimator, fit)
@@ -173,7 +173,9 @@ class Executor:
         """Compute the measures of a fit, and keep the outputs that the model asks for."""
         model, table, parts, target = self.model, self.data(cell), inputs.parts, inputs.target
         classifies = parts is not None and inputs.y is not None
-        classifies = classifies and registry.entry(type(estimator))[1].capabilities.predicts_classes
+        classifies = (
+            classifies and registry.find_entry(type(estimator))[1].capabilities.predicts_classes
+        )
         if not fit.refusal:
             fit.labels = inputs.spread(fit.labels, -1)
             if not (model.save.memberships or model.is_single):  # the page of a single fit has them

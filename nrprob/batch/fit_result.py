@@ -177,11 +177,11 @@ def plan_result(plan: Plan, dataset: xarray.Dataset) -> FitResult:
     dataset = dataset.drop_duplicates("cell")  # equal methods of two titles share their fits
     cells = list(plan.cells)
     if model.known_names:
-        cells.sort(key=lambda cell: not registry.method(cell.name).capabilities.known)
+        cells.sort(key=lambda cell: not registry.find_method(cell.name).capabilities.known)
     fits = []
     for cell in cells:
         estimator, name = registry.make_estimator(cell.name, cell.parameters), cell.name
-        if not isinstance(registry.method(name), registry.Rival):
+        if not isinstance(registry.find_method(name), registry.Rival):
             name = type(estimator).__name__
         parameters = estimator.get_params(deep=False)
         fits.append(dataset_to_fit(dataset.sel(cell=cell.id), cell.method, name, parameters))

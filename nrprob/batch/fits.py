@@ -124,7 +124,7 @@ def fit_method(
     parameters in messages.
     """
     estimator = registry.make_estimator(name, parameters, where)
-    keywords = registry.method(name).capabilities.keywords(known)
+    keywords = registry.find_method(name).capabilities.keywords(known)
     start = time.perf_counter()
     with warnings.catch_warnings(record=True, action="always") as caught:
         estimator.fit(X, y, **keywords)

@@ -46,7 +46,9 @@ def _merge_groups(
 def _check_labeling(name: str, table: tables.Table, where: str) -> None:
     """Refuse a labeling that the data do not have; `where` names the place."""
     if name not in table.labelings:
-        advice = registry.nearest(name, table.labelings) if table.labelings else "define it first"
+        advice = (
+            registry.suggest_name(name, table.labelings) if table.labelings else "define it first"
+        )
         raise InputError(f"no labeling of that name; {where} = {name!r}; {advice}")
 
 
@@ -246,7 +248,7 @@ def assemble_inputs(model: ModelFile, table: tables.Table, cell: Experiment) -> 
     The sampling depends on the data set and the run alone, so all methods of a run get the same.
     Raises InputError if the data have too few rows for it.
     """
-    method, seed = registry.method(cell.name), (cell.seed, cell.run)
+    method, seed = registry.find_method(cell.name), (cell.seed, cell.run)
     known: dict[str, Any] = {}
     if model.known_names:
         labelings = [table.labelings[name] for name in model.known_names]

@@ -51,13 +51,15 @@ def _explain_error(error: Any) -> str:
     path = path[:-1] if path and path[-1] == "[key]" else path
     dotted = ".".join(str(key) for key in path)
     if error["type"] == "extra_forbidden":
-        return f"unknown key; {dotted}; {registry.nearest(str(path[-1]), _valid_keys(path[:-1]))}"
+        return (
+            f"unknown key; {dotted}; {registry.suggest_name(str(path[-1]), _valid_keys(path[:-1]))}"
+        )
     if error["type"] == "missing":
         return f"a required key is missing; {dotted}; add it"
     value = short_repr(error["input"])
     if error["type"] == "literal_error":
         choices = error["ctx"]["expected"].replace(" or ", ", ").replace("'", "").split(", ")
-        nearest = registry.nearest(str(error["input"]), choices)
+        nearest = registry.suggest_name(str(error["input"]), choices)
         return f"unknown value; {dotted} = {value}; {nearest}"
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":

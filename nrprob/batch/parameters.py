@@ -6,51 +6,58 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["FLAT", "as_text", "describe", "look_up", "root", "shared", "varying"]
+__all__ = [
+    "FLAT",
+    "as_text",
+    "describe_parameters",
+    "look_up",
+    "root_name",
+    "shared_parameters",
+    "varying_parameters",
+]
 
-# Tables whose values are parameters by their whole names, "split.test", since methods have
-# parameters of the tables' names.
+# Tables of a model file whose entries are parameters with dotted names, such as "split.test".
 FLAT = ("split", "constraints")
 
 
-def root(path: str) -> str:
-    """Name of the parameter that a path begins with."""
+def root_name(path: str) -> str:
+    """Return the name of the parameter at the start of a path."""
     name = path.split(".")[0]
     return path if "." in path and name in FLAT else name
 
 
 def look_up(parameters: Mapping[str, Any], path: str) -> Any:
-    """Value of a parameter, or of a place in it ("dims.0"); None where there is none."""
+    """Return the value of a parameter, or of an element ("dims.0"); None if it does not exist."""
     if path in parameters:
         return parameters[path]
-    name, *places = path.split(".")
+    name, *keys = path.split(".")
     value: Any = parameters.get(name)
-    for place in places:
+    for key in keys:
         try:
-            value = value[place if isinstance(value, Mapping) else int(place)]
+            value = value[key if isinstance(value, Mapping) else int(key)]
         except (TypeError, ValueError, IndexError, KeyError):
             return None
     return value
 
 
-def shared(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Parameters that all settings have, with the same values."""
+def shared_parameters(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the parameters with equal values in all settings."""
     first = settings[0]
     return {k: v for k, v in first.items() if all(k in s and s[k] == v for s in settings)}
 
 
-def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of the parameters that differ between settings, or that only some of them have."""
-    same = shared(settings)
+def varying_parameters(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of parameters that differ between settings, or are absent in some."""
+    same = shared_parameters(settings)
     return [*dict.fromkeys(name for s in settings for name in s if name not in same)]
 
 
 def as_text(value: Any) -> str:
-    """Write a value as TOML would have it, and None as "none"."""
+    """Write a value in TOML, and None as "none"."""
     return "none" if value is None else json.dumps(value, default=str)
 
 
-def describe(parameters: Mapping[str, Any]) -> str:
-    """Parameters in words: "dims = [4, 4], beta = 0.5"."""
+def describe_parameters(parameters: Mapping[str, Any]) -> str:
+    """Write parameters as text: "dims = [4, 4], beta = 0.5"."""
     texts = {k: v if isinstance(v, str) else as_text(v) for k, v in parameters.items()}
     return ", ".join(f"{k} = {v}" for k, v in texts.items())

@@ -156,7 +156,7 @@ def _resolve_value(value: Any, data: Mapping[str, Any], where: str) -> Any:
     if result is None:
         raise InputError(
             f"the data have no such parameter; {where} = {value!r}; "
-            + (registry.nearest(reference[1], data) if data else "write the value itself")
+            + (registry.suggest_name(reference[1], data) if data else "write the value itself")
         )
     return result
 
@@ -370,7 +370,7 @@ def select(plan: Plan, only: Sequence[str]) -> set[str]:
             pairs = [(c, value) for c in cells if (value := _value_text(c, name)) is not None]
             if not pairs:
                 names = {"method", "table", "repeat", "run"}.union(*(c.values for c in plan.cells))
-                nearest = registry.nearest(name, names)
+                nearest = registry.suggest_name(name, names)
                 raise InputError(f"no cell has that parameter; --only {condition}; {nearest}")
             text = text.replace(" ", "")
             values = dict.fromkeys(value for _, value in pairs)

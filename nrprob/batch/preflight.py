@@ -66,13 +66,13 @@ def _check_cell(model: ModelFile, data: DataSets, cell: Experiment, where: str) 
             f"{where} ({cell.method}): it cannot predict new rows; got a measure of test rows; use "
             "another method"
         )
-    is_external = isinstance(registry.method(cell.name), registry.Rival)
+    is_external = isinstance(registry.find_method(cell.name), registry.Rival)
     try:
         with warnings.catch_warnings(action="ignore"), standard():
             if is_external:
                 check_rival(estimator, inputs.X)
             elif isinstance(estimator, Clusterer):
-                if registry.method(cell.name).capabilities.pairs:
+                if registry.find_method(cell.name).capabilities.pairs:
                     estimator.check_parameters()
                 else:
                     estimator.prepare(inputs.X, inputs.y, **inputs.known)
@@ -86,7 +86,7 @@ def _check_methods(model: ModelFile) -> None:
     mistakes = []
     for i, spec in enumerate(model.methods):
         try:
-            estimator = registry.method(spec.name).load()
+            estimator = registry.find_method(spec.name).load()
             if "random_state" in {*spec.parameters, *spec.grid}:
                 complaint = f"{estimator.__name__} has no such parameter; methods.{i}.random_state"
                 names = estimator._get_param_names()
@@ -100,7 +100,7 @@ def _unknown_attributes(model: ModelFile) -> list[str]:
     """Messages about measures of attributes that no method has."""
     documented: dict[str, None] = {}
     for spec in model.methods:
-        estimator = registry.method(spec.name).load()
+        estimator = registry.find_method(spec.name).load()
         documented |= dict.fromkeys(re.findall(r"\b[a-z]\w*_(?!\w)", estimator.__doc__ or ""))
         for name in dir(estimator):
             if isinstance(inspect.getattr_static(estimator, name), Renamed):
@@ -108,7 +108,7 @@ def _unknown_attributes(model: ModelFile) -> list[str]:
     names = {n: m.attribute.split(".")[0] for n, m in model.measures.items() if m.attribute}
     return [
         f"no method has such an attribute; measures.{name}.attribute = {attribute!r}; "
-        + registry.nearest(attribute, documented)
+        + registry.suggest_name(attribute, documented)
         for name, attribute in names.items()
         if attribute not in documented
     ]

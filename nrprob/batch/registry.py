@@ -24,8 +24,8 @@ from nrprob.exceptions import InputError, one_line
 from nrprob.methods import ESTIMATORS
 
 __all__ = [
-    "METHODS", "PACKAGES", "Method", "Rival", "entry", "make_estimator", "method", "nearest",
-    "refuse_unknown", "require_all", "short_name",
+    "METHODS", "PACKAGES", "Method", "Rival", "find_entry", "find_method", "make_estimator",
+    "refuse_unknown", "require_all", "short_name", "suggest_name",
 ]  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def _is_clusterer(value: Any, package: str) -> bool:
     return len(required) <= 1
 
 
-def nearest(name: str, candidates: Iterable[str]) -> str:
+def suggest_name(name: str, candidates: Iterable[str]) -> str:
     """Advice for a name that is not among the candidates."""
     candidates = list(candidates)
     if not candidates:
@@ -205,10 +205,10 @@ def refuse_unknown(name: str, candidates: Collection[str], complaint: str) -> No
         Its message begins with the complaint.
     """
     if name not in candidates:
-        raise InputError(f"{complaint}; {nearest(name, candidates)}")
+        raise InputError(f"{complaint}; {suggest_name(name, candidates)}")
 
 
-def require_all(required: Iterable[str], given: Collection[str], who: str, where: str) -> None:
+def require_all(required: Iterable[str], available: Collection[str], who: str, where: str) -> None:
     """Refuse to construct an estimator without its required parameters.
 
     Raises
@@ -216,7 +216,7 @@ def require_all(required: Iterable[str], given: Collection[str], who: str, where
     nrprob.exceptions.InputError
         It names the missing parameters, each after ``where``.
     """
-    if missing := [f"{where}{name}" for name in required if name not in given]:
+    if missing := [f"{where}{name}" for name in required if name not in available]:
         raise InputError(
             f"{who} needs a parameter that has no default; {', '.join(missing)}; add it"
         )
@@ -244,10 +244,10 @@ def short_name(name: str) -> str:
     for spelling in (name.lower(), name.lower().replace("-", "_"), name.lower().replace("_", "-")):
         if spelling in METHODS:
             return spelling
-    raise InputError(f"unknown method; {name!r}; {nearest(name.lower(), METHODS)}")
+    raise InputError(f"unknown method; {name!r}; {suggest_name(name.lower(), METHODS)}")
 
 
-def method(name: str) -> Method:
+def find_method(name: str) -> Method:
     """Look up a method by its short name, or an external estimator by its import path."""
     name = short_name(name)
     if name in METHODS:
@@ -256,7 +256,7 @@ def method(name: str) -> Method:
     return Rival(f"{module}:{class_name}")
 
 
-def entry(estimator: type[Any]) -> tuple[str, Method]:
+def find_entry(estimator: type[Any]) -> tuple[str, Method]:
     """Short name and entry of an estimator's class."""
     return next((n, m) for n, m in METHODS.items() if m.class_name == estimator.__name__)
 
@@ -281,7 +281,7 @@ def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") ->
         If the constructor does not have a parameter, or requires one that is missing; or if an
         external estimator may not take a value (`nrprob.batch.allowed`).
     """
-    result = method(name)
+    result = find_method(name)
     cls, names = result.load(), result.parameters
     external = isinstance(result, Rival)
     if external and "random_state" not in names:

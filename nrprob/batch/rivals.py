@@ -17,25 +17,25 @@ from nrprob.exceptions import InputError, one_line
 
 __all__ = ["check_rival", "fit_rival"]
 
-_NOISE = "some rows are noise, -1, which measures take for one more cluster"
+_NOISE = "some rows are noise, -1, which measures count as one more cluster"
 
 
 def check_rival(estimator: Any, X: Any) -> None:
-    """Refuse parameters and rows that the estimator would refuse, as far as it says which.
+    """Refuse parameters and features that the estimator does not support.
 
     Raises
     ------
     ValueError, TypeError
-        In the words of its package, or ours.
+        By its package, or by this function.
     """
-    if hasattr(estimator, "_parameter_constraints"):  # scikit-learn's own, and who follows it
+    if hasattr(estimator, "_parameter_constraints"):  # scikit-learn, and packages that follow it
         estimator._validate_params()
     takes = get_tags(estimator).input_tags
-    # Not all that take sparse rows have the tag in scikit-learn 1.6.
+    # In scikit-learn 1.6, some estimators for sparse features lack the tag.
     takes_sparse = takes.sparse or "sparse" in (estimator.fit.__doc__ or "")
     if sparse.issparse(X) and not takes_sparse:
         raise InputError(
-            f"{type(estimator).__name__} takes no sparse rows; got {X.shape[0]} of them; use "
+            f"{type(estimator).__name__} takes no sparse rows; got {X.shape[0]} sparse rows; use "
             "another estimator"
         )
     finite: Any = "allow-nan" if takes.allow_nan else True
@@ -43,36 +43,36 @@ def check_rival(estimator: Any, X: Any) -> None:
 
 
 def fit_rival(title: str, path: str, estimator: Any, X: Any) -> Fit:
-    """Fit an estimator of another package.
+    """Fit an external estimator.
 
     Parameters
     ----------
     title : str
         Name in reports.
     path : str
-        Its import path.
+        Import path of the class.
     estimator : estimator
         With ``fit``, and ``fit_predict``, ``predict`` or ``labels_``.
     X : array or sparse matrix of shape (n_samples, n_features)
-        The rows; a copy is fitted, since some estimators change what they are given.
+        Features. The function fits a copy, since some estimators change X.
 
     Returns
     -------
     Fit
-        Without an objective: that of another package is in other units, and of other things. Its
-        seconds are those of the fit until it has labels.
+        Without an objective, since objectives of other packages are not comparable. The seconds
+        are the time until the labels exist.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        With what the estimator raises, whatever that is.
+        If the estimator raises an exception; the message is that of the exception.
     """
     rows = X.copy()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             start = time.perf_counter()
-            labels = np.asarray(_labels(estimator, rows))
+            labels = np.asarray(_fit_labels(estimator, rows))
             seconds = time.perf_counter() - start
             says = hasattr(estimator, "predict_proba")
             membership = np.asarray(estimator.predict_proba(rows)) if says else None
@@ -81,15 +81,15 @@ def fit_rival(title: str, path: str, estimator: Any, X: Any) -> Fit:
     n = rows.shape[0]
     if labels.ndim not in (1, 2) or len(labels) != n:
         raise InputError(
-            f"its labels are not those of the rows; got shape {labels.shape} for {n} rows; use "
+            f"labels must have one entry per row; got shape {labels.shape} for {n} rows; use "
             "another estimator"
         )
     if labels.dtype.kind not in "iu":
         labels = np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    messages = [str(one.message) for one in caught] + [_NOISE] * bool((labels < 0).any())
-    stopped = any(issubclass(one.category, ConvergenceWarning) for one in caught)
+    messages = [str(w.message) for w in caught] + [_NOISE] * bool((labels < 0).any())
+    stopped = any(issubclass(w.category, ConvergenceWarning) for w in caught)
     views = labels.reshape(n, -1).T
     return Fit(
         title=title,
@@ -105,8 +105,8 @@ def fit_rival(title: str, path: str, estimator: Any, X: Any) -> Fit:
     )
 
 
-def _labels(estimator: Any, X: Any) -> Any:
-    """Clusters of the rows, by whichever way an estimator has to say them."""
+def _fit_labels(estimator: Any, X: Any) -> Any:
+    """Fit an estimator and return the labels, by the method that it has."""
     if hasattr(estimator, "fit_predict"):
         return estimator.fit_predict(X)
     estimator.fit(X)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator,
 
 from nrprob.batch import registry
 from nrprob.batch.measures import OF_SPLIT, Figure, Measure, Report, Table
-from nrprob.batch.parameters import FLAT, root
+from nrprob.batch.parameters import FLAT, root_name
 from nrprob.batch.splits import MAX_FITS, Constraints, Split, Strict, Wanted
 
 __all__ = ["MAX_DEPTH", "MAX_SEED", "SAMPLING", "SELECTORS", "Data", "MethodSpec", "ModelFile"]
@@ -207,7 +207,7 @@ class MethodSpec(BaseModel):
     @property
     def label(self) -> str:
         """Title, or else the name of the class."""
-        return self.title or registry.method(self.name).class_name
+        return self.title or registry.find_method(self.name).class_name
 
 
 class Save(Strict):
@@ -307,7 +307,11 @@ class ModelFile(Strict):
                 raise ValueError(f"measures.{name}: this name is taken; {name}; choose another")
         labels = self.wanted or (self.split if self.split is not None and self.split.told else None)
         for i, method in enumerate(self.methods):
-            if labels and method.wanted and not registry.method(method.name).capabilities.labels:
+            if (
+                labels
+                and method.wanted
+                and not registry.find_method(method.name).capabilities.labels
+            ):
                 raise ValueError(
                     f"methods.{i}: {method.name} takes no target labels; got labels of "
                     f"{labels.labeling!r}; set wanted = false there, or use another method"
@@ -376,17 +380,17 @@ class ModelFile(Strict):
             yield f"{place}.methods", table.methods, [*self.titles, *published[i]]
             yield f"{place}.measures", table.measures, self.measure_names
             for j, setting in enumerate(table.settings):
-                yield f"{place}.settings.{j}.where", map(root, setting.where), parameters
+                yield f"{place}.settings.{j}.where", map(root_name, setting.where), parameters
                 for method, measures in setting.published.items():
                     published_place = f"{place}.settings.{j}.published.{method}"
                     yield published_place, measures, self.measure_names
         for i, figure in enumerate(self.figures):
             place = f"figures.{i}"
-            yield f"{place}.x", [root(figure.x)], parameters
+            yield f"{place}.x", [root_name(figure.x)], parameters
             yield f"{place}.y", [figure.y], self.measure_names
             if figure.series is not None:
-                yield f"{place}.series", [root(figure.series)], parameters
-            yield f"{place}.where", map(root, figure.where), parameters
+                yield f"{place}.series", [root_name(figure.series)], parameters
+            yield f"{place}.where", map(root_name, figure.where), parameters
             yield f"{place}.methods", figure.methods, [*self.titles, *chain(*published)]
 
     def _parameter_names(self) -> list[str]:

@@ -18,7 +18,7 @@ from nrprob.caching import set_environment
 from nrprob.cli.explore import explore
 from nrprob.cli.fit import fit
 from nrprob.cli.run import check, run
-from nrprob.cli.terminal import in_one_line, say, working
+from nrprob.cli.terminal import in_one_line, print_result, show_spinner
 from nrprob.exceptions import InputError
 
 __all__ = ["app"]
@@ -37,16 +37,16 @@ for _command in (fit, explore, run, check):
 @in_one_line()
 def report(
     folder: Annotated[
-        Path, Argument(help="What `nrprob run` wrote to, or a folder of such folders.")
+        Path, Argument(help="Output folder of `nrprob run`, or a folder of such folders.")
     ],
     out: Annotated[
-        Path | None, Option(help="File to write; report.html in FOLDER by default.")
+        Path | None, Option(help="Output file; report.html in FOLDER by default.")
     ] = None,
     force: Annotated[
-        bool, Option("--force", help="Overwrite the file that --out names, or the page of a fit.")
+        bool, Option("--force", help="Overwrite the file of --out, or the page of a fit.")
     ] = False,
 ) -> None:
-    """Write results as one HTML page: tables beside published values, figures, timing."""
+    """Write an HTML page of results: tables with published values, figures, timing."""
     from nrprob.batch.formats import PAGE, is_fit_folder
     from nrprob.files import try_write
 
@@ -64,19 +64,19 @@ def report(
         try_write(page if out.is_dir() else page.resolve())
     from nrprob.batch.report import write_report
 
-    with working("writing the report"):
+    with show_spinner("writing the report"):
         path = write_report(folder, out)
-    say(f"wrote {path}")
+    print_result(f"wrote {path}")
 
 
 @app.command()
 def methods() -> None:
-    """List the methods: what each is for, and its solvers (the first is the default)."""
+    """List the methods, with their solvers (the first is the default)."""
     from rich.padding import Padding
 
     from nrprob.batch.registry import METHODS, PACKAGES
 
-    with working("loading the methods"):
+    with show_spinner("loading the methods"):
         purposes = {name: entry.purpose for name, entry in METHODS.items()}
     screen = Console(highlight=False)
     for name, entry in METHODS.items():
@@ -89,8 +89,8 @@ def methods() -> None:
     screen.print(f"\nModel files also take estimators of {packages}, by their import paths.")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         import nrprob
 
         typer.echo(f"nrprob {nrprob.__version__}")
@@ -101,7 +101,7 @@ def _version(wanted: bool) -> None:
 def main(
     version: Annotated[
         bool,
-        Option("--version", callback=_version, is_eager=True, help="Show the version."),
+        Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Find a clustering that is not the one you already know."""

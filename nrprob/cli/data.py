@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nrprob.batch.registry import METHODS
-from nrprob.cli.options import Asked, Column
-from nrprob.cli.terminal import note, warn
+from nrprob.cli.options import Column, DataOptions
+from nrprob.cli.terminal import print_note, print_warning
 from nrprob.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -19,20 +19,27 @@ if TYPE_CHECKING:
 
     from nrprob.batch.tables import Table
 
-__all__ = ["Given", "check_groups", "check_known", "check_sparse", "command", "read_given"]
+__all__ = [
+    "LoadedData",
+    "check_groups",
+    "refuse_covariates",
+    "check_sparse",
+    "command_line",
+    "load_data",
+]
 
 
 @dataclass
-class Given:
-    """Rows, what is known of them, and what a result is compared with.
+class LoadedData:
+    """Features, known structure, and labelings for comparison.
 
     Attributes
     ----------
-    table : rows, and all labelings of them
-    known, names : what is known, as estimators take it; the names of what of it is labelings
-    y, classes : wanted labels, -1 where unknown, and the names of the classes; None for none
-    origin : what `result.json` says of the data: the command, files, and how they were prepared
-    notes, warnings : what was done to the rows, and what looks wrong about them
+    table : features, and all labelings of the rows
+    known, names : known structure, as estimators take it; names of its labelings
+    y, classes : partial labels, -1 where unknown, and names of the classes; None without labels
+    origin : entries of `result.json` about the data: command, files, preparation
+    notes, warnings : messages about the preparation of the data
     """
 
     table: Table
@@ -45,26 +52,26 @@ class Given:
     warnings: list[str] = field(default_factory=list)
 
     @property
-    def measured(self) -> np.ndarray | None:
-        """Known numbers (n, m); None where there are none."""
+    def covariates(self) -> np.ndarray | None:
+        """Known continuous covariates (n, m); None without any."""
         import numpy as np
 
         if hasattr(self.known, "select_dtypes"):
-            numbers = self.known.select_dtypes("float").to_numpy()
-            return numbers if numbers.size else None
+            values = self.known.select_dtypes("float").to_numpy()
+            return values if values.size else None
         known = np.asarray(self.known)
         return known if known.ndim == 2 and known.dtype.kind == "f" else None
 
-    def tell(self) -> None:
-        """Say what was done to the rows."""
+    def print_notes(self) -> None:
+        """Print the messages about the preparation of the data."""
         for line in self.notes:
-            note(line)
+            print_note(line)
         for line in self.warnings:
-            warn(line)
+            print_warning(line)
 
 
-def read_given(asked: Asked) -> Given:
-    """Read the rows, and the columns that the options --known, --compare and --labels name."""
+def load_data(options: DataOptions) -> LoadedData:
+    """Read the features, and the columns of the options --known, --compare and --labels."""
     import numpy as np
     import pandas as pd
     import scipy.sparse
@@ -74,20 +81,20 @@ def read_given(asked: Asked) -> Given:
     from nrprob.data.preparation.record import as_option
     from nrprob.files import digest
 
-    files = dict.fromkeys([asked.data, *(file for file, _ in asked.others)])
+    files = dict.fromkeys([options.data, *(file for file, _ in options.label_columns)])
     sources = {file: tables.read_contents(file) for file in files}
-    X, row_names, names = _rows(asked, sources[asked.data])
-    n, scaled = X.shape[0], asked.standardize
-    read = {place: _column(sources[place[0]], place, n) for place in asked.others}
-    units = asked.data.suffix.lower() != ".h5ad"  # which has one for all genes
-    known = _named(asked.labelings["known"], read)
+    X, row_names, names = _read_rows(options, sources[options.data])
+    n, scaled = X.shape[0], options.standardize
+    read = {place: _read_column(sources[place[0]], place, n) for place in options.label_columns}
+    units = options.data.suffix.lower() != ".h5ad"  # in AnnData, all genes have one unit
+    known = _name_columns(options.labelings["known"], read)
     if scipy.sparse.issparse(X):
         tables.check_values(tables.Table(X, names))
         X, scaled = tables.fit_scaler(X).transform(X) if scaled is True else X, False
-    told = _together(known, getattr(X, "index", None))
+    known_table = _combine_known(known, getattr(X, "index", None))
     ready = prepared(
-        X, known=told, missing=asked.missing, standardize=scaled, names=names, say=as_option,
-        units=units,
+        X, known=known_table, missing=options.missing, standardize=scaled, names=names,
+        say=as_option, units=units,
     )  # fmt: skip
     rows = ready.rows_
     if row_names is None and len(rows) < n:
@@ -97,28 +104,32 @@ def read_given(asked: Asked) -> Given:
         None if names is None else ready.feature_names_,
         row_names=None if row_names is None else row_names[rows],
     )
-    given = Given(table, ready.known, notes=ready.notes, warnings=ready.warnings)
+    data = LoadedData(table, ready.known, notes=ready.notes, warnings=ready.warnings)
     labels = {n: v for n, v in known.items() if v.ndim == 1 and not _is_measured(ready.known, n)}
-    given.names = list(labels)
-    for name, values in (labels | _named(asked.labelings["compare"], read, known)).items():
+    data.names = list(labels)
+    for name, values in (labels | _name_columns(options.labelings["compare"], read, known)).items():
         where = f"--{'known' if name in labels else 'compare'} {name}"
-        own = values[rows]
-        if name not in labels and asked.missing != "error" and (gaps := int(pd.isna(own).sum())):
-            own = np.where(pd.isna(own), "(missing)", pd.Series(own).astype(str))
-            given.notes.append(f"{where}: rows without a value ({gaps}) are a group of their own")
-        table.labelings[name] = tables.as_labels(own, where)
-    for place in asked.labelings["labels"]:
-        given.y, given.classes = _classes(read[place][rows])
-        if not given.classes:
+        groups = values[rows]
+        if (
+            name not in labels
+            and options.missing != "error"
+            and (gaps := int(pd.isna(groups).sum()))
+        ):
+            groups = np.where(pd.isna(groups), "(missing)", pd.Series(groups).astype(str))
+            data.notes.append(f"{where}: rows without a value ({gaps}) are a group of their own")
+        table.labelings[name] = tables.as_labels(groups, where)
+    for place in options.labelings["labels"]:
+        data.y, data.classes = _encode_classes(read[place][rows])
+        if not data.classes:
             raise InputError(
                 f"no row has a label; --labels {place[1]} holds only empty cells or -1; name "
                 "another column, or leave the option out"
             )
-    given.origin = {
-        "command": command(),
+    data.origin = {
+        "command": command_line(),
         "files": {str(file): digest(file) for file in files},
         "prepared": {
-            "missing": asked.missing,
+            "missing": options.missing,
             "features": ready.feature_names_,
             "known": list(known),
             "rows_left_out": np.setdiff1d(np.arange(n), rows).tolist(),
@@ -128,43 +139,47 @@ def read_given(asked: Asked) -> Given:
             "warnings": ready.warnings,
         },
     }
-    if given.y is not None:
-        told = int((given.y >= 0).sum())
-        given.origin["wanted"] = {"rows": told, "classes": given.classes}
-    return given
+    if data.y is not None:
+        n_labelled = int((data.y >= 0).sum())
+        data.origin["wanted"] = {"rows": n_labelled, "classes": data.classes}
+    return data
 
 
-def command() -> str:
-    """The command as it was typed."""
+def command_line() -> str:
+    """Return the command as it was typed."""
     return shlex.join(["nrprob", *sys.argv[1:]])
 
 
-def _rows(asked: Asked, source: Any) -> tuple[Any, np.ndarray | None, list[str] | None]:
-    """Features; names of the rows, and of the features of a matrix, where there are any."""
+def _read_rows(
+    options: DataOptions, source: Any
+) -> tuple[Any, np.ndarray | None, list[str] | None]:
+    """Return features, names of the rows, and names of the features; None without names."""
     from nrprob.batch import tables
     from nrprob.data.annotated import matrix_of, names_of, rows_of
     from nrprob.data.frames import is_frame
 
     if is_frame(source):
-        left = asked.columns or [c for c in source if c not in {*asked.drop, *asked.own}]
+        left = options.columns or [
+            c for c in source if c not in {*options.drop, *options.data_labels}
+        ]
         return source[left], source.index.to_numpy(), left
     names, row_names = None, None
     if isinstance(source, Mapping):
-        X = tables.find_matrix(source, asked.data)
-        if asked.names is not None:
-            names = _feature_names(asked.names, source, asked.data, X.shape[1])
+        X = tables.find_matrix(source, options.data)
+        if options.names is not None:
+            names = _feature_names(options.names, source, options.data, X.shape[1])
     else:
-        cells = rows_of(source, **asked.part)
+        cells = rows_of(source, **options.part)
         X, names, row_names = matrix_of(cells), names_of(cells), source.obs_names.to_numpy()
     if names is not None:
-        X, names = tables.select_columns(X, names, asked.columns, asked.drop, asked.data)
+        X, names = tables.select_columns(X, names, options.columns, options.drop, options.data)
     return X, row_names, names
 
 
 def _feature_names(
     place: Column, source: Mapping[str, Any], data: Path, n_features: int
 ) -> list[str]:
-    """Names of the columns of a matrix, from a column or from the lines of a file."""
+    """Read the feature names of a matrix, from a column or from the lines of a file."""
     from nrprob.batch import tables
 
     file, column = place
@@ -175,32 +190,32 @@ def _feature_names(
         names = [line.strip() for line in file.read_text().splitlines() if line.strip()]
     if len(names) != n_features or len(set(names)) < n_features:
         raise InputError(
-            f"--feature-names do not go with the data; {len(names)} names, {len(set(names))} of "
-            f"them different, for {n_features} columns; give a name of its own to each"
+            f"--feature-names do not match the data; {len(names)} names, {len(set(names))} of "
+            f"them different, for {n_features} columns; give one different name per column"
         )
     return names
 
 
-def _column(source: Any, place: Column, n: int) -> np.ndarray:
-    """Values of a column (n,)."""
+def _read_column(source: Any, place: Column, n: int) -> np.ndarray:
+    """Read the values (n,) of a column."""
     from nrprob.batch import tables
 
     file, column = place
     values = tables.read_column(source, column, file)
     if len(values) != n:
         raise InputError(
-            f"{column} of {file} does not go with the data; {len(values)} values for {n} rows; "
+            f"{column} of {file} does not match the data; {len(values)} values for {n} rows; "
             "give one value per row, in the same order"
         )
     return values
 
 
-def _named(
+def _name_columns(
     places: list[Column],
     read: dict[Column, np.ndarray],
     others: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
-    """Columns by their names, with the file where a name is taken."""
+    """Return columns by name, with the file in the name if several have the same name."""
     result: dict[str, np.ndarray] = {}
     for file, column in places:
         name = column if column not in {*result, *others} else f"{file}:{column}"
@@ -208,8 +223,8 @@ def _named(
     return result
 
 
-def _together(known: dict[str, np.ndarray], index: Any) -> Any:
-    """What is known as one table, or a matrix, which is numbers."""
+def _combine_known(known: dict[str, np.ndarray], index: Any) -> Any:
+    """Combine known columns in one table, or return a single matrix."""
     import pandas as pd
 
     if not known:
@@ -217,55 +232,55 @@ def _together(known: dict[str, np.ndarray], index: Any) -> Any:
     matrices = [values for values in known.values() if values.ndim > 1]
     if matrices and len(known) > 1:
         raise InputError(
-            "several --known have to be columns; one of them is a matrix; "
+            "several --known must be columns; one of them is a matrix; "
             f"{', '.join(known)}; give the matrix alone, or its columns"
         )
     return matrices[0] if matrices else pd.DataFrame(known, index=index)
 
 
 def _is_measured(known: Any, name: str) -> bool:
-    """Whether a known column is one of numbers."""
+    """Whether a known column holds floats."""
     return hasattr(known, "columns") and known[name].dtype.kind == "f"
 
 
-def _classes(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Partial labels as integers with -1 where unknown, and the names of the classes."""
+def _encode_classes(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Encode partial labels as integers, -1 where unknown; return also the class names."""
     import pandas as pd
 
     from nrprob.data.labels import are_blank, are_minus_one
 
     unknown = pd.isna(values) | are_blank(values) | are_minus_one(values)
-    # A column of whole numbers with gaps is read as real numbers: 1.0 is the class "1".
+    # A column of integers with missing values is read as floats: 1.0 is the class "1".
     names = pd.Series([f"{v:g}" if isinstance(v, float) else str(v) for v in values], dtype=object)
     y, classes = pd.factorize(names.mask(unknown), sort=True)
     return y, classes.tolist()
 
 
-def check_sparse(given: Given, method: str) -> None:
-    """Refuse rows of a sparse matrix for a method that takes none."""
-    is_sparse = getattr(given.table.X, "format", None) is not None
+def check_sparse(data: LoadedData, method: str) -> None:
+    """Refuse a sparse matrix for a method that needs dense features."""
+    is_sparse = getattr(data.table.X, "format", None) is not None
     if is_sparse and not METHODS[method].capabilities.sparse:
-        able = ", ".join(name for name, one in METHODS.items() if one.capabilities.sparse)
+        able = ", ".join(name for name, entry in METHODS.items() if entry.capabilities.sparse)
         raise InputError(
             f"{method} takes no sparse rows; --method {method}; store the rows as a dense matrix, "
             f"or use one of {able}"
         )
 
 
-def check_known(given: Given, why: str, instead: str) -> None:
+def refuse_covariates(data: LoadedData, why: str, instead: str) -> None:
     """Refuse known continuous covariates; ``why`` says what takes labels only."""
-    if given.known is not None and given.measured is not None:
-        told = given.origin["prepared"]["known"]
-        numbers = ", ".join(f"--known {name}" for name in told if name not in given.names)
-        raise InputError(f"{why}; numbers in {numbers}; cut them into groups, or use {instead}")
+    if data.known is not None and data.covariates is not None:
+        names = data.origin["prepared"]["known"]
+        columns = ", ".join(f"--known {name}" for name in names if name not in data.names)
+        raise InputError(f"{why}; floats in {columns}; cut them into groups, or use {instead}")
 
 
-def check_groups(given: Given, method: str | None = None) -> None:
+def check_groups(data: LoadedData, method: str | None = None) -> None:
     """Refuse a known labeling with a group for each row, unless the method takes it."""
     from nrprob.data.labels import refuse_own_groups
 
     allowed = method is not None and METHODS[method].capabilities.singleton_groups
-    if given.measured is None and not allowed:
-        for name in given.names:
-            labels = given.table.labelings[name].tolist()
+    if data.covariates is None and not allowed:
+        for name in data.names:
+            labels = data.table.labelings[name].tolist()
             refuse_own_groups(len(set(labels)), len(labels), f"; --known {name}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from nrprob.cli.data import check_groups, check_known, read_given
+from nrprob.cli.data import check_groups, load_data, refuse_covariates
 from nrprob.cli.options import (
     Alpha,
     Columns,
@@ -22,13 +22,20 @@ from nrprob.cli.options import (
     Seed,
     Standardize,
     Test,
-    as_number,
-    ask,
-    level,
+    parse_n_clusters,
+    read_options,
+    significance_level,
 )
-from nrprob.cli.output import Force, Out, find_place, remove_others
+from nrprob.cli.output import Force, Out, find_output, remove_others
 from nrprob.cli.single import show_scores
-from nrprob.cli.terminal import console, heard, in_one_line, say, warn, working
+from nrprob.cli.terminal import (
+    get_console,
+    in_one_line,
+    print_result,
+    print_warning,
+    record_warnings,
+    show_spinner,
+)
 from nrprob.cli.validation import (
     check_at_least,
     check_choice,
@@ -41,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nrprob.batch.fit_result import FitResult
-    from nrprob.cli.data import Given
+    from nrprob.cli.data import LoadedData
     from nrprob.successive import Exploration
 
 __all__ = ["explore"]
@@ -53,17 +60,17 @@ def explore(
     known: Known = None,
     compare: Annotated[
         list[str] | None,
-        Option(help="A labeling to compare the results with, FILE:COLUMN; never used to fit."),
+        Option(help="Labeling to compare the results with, FILE:COLUMN; not used in the fits."),
     ] = None,
     k: Number = None,
     n: Annotated[
         int | None,
         Option(
-            "--n-clusterings", help="How many clusterings; by default until a test finds no more."
+            "--n-clusterings", help="Number of clusterings; by default until a test finds no more."
         ),
     ] = None,
     criterion: Annotated[
-        str, Option(help="The test that every clustering has to pass: structure or gap.")
+        str, Option(help="Test that each clustering must pass: structure or gap.")
     ] = "structure",
     out: Out = None,
     force: Force = False,
@@ -79,72 +86,79 @@ def explore(
     test: Test = False,
     alpha: Alpha = None,
 ) -> None:
-    """Find clusterings one after another, each new to all before, while there is evidence."""
+    """Find successive clusterings, each conditioned on all before, while a test supports them."""
     from nrprob.batch.formats import RESULTS
     from nrprob.batch.plan import check_seed
 
     check_seed(seed, "--seed")
-    number = as_number(k)
+    number = parse_n_clusters(k)
     check_choice(("structure", "gap"), criterion, "--criterion")
-    at = level(alpha, test or n is None)
+    level = significance_level(alpha, test or n is None)
     if n is not None:
         check_at_least(1, n, "--n-clusterings")
-    options = {"known": known or [], "compare": compare or [], "labels": []}
+    columns_of = {"known": known or [], "compare": compare or [], "labels": []}
     part = {"layer": layer, "obsm": obsm}
-    asked = ask(data, options, columns, drop, feature_names, part, standardize, missing)
-    place = find_place(out, force, RESULTS)
-    with working(f"reading {data.name}"):
-        given = read_given(asked)
-    given.tell()
-    check_n_clusters(number, given.table.X.shape[0])
-    check_known(given, "explore takes no continuous covariates", "`nrprob fit`")
-    check_groups(given)
+    options = read_options(
+        data, columns_of, columns, drop, feature_names, part, standardize, missing
+    )
+    output = find_output(out, force, RESULTS)
+    with show_spinner(f"reading {data.name}"):
+        loaded = load_data(options)
+    loaded.print_notes()
+    check_n_clusters(number, loaded.table.X.shape[0])
+    refuse_covariates(loaded, "explore takes no continuous covariates", "`nrprob fit`")
+    check_groups(loaded)
     if n is None:
-        _check_testable(given)
+        _check_testable(loaded)
     from nrprob.batch.fit_files import save_exploration
     from nrprob.batch.fit_result import exploration_results
     from nrprob.successive import explore as search
 
-    with place.claimed() as folder:
-        with working("looking for clusterings"), heard() as warned:
+    with output.claim_folder() as folder:
+        with show_spinner("looking for clusterings"), record_warnings() as warned:
             warnings.simplefilter("ignore", SingleFeatureWarning)  # the result says it first
             result = search(
-                given.table.X, n_clusters=number, n_clusterings=n, known=given.known,
-                criterion=criterion, alpha=at, random_state=seed,
+                loaded.table.X, n_clusters=number, n_clusterings=n, known=loaded.known,
+                criterion=criterion, alpha=level, random_state=seed,
             )  # fmt: skip
-        given.origin["warnings"] = list(dict.fromkeys(warned))
-        with working("testing the clusters" if test else "writing the results"):
+        loaded.origin["warnings"] = list(dict.fromkeys(warned))
+        with show_spinner("testing the clusters" if test else "writing the results"):
             runs = exploration_results(
-                result, given.table, given.names, given.origin, given.measured, at if test else None
+                result,
+                loaded.table,
+                loaded.names,
+                loaded.origin,
+                loaded.covariates,
+                level if test else None,
             )
-        with working("writing the results"):
+        with show_spinner("writing the results"):
             files = save_exploration(result, runs, folder, plot)
             remove_others(folder, files)
     for run in runs:
         if run.alert:
-            say(f"warning: {run.title}: {run.alert}")
-    _show(result, runs)
+            print_result(f"warning: {run.title}: {run.alert}")
+    _show_exploration(result, runs)
     for path in files:
-        say(f"wrote {path}")
+        print_result(f"wrote {path}")
 
 
-def _check_testable(given: Given) -> None:
-    """Refuse rows of which no test says when to stop, unless a number is given."""
+def _check_testable(loaded: LoadedData) -> None:
+    """Refuse data without a test, if --n-clusterings is not given."""
     from scipy import sparse
 
     from nrprob.data.feature_types import no_cloud
 
-    X = given.table.X
+    X = loaded.table.X
     kind = "a sparse matrix" if sparse.issparse(X) else no_cloud(X)
     if kind is not None:
         raise InputError(
-            f"--n-clusterings is required where no test says when to stop; got {kind}, and "
-            "clusters are tested in dense continuous data only; pass for example --n-clusterings 2"
+            f"--n-clusterings is required without a test; got {kind}, and clusters are tested in "
+            "dense continuous data only; pass for example --n-clusterings 2"
         )
 
 
-def _show(result: Exploration, runs: Sequence[FitResult]) -> None:
-    """Print a line for every clustering, what agrees with it, and why there are no more."""
+def _show_exploration(result: Exploration, runs: Sequence[FitResult]) -> None:
+    """Print one line per clustering, its agreement with labelings, and why the search ended."""
     from rich import box
     from rich.table import Table
 
@@ -157,32 +171,32 @@ def _show(result: Exploration, runs: Sequence[FitResult]) -> None:
     tested = bool(result.evidence_)
     for name in ("p of structure", "p of gap") if tested else ():
         table.add_column(name, justify="right", no_wrap=True)
-    # What it shares at most with any labeling before it.
+    # Largest mutual information with an earlier labeling.
     information, first = result.table, result.known_.shape[1]
     if first + len(result.estimators_) > 1:
-        table.add_column("nats shared", justify="right", no_wrap=True)
+        table.add_column("mutual information", justify="right", no_wrap=True)
     for r, model in enumerate(result.estimators_):
         sizes = ", ".join(map(str, cluster_sizes(model.labels_)))
         line = [str(r + 1), type(model).__name__, sizes]
         if tested:
-            own = result.evidence_[r]
-            line += [_short(own.p_structure_), _short(own.p_gap_)]
+            evidence = result.evidence_[r]
+            line += [_format_p_value(evidence.p_structure_), _format_p_value(evidence.p_gap_)]
         if first + len(result.estimators_) > 1:
             before = information.iloc[first + r, : first + r]
             line.append(f"{before.max():.3f}" if len(before) else "–")
         table.add_row(*line)
-    console().print(table)
+    get_console().print(table)
     show_scores({str(r): run.fits[0].scores for r, run in enumerate(runs, 1)}, runs[0].known)
     for number, run in enumerate(runs, 1):
-        own = result.evidence_[number - 1 : number]
-        for text in own if run.tested is None else run.tested.said:
-            say(f"{number}: {text}")
-    say(f"no more, since {result.reason_}" if tested else result.reason_)
+        tests = result.evidence_[number - 1 : number]
+        for text in tests if run.tested is None else run.tested.said:
+            print_result(f"{number}: {text}")
+    print_result(f"no more, since {result.reason_}" if tested else result.reason_)
     if result.failure_ is not None:
-        warn("the search did not end by itself; what was found before is kept")
+        print_warning("the search was interrupted by an error; earlier clusterings are kept")
 
 
-def _short(p: float | None) -> str:
+def _format_p_value(p: float | None) -> str:
     if p is None:
         return "–"
-    return "< .001" if p < 0.001 else f"{p:.2g}"
+    return "< 0.001" if p < 0.001 else f"{p:.2g}"

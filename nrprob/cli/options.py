@@ -1,6 +1,6 @@
-"""Options of the commands that cluster a file, checked before the file is read.
+"""Options of the commands that cluster a file, validated before the file is read.
 
-Nothing heavy is imported, so that a wrong name is reported at once.
+The module imports nothing heavy, so that the command reports a wrong name at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nrprob.exceptions import InputError
 
 __all__ = [
     "Alpha",
-    "Asked",
+    "DataOptions",
     "Columns",
     "Data",
     "Drop",
@@ -29,19 +29,18 @@ __all__ = [
     "Seed",
     "Standardize",
     "Test",
-    "as_number",
-    "ask",
-    "level",
+    "parse_n_clusters",
+    "read_options",
+    "significance_level",
 ]
 
-# Options of every such command.
-Data = Annotated[Path, Argument(help="Rows: a CSV, TSV, Parquet, NPZ or H5AD file.")]
+# Options of `nrprob fit` and `nrprob explore`.
+Data = Annotated[Path, Argument(help="Data: a CSV, TSV, Parquet, NPZ or H5AD file.")]
 Known = Annotated[
     list[str] | None,
     Option(
-        help="What is known, FILE:COLUMN (FILE:KEY for NPZ, a column of obs for H5AD; COLUMN alone "
-        "is one of DATA). "
-        "Repeat for several labelings."
+        help="Known structure, FILE:COLUMN (FILE:KEY for NPZ, a column of obs for H5AD), or a "
+        "COLUMN of DATA. Repeat for several columns."
     ),
 ]
 Columns = Annotated[
@@ -54,54 +53,56 @@ Drop = Annotated[
 Names = Annotated[
     str | None,
     Option(
-        help="Names of the columns of an NPZ file: a file of one a line, FILE:COLUMN, or KEY of "
-        "DATA."
+        help="Feature names of an NPZ file: a text file with one name per line, FILE:COLUMN, or a "
+        "KEY of DATA."
     ),
 ]
-Layer = Annotated[
-    str | None, Option(help="Layer of an H5AD file that holds the rows; X by default.")
-]
-Obsm = Annotated[str | None, Option(help="Entry of obsm of an H5AD file that holds the rows.")]
+Layer = Annotated[str | None, Option(help="Layer of an H5AD file with the features; X by default.")]
+Obsm = Annotated[str | None, Option(help="Entry of obsm of an H5AD file with the features.")]
 Number = Annotated[
     str | None,
-    Option("--k", help="Number of clusters, or auto; 2 by default. The most, where it is sampled."),
+    Option(
+        "--k", help="Number of clusters, or auto; 2 by default. Maximum number for mdl_mixture."
+    ),
 ]
-Seed = Annotated[int | None, Option(help="Makes the run repeatable.")]
+Seed = Annotated[int | None, Option(help="Random seed, for a repeatable run.")]
 Missing = Annotated[
-    str, Option(help="Missing values: error, drop (their rows), or mean (fill them in).")
+    str, Option(help="Missing values: error, drop (their rows), or mean (impute the mean).")
 ]
 Standardize = Annotated[
     bool | None,
     Option(
         "--standardize/--no-standardize",
-        help="Give features mean 0 and standard deviation 1; by default measurements of a table "
-        "whose scales differ tenfold.",
+        help="Scale features to mean 0 and standard deviation 1; by default if the scales of a "
+        "table differ tenfold.",
     ),
 ]
 Test = Annotated[
     bool,
-    Option("--test", help="Test whether the clusters are there, and how sure rows are."),
+    Option(
+        "--test", help="Test the significance of the clusters, and compute confidences of rows."
+    ),
 ]
 Alpha = Annotated[
     float | None,
-    Option(help="p-value up to which a test counts as evidence of clusters; 0.05 by default."),
+    Option(help="Significance level of the tests; 0.05 by default."),
 ]
 
 Column = tuple[Path, str]  # a file, and the name of a column
 
 
 @dataclass
-class Asked:
-    """Rows, and labelings of them, as the options name them.
+class DataOptions:
+    """Features and labelings, as the options name them.
 
     Attributes
     ----------
-    data : file of the rows
-    labelings : option -> the columns that it names
-    columns, drop : features to take, all where there are none; and to leave out
-    names : where the names of the features are; no column where they are lines of a file
-    part : which part of annotated data the rows are, as `nrprob.rows_of` takes it
-    standardize, missing : as `nrprob.prepare` takes them
+    data : data file
+    labelings : option -> its columns
+    columns, drop : features to use (empty for all), and features to leave out
+    names : file and column of the feature names; the column is empty for a text file
+    part : layer or obsm of AnnData, as `nrprob.rows_of` takes it
+    standardize, missing : as in `nrprob.prepare`
     """
 
     data: Path
@@ -114,17 +115,19 @@ class Asked:
     missing: str
 
     @property
-    def others(self) -> list[Column]:
-        """All columns that are no features, each once."""
-        return list(dict.fromkeys(one for own in self.labelings.values() for one in own))
+    def label_columns(self) -> list[Column]:
+        """Columns of all labelings, without repetitions."""
+        return list(
+            dict.fromkeys(column for columns in self.labelings.values() for column in columns)
+        )
 
     @property
-    def own(self) -> list[str]:
-        """Those of them that are columns of the data."""
-        return [name for file, name in self.others if file.resolve() == self.data.resolve()]
+    def data_labels(self) -> list[str]:
+        """Label columns in the data file."""
+        return [name for file, name in self.label_columns if file.resolve() == self.data.resolve()]
 
 
-def ask(
+def read_options(
     data: Path,
     labelings: dict[str, list[str]],
     columns: list[str] | None,
@@ -133,13 +136,13 @@ def ask(
     part: dict[str, str | None],
     standardize: bool | None,
     missing: str,
-) -> Asked:
-    """Read the options, which say FILE:COLUMN of labelings, and hold them against the files.
+) -> DataOptions:
+    """Parse the options, and check them against the columns of the files.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        If a file or a column is not there.
+        If a file or a column does not exist.
     """
     from nrprob.batch import formats
 
@@ -147,51 +150,59 @@ def ask(
         raise InputError(
             f"--missing is error, drop or mean; got {missing!r}; pass for example --missing drop"
         )
-    there = {data: formats.column_names(data)}
-    asked = Asked(
+    available = {data: formats.column_names(data)}
+    options = DataOptions(
         data,
-        {option: [_place(text, data) for text in texts] for option, texts in labelings.items()},
-        _listed(columns),
-        _listed(drop),
-        None if names is None else _names_place(names, data),
+        {
+            option: [_parse_column(text, data) for text in texts]
+            for option, texts in labelings.items()
+        },
+        _split_names(columns),
+        _split_names(drop),
+        None if names is None else _parse_names(names, data),
         {kind: name for kind, name in part.items() if name is not None},
         "auto" if standardize is None else standardize,
         missing,
     )
-    for kind, name in asked.part.items():
+    for kind, name in options.part.items():
         formats.require_part(data, kind, name)
-    if len(asked.part) > 1:
-        raise InputError("rows are of a layer or of obsm; got --layer and --obsm; choose one")
+    if len(options.part) > 1:
+        raise InputError("features are in a layer or in obsm; got --layer and --obsm; choose one")
     if formats.is_table(data):
-        formats.require_columns([*asked.columns, *asked.drop], there[data], data)
-        if not asked.columns and not set(there[data]) - {*asked.drop, *asked.own}:
+        formats.require_columns([*options.columns, *options.drop], available[data], data)
+        if not options.columns and not set(available[data]) - {*options.drop, *options.data_labels}:
             raise InputError(f"no column is left; {data}; drop fewer, or choose with --columns")
-    elif (asked.columns or asked.drop) and asked.names is None:
+    elif (options.columns or options.drop) and options.names is None:
         if data.suffix == ".npz":
             raise InputError(
                 f"columns of an NPZ file have no names; {data}; name them with --feature-names, or "
                 "cut the array itself"
             )
-        if "obsm" in asked.part:
+        if "obsm" in options.part:
             raise InputError(
-                f"columns of obsm have no names; --obsm {asked.part['obsm']}; leave out --columns "
-                "and --drop"
+                f"columns of obsm have no names; --obsm {options.part['obsm']}; leave out "
+                "--columns and --drop"
             )
-    for option, places in asked.labelings.items():
+    for option, places in options.labelings.items():
         for file, name in places:
             if places.count((file, name)) > 1:
-                given = f"{file}:{name}, more than once"
-                raise InputError(f"a column is named once; --{option} {given}; leave out the rest")
-    others = [*asked.others, *([asked.names] if asked.names and asked.names[1] else [])]
+                repeated = f"{file}:{name}, more than once"
+                raise InputError(
+                    f"a column is named once; --{option} {repeated}; leave out the rest"
+                )
+    others = [
+        *options.label_columns,
+        *([options.names] if options.names and options.names[1] else []),
+    ]
     for file, name in others:
-        if file not in there:
-            there[file] = formats.column_names(file)
-        formats.require_columns([name], there[file], file)
-    return asked
+        if file not in available:
+            available[file] = formats.column_names(file)
+        formats.require_columns([name], available[file], file)
+    return options
 
 
-def as_number(k: str | None) -> int | str | None:
-    """What --k says: a number, "auto", or nothing.
+def parse_n_clusters(k: str | None) -> int | str | None:
+    """Parse --k: a number, "auto", or nothing.
 
     Raises
     ------
@@ -208,13 +219,13 @@ def as_number(k: str | None) -> int | str | None:
     return number
 
 
-def level(alpha: float | None, tested: bool) -> float:
-    """Level of the tests, which --alpha says.
+def significance_level(alpha: float | None, tested: bool) -> float:
+    """Return the significance level of the tests, from --alpha.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        If it is no probability, or nothing is tested.
+        If it is not a probability, or no test is requested.
     """
     if alpha is None:
         return 0.05
@@ -227,13 +238,13 @@ def level(alpha: float | None, tested: bool) -> float:
     return alpha
 
 
-def _listed(texts: list[str] | None) -> list[str]:
-    """Parts of texts between commas, each once."""
+def _split_names(texts: list[str] | None) -> list[str]:
+    """Split texts at commas, without repetitions."""
     parts = ",".join(texts or []).split(",")
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
-def _place(text: str, data: Path) -> Column:
+def _parse_column(text: str, data: Path) -> Column:
     """Split FILE:COLUMN; a bare COLUMN is one of DATA."""
     file, _, column = text.rpartition(":")
     if not column:
@@ -241,11 +252,11 @@ def _place(text: str, data: Path) -> Column:
     return (Path(file) if file else data), column
 
 
-def _names_place(text: str, data: Path) -> Column:
-    """Where names of features are: lines of a file, or a column."""
+def _parse_names(text: str, data: Path) -> Column:
+    """Parse --feature-names: a text file, or a column."""
     if data.suffix != ".npz":
         raise InputError(
             f"columns of {data} have names of their own; --feature-names {text}; leave it out"
         )
     lines = Path(text)
-    return (lines, "") if lines.is_file() else _place(text, data)
+    return (lines, "") if lines.is_file() else _parse_column(text, data)

@@ -12,46 +12,43 @@ from typing import Annotated
 
 from typer import Option
 
-from nrprob.cli.terminal import note
+from nrprob.cli.terminal import print_note
 from nrprob.exceptions import InputError
 
-__all__ = ["Force", "Out", "Place", "find_place", "remove_others", "require_own"]
+__all__ = ["Force", "Out", "OutputFolder", "find_output", "remove_others", "require_model_folder"]
 
 Out = Annotated[
     Path | None,
-    Option(
-        help="Folder to write to; by default results, or one named after the time where that has "
-        "results."
-    ),
+    Option(help="Output folder; by default results, or results-TIME if results exist there."),
 ]
-Force = Annotated[bool, Option("--force", help="Overwrite the results that --out has.")]
+Force = Annotated[bool, Option("--force", help="Overwrite existing results in --out.")]
 
 _DEFAULT = Path("results")
 
 
 @dataclass
-class Place:
-    """Where the results of a fit or of an exploration go: a folder, or one instead of ``results``.
+class OutputFolder:
+    """Output folder of a fit or an exploration.
 
     Attributes
     ----------
-    out : the folder that was asked for; None for none
-    force : whether results in it are overwritten
+    out : requested folder; None for ``results``, or a new folder if that has results
+    force : whether existing results are overwritten
     """
 
     out: Path | None
     force: bool
 
     @contextlib.contextmanager
-    def claimed(self) -> Iterator[Path]:
-        """Have the folder alone while results are computed and written.
+    def claim_folder(self) -> Iterator[Path]:
+        """Lock the folder while results are computed and written.
 
-        Nothing is left there if they are not.
+        A failed computation leaves nothing in the folder.
 
         Raises
         ------
         nrprob.exceptions.InputError
-            If it has results that are to stay, or another command is about to write there.
+            If the folder has results, or another command writes to it.
         """
         from nrprob.files import claimed
 
@@ -61,53 +58,53 @@ class Place:
                 if self.out is not None:
                     raise InputError(
                         f"another command is about to write there; {folder}; wait for it, or "
-                        "choose another with --out"
+                        "choose another folder with --out"
                     )
                 why = "is what another command writes to"
             elif has_results(folder, self.force):
-                _refuse(self.out, self.force)
+                _refuse_existing(self.out, self.force)
                 why = "has results, which stay"
             if why:
                 stack.close()
-                folder = stack.enter_context(_fresh())
+                folder = stack.enter_context(_create_folder())
             yield folder
         if why:
-            note(f"{_DEFAULT} {why}; these go to {folder}")
+            print_note(f"{_DEFAULT} {why}; these go to {folder}")
 
 
-def find_place(out: Path | None, force: bool, names: Collection[str]) -> Place:
-    """Choose the folder for results, and try whether files of these names can be written there.
+def find_output(out: Path | None, force: bool, names: Collection[str]) -> OutputFolder:
+    """Choose the output folder, and check that files can be written there.
 
     Parameters
     ----------
-    out : folder that was asked for
-    force : whether results in it are overwritten
-    names : of the files that are written
+    out : requested folder; None for the default
+    force : whether existing results are overwritten
+    names : names of the files that the command writes
 
     Raises
     ------
     nrprob.exceptions.InputError
-        If it cannot be written to, or has results that are to stay.
+        If the folder is not writable, or has results.
     """
     from nrprob.files import try_write
 
-    _refuse(out, force)
+    _refuse_existing(out, force)
     folder = out or _DEFAULT
     for name in names:
         # Next to a folder of results, another one will be made.
         try_write(Path(name) if out is None and has_results(folder, force) else folder / name)
-    return Place(out, force)
+    return OutputFolder(out, force)
 
 
 def has_results(folder: Path, force: bool = False) -> bool:
-    """Whether a folder has results that a fit may not overwrite."""
+    """Whether a folder has results that a fit must not overwrite."""
     from nrprob.batch.formats import PLAN, results_in
 
     return (folder / PLAN).exists() or (not force and bool(results_in(folder)))
 
 
-def _refuse(out: Path | None, force: bool) -> None:
-    """Refuse a folder that was asked for and has results that are to stay."""
+def _refuse_existing(out: Path | None, force: bool) -> None:
+    """Refuse a requested folder with results that must not be overwritten."""
     from nrprob.batch.formats import PLAN, results_in
 
     if out is None or not has_results(out, force):
@@ -122,8 +119,8 @@ def _refuse(out: Path | None, force: bool) -> None:
     )
 
 
-def require_own(folder: Path, force: bool) -> None:
-    """Refuse a folder for the results of a model file that has others.
+def require_model_folder(folder: Path, force: bool) -> None:
+    """Refuse a folder for a model file if it has results of another command.
 
     Raises
     ------
@@ -131,10 +128,10 @@ def require_own(folder: Path, force: bool) -> None:
     """
     from nrprob.batch.formats import PLAN, results_in
 
-    if not (folder / PLAN).exists() and not force and (there := results_in(folder)):
+    if not (folder / PLAN).exists() and not force and (existing := results_in(folder)):
         raise InputError(
-            f"the folder has results of something else; {there[0]}; choose another with --out, or "
-            "add --force to overwrite them"
+            f"the folder has results of something else; {existing[0]}; choose another with --out, "
+            "or add --force to overwrite them"
         )
 
 
@@ -148,8 +145,8 @@ def remove_others(folder: Path, written: Collection[Path]) -> None:
 
 
 @contextlib.contextmanager
-def _fresh() -> Iterator[Path]:
-    """A folder that was not there, named after the time; it goes again if it stays empty."""
+def _create_folder() -> Iterator[Path]:
+    """Create a folder named after the time, and remove it if it stays empty."""
     stem = f"{_DEFAULT}-{time.strftime('%Y-%m-%d-%H%M%S')}"
     for name in itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2))):
         folder = Path(name)

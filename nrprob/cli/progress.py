@@ -10,24 +10,24 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 
 from nrprob.batch.runner import Progress
-from nrprob.cli.terminal import console
+from nrprob.cli.terminal import get_console
 
 __all__ = ["Bar"]
 
 
 class Bar(Progress):
-    """The progress of one model file, while it is entered; lines where nobody watches."""
+    """Progress of one model file: a bar in a terminal, else occasional lines."""
 
     def __init__(self, title: str):
         self._title = title
-        self._console = console(stderr=True)
-        # The text at the end is the first to give way where the terminal is narrow.
+        self._console = get_console(stderr=True)
+        # A narrow terminal truncates the last text first.
         rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         columns = (
             TextColumn("[bold]{task.fields[title]}", table_column=Column(no_wrap=True)),
             BarColumn(20, table_column=Column(no_wrap=True)),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            # Fits of different methods take different times: look far back.
+            # Fits of different methods differ in time, so the estimate averages over 10 minutes.
             TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
             TextColumn("left; {task.description}", table_column=rest),
         )
@@ -45,16 +45,16 @@ class Bar(Progress):
             self._bars.stop()
 
     def start(self, total: int, finished: int) -> None:
-        """Say how many of all fits had been finished before."""
+        """Start the bar at the number of finished fits."""
         self._total, self._done, self._before = total, finished, finished
         self._task = self._bars.add_task(
             "compiling", total=total, completed=finished, title=self._title
         )
         if finished:
-            self._say(f"{finished} of {total} fits had been finished before")
+            self._print_line(f"{finished} of {total} fits had been finished before")
 
     def advance(self, cells: int, what: str) -> None:
-        """Say what is finished, every half a minute where there is no bar."""
+        """Advance the bar; without a terminal, print a line every 30 s."""
         self._done += cells
         self._bars.update(self._task, advance=cells, description=what)
         now = time.monotonic()
@@ -62,7 +62,7 @@ class Bar(Progress):
             self._said = now
             new = max(self._done - self._before, 1)
             left = (now - self._began) / new * (self._total - self._done)
-            self._say(f"{self._done} of {self._total} fits, about {left:.0f} s left")
+            self._print_line(f"{self._done} of {self._total} fits, about {left:.0f} s left")
 
-    def _say(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
         self._console.print(escape(f"{self._title}: {line}"))

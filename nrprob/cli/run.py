@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from nrprob.cli.data import command
-from nrprob.cli.output import remove_others, require_own
-from nrprob.cli.single import show
-from nrprob.cli.terminal import console, in_one_line, note, say, warn, working
+from nrprob.cli.data import command_line
+from nrprob.cli.output import remove_others, require_model_folder
+from nrprob.cli.single import show_fit
+from nrprob.cli.terminal import (
+    get_console,
+    in_one_line,
+    print_note,
+    print_result,
+    print_warning,
+    show_spinner,
+)
 from nrprob.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -33,51 +40,49 @@ def run(
     files: _Files,
     out: Annotated[
         Path | None,
-        Option(help="Folder to write to; with several files, one folder in it for each."),
+        Option(help="Output folder; several files get one subfolder each."),
     ] = None,
-    force: Annotated[
-        bool, Option("--force", help="Overwrite results of a fit that --out has.")
-    ] = False,
+    force: Annotated[bool, Option("--force", help="Overwrite results of a fit in --out.")] = False,
     devices: Annotated[
         str | None,
-        Option(help="Numbers (0,1), or a platform and how many (cpu, gpu:4). Default: all."),
+        Option(help="Device numbers (0,1), or a platform and a count (cpu, gpu:4). Default: all."),
     ] = None,
     only: Annotated[
         list[str] | None,
         Option(
             metavar="NAME=VALUE",
-            help="Only fits with this method, table, repeat, run, or parameter; repeat to narrow.",
+            help="Only fits with this method, table, repeat, run or parameter; repeatable.",
         ),
     ] = None,
     scheduler: Annotated[
         str | None,
         Option(
             metavar="ADDRESS",
-            help="Of a dask cluster whose workers do the fits; local: processes on this machine.",
+            help="Address of a dask cluster for the fits; local: processes on this machine.",
         ),
     ] = None,
     allow_large: _Large = False,
 ) -> None:
-    """Do what model files say, or go on with it: what is finished is not done again."""
+    """Run model files, or resume them: finished fits are not repeated."""
     plans = _read_plans(files)
-    folders = _folders(plans, out)
+    folders = _result_folders(plans, out)
     for folder in folders.values():
-        require_own(folder, force)
+        require_model_folder(folder, force)
     plans = _check_plans(plans, allow_large)
     from nrprob.batch import preflight, runner
     from nrprob.batch.cluster import connect
     from nrprob.batch.formats import results_in
     from nrprob.cli.progress import Bar
 
-    chosen = None if scheduler else _devices(devices)
+    chosen = None if scheduler else _select_devices(devices)
     failed = False
     for path, plan in plans:
         preflight.try_out(plan, folders[path], only or ())
     outdated = {folders[path] for path, plan in plans if _is_of_another(plan, folders[path])}
     for path, folder in folders.items():
         if folder in outdated:
-            there = ", ".join(one.name for one in results_in(folder))
-            note(f"{folder} has results of other fits; its {there} make way for those of {path}")
+            names = ", ".join(file.name for file in results_in(folder))
+            print_note(f"{folder} has results of other fits; the results of {path} replace {names}")
     try:
         with connect(scheduler, devices) as client:
             for path, plan in plans:
@@ -91,12 +96,12 @@ def run(
                         scheduler=client,
                     )
                 failed |= bool(result.failed)
-                written = _conclude(plan, result)
+                written = _report_results(plan, result)
                 if folders[path] in outdated and (written or not plan.model.is_single):
                     remove_others(folders[path], written)
     except KeyboardInterrupt:
-        console(stderr=True).print(
-            "interrupted; what is finished is kept, and the same command goes on with it"
+        get_console(stderr=True).print(
+            "interrupted; finished fits are kept, and the same command goes on with it"
         )
         raise typer.Exit(130) from None
     if failed:
@@ -105,79 +110,81 @@ def run(
 
 @in_one_line()
 def check(files: _Files, allow_large: _Large = False) -> None:
-    """Check model files: keys, names, data and parameters; nothing is fitted or written."""
+    """Validate model files: keys, names, data and parameters, without a fit."""
     from nrprob.batch.cost import estimate
 
     plans = _read_plans(files)
     for path, plan in plans:
-        say(f"{path}: {estimate(plan)}")
+        print_result(f"{path}: {estimate(plan)}")
     _check_plans(plans, allow_large)
     for path, plan in plans:
         sets = len({(c.case, c.repeat) for c in plan.cells})
-        say(f"{path}: good; {len(plan.cells)} fits on {sets} data sets")
+        print_result(f"{path}: good; {len(plan.cells)} fits on {sets} data sets")
 
 
 def _read_plans(files: list[Path]) -> list[tuple[Path, Plan]]:
-    """Plans of all files, refused where that needs nothing heavy, and no data."""
+    """Read the plans of all files, with the checks that need no data and no heavy import."""
     from nrprob.batch import formats, modelfile, plan
 
     plans, wrong = [], list[str]()
     for path in files:
-        with _keeping(wrong, path):
-            one = plan.expand(modelfile.read_model(path))
-            if (data := one.model.data).file is not None:
+        with _collect_errors(wrong, path):
+            entry = plan.expand(modelfile.read_model(path))
+            if (data := entry.model.data).file is not None:
                 names = [*data.columns, *data.drop] if formats.is_table(data.file) else []
-                there = formats.column_names(data.file)
-                formats.require_columns([*names, *data.label_columns], there, data.file)
-            plans.append((path, one))
+                available = formats.column_names(data.file)
+                formats.require_columns([*names, *data.label_columns], available, data.file)
+            plans.append((path, entry))
     if wrong:
         raise InputError("\n".join(wrong))
     return plans
 
 
 def _check_plans(plans: list[tuple[Path, Plan]], allow_large: bool) -> list[tuple[Path, Plan]]:
-    """Try what needs data and estimators: a mistake in the last should not wait for the first.
+    """Check data and estimators of all plans before the first one runs.
 
-    Returns the plans, which say where their results come from.
+    Returns the plans with their provenance.
     """
     _check_files(plans, allow_large)
     from nrprob.batch import preflight
     from nrprob.batch.provenance import with_provenance
 
     checked, wrong = [], list[str]()
-    for path, one in plans:
-        with _keeping(wrong, path):
-            for reason, count in preflight.check(one, allow_large=allow_large).items():
-                warn(f"{path}: {count} of {len(one.cells)} fits will be skipped; {reason}")
-            checked.append((path, with_provenance(one, path, command())))
+    for path, entry in plans:
+        with _collect_errors(wrong, path):
+            for reason, count in preflight.check(entry, allow_large=allow_large).items():
+                print_warning(
+                    f"{path}: {count} of {len(entry.cells)} fits will be skipped; {reason}"
+                )
+            checked.append((path, with_provenance(entry, path, command_line())))
     if wrong:
         raise InputError("\n".join(wrong))
-    for path, one in checked:
-        for name, tell in (("notes", note), ("warnings", warn)):
-            for line in one.origin.get("prepared", {}).get(name, []):
-                tell(f"{path}: {line}" if len(checked) > 1 else line)
+    for path, entry in checked:
+        for name, print_line in (("notes", print_note), ("warnings", print_warning)):
+            for line in entry.origin.get("prepared", {}).get(name, []):
+                print_line(f"{path}: {line}" if len(checked) > 1 else line)
     return checked
 
 
 def _check_files(plans: list[tuple[Path, Plan]], allow_large: bool) -> None:
-    """Refuse data that are too large, and files that do not serve, before heavy imports."""
+    """Refuse data that are too large, and unusable files, before heavy imports."""
     from nrprob.batch.cost import refuse_large
     from nrprob.batch.inputs import load_selected
 
     wrong: list[str] = []
-    for path, one in plans:
-        with _keeping(wrong, path):
+    for path, entry in plans:
+        with _collect_errors(wrong, path):
             if not allow_large:
-                refuse_large(one, methods=False)
-            if one.model.data.file is not None:
-                load_selected(one.model, one.cells[0].data)
+                refuse_large(entry, methods=False)
+            if entry.model.data.file is not None:
+                load_selected(entry.model, entry.cells[0].data)
     if wrong:
         raise InputError("\n".join(wrong))
 
 
 @contextlib.contextmanager
-def _keeping(wrong: list[str], path: Path) -> Iterator[None]:
-    """Keep what is wrong with one file, to tell it with what is wrong with others."""
+def _collect_errors(wrong: list[str], path: Path) -> Iterator[None]:
+    """Collect the errors of one file, to report the errors of all files together."""
     try:
         yield
     except InputError as error:
@@ -185,8 +192,8 @@ def _keeping(wrong: list[str], path: Path) -> Iterator[None]:
         wrong += [line if line.startswith(str(path)) else f"{path}: {line}" for line in lines]
 
 
-def _folders(plans: list[tuple[Path, Plan]], out: Path | None) -> dict[Path, Path]:
-    """Folder of the results of every file, which can be written to."""
+def _result_folders(plans: list[tuple[Path, Plan]], out: Path | None) -> dict[Path, Path]:
+    """Return the writable output folder of each file."""
     from nrprob.batch.modelfile import default_folder
     from nrprob.files import try_write
 
@@ -197,7 +204,7 @@ def _folders(plans: list[tuple[Path, Plan]], out: Path | None) -> dict[Path, Pat
         for other, taken in folders.items():
             if other != path and taken.resolve() == folder.resolve():
                 raise InputError(
-                    f"two model files have the same folder of results; {other} and {path}: "
+                    f"two model files have the same output folder; {other} and {path}: "
                     f"{folder}; rename one, or run each by itself with --out"
                 )
         try_write(folder / "plan.json")
@@ -206,7 +213,7 @@ def _folders(plans: list[tuple[Path, Plan]], out: Path | None) -> dict[Path, Pat
 
 
 def _is_of_another(plan: Plan, folder: Path) -> bool:
-    """Whether a folder has files of a single fit or run, which is not what a plan asks for."""
+    """Whether a folder has files of a single fit other than the fit of this plan."""
     from nrprob.batch.formats import PAGE, PLAN, results_in
     from nrprob.batch.store import read_plan
 
@@ -221,18 +228,18 @@ def _is_of_another(plan: Plan, folder: Path) -> bool:
     }
 
 
-def _devices(text: str | None) -> list[Any] | None:
-    """Devices that --devices names: numbers, or a platform and how many of its devices."""
+def _select_devices(text: str | None) -> list[Any] | None:
+    """Return the devices of --devices: numbers, or a platform and a count."""
     if text is None:
         return None
     import jax
 
     if all(part.strip().isdigit() for part in text.split(",")):
         result = {str(device.id): device for device in jax.devices()}
-        wanted = dict.fromkeys(str(int(part)) for part in text.split(","))
-        if not wanted.keys() <= result.keys():
+        requested = dict.fromkeys(str(int(part)) for part in text.split(","))
+        if not requested.keys() <= result.keys():
             raise InputError(f"no such device; --devices {text}; there are {', '.join(result)}")
-        return [result[i] for i in wanted]
+        return [result[i] for i in requested]
     name, _, number = text.partition(":")
     try:
         devices = jax.devices(name)
@@ -247,10 +254,10 @@ def _devices(text: str | None) -> list[Any] | None:
     return devices[: int(number)] if number else devices
 
 
-def _conclude(plan: Plan, result: Outcome) -> list[Path]:
-    """Say what a run did; of a single one that is finished, what it found.
+def _report_results(plan: Plan, result: Outcome) -> list[Path]:
+    """Print a summary of a run and write its report; return the files.
 
-    That goes to files, of which those are returned that a fit has, too.
+    A finished run of a single fit writes the files of `nrprob fit`.
     """
     from nrprob.batch.fit_files import save_fit
     from nrprob.batch.fit_result import plan_result
@@ -258,22 +265,22 @@ def _conclude(plan: Plan, result: Outcome) -> list[Path]:
     from nrprob.batch.store import Store
 
     for reason, count in result.failed.items():
-        warn(f"{count} fits failed: {reason}")
+        print_warning(f"{count} fits failed: {reason}")
     dataset = Store(result.folder).gather()
     if not dataset.sizes.get("cell"):
         return []
     if plan.model.is_single and dataset.sizes["cell"] == len(plan.cells):
-        one = plan_result(plan, dataset)
-        with working("writing the results"):
-            save_fit(one, result.folder, plan.model.report.picture)
-        show(one)
-        return one.files
-    say(
+        fit = plan_result(plan, dataset)
+        with show_spinner("writing the results"):
+            save_fit(fit, result.folder, plan.model.report.picture)
+        show_fit(fit)
+        return fit.files
+    print_result(
         f"{plan.model.title or result.folder}: {result.finished} fits done, "
         f"{result.reused} done before, {result.compiled} programs compiled; "
         f"{result.folder / 'results.nc'}"
     )
-    with working("writing the report"):
+    with show_spinner("writing the report"):
         page = write_report(result.folder)
-    say(f"wrote {page}")
+    print_result(f"wrote {page}")
     return [page]

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from nrprob.cli.terminal import console, say, warn
+from nrprob.cli.terminal import get_console, print_result, print_warning
 
 if TYPE_CHECKING:
     from nrprob.batch.fit_result import FitResult
 
-__all__ = ["show"]
+__all__ = ["show_fit"]
 
 
-def show(run: FitResult) -> None:
-    """Print the clusters of the first fit, how all of them agree, and which files were written."""
+def show_fit(run: FitResult) -> None:
+    """Print cluster sizes of the first fit, agreement of all fits, and the files."""
     from nrprob.batch.fits import cluster_sizes
 
     if run.title:
-        console().print(f"[bold]{escape(run.title)}[/]")
+        get_console().print(f"[bold]{escape(run.title)}[/]")
     if run.alert:
-        say(f"warning: {run.alert}")
+        print_result(f"warning: {run.alert}")
     rows, features = run.table.X.shape
     fit = run.fits[0]
     if fit.refusal:
@@ -34,19 +34,19 @@ def show(run: FitResult) -> None:
             f"found {fit.n_clusters} clusters of {sizes} rows in {fit.seconds:.1f} s"
             + f" (objective {fit.objective:.2f} nats)" * (fit.objective == fit.objective)
         )
-    say(f"{rows} rows, {features} features; {fit.title} {result}")
-    show_scores({one.title: one.scores for one in run.fits}, run.known)
-    for one in run.fits:
-        for message in one.warnings:
-            warn(f"{one.title}: {message.strip().splitlines()[0]}")
+    print_result(f"{rows} rows, {features} features; {fit.title} {result}")
+    show_scores({fit.title: fit.scores for fit in run.fits}, run.known)
+    for fit in run.fits:
+        for message in fit.warnings:
+            print_warning(f"{fit.title}: {message.strip().splitlines()[0]}")
     for text in () if run.tested is None else run.tested.said:
-        say(text)
+        print_result(text)
     for path in run.files:
-        say(f"wrote {path}")
+        print_result(f"wrote {path}")
 
 
 def show_scores(scores: Mapping[str, Mapping[str, float]], known: Sequence[str]) -> None:
-    """Print what was measured of every clustering, a line for each; nothing where nothing was."""
+    """Print the agreement of each clustering with the labelings, one line per clustering."""
     from rich import box
     from rich.table import Table
 
@@ -56,12 +56,12 @@ def show_scores(scores: Mapping[str, Mapping[str, float]], known: Sequence[str])
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("agreement")
     for name in first:
-        told = "\n(known)" if any(name.endswith(f" of {z}") for z in known) else ""
-        # A name breaks before what it is about, so that many of them fit beside each other.
+        suffix = "\n(known)" if any(name.endswith(f" of {z}") for z in known) else ""
+        # A line break in the head keeps the column narrow.
         head = escape(name).replace(" of ", "\nof ")
-        table.add_column(f"{head}{told}", justify="right", no_wrap=True)
-    for title, own in scores.items():
-        # NaN is what a method does not have, such as views.
-        shown = (f"{value:.3f}" if value == value else "–" for value in own.values())
+        table.add_column(f"{head}{suffix}", justify="right", no_wrap=True)
+    for title, values in scores.items():
+        # NaN marks a measure that does not apply.
+        shown = (f"{value:.3f}" if value == value else "–" for value in values.values())
         table.add_row(escape(title), *shown)
-    console().print(table)
+    get_console().print(table)

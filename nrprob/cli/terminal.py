@@ -1,7 +1,4 @@
-"""Terminal output: the two streams, progress messages and one-line errors.
-
-Nothing here depends on what is computed.
-"""
+"""Terminal output: results, notes, warnings, progress and one-line errors."""
 
 from __future__ import annotations
 
@@ -19,42 +16,50 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-__all__ = ["console", "heard", "in_one_line", "note", "say", "warn", "working"]
+__all__ = [
+    "get_console",
+    "record_warnings",
+    "in_one_line",
+    "print_note",
+    "print_result",
+    "print_warning",
+    "show_spinner",
+]
 
 
-def console(stderr: bool = False) -> Console:
-    """One of the streams, as it is now: a caller may have replaced it since the import."""
+def get_console(stderr: bool = False) -> Console:
+    """Return a console of the current stream, which a caller may have replaced."""
     return Console(stderr=stderr, soft_wrap=True, highlight=False)
 
 
-def printable(line: str) -> str:
-    """A line in which characters that control a terminal are replaced; files may contain them."""
+def replace_controls(line: str) -> str:
+    """Replace control characters, which names in files may contain."""
     return "".join(
         c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in line
     )
 
 
-def say(line: str) -> None:
-    """Print a result."""
-    console().print(escape(printable(line)))
+def print_result(line: str) -> None:
+    """Print a result to standard output."""
+    get_console().print(escape(replace_controls(line)))
 
 
-def note(line: str) -> None:
-    """Say what the user may want to know besides."""
-    console(stderr=True).print(f"note: {escape(printable(line))}")
+def print_note(line: str) -> None:
+    """Print a note to standard error."""
+    get_console(stderr=True).print(f"note: {escape(replace_controls(line))}")
 
 
-def warn(line: str) -> None:
-    """Say what may be wrong."""
-    console(stderr=True).print(f"[yellow]warning:[/] {escape(printable(line))}")
+def print_warning(line: str) -> None:
+    """Print a warning to standard error."""
+    get_console(stderr=True).print(f"[yellow]warning:[/] {escape(replace_controls(line))}")
 
 
 @contextlib.contextmanager
-def working(line: str) -> Iterator[None]:
-    """Show a spinner, what is going on, and for how long; nothing where nobody watches."""
+def show_spinner(line: str) -> Iterator[None]:
+    """Show a spinner with a message and the elapsed time, if a terminal is attached."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    stream = console(stderr=True)
+    stream = get_console(stderr=True)
     if not stream.is_terminal:
         yield
         return
@@ -65,67 +70,67 @@ def working(line: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[list[str]]:
-    """The warnings of what is done here, which are shown as well."""
+def record_warnings() -> Iterator[list[str]]:
+    """Show the warnings of a block, and record their messages."""
     lines: list[str] = []
     with warnings.catch_warnings():
         show = warnings.showwarning
 
-        def hear(message: Any, *rest: Any) -> None:
+        def record_warning(message: Any, *rest: Any) -> None:
             lines.append(str(message))
             show(message, *rest)
 
-        warnings.showwarning = hear  # type: ignore[assignment]
+        warnings.showwarning = record_warning  # type: ignore[assignment]
         yield lines
 
 
 @contextlib.contextmanager
 def in_one_line(translate: Callable[[str], str] = str) -> Iterator[None]:
-    """What the user can mend ends as one line and exit code 2; a defect of ours keeps its trace.
+    """Print errors of the input on one line, with exit code 2; other errors keep their traceback.
 
-    Warnings are lines as well, without the place in the code that they come from. Both are written
-    as ``translate`` has them.
+    Warnings are printed on one line too, without their location in the code. ``translate`` rewrites
+    both messages.
     """
     try:
-        with _interruptible(), warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_: warn(translate(str(message)))
+        with _deliver_interrupts(), warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: print_warning(translate(str(message)))
             yield
     except (ValueError, TypeError) as error:
         if os.environ.get("NRPROB_TRACEBACK") or not _is_refusal(error):
             raise
         for line in translate(str(error)).strip().splitlines():
-            console(stderr=True).print(f"[bold red]error:[/] {escape(printable(line))}")
+            get_console(stderr=True).print(f"[bold red]error:[/] {escape(replace_controls(line))}")
         raise typer.Exit(2) from None
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Say whether our code or scikit-learn's checks raised it, and not a library below."""
+    """Whether this package or scikit-learn raised the error, and not another library."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals.get("__name__", "").split(".")[0] in ("nrprob", "sklearn")
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Have an interrupt arrive wherever it comes.
+def _deliver_interrupts() -> Iterator[None]:
+    """Send an interrupt again if Python ignored it.
 
-    Python forgets what is raised in finalizers and in callbacks of its garbage collection, of which
-    JAX has one. An interrupt that was forgotten is sent again, when that is likely to be over.
+    Python ignores exceptions in finalizers and in callbacks of its garbage collection; JAX has such
+    a callback. The interrupt is repeated after 0.1 s, when the callback is likely over.
     """
-    told = sys.unraisablehook
+    previous_hook = sys.unraisablehook
     waiting: list[threading.Timer] = []
 
-    def hook(unraisable: Any) -> None:
+    def handle_unraisable(unraisable: Any) -> None:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-            told(unraisable)
+            previous_hook(unraisable)
             return
         waiting.append(threading.Timer(0.1, _thread.interrupt_main))
         waiting[-1].daemon = True
         waiting[-1].start()
 
-    sys.unraisablehook = hook
+    sys.unraisablehook = handle_unraisable
     try:
         yield
     finally:
-        sys.unraisablehook = told
+        sys.unraisablehook = previous_hook
         for timer in waiting:
             timer.cancel()

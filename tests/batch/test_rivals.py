@@ -124,7 +124,7 @@ def test_results_are_those_of_the_estimators(done, rows):
 
 def test_what_is_done_is_not_done_again(done, spec, monkeypatch, tmp_path):
     folder = shutil.copytree(done[0], tmp_path / "run")
-    monkeypatch.setattr(rivals, "_labels", lambda *_: {}["fitted"])
+    monkeypatch.setattr(rivals, "_fit_labels", lambda *_: {}["fitted"])
     grown = spec | {"methods": [spec["methods"][0] | {"grid": {"n_init": [1, 4, 5]}}]}
     plan = expand(read_model(spec))
     assert run_plan(plan, folder).reused == 8
@@ -359,7 +359,7 @@ def test_a_package_that_is_not_there_says_how_to_get_it(monkeypatch):
 
     monkeypatch.setattr(registry.importlib, "import_module", missing)
     with pytest.raises(InputError, match=r"clustpy is not installed; .*; run pip install clustpy"):
-        registry.method("clustpy.alternative.NrKmeans").load()
+        registry.find_method("clustpy.alternative.NrKmeans").load()
 
 
 def test_a_folder_of_the_name_of_a_package_is_not_imported(monkeypatch, tmp_path):
@@ -371,9 +371,9 @@ def test_a_folder_of_the_name_of_a_package_is_not_imported(monkeypatch, tmp_path
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match=r"sklearn is hidden by a folder of its name; .*; run the"):
-        registry.method("sklearn.cluster.KMeans").load()
+        registry.find_method("sklearn.cluster.KMeans").load()
     with pytest.raises(InputError, match=r"clustpy is (not installed|hidden by a folder)"):
-        registry.method("clustpy.cluster.XMeans").load()
+        registry.find_method("clustpy.cluster.XMeans").load()
     assert not [*tmp_path.glob("*_was_imported")]
 
 
@@ -477,7 +477,9 @@ def test_noise_is_said(rows):
 
 
 def test_labels_of_columns_are_refused(rows):
-    with pytest.raises(InputError, match=r"not those of the rows; got shape \(4,\) for 60 rows"):
+    with pytest.raises(
+        InputError, match=r"labels must have one entry per row; got shape \(4,\) for 60 rows"
+    ):
         rivals.fit_rival("a", "b", FeatureAgglomeration(2), features(rows))
 
 

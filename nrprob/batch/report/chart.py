@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from nrprob.batch.measures import Figure, Setting
-from nrprob.batch.parameters import as_text, describe, look_up
+from nrprob.batch.parameters import as_text, describe_parameters, look_up
 from nrprob.batch.plan import Experiment, matches
 from nrprob.batch.report.averages import compute_statistic, split_ratio
 from nrprob.batch.report.comparison import is_ratio
@@ -149,7 +149,7 @@ def _unique_value(setting: Setting, cells: Sequence[Experiment], path: str) -> A
 
 
 def _series_name(figure: Figure, value: Any) -> str:
-    return "" if value is None else describe({figure.series or "": value})
+    return "" if value is None else describe_parameters({figure.series or "": value})
 
 
 def _are_numeric(values: Sequence[Any]) -> bool:

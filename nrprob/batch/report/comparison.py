@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from nrprob.batch.measures import Setting, Table
-from nrprob.batch.parameters import describe, shared
+from nrprob.batch.parameters import describe_parameters, shared_parameters
 from nrprob.batch.report.averages import (
     PREFIX,
     SPREADS,
@@ -127,7 +127,7 @@ def compare_published(results: Results, table: Table) -> Comparison:
     model, settings = results.model, table.settings
     columns = _select_columns(results, table)
     decimals = {column: count_decimals(_published_values(settings, *column)) for column in columns}
-    same = shared([s.where for s in settings])
+    same = shared_parameters([s.where for s in settings])
     published = (method for s in settings for method in s.published)
     methods = table.methods or [*dict.fromkeys([*model.titles, *published])]
     groups, best = [], []
@@ -139,14 +139,14 @@ def compare_published(results: Results, table: Table) -> Comparison:
             for row in rows
             if row.method in setting.published or (row.kind == "ours" and row.n_planned)
         ]
-        label = describe({k: v for k, v in setting.where.items() if k not in same})
+        label = describe_parameters({k: v for k, v in setting.where.items() if k not in same})
         groups.append(Group(label, setting.note, rows))
         best += _find_best(model, label or setting.note, setting, rows, decimals)
     entries = [row.entries for group in groups for row in group.rows]
     filled = [c for c in columns if any(row_entries[c] != Entry() for row_entries in entries)]
     return Comparison(
-        table.name, table.caption, filled or columns, groups, table.note, describe(same), best,
-        decimals,
+        table.name, table.caption, filled or columns, groups, table.note,
+        describe_parameters(same), best, decimals,
     )  # fmt: skip
 
 

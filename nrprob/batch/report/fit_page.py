@@ -54,7 +54,7 @@ class Chapter:
         self.title = run.title or self.fit.title
         methods = (m for m in registry.METHODS.values() if m.class_name == self.fit.method)
         is_external = "." in self.fit.method
-        self.method = registry.method(self.fit.method) if is_external else next(methods, None)
+        self.method = registry.find_method(self.fit.method) if is_external else next(methods, None)
         self.has_known = bool(run.known) or run.measured is not None
         takes_known = self.method is None or bool(self.method.capabilities.known)
         self.is_informed = self.has_known and takes_known

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from nrprob.batch.parameters import describe, look_up, varying
+from nrprob.batch.parameters import describe_parameters, look_up, varying_parameters
 from nrprob.batch.plan import Experiment, Plan, matches
 from nrprob.batch.report.averages import PREFIX, SETS, summarize
 from nrprob.batch.schema import ModelFile
@@ -90,12 +90,12 @@ def collect_results(dataset: xarray.Dataset, plan: Plan) -> Results:
 
 def iterate_settings(results: Results) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
     """Yield (data, method, its parameters, fits) of every setting, with varying parameters only."""
-    data_names = varying([*{cell.case: cell.data for cell in results.cells}.values()])
+    data_names = varying_parameters([*{cell.case: cell.data for cell in results.cells}.values()])
     grids = {m.label: [*m.grid] for m in results.model.methods}
     sampled = [
         f"{name}.{key}"
         for name, table in results.model.sampling.items()
-        for key in varying(table.amounts)
+        for key in varying_parameters(table.amounts)
     ]
     groups = results.frame.groupby(["case", "method", "variant"], sort=False)
     for (_, method, _), fits in groups:
@@ -103,7 +103,7 @@ def iterate_settings(results: Results) -> Iterator[tuple[str, str, str, pd.DataF
         settings = {k: cell.parameters[k] for k in grids[method] if k in cell.parameters}
         settings |= {k: v for k in sampled if (v := look_up(cell.values, k)) is not None}
         data = {k: v for k, v in cell.data.items() if k in data_names}
-        yield describe(data), method, describe(settings), fits
+        yield describe_parameters(data), method, describe_parameters(settings), fits
 
 
 def measure_performance(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -142,7 +142,9 @@ def group_columns(table: Comparison) -> dict[str, list[str]]:
 def describe_known(model: ModelFile) -> str:
     """Name the known structure, and the methods that are not conditioned on it."""
     text = ", ".join(model.known_names)
-    without = [m.label for m in model.methods if not registry.method(m.name).capabilities.known]
+    without = [
+        m.label for m in model.methods if not registry.find_method(m.name).capabilities.known
+    ]
     return f"{text} (not given to {', '.join(without)})" if without else text
 
 
@@ -151,7 +153,7 @@ def describe_external(model: ModelFile) -> str:
     names = {
         method.label: method.name
         for method in model.methods
-        if isinstance(registry.method(method.name), registry.Rival)
+        if isinstance(registry.find_method(method.name), registry.Rival)
     }
     text = ", ".join(name if name.endswith(f".{label}") else f"{label} ({name})"
                      for label, name in names.items())  # fmt: skip
@@ -218,7 +220,7 @@ def describe_pairs(model: ModelFile) -> str:
         counts.setdefault(way, []).append(str(amount["pairs"]))
     text = "; or ".join(f"{', '.join(pairs)} pairs, {way}" for way, pairs in counts.items())
     text = f"{text}; by {model.classes}, {_SAMPLED}"
-    able = [m.label for m in model.methods if registry.method(m.name).capabilities.pairs]
+    able = [m.label for m in model.methods if registry.find_method(m.name).capabilities.pairs]
     return text if len(able) == len(model.methods) else f"{text} ({', '.join(able)} take them)"
 
 
