@@ -8,13 +8,13 @@ from sklearn.base import clone
 
 from nrprob.data.validation import check_choice
 
-_COUNTS = ("n_clusters", "n_components")  # how clusterers call their number of clusters
+_COUNTS = ("n_clusters", "n_components")  # names of the number of clusters
 
 
 def check_base(base: Any, words: tuple[str, ...], methods: tuple[str, ...], what_for: str) -> None:
-    """Refuse what is neither one of ``words`` nor a clusterer that has these methods.
+    """Refuse a base that is neither one of ``words`` nor a clusterer with the methods.
 
-    ``what_for`` says what the clusterer has to be able to do.
+    ``what_for`` is the task of the clusterer, for the message.
 
     Raises
     ------
@@ -35,14 +35,14 @@ def check_base(base: Any, words: tuple[str, ...], methods: tuple[str, ...], what
 
 
 def count_name(base: Any) -> str | None:
-    """Name of the parameter that is a clusterer's number of clusters, if it has one."""
-    given = base.get_params(deep=False)
-    return next((name for name in _COUNTS if name in given), None)
+    """Name of the parameter for the number of clusters, if the clusterer has one."""
+    parameters = base.get_params(deep=False)
+    return next((name for name in _COUNTS if name in parameters), None)
 
 
-def seeded(base: Any, seed: int) -> Any:
-    """Clone of a clusterer, with a seed where it has none of its own."""
-    own = clone(base)
-    if own.get_params(deep=False).get("random_state", 0) is None:
-        own.set_params(random_state=seed)
-    return own
+def clone_with_seed(base: Any, seed: int) -> Any:
+    """Clone a clusterer, and set its seed if it has none."""
+    copy = clone(base)
+    if copy.get_params(deep=False).get("random_state", 0) is None:
+        copy.set_params(random_state=seed)
+    return copy

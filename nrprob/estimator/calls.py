@@ -15,17 +15,17 @@ from nrprob.estimator.base import Restarts
 from nrprob.statistics.rows import Layout, Rows, active_mask, bucket_size, padded_count
 
 
-def at_once(n: int, each: float, device: jax.Device | None = None) -> int:
-    """Largest part of ``n`` runs of ``each`` bytes that memory holds, all parts being equal."""
-    most = int(max(placement.memory_budget(device) // each, 1))
-    return max(d for d in range(1, n + 1) if n % d == 0 and d <= most)
+def at_once(n: int, n_bytes: float, device: jax.Device | None = None) -> int:
+    """Largest divisor of ``n`` such that as many runs of ``n_bytes`` fit into memory."""
+    limit = int(max(placement.memory_budget(device) // n_bytes, 1))
+    return max(d for d in range(1, n + 1) if n % d == 0 and d <= limit)
 
 
-def padded(rows: Rows, layout: Layout, k: int) -> int:
-    """Number of clusters, ``k`` of them real, that a program is compiled for."""
-    each = layout.n_slots * rows.x.n_statistics
-    if active_mask(k, each) is not None:
-        return padded_count(k, each)
+def padded_n_clusters(rows: Rows, layout: Layout, k: int) -> int:
+    """Number of clusters, including padding, of the program that fits ``k`` clusters."""
+    cluster_size = layout.n_slots * rows.x.n_statistics
+    if active_mask(k, cluster_size) is not None:
+        return padded_count(k, cluster_size)
     return max(bucket_size(k, 64) if layout.n_slots <= 16384 else k, 2)
 
 
@@ -39,26 +39,26 @@ def restart_calls(
     *,
     n_init: int,
     random_state: Any,
-    each: int,
+    n_elements: int,
     factorises: bool = False,
     stepwise: bool = False,
 ) -> list[solve.SolverCall]:
-    """Calls of ``solver`` that make ``n_init`` restarts, under each of ``settings`` the same ones.
+    """Divide ``n_init`` restarts into calls of ``solver``, with the same seeds for all settings.
 
     Parameters
     ----------
-    solver, static : compiled program, and what it is compiled for
-    rows, layout : what it looks at, and how rows were arranged
-    fixed : (n,) cluster of rows whose cluster is given, else -1; or None
-    settings : numbers that the program reads
-    each : array elements that one restart takes on a device
-    factorises, stepwise : what the program does; see `nrprob.engines.optimise.solve.SolverCall`
+    solver, static : compiled program, and its static arguments
+    rows, layout : rows of the program, and their arrangement
+    fixed : (n,) clusters of labelled rows, -1 for the others; or None
+    settings : traced parameters of the program
+    n_elements : array elements of one restart on a device
+    factorises, stepwise : see `nrprob.engines.optimise.solve.SolverCall`
     """
     mesh = rows.mesh if isinstance(rows, sharding.ShardedRows) else None
     random = check_random_state(random_state)
-    each *= rows.mass.dtype.itemsize
+    n_bytes = n_elements * rows.mass.dtype.itemsize
     with placement.small_steps_on_cpu(stepwise):
-        size = at_once(n_init, each, placement.device_of(rows))
+        size = at_once(n_init, n_bytes, placement.device_of(rows))
     spread = None if fixed is None else layout.to_blocks(fixed, -1)
     seeds = [random.randint(2**31 - 1) for _ in range(n_init // size)]
     if mesh is not None:
@@ -68,19 +68,19 @@ def restart_calls(
     return [
         solve.SolverCall(
             solver,
-            (rows, numbers, np.asarray(seed, np.uint32), spread),
+            (rows, parameters, np.asarray(seed, np.uint32), spread),
             tuple({**static, "n_init": size}.items()),
-            data + each * size,
+            data + n_bytes * size,
             factorises,
             stepwise,
         )
-        for numbers in settings
+        for parameters in settings
         for seed in seeds
     ]
 
 
-def collect(result: Sequence[Any], layout: Layout) -> tuple[Restarts, Any]:
-    """All restarts of several solutions, and the solution that has the best of them."""
+def collect_restarts(result: Sequence[Any], layout: Layout) -> tuple[Restarts, Any]:
+    """Collect the restarts of several solutions; return also the solution with the best one."""
     restarts = Restarts(
         np.concatenate([layout.from_blocks(f.labels).T for f in result]),
         np.concatenate([f.objective for f in result]),
@@ -90,7 +90,7 @@ def collect(result: Sequence[Any], layout: Layout) -> tuple[Restarts, Any]:
     return restarts, result[int(np.searchsorted(ends, restarts.objective.argmin(), side="right"))]
 
 
-def memberships(solution: Any, layout: Layout, k: int) -> np.ndarray:
+def solution_memberships(solution: Any, layout: Layout, k: int) -> np.ndarray:
     """Memberships (n, k) of the best restart of a solution, in float64."""
     w = layout.from_blocks(solution.w)[:, :k].astype(np.float64)
     return w / w.sum(1, keepdims=True)

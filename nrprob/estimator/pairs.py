@@ -29,7 +29,7 @@ class PairTask:
     cannot_link: np.ndarray
     calls: Any = ()
 
-    def kept(self, hard: bool = True) -> tuple[list[Pairs], list[Pairs]]:
+    def hard_pairs(self, hard: bool = True) -> tuple[list[Pairs], list[Pairs]]:
         """Must-links and cannot-links that must be kept: the given ones if ``hard``, and labels."""
         must, cannot = [], []
         if hard:

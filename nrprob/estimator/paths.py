@@ -18,17 +18,17 @@ from nrprob.statistics.xlogx import safe_log
 
 
 class Granularity(NamedTuple):
-    """The clusters at one level of the hierarchy, the largest first.
+    """Clusters at one level of the hierarchy, in descending size.
 
     Attributes
     ----------
-    n_clusters : number K of them
+    n_clusters : number K of clusters
     beta : inverse temperature
-    critical_beta : inverse temperature from which on the split that led here was possible; 0 for
+    critical_beta : inverse temperature at which the split of this level becomes possible; 0 for
         K = 1
     membership : (n_samples, K) p(c|x)
     weights : (K,) p(c)
-    parents : (K,) cluster of the level before that shares most with each
+    parents : (K,) cluster of the previous level with the largest overlap
     """
 
     n_clusters: int
@@ -40,16 +40,16 @@ class Granularity(NamedTuple):
 
     @property
     def labels(self) -> np.ndarray:
-        """Cluster (n_samples,) of every row."""
+        """Cluster (n_samples,) of each sample."""
         return self.membership.argmax(1)
 
 
-def granularities(
+def path_granularities(
     path: splitting.Path, layout: Layout, mass: np.ndarray
 ) -> tuple[list[Granularity], np.ndarray]:
-    """All levels, and the columns of the last one's clusters in the path.
+    """Return all levels, and the order of the clusters of the last level in the path.
 
-    ``mass`` (n,) weighs the rows and sums to 1.
+    ``mass`` (n,) are weights of the rows, which sum to 1.
     """
     result: list[Granularity] = []
     for k, level in enumerate(path.levels, 1):
@@ -65,53 +65,53 @@ def granularities(
     return result, order
 
 
-def verdict(path: splitting.Path) -> tuple[str, str]:
-    """Status of a path, and a sentence on what stopped it; "" where nothing did."""
+def path_status(path: splitting.Path) -> tuple[str, str]:
+    """Return the status of a path, and the reason for its end; "" if it is complete."""
     if path.complete:
         return limit_cycles.CONVERGED, ""
-    wanted = len(path.levels) + 1
-    tried = [t for t in path.trials if t.n_clusters == wanted]
-    last = tried[-1]
+    next_size = len(path.levels) + 1
+    trials = [t for t in path.trials if t.n_clusters == next_size]
+    last = trials[-1]
     if last.growth < splitting.ROUNDING:
-        what = "all rows are alike" if wanted == 2 else "the rows of every cluster are alike"
+        what = "all rows are alike" if next_size == 2 else "the rows of every cluster are alike"
         return splitting.MERGED, f"there is no structure left; {what}"
-    told = {
+    reasons = {
         limit_cycles.OSCILLATING: "the update looped",
         splitting.VANISHED: "a cluster vanished",
         splitting.MERGED: "clusters merged again",
         limit_cycles.UNFINISHED: "the update did not converge within max_iter",
     }
-    counts = {status: sum(t.status == status for t in tried) for status in told}
-    status = max(told, key=lambda name: (counts[name], name == last.status))
-    what = told[status]
+    counts = {status: sum(t.status == status for t in trials) for status in reasons}
+    status = max(reasons, key=lambda name: (counts[name], name == last.status))
+    what = reasons[status]
     if status == limit_cycles.OSCILLATING:
-        loop = [t for t in tried if t.status == status][-1]
+        loop = [t for t in trials if t.status == status][-1]
         what += f" with a period of {loop.period:.3g} and a range of {loop.width:.2g}"
     return status, (
-        f"found {wanted - 1} clusters, fewer than were asked for; {what} from "
-        f"beta={tried[0].beta:.4g} to {last.beta:.4g}; see trials_, or lower n_clusters"
+        f"found {next_size - 1} clusters, fewer than n_clusters; {what} from "
+        f"beta={trials[0].beta:.4g} to {last.beta:.4g}; see trials_, or lower n_clusters"
     )
 
 
 def trials_frame(path: splitting.Path) -> Any:
-    """Everything that was tried, as a `pandas.DataFrame`."""
+    """All trials of a path, as a `pandas.DataFrame`."""
     import pandas as pd
 
     return pd.DataFrame(path.trials, columns=splitting.Trial._fields)
 
 
 class SplittingEstimator(TermEstimator):
-    """Estimator of terms with one more solver, "split", in its parameter ``solver``."""
+    """Estimator of terms with the additional solver "split"."""
 
     def _calls(self, task: Task) -> list[solve.SolverCall]:
         return [] if self.solver == "split" else super()._calls(task)
 
     def prepare(self, X, y, known=None) -> Task:
-        """Check the input and lay it out; see `Clusterer.prepare`."""
+        """Validate and encode the data; see `Clusterer.prepare`."""
         task = super().prepare(X, y, known)
         if self.solver == "split" and task.fixed is not None and (task.fixed >= 0).any():
             raise ValueError(
-                "solver='split' takes no wanted labels; got some in y; use solver='anneal', or "
+                "solver='split' takes no partial labels; got labels in y; use solver='anneal', or "
                 "leave y out"
             )
         return task
@@ -129,7 +129,7 @@ class SplittingEstimator(TermEstimator):
             (terms, rows, settings.compression),
             rows.mass,
             (),
-            # Every level is an end, and gets the accuracy that an annealing has at its end.
+            # Each level is a result, so it converges to the final tolerance of annealing.
             splitting.SplittingSchedule(
                 self.n_clusters,
                 descent.cooling,
@@ -149,7 +149,7 @@ class SplittingEstimator(TermEstimator):
         return solve.Solution(
             np.asarray(w.argmax(-1)),
             objective[-1:],
-            np.array([verdict(path)[0] != limit_cycles.UNFINISHED]),
+            np.array([path_status(path)[0] != limit_cycles.UNFINISHED]),
             np.asarray(max(sum(trial.n_iter for trial in path.trials), 1)),
             np.asarray(w[:, :, 0]),
             objective,
@@ -167,15 +167,15 @@ class SplittingEstimator(TermEstimator):
         super().finish(task, result)
         if self.solver == "split":
             n = len(self.labels_)
-            self.path_, _ = granularities(self._path, task.layout, np.full(n, 1 / n))
+            self.path_, _ = path_granularities(self._path, task.layout, np.full(n, 1 / n))
             self.trials_ = trials_frame(self._path)
-            self.status_ = verdict(self._path)[0]
+            self.status_ = path_status(self._path)[0]
             del self._path
         return self
 
     def _nothing_left(self, has_structure: bool) -> str:
         return super()._nothing_left(has_structure) or (
-            verdict(self._path)[1] if self.solver == "split" else ""
+            path_status(self._path)[1] if self.solver == "split" else ""
         )
 
 

@@ -71,10 +71,10 @@ def start_seed(estimator: Any, survey: Survey) -> int:
 
 
 def take_in(estimator: Any, survey: Survey) -> np.ndarray | None:
-    """What `fit` does with the rows of an estimator before anything is computed; wanted labels."""
+    """Set the input attributes of an estimator; return the clusters of labelled rows."""
     if survey.target_labels is not None and survey.rows.processes:
         raise ValueError(
-            "wanted labels of rows of several processes cannot be compared; got y; leave it out"
+            "partial labels of rows of several processes cannot be compared; got y; leave it out"
         )
     source = survey.source
     estimator.n_features_in_ = len(survey.moments.mean)
@@ -86,22 +86,22 @@ def take_in(estimator: Any, survey: Survey) -> np.ndarray | None:
 
 
 def read_back(survey: Survey, parts: Any, n_columns: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Labels (n_samples,), and memberships if there are any, of what blocks say of their rows.
+    """Return labels (n_samples,), and memberships or None, from the results of blocks.
 
-    Blocks say the numbers of their rows, labels, -1 on padding, and memberships or None.
+    A block has the indices of its rows, their labels (-1 on padding), and memberships or None.
     """
     n, path = survey.n_samples, survey.rows.labels
     labels: Any = np.empty(n, np.int64)
     if path is not None:
         labels = np.lib.format.open_memmap(path, "w+", np.int64, (n,))
     membership = np.empty((n, n_columns)) if survey.rows.membership else None
-    for number, own, w in parts:
-        real = own.reshape(-1) >= 0
-        # Numbers count modulo 2**32.
-        at = (number.reshape(-1)[real] - np.uint32(survey.first % 2**32)).astype(np.int64)
-        labels[at] = own.reshape(-1)[real]
+    for number, block_labels, w in parts:
+        real = block_labels.reshape(-1) >= 0
+        # Indices are modulo 2**32.
+        rows = (number.reshape(-1)[real] - np.uint32(survey.first % 2**32)).astype(np.int64)
+        labels[rows] = block_labels.reshape(-1)[real]
         if membership is not None:
-            membership[at] = w.reshape(-1, w.shape[-1])[real, :n_columns]
+            membership[rows] = w.reshape(-1, w.shape[-1])[real, :n_columns]
     if path is not None:
         labels.flush()
     return labels, membership
@@ -120,29 +120,29 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
             f"stored rows take known groups x columns^2 up to {2 * _ENTRIES}; got "
             f"{design.n_groups} groups and {m} columns; pass fewer of either"
         )
-    build, numbers = estimator._problem(task)
+    build, parameters = estimator._problem(task)
     estimator._minimised = descent = estimator._descent()
     settings = solve.make_settings(
-        dtype, n_clusters=k, max_iter=estimator.max_iter, method=numbers,
+        dtype, n_clusters=k, max_iter=estimator.max_iter, method=parameters,
         **{name: getattr(descent, name) for name in solve.FLOATS},
     )  # fmt: skip
     lay = LayGroups(estimator._features, design.n_groups, fixed is not None)
-    given = {"codes": design.codes.astype(np.int32)}
+    arrays = {"codes": design.codes.astype(np.int32)}
     if fixed is not None:
-        given["fixed"] = fixed
+        arrays["fixed"] = fixed
     n_init = estimator.n_init
-    blocks: Blocks = survey.make_blocks(block_size(n_init, k), lay, given)
+    blocks: Blocks = survey.make_blocks(block_size(n_init, k), lay, arrays)
     moments = cells.sum_moments(blocks)
     problem = build(cells.SummedRows(moments), settings)
     seed = start_seed(estimator, survey)
 
-    def tell(n_iter: int, beta: float) -> None:
+    def print_progress(n_iter: int, beta: float) -> None:
         if estimator.verbose:
             print(f"{n_iter} passes over the rows: inverse temperature {beta:.4g}")
 
     result, terms = cells.anneal_cells(
         blocks, problem, moments, settings, seed, n_clusters=k, n_init=n_init,
-        dtype=dtype, tell=tell,
+        dtype=dtype, tell=print_progress,
     )  # fmt: skip
     fit = result.fit(terms, descent.compression)
     estimator._keep_costs(fit.slope, fit.log_prior, m, beta=fit.beta, critical=fit.critical_beta)

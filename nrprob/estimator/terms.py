@@ -12,7 +12,12 @@ from scipy.special import logsumexp
 
 from nrprob.engines import sharding
 from nrprob.engines.optimise import merge, solve
-from nrprob.estimator.calls import collect, memberships, padded, restart_calls
+from nrprob.estimator.calls import (
+    collect_restarts,
+    padded_n_clusters,
+    restart_calls,
+    solution_memberships,
+)
 from nrprob.estimator.linear import LinearClusterer, Task
 from nrprob.links import cluster_order
 from nrprob.statistics import families
@@ -91,14 +96,14 @@ class TermEstimator(LinearClusterer):
         task = self._read(X, y, known)
         self._check_size_of(task, self._descent().solver)
         task.lay_out(self._mass(task.fixed), self._one_is_few)
-        task.build, numbers = self._problem(task)
+        task.build, parameters = self._problem(task)
         self._minimised = descent = self._descent()
         self._check_sparse(task, descent.solver)
         task.settings = solve.make_settings(
             task.x.dtype,
             n_clusters=self.n_clusters,
             max_iter=self.max_iter,
-            method=numbers,
+            method=parameters,
             **{name: getattr(descent, name) for name in solve.FLOATS},
         )
         task.share()
@@ -109,9 +114,10 @@ class TermEstimator(LinearClusterer):
     def _calls(self, task: Task) -> list[solve.SolverCall]:
         """Calls that make the restarts, all alike but for the seed."""
         rows, layout, descent = task.rows, task.layout, self._minimised
-        n_clusters = padded(rows, layout, self.n_clusters)
-        each = rows.mass.size // layout.n_shards * n_clusters * 5 + rows.n_groups * n_clusters * (
-            rows.x.n_statistics * 8
+        n_clusters = padded_n_clusters(rows, layout, self.n_clusters)
+        n_elements = (
+            rows.mass.size // layout.n_shards * n_clusters * 5
+            + rows.n_groups * n_clusters * (rows.x.n_statistics * 8)
         )
         static = {"build": task.build, "n_clusters": n_clusters}
         solver: Any = solve.solve_reassign
@@ -126,7 +132,7 @@ class TermEstimator(LinearClusterer):
             static |= {"solver": descent.solver, "compressed": descent.compressed}
         return restart_calls(
             solver, static, rows, layout, task.fixed, [task.settings],
-            n_init=self.n_init, random_state=self.random_state, each=each,
+            n_init=self.n_init, random_state=self.random_state, n_elements=n_elements,
             stepwise=descent.solver == "sequential",
         )  # fmt: skip
 
@@ -222,7 +228,7 @@ class TermEstimator(LinearClusterer):
 
     def finish(self, task: Task, result: list[solve.Solution]):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        restarts, best = collect(result, task.layout)
+        restarts, best = collect_restarts(result, task.layout)
         fit, n_empty = best.fit, task.rows.n_groups - task.design.n_groups
         critical = fit.critical_beta
         if np.isnan(critical):
@@ -234,7 +240,7 @@ class TermEstimator(LinearClusterer):
         self._keep_weights(fit.weights)
         self._store_results(
             restarts,
-            membership=memberships(best, task.layout, self.n_clusters),
+            membership=solution_memberships(best, task.layout, self.n_clusters),
             trace=best.trace,
             n_iter=best.n_iter,
             nothing_left=self._nothing_left(task.design.has_structure),

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from nrprob.data.design import Design
 from nrprob.data.validation import check_random_state
 from nrprob.estimator.base import Restarts, row_means
-from nrprob.estimator.bases import check_base, count_name, seeded
+from nrprob.estimator.bases import check_base, clone_with_seed, count_name
 from nrprob.methods.alternatives.inputs import AlternativeClusterer
 from nrprob.settings import few_threads
 from nrprob.statistics.features import ALIKE
@@ -156,7 +156,7 @@ class TransformClusterer(AlternativeClusterer):
 
     def _run_custom_base(self, task: TransformTask, seed: int) -> BaseFit:
         """Run a base clusterer that the user passed."""
-        k, model, name = self.n_clusters, seeded(self.base, seed), count_name(self.base)
+        k, model, name = self.n_clusters, clone_with_seed(self.base, seed), count_name(self.base)
         if name is not None:
             model.set_params(**{name: k})
         labels = np.asarray(model.fit_predict(task.y))

@@ -15,7 +15,7 @@ from nrprob.engines.hash_rng import fold_in, hashed_uniform
 from nrprob.engines.optimise.iterate import IterationResult
 from nrprob.engines.optimise.kmeans import kmeans_plus_plus, squared_distances_from
 from nrprob.engines.optimise.solve import Solution
-from nrprob.estimator.calls import collect, memberships
+from nrprob.estimator.calls import collect_restarts, solution_memberships
 from nrprob.estimator.linear import Task
 from nrprob.statistics.families import FeatureMap, fit_features
 from nrprob.statistics.features import ALIKE
@@ -161,7 +161,7 @@ def store_result(
     ndarray of shape (k,)
         Order of its clusters.
     """
-    restarts, best = collect(result, task.layout)
+    restarts, best = collect_restarts(result, task.layout)
     order = np.arange(model.n_clusters)
     if named:
         labels = restarts.labels[restarts.objective.argmin()]
@@ -170,7 +170,7 @@ def store_result(
         restarts._replace(
             labels=np.argsort(order)[restarts.labels], objective=restarts.objective * unit + shift
         ),
-        membership=memberships(best, task.layout, model.n_clusters)[:, order],
+        membership=solution_memberships(best, task.layout, model.n_clusters)[:, order],
         trace=best.trace.astype(float) * unit + shift,
         n_iter=best.n_iter,
         nothing_left=ALIKE if (task.X == task.X[:1]).all() else "",

@@ -371,7 +371,7 @@ class ConstrainedMixture(PairEstimator):
             solve_constrained_mixture,
             {"n_clusters": k, "covariance": self.covariance},
             task.rows, task.layout, task.fixed, [settings],
-            n_init=self.n_init, random_state=self.random_state, each=nbytes,
+            n_init=self.n_init, random_state=self.random_state, n_elements=nbytes,
         )  # fmt: skip
         return task
 

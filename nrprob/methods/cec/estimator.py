@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer
-from nrprob.estimator.calls import collect, padded, restart_calls
+from nrprob.estimator.calls import collect_restarts, padded_n_clusters, restart_calls
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.unconditional import UnconditionalMixin
 from nrprob.exceptions import warn
@@ -322,7 +322,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
             np.dtype(np.float64), n_clusters=self.n_clusters, max_iter=self.max_iter,
             method=method, compression=0.0, noise=1e-3, tol=1e-4, cooling=1.15,
         )  # fmt: skip
-        k = padded(rows, layout, self.n_clusters)
+        k = padded_n_clusters(rows, layout, self.n_clusters)
         static = {
             "build": Objective(self.covariance, fixed is not None),
             "n_clusters": k,
@@ -332,7 +332,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         nbytes = rows.mass.size * k * (12 if self.solver == "anneal" else 5)
         calls = restart_calls(
             solve_cec, static, rows, layout, initial, [settings],
-            n_init=self.n_init, random_state=self.random_state, each=nbytes,
+            n_init=self.n_init, random_state=self.random_state, n_elements=nbytes,
         )  # fmt: skip
         return LabelledTask(prepared, fixed, rows, layout, calls)
 
@@ -368,7 +368,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
 
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        restarts, best = collect(result, task.layout)
+        restarts, best = collect_restarts(result, task.layout)
         if not np.isfinite(restarts.objective).any():
             raise ValueError(
                 "the initial clusters of every restart have singular covariances; got reg="

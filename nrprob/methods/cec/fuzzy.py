@@ -16,7 +16,7 @@ from nrprob.engines.optimise.iterate import IterationResult, empty_trace, iterat
 from nrprob.engines.optimise.solve import Solution
 from nrprob.engines.programs import jit_by_size
 from nrprob.estimator import parameters
-from nrprob.estimator.calls import padded, restart_calls
+from nrprob.estimator.calls import padded_n_clusters, restart_calls
 from nrprob.estimator.dense import PlainClusterer
 from nrprob.methods.cec.centres import (
     CAPACITY,
@@ -254,11 +254,11 @@ class SemiSupervisedFCM(PlainClusterer):
             np.asarray(self.tol, dtype),
             np.asarray(self.max_iter, np.int32),
         )
-        k = padded(task.rows, task.layout, self.n_clusters)
+        k = padded_n_clusters(task.rows, task.layout, self.n_clusters)
         task.calls = restart_calls(
             solve_fuzzy, {"n_clusters": k}, task.rows, task.layout, task.fixed, [settings],
             n_init=self.n_init, random_state=self.random_state,
-            each=task.rows.mass.size * k * 6,
+            n_elements=task.rows.mass.size * k * 6,
         )  # fmt: skip
         return task
 

@@ -15,7 +15,7 @@ from nrprob.engines.optimise.solve import Solution, SolverCall
 from nrprob.engines.programs import jit_by_size
 from nrprob.estimator import parameters
 from nrprob.estimator.base import row_means
-from nrprob.estimator.calls import padded, restart_calls
+from nrprob.estimator.calls import padded_n_clusters, restart_calls
 from nrprob.estimator.dense import PlainClusterer
 from nrprob.estimator.linear import Task
 from nrprob.methods.cec.centres import (
@@ -116,13 +116,13 @@ def kmeans_calls(model: Any, task: Task, strength: float) -> list[SolverCall]:
     fixed = class_codes(task.fixed, len(task.X))
     count, most = (np.asarray(value, np.int32) for value in (model.n_clusters, model.max_iter))
     settings = KMeansParameters(count, np.asarray(strength, task.x.dtype), most)
-    k = padded(task.rows, task.layout, model.n_clusters)
+    k = padded_n_clusters(task.rows, task.layout, model.n_clusters)
     return restart_calls(
         solve_partition_kmeans,
         {"n_clusters": k, "n_classes": coarse_bucket(fixed.max() + 1, 4)},
         task.rows, task.layout, fixed, [settings],
         n_init=model.n_init, random_state=model.random_state,
-        each=task.rows.mass.size * (k + 3) * 4,
+        n_elements=task.rows.mass.size * (k + 3) * 4,
     )  # fmt: skip
 
 

@@ -219,7 +219,7 @@ class SemiSupervisedSpectral(PairEstimator):
                 f"spectral clustering needs memory for n^2 affinities; got {n} rows; pass at most "
                 f"{_MAX_ROWS}, or use ConstrainedMixture"
             )
-        Components(n, *task.kept(), "one of them only")
+        Components(n, *task.hard_pairs(), "one of them only")
         return task
 
     def compute(self, task):

@@ -12,7 +12,7 @@ from nrprob.data.design import Design, DesignEncoder
 from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Renamed
-from nrprob.estimator.calls import collect, memberships, restart_calls
+from nrprob.estimator.calls import collect_restarts, restart_calls, solution_memberships
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.linear import LinearClusterer, ScoreMixin, Task
 from nrprob.exceptions import warn
@@ -301,7 +301,8 @@ class CMBC(ScoreMixin, LinearClusterer):
         )
         task.calls = restart_calls(
             solve_cmbc, {"n_clusters": k, "update": self.update}, rows, task.layout, task.fixed,
-            task.settings, n_init=self.n_init, random_state=self.random_state, each=restart_size,
+            task.settings, n_init=self.n_init, random_state=self.random_state,
+            n_elements=restart_size,
             factorises=True,
         )  # fmt: skip
         return task
@@ -335,7 +336,7 @@ class CMBC(ScoreMixin, LinearClusterer):
         self.strength_ = next(iter(groups))
         if len(groups) > 1:
             self.strength_ = self._choose_strength(task, groups)
-        restarts, best = collect(groups[self.strength_], task.layout)
+        restarts, best = collect_restarts(groups[self.strength_], task.layout)
         m, k, fit = task.x.shape[1], self.n_clusters, best.fit
         self._keep_costs(fit.slope[:, :k], np.zeros(k), m, beta=1.0, critical=fit.critical_beta)
         self.log_likelihood_, self.penalty_ = float(fit.log_likelihood), float(fit.penalty)
@@ -344,7 +345,7 @@ class CMBC(ScoreMixin, LinearClusterer):
         self.critical_temperature_ = 1 / self.critical_beta_
         self._store_results(
             restarts,
-            membership=memberships(best, task.layout, k),
+            membership=solution_memberships(best, task.layout, k),
             trace=best.trace,
             n_iter=best.n_iter,
             nothing_left=self._nothing_left(task.design.has_structure),

@@ -20,7 +20,7 @@ from nrprob.engines.optimise import solve
 from nrprob.engines.placement import device_of, on_cpu
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed
-from nrprob.estimator.calls import at_once, collect, memberships
+from nrprob.estimator.calls import at_once, collect_restarts, solution_memberships
 from nrprob.estimator.capabilities import KINDS, Capabilities
 from nrprob.estimator.linear import ScoreMixin
 from nrprob.evidence.model_selection import AutoClustersMixin
@@ -441,10 +441,10 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
 
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        restarts, best = collect(result, task.layout)
+        restarts, best = collect_restarts(result, task.layout)
         self._store_results(
             restarts,
-            membership=memberships(best, task.layout, self.n_clusters),
+            membership=solution_memberships(best, task.layout, self.n_clusters),
             trace=best.trace,
             n_iter=best.n_iter,
         )

@@ -188,7 +188,10 @@ class COPKMeans(ConstrainedSearch):
 
     def compute(self, task):
         """Run all restarts; see `Clusterer.compute`."""
-        data, parts = StandardisedRows.from_rows(task.X), Components(len(task.X), *task.kept())
+        data, parts = (
+            StandardisedRows.from_rows(task.X),
+            Components(len(task.X), *task.hard_pairs()),
+        )
         k, n = self.n_clusters, len(data.x)
         # Component indices follow their first rows, which is the order of assignment.
         nodes, index = lay_out(data, parts, np.arange(parts.n_nodes))

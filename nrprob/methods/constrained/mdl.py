@@ -285,7 +285,7 @@ class MDLConstrained(ConstrainedSearch):
         self, data: StandardisedRows, task: PairTask
     ) -> tuple[list[Pairs], list[Pairs]]:
         """Hard must-links and cannot-links, including pairs that the limits imply."""
-        must, cannot = task.kept(self.constraints == "hard")
+        must, cannot = task.hard_pairs(self.constraints == "hard")
         if self.delta is not None:
             must.append(Pairs(closer_than(data.x, self.delta / data.scale), "delta"))
         if self.max_diameter is not None:

@@ -17,7 +17,7 @@ from nrprob.engines.optimise import limit_cycles, splitting
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Restarts, read_labels
 from nrprob.estimator.capabilities import Capabilities
-from nrprob.estimator.paths import granularities, trials_frame, verdict
+from nrprob.estimator.paths import path_granularities, path_status, trials_frame
 from nrprob.exceptions import short_repr, warn
 from nrprob.information import mutual_information
 from nrprob.methods.crosspartition.cycle import TERMS, Counts, Cycle, Fields, compute_fields
@@ -339,7 +339,7 @@ class CrossPartition(Clusterer):
         import pandas as pd
 
         n, k = len(task.mass), self.n_clusters
-        read = [granularities(path, task.layout, task.mass) for path in result]
+        read = [path_granularities(path, task.layout, task.mass) for path in result]
         traces = [
             np.array([-n * _cluster_information(task, level.membership) for level in levels])
             for levels, _ in read
@@ -348,7 +348,7 @@ class CrossPartition(Clusterer):
         objective = np.array([t[-1] if t.size == n_levels else np.inf for t in traces])
         best = int(np.argmin(objective))
         path, (self.path_, order) = result[best], read[best]
-        self.status_, reason = verdict(path)
+        self.status_, reason = path_status(path)
         active = np.arange(path.levels[-1].carry[1].shape[-1]) < n_levels
         cycle, carry = VARIANTS[self.variant], path.levels[-1].carry
         log_fields = compute_fields(task.counts, active, carry, cycle=cycle)
@@ -365,7 +365,7 @@ class CrossPartition(Clusterer):
             Restarts(
                 np.stack([levels[-1].labels for levels, _ in read]),
                 objective,
-                np.array([verdict(path)[0] != limit_cycles.UNFINISHED for path in result]),
+                np.array([path_status(path)[0] != limit_cycles.UNFINISHED for path in result]),
             ),
             membership=membership,
             trace=traces[best],

@@ -19,8 +19,8 @@ from nrprob.data.validation import CLUSTERS, check_random_state
 from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, row_means
-from nrprob.estimator.bases import check_base, count_name, seeded
-from nrprob.estimator.calls import memberships
+from nrprob.estimator.bases import check_base, clone_with_seed, count_name
+from nrprob.estimator.calls import solution_memberships
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Memberships
@@ -424,7 +424,7 @@ class CondEns(Clusterer):
                 size, features=features, binarize=self.binarize, covariance="diag", anneal=False,
                 **common,
             )  # fmt: skip
-        member = seeded(self.base, seed)
+        member = clone_with_seed(self.base, seed)
         if self.n_clusters_base is not None:
             name = count_name(member)
             if name is None:
@@ -441,7 +441,7 @@ class CondEns(Clusterer):
         alike = np.isinf(best.fit.critical_beta)
         self._store_results(
             restarts,
-            membership=memberships(best, layout, self.n_clusters),
+            membership=solution_memberships(best, layout, self.n_clusters),
             trace=best.trace,
             n_iter=best.n_iter,
             nothing_left="there is no structure left in X; all rows are alike" if alike else "",

@@ -14,7 +14,7 @@ from nrprob.engines.optimise import solve
 from nrprob.engines.optimise.anneal import FixedWeights
 from nrprob.engines.optimise.solve import Problem, Settings
 from nrprob.estimator.base import Restarts
-from nrprob.estimator.calls import collect, restart_calls
+from nrprob.estimator.calls import collect_restarts, restart_calls
 from nrprob.statistics.costs import gaussian_cost
 from nrprob.statistics.ensembles import stack_indicators
 from nrprob.statistics.families import sum_of_squares
@@ -90,10 +90,10 @@ def find_consensus(
             "compressed": False, "build": Consensus(), "n_clusters": n_clusters,
         },
         rows, layout, fixed, [settings], n_init=n_init, random_state=random_state,
-        each=rows.mass.size * n_clusters * 5 + n_clusters * rows.x.n_statistics * 8,
+        n_elements=rows.mass.size * n_clusters * 5 + n_clusters * rows.x.n_statistics * 8,
     )  # fmt: skip
     layout = replace(layout, slot=layout.slot[pattern])
-    return *collect([call() for call in calls], layout), layout
+    return *collect_restarts([call() for call in calls], layout), layout
 
 
 def total_scatter(columns: np.ndarray) -> float:

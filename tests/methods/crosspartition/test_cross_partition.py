@@ -488,7 +488,7 @@ def test_bottlenecks_split_where_their_own_ladder_says(planted):
     np.testing.assert_allclose(thin, dense, atol=1e-6)
     with pytest.raises(ValueError, match="solver='split' determines the inverse temperatures"):
         IB(2, solver="split", beta=2.0).fit(X)
-    with pytest.raises(ValueError, match="solver='split' takes no wanted labels; got some in y"):
+    with pytest.raises(ValueError, match="solver='split' takes no partial labels; got labels in y"):
         IB(2, solver="split").fit(X, [0, 1] * 10)
 
 
