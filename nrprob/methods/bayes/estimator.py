@@ -355,7 +355,7 @@ class MDLMixture(Inputs):
 
     where :math:`v_{jd}` is the variance of feature d, :math:`s_{jd}` the standard deviation clipped
     to the floor and half the range of the feature, PC `nrprob.codelength.gaussian_complexity`, and
-    C the parametric complexity of the multinomial with |c| or k symbols. The thesis has one
+    C the parametric complexity of the multinomial with :math:`|c|` or k symbols. The thesis has one
     complexity for all sizes (4.21), and acceptance ratios (4.28) to (4.36) that do not leave its
     distribution invariant; `nrprob.engines.sample.moves` describes the moves used here.
 
