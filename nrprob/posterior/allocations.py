@@ -29,8 +29,8 @@ def draw_labels(probabilities: Any, *, random_state: Any = None) -> np.ndarray:
     ----------
     probabilities : array of shape (chain, draw, sample, component) or (draw, sample, component)
         Probabilities of the components, which sum to 1. Names of components are arbitrary within
-        each draw. A DataArray is read by its dimensions ``chain`` and ``draw``; of the other two,
-        the last is that of the components.
+        each draw. A DataArray is read by its dimensions ``chain`` and ``draw``; the last
+        of the other two has the components.
     random_state : int, RandomState instance or None, default=None
         Seed.
 

@@ -46,7 +46,7 @@ def _ess(trace: np.ndarray, method: str) -> float:
 
 
 def r_hat(trace: np.ndarray) -> float:
-    """Rank-normalised split R-hat; of a single chain, that of its halves."""
+    """Rank-normalised split R-hat; a single chain is split into its halves."""
     trace = np.asarray(trace, dtype=float)
     if len(trace) == 1:
         half = trace.shape[1] // 2
@@ -62,11 +62,11 @@ def r_hat(trace: np.ndarray) -> float:
 
 
 def chain_distances(draws: Any, *, loss: str = "vi") -> np.ndarray:
-    """Mean distance between draws of every two chains, and between those of one.
+    """Mean distances between draws of two chains, and within each chain.
 
-    Chains that have converged to one distribution are as far from each other as from themselves.
-    Those that stay in different clusterings are further, even where the clusterings are alike in
-    size, length and distance to any third.
+    If chains have converged to one distribution, distances between chains equal distances within
+    chains. Chains in different modes are further apart, even if the clusterings are alike in size,
+    log density and distance to any third clustering.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def n_clusters(draws: Any) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        One row for every number of clusters that was drawn, in increasing order (index
+        One row for each sampled number of clusters, in increasing order (index
         ``n_clusters``); columns ``probability``, ``mcse`` and ``ess``. With fewer than 4 draws per
         chain the last two cannot be estimated and are NaN.
 

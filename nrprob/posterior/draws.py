@@ -81,7 +81,7 @@ class Draws:
         return [(a, min(a + step, self.n_draws)) for a in range(0, self.n_draws, step)]
 
     def crossed(self, codes: np.ndarray) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-        """Rows that clusters of the draws share with those of one partition, codes 0 .. k-1.
+        """Counts of rows that clusters of the draws share with clusters of a partition, 0 .. k-1.
 
         Yields for block after block the range of its draws, where each draw's clusters begin in
         the block's list (one more than there are draws), and the counts, shape (n_listed, k).
@@ -152,7 +152,7 @@ def canonical(labels: np.ndarray) -> np.ndarray:
 def by_dims(values: Any, what: str, n_events: int | None = None) -> np.ndarray:
     """Values with the axes (chain, draw, *events) or (draw, *events), by default of any number.
 
-    The axes of a DataArray are found by their names, those of anything else by their places.
+    A DataArray is read by the names of its dimensions, any other array by the order of its axes.
     """
     dims = getattr(values, "dims", None)
     if dims is None:
@@ -293,7 +293,7 @@ def as_pairs(pairs: Any, n_samples: int) -> np.ndarray:
 
 
 def check_positions(array: np.ndarray, n_samples: int, what: str) -> np.ndarray:
-    """Refuse what are no positions of `n_samples` samples."""
+    """Raise unless an array has positions of `n_samples` samples."""
     if array.size and not (array.min() >= 0 and array.max() < n_samples):
         raise ValueError(
             f"{what} must be positions of samples; got {array.min()} to {array.max()} for "

@@ -67,7 +67,7 @@ def _set_apart(
 ) -> np.ndarray:
     """Take rows out of their clusters as long as that lowers the pair loss; these may then join.
 
-    Their pairs are tabulated, which those of all rows cannot be.
+    Only the pairs of these rows are tabulated; a table of all pairs would not fit into memory.
     """
     z, alone = np.array(codes, dtype=np.int64), []
     for c in range(int(z.max()) + 1):
@@ -189,7 +189,7 @@ def point_estimate(
         Variation of information or pair loss; see `expected_loss`. "binder" tends to keep small
         clusters apart that "vi" joins.
     split_cost : float in (0, 2), default=1.0
-        Cost of separating what belongs together; that of joining what does not is
+        Cost of separating samples that belong together; the cost of joining samples that do not is
         ``2 - split_cost``. Above 1 there are fewer clusters.
     max_clusters : int, optional
         Most clusters of the estimate; no limit by default. The estimate may have more clusters
@@ -223,7 +223,8 @@ def point_estimate(
     The expected loss itself is minimised, not a bound computed from the co-clustering matrix P. The
     best of the draws and of the cuts of the average and complete linkages of 1 - P, and random
     sequential allocations, are improved by moving single samples; the best four also by joining
-    clusters, and by dissolving clusters and placing their samples anew, until nothing gains. No
+    clusters, and by dissolving clusters and reassigning their samples, until the loss no longer
+    falls. No
     search of this kind can prove its result optimal.
 
     "binder" is searched through P of all draws. Of more than 256 distinct draws, the starts of "vi"

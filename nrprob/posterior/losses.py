@@ -4,7 +4,8 @@ Both losses have one form. With F convex, cell counts m, cluster sizes n (estima
 
 .. math:: L = a \Big[\sum F(N) - \sum F(m)\Big] + b \Big[\sum F(n) - \sum F(m)\Big],
 
-where a is the cost of splitting what belongs together, b = 2 - a that of merging what does not.
+where a is the cost of splitting samples that belong together, and b = 2 - a the cost of merging
+samples that do not.
 F(x) = x log x gives the variation of information, F(x) = x(x-1)/2 the pair loss of Binder.
 """
 
@@ -98,7 +99,7 @@ def expected_loss(
         share of the pairs of samples that one partition joins and the other separates, which is 1
         minus the Rand index (Binder 1978).
     split_cost : float in (0, 2), default=1.0
-        Cost of separating what belongs together; that of joining what does not is
+        Cost of separating samples that belong together; the cost of joining samples that do not is
         ``2 - split_cost``. It multiplies H(estimate|draw), or the pairs that only the draw joins.
     weights : array of shape (chain, draw) or (draw,), optional
         Weights of the draws, of any scale; equal by default.

@@ -202,9 +202,9 @@ def merge_path(
 
     Notes
     -----
-    Joining a and b changes the expected loss by what the counts of rows in their cells with the
-    clusters of the draws say, so rows are counted once. Memory is 4 bytes, and time about that of
-    :math:`K` additions, for every pair of one of the K clusters and a cluster of a draw. Merges
+    Joining a and b changes the expected loss by a function of the counts of rows that they share
+    with the clusters of the draws, so rows are counted once. Each pair of one of the K clusters and
+    a cluster of a draw takes 4 bytes of memory and the time of about :math:`K` additions. Merges
     are greedy: the partition of k clusters is the best that joins two of the k + 1 before it. From
     a minimiser of the pair loss costs never fall and are never negative.
 

@@ -34,7 +34,7 @@ def _match_clusters(draws: Draws, codes: np.ndarray) -> list[np.ndarray]:
 
 
 def relabel(draws: Any, reference: Any = None, *, random_state: Any = None) -> np.ndarray:
-    """Rename the clusters of every draw after those of one partition.
+    """Relabel the clusters of every draw by the clusters of one partition.
 
     Parameters
     ----------

@@ -6,9 +6,9 @@ For a loss of the form in `losses`, the expected loss of a partition is, up to s
 
 so a row that joins cluster c adds b dF(n_c) - 2 sum_s w_s dF(m^s_{c,z_s}) with
 dF(x) = F(x+1) - F(x). `CellSearch` keeps the counts m and a table of their dF: the scores of a row
-in all clusters are a weighted sum of rows of that table, those of all rows one product with a
-sparse matrix. For the pair loss F(x) = x(x-1)/2 the cost is a sum of b - 2 P_ij over the pairs of
-rows that share a cluster, which is what `PairSearch` keeps instead.
+in all clusters are a weighted sum of rows of that table, and the scores of all rows one product
+with a sparse matrix. For the pair loss F(x) = x(x-1)/2 the cost is a sum of b - 2 P_ij over the
+pairs of rows that share a cluster, which `PairSearch` keeps instead.
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ class Search(abc.ABC):
         self.tolerance, self.random = tolerance, random
 
     @abc.abstractmethod
-    def _tabulate(self) -> None:
+    def _tabulate_counts(self) -> None:
         """Build the tables from the partition."""
 
     @abc.abstractmethod
-    def _widen(self, extra: int) -> None:
+    def _widen_tables(self, extra: int) -> None:
         """Make room for more clusters in the tables."""
 
     @abc.abstractmethod
-    def _score(self, i: int) -> np.ndarray:
+    def _sample_scores(self, i: int) -> np.ndarray:
         """What row i adds to each cluster, its own one taken without it."""
 
     @abc.abstractmethod
-    def _gains(self) -> np.ndarray:
+    def _sample_gains(self) -> np.ndarray:
         """What each row would gain by its best move if the others stayed."""
 
     @abc.abstractmethod
-    def _shift(self, i: int, c: int, step: int) -> None:
+    def _shift_sample(self, i: int, c: int, step: int) -> None:
         """Let row i join (1) or leave (-1) cluster c in the tables."""
 
     @abc.abstractmethod
@@ -81,16 +81,16 @@ class Search(abc.ABC):
         """Pairs of positions in `live`, and what joining those clusters changes."""
 
     @abc.abstractmethod
-    def _join(self, a: int, b: int) -> None:
+    def _join_clusters(self, a: int, b: int) -> None:
         """Add cluster b to cluster a in the tables."""
 
     @abc.abstractmethod
-    def _empty(self, c: int) -> tuple[float, Any]:
-        """Take cluster c out of the tables; its cost, and what `_restore` needs."""
+    def _empty_cluster(self, c: int) -> tuple[float, Any]:
+        """Take cluster c out of the tables; its cost, and what `_restore_tables` needs."""
 
     @abc.abstractmethod
-    def _restore(self, c: int, saved: Any) -> None:
-        """Undo `_empty`."""
+    def _restore_tables(self, c: int, saved: Any) -> None:
+        """Undo `_empty_cluster`."""
 
     def start(self, codes: np.ndarray) -> None:
         """Begin at a partition: codes from 0, or -1 where a row is not in any cluster yet."""
@@ -98,49 +98,49 @@ class Search(abc.ABC):
         k = int(self.z.max()) + 1
         width = min(max(8, k + 4), self.n + 1)
         self.size = np.bincount(self.z[self.z >= 0], minlength=width)
-        self._tabulate()
-        self._close()
+        self._tabulate_counts()
+        self._close_cluster()
 
-    def _close(self) -> None:
+    def _close_cluster(self) -> None:
         """Keep one empty cluster open where there may be one more; close the others."""
         if self.size.all():
             extra = min(len(self.size), self.n + 1 - len(self.size))
             self.size = np.pad(self.size, (0, extra))
-            self._widen(extra)
+            self._widen_tables(extra)
         self.closed = np.where(self.size > 0, 0.0, np.inf)
         if np.count_nonzero(self.size) < self.max_clusters:
             self.closed[np.argmin(self.size > 0)] = 0.0
 
-    def _put(self, i: int, c: int, step: int) -> None:
-        self._shift(i, c, step)
+    def _put_sample(self, i: int, c: int, step: int) -> None:
+        self._shift_sample(i, c, step)
         self.size[c] += step
 
-    def _visit(self, i: int) -> float:
+    def _visit_sample(self, i: int) -> float:
         """Put row i where it costs least; the change of the cost, 0.0 where it stays."""
         home = int(self.z[i])
-        score = self._score(i) + self.closed
+        score = self._sample_scores(i) + self.closed
         best = int(score.argmin())
         before = 0.0
         if home >= 0:
             before = float(score[home])
             if score[best] >= before - self.tolerance:
                 return 0.0
-            self._put(i, home, -1)
-        self._put(i, best, 1)
+            self._put_sample(i, home, -1)
+        self._put_sample(i, best, 1)
         self.z[i] = best
         if self.size[best] == 1 or (home >= 0 and self.size[home] == 0):
-            self._close()
+            self._close_cluster()
         return float(score[best]) - before
 
     def allocate(self) -> None:
         """Give the rows without a cluster one each, in random order."""
         for i in self.random.permutation(np.flatnonzero(self.z < 0)):
-            self._visit(i)
+            self._visit_sample(i)
 
     def sweep(self) -> None:
         """Move single rows until none gains."""
-        while len(rows := np.flatnonzero(self._gains() > self.tolerance)):
-            change = sum([self._visit(i) for i in self.random.permutation(rows)])
+        while len(rows := np.flatnonzero(self._sample_gains() > self.tolerance)):
+            change = sum([self._visit_sample(i) for i in self.random.permutation(rows)])
             if change == 0:  # the two ways to add up a score differ by rounding
                 break
 
@@ -160,35 +160,35 @@ class Search(abc.ABC):
                 if free[pairs[p]].all():
                     free[pairs[p]] = False
                     a, b = live[pairs[p]]
-                    self._join(a, b)
+                    self._join_clusters(a, b)
                     self.z[self.z == b] = a
                     self.size[a] += self.size[b]
                     self.size[b] = 0
             if free.all():
                 return merged
             merged = True
-            self._close()
+            self._close_cluster()
 
     def dissolve(self) -> bool:
-        """Empty each cluster and place its rows anew, where that gains; says whether any did."""
+        """Empty each cluster and reassign its rows if the loss falls; return whether it did so."""
         changed = False
         for c in self.random.permutation(np.flatnonzero(self.size)):
             rows = np.flatnonzero(self.z == c)
-            cost, saved = self._empty(c)
+            cost, saved = self._empty_cluster(c)
             self.z[rows] = -1
             self.size[c] = 0
-            self._close()
+            self._close_cluster()
             for i in self.random.permutation(rows):
-                cost -= self._visit(i)
+                cost -= self._visit_sample(i)
             if cost > self.tolerance * self.n:
                 changed = True
                 continue
             for i in rows:
-                self._put(int(i), int(self.z[i]), -1)
+                self._put_sample(int(i), int(self.z[i]), -1)
             self.z[rows] = c
-            self._restore(c, saved)
+            self._restore_tables(c, saved)
             self.size[c] = len(rows)
-            self._close()
+            self._close_cluster()
         return changed
 
     def improve(self) -> None:
@@ -230,7 +230,7 @@ class CellSearch(Search):
         )
         super().__init__(n, max_clusters, 1e-11 * max(1.0, float(self.gain[n])), random)
 
-    def _tabulate(self) -> None:
+    def _tabulate_counts(self) -> None:
         width = len(self.size)
         placed = np.flatnonzero(self.z >= 0)
         counts = np.zeros(self.n_cells * width, dtype=np.int64)
@@ -239,24 +239,24 @@ class CellSearch(Search):
             cells = self.ids[rows] * width + self.z[rows, None]
             counts += np.bincount(cells.ravel(), minlength=len(counts))
         self.counts = counts.reshape(-1, width).astype(np.int32)
-        self._derive()
+        self._derive_tables()
 
-    def _widen(self, extra: int) -> None:
+    def _widen_tables(self, extra: int) -> None:
         self.counts = np.pad(self.counts, ((0, 0), (0, extra)))
-        self._derive()
+        self._derive_tables()
 
-    def _derive(self) -> None:
+    def _derive_tables(self) -> None:
         self.table = self.gain[self.counts]
         self.buffer = np.empty((self.ids.shape[1], self.counts.shape[1]))
 
-    def _shift(self, i: int, c: int, step: int) -> None:
+    def _shift_sample(self, i: int, c: int, step: int) -> None:
         cells = self.ids[i] * self.counts.shape[1] + c
         counts = self.counts.reshape(-1)
         new = counts[cells] + np.int32(step)
         counts[cells] = new
         self.table.reshape(-1)[cells] = self.gain[new]
 
-    def _score(self, i: int) -> np.ndarray:
+    def _sample_scores(self, i: int) -> np.ndarray:
         ids, home = self.ids[i], self.z[i]
         # "clip" lets numpy write into the buffer directly; all positions are within bounds.
         np.take(self.table, ids, axis=0, out=self.buffer, mode="clip")
@@ -266,7 +266,7 @@ class CellSearch(Search):
             score[home] = self.merge_cost * self.gain[self.size[home] - 1] - 2 * without
         return score
 
-    def _gains(self) -> np.ndarray:
+    def _sample_gains(self) -> np.ndarray:
         score = self.merge_cost * self.gain[self.size] + self.closed
         score = score - 2 * (self.member @ self.table)
         gains = np.empty(self.n)
@@ -301,17 +301,17 @@ class CellSearch(Search):
         self.counts[:, c] = counts
         self.table[:, c] = self.gain[counts]
 
-    def _join(self, a: int, b: int) -> None:
+    def _join_clusters(self, a: int, b: int) -> None:
         self._set_column(a, self.counts[:, a] + self.counts[:, b])
         self._set_column(b, 0)
 
-    def _empty(self, c: int) -> tuple[float, Any]:
+    def _empty_cluster(self, c: int) -> tuple[float, Any]:
         column = self.counts[:, c].copy()
         joint = float(self.cell[column] @ self.cell_weights)
         self._set_column(c, 0)
         return self.merge_cost * float(self.cell[self.size[c]]) - 2 * joint, column
 
-    def _restore(self, c: int, saved: Any) -> None:
+    def _restore_tables(self, c: int, saved: Any) -> None:
         self._set_column(c, saved)
 
 
@@ -342,13 +342,13 @@ class PairSearch(Search):
         onehot[self.z[placed], placed] = 1.0
         return onehot
 
-    def _tabulate(self) -> None:
+    def _tabulate_counts(self) -> None:
         self.sums = self._onehot() @ self.cost
 
-    def _widen(self, extra: int) -> None:
+    def _widen_tables(self, extra: int) -> None:
         self.sums = np.pad(self.sums, ((0, extra), (0, 0)))
 
-    def _shift(self, i: int, c: int, step: int) -> None:
+    def _shift_sample(self, i: int, c: int, step: int) -> None:
         if step > 0:
             self.sums[c] += self.cost[i]
         else:
@@ -356,10 +356,10 @@ class PairSearch(Search):
         if self.size[c] + step == 0:
             self.sums[c] = 0.0  # no rounding is left behind
 
-    def _score(self, i: int) -> np.ndarray:
+    def _sample_scores(self, i: int) -> np.ndarray:
         return self.sums[:, i]
 
-    def _gains(self) -> np.ndarray:
+    def _sample_gains(self) -> np.ndarray:
         current = self.sums[self.z, np.arange(self.n)]
         return current - (self.sums + self.closed[:, None]).min(axis=0)
 
@@ -368,14 +368,14 @@ class PairSearch(Search):
         a, b = np.triu_indices(len(live), 1)
         return np.column_stack([a, b]), between[a, b]
 
-    def _join(self, a: int, b: int) -> None:
+    def _join_clusters(self, a: int, b: int) -> None:
         self.sums[a] += self.sums[b]
         self.sums[b] = 0.0
 
-    def _empty(self, c: int) -> tuple[float, Any]:
+    def _empty_cluster(self, c: int) -> tuple[float, Any]:
         saved = self.sums[c].copy()
         self.sums[c] = 0.0
         return float(saved[self.z == c].sum()) / 2, saved
 
-    def _restore(self, c: int, saved: Any) -> None:
+    def _restore_tables(self, c: int, saved: Any) -> None:
         self.sums[c] = saved

@@ -209,8 +209,8 @@ def test_moves_change_the_loss_by_what_they_say(draws, max_clusters, seed):
         search.start(random.randint(0, min(n, max_clusters), n))
         for i in random.permutation(n):
             before = value(search.z)
-            gains = search._gains()
-            change = search._visit(int(i))
+            gains = search._sample_gains()
+            change = search._visit_sample(int(i))
             assert change <= 0
             assert value(search.z) - before == pytest.approx(change, abs=1e-8)
             assert max(gains[i], 0) == pytest.approx(-change, abs=1e-8)
@@ -222,9 +222,9 @@ def test_moves_change_the_loss_by_what_they_say(draws, max_clusters, seed):
                 assert value(search.z) == pytest.approx(before, abs=1e-8)
             assert len(np.unique(search.z)) <= max_clusters
             # The tables still say what a fresh start from the same partition says.
-            scores = [search._score(i)[search.z[i]] for i in range(n)]
+            scores = [search._sample_scores(i)[search.z[i]] for i in range(n)]
             search.start(search.z)
-            fresh = [search._score(i)[search.z[i]] for i in range(n)]
+            fresh = [search._sample_scores(i)[search.z[i]] for i in range(n)]
             np.testing.assert_allclose(scores, fresh, atol=1e-8)
 
 
@@ -247,10 +247,10 @@ def test_moves_of_whole_clusters_cost_what_they_say(draws, seed):
                 joined = np.where(z == b, a, z)
                 assert value(joined) - value(z) == pytest.approx(says, abs=1e-8)
         for c in live:  # clusters of one sample cost nothing
-            cost, saved = search._empty(c)
+            cost, saved = search._empty_cluster(c)
             apart = np.where(z == c, n + np.arange(n), z)
             assert value(z) - value(apart) == pytest.approx(cost, abs=1e-8)
-            search._restore(c, saved)
+            search._restore_tables(c, saved)
 
 
 # ---- credible ball ------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class Likelihood(Protocol):
         """Add the code of the features to the code of labels and classes."""
 
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
-        """The same as a sum over clusters, given parameters that are drawn where it is none."""
+        """The same as a sum over clusters, given shared parameters, which are drawn."""
 
     def uncoded_nats(self, x: jax.Array) -> jax.Array:
         """Nats (n',) of samples of weight 1 that the terms of `gibbs_target` leave out."""

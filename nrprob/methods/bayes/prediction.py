@@ -91,8 +91,8 @@ class Sampled(Clusterer):
             )
         if (longest := X.sum(1).max(initial=0)) > self._max_total:
             raise ValueError(
-                f"new rows may have up to {self._max_total:.0f} counts, ten times those of the "
-                f"longest row of the fit; got {longest:.0f}; scale them down"
+                f"new rows may have up to {self._max_total:.0f} counts, ten times the largest "
+                f"total of the fit; got {longest:.0f}; scale them down"
             )
 
     def _standardise(self, X: np.ndarray) -> np.ndarray:
@@ -217,7 +217,8 @@ class Sampled(Clusterer):
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            Columns are ``classes_``. Without classes in `fit`, those of the clusters ``labels_``.
+            Columns are ``classes_``. Without classes in `fit`, columns are the
+            clusters ``labels_``.
         """
         return self._average_draws(X, known, self._average_probabilities)
 
@@ -266,7 +267,7 @@ class Sampled(Clusterer):
             parts = []
             for i in range(0, X.shape[0], 1024):
                 part = np.arange(i, min(i + 1024, len(X)))
-                # Parts of few sizes, so that programs for other numbers of rows serve again.
+                # Parts of a few sizes share compiled programs.
                 wide = np.pad(part, (0, -len(part) % 64), mode="edge")
                 rows = self._mixture.new_rows(X[wide], self._n_classes, design.take(wide))
                 result = np.asarray(call(target, draws, n_draws, rows))

@@ -15,8 +15,8 @@ invariant:
    lie in a box) from a law close to it and accepted by the ratio;
 6. probabilities of the classes, from Dirichlet distributions.
 
-Move 4 has the parameters that move 6 draws, and for "conjugate" those of moves 1 and 5, integrated
-out. This is valid because these are drawn next, before anything else looks at them.
+Move 4 integrates out the parameters that move 6 draws, and for "conjugate" the parameters of moves
+1 and 5. This is valid because these are drawn next, before any other move uses them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _PARTS = 16  # parts of the rows that keep or change their labels together
 
 @dataclass(frozen=True)
 class SixMoveKernel(PartitionKernel):
-    """Full-state kernel for `MixtureTarget`; draws hold the mixture beside its labels.
+    """Full-state kernel for `MixtureTarget`; draws hold the mixture and its labels.
 
     Attributes
     ----------

@@ -2,8 +2,8 @@
 
 All are moves of Metropolis, Hastings and Green on components without names. New parameters come
 from laws that do not look at the old ones, so that the Jacobian is 1. Probabilities of classes, and
-for the conjugate energy all parameters, are integrated out here and drawn anew by the moves that
-follow; the ratio then holds marginal likelihoods instead.
+for the conjugate energy all parameters, are integrated out here and resampled by the moves that
+follow; the ratio then has marginal likelihoods instead.
 
 A component j (slot a) becomes a and b. With k components before, the log ratio of the split is the
 sum of
@@ -15,7 +15,7 @@ sum of
   (G - k) / k times more compositions: log Z - n_j log c_j + log(k / (G - k));
 - *choice*: probability of choosing the combination over that of choosing the split.
 
-The ratio of the combination is its inverse, with the drawn parameters those of the merged one.
+The ratio of the combination is its inverse, with the parameters of the merged component drawn.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class LogRatio(NamedTuple):
 
 
 def log_ratio(terms: LogRatio) -> jax.Array:
-    """Log acceptance ratio of a split; that of the combination is its negative."""
+    """Log acceptance ratio of a split; the log ratio of the combination is its negative."""
     return terms.evidence + terms.number + terms.weights + terms.choice
 
 
 class Jump(NamedTuple):
-    """What became of a proposal: the state after it, and whether it was a split and accepted."""
+    """Result of a proposal: the next state, and whether the proposal was a split and accepted."""
 
     mixture: Mixture
     cells: jax.Array
@@ -107,7 +107,7 @@ def _propose_exchange(
 ) -> tuple[Mixture, jax.Array, LogRatio, _Parameters, jax.Array]:
     """Propose; also returns the merged component's parameters, and all means (K, d) of the split.
 
-    The terms are those of the split, whichever way it goes, without the choice.
+    The terms are of the split, in both directions, and leave out the choice.
     """
     part_key, draw_key = jax.random.split(key)
     three = jnp.concatenate([pair.halves.sum(0)[None], pair.halves])

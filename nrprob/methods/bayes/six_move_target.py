@@ -169,7 +169,7 @@ def make_mixture_target(
     X : array-like of shape (n_samples, d)
         Features, centred and in units of their standard deviations.
     onehot : array-like of shape (n_samples, C) or None
-        Known classes, in zeros and ones; zeros alone where there is none.
+        Known classes, one-hot; a row of zeros where the class is unknown.
     max_clusters : int
         Number of slots K.
     energy : {"nml", "conjugate"}, default="nml"
@@ -200,7 +200,7 @@ def make_mixture_target(
     X = np.asarray(X, np.float64)
     if X.ndim != 2 or 0 in X.shape or not np.isfinite(X).all():
         raise ValueError(
-            f"features have to be a finite table; got shape {X.shape}; remove or fill what is not"
+            f"features have to be a finite table; got shape {X.shape}; impute missing values"
         )
     n, d = X.shape
     classes = np.zeros((n, 1)) if onehot is None or np.size(onehot) == 0 else np.asarray(onehot)
