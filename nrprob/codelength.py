@@ -845,6 +845,7 @@ def kmeans_length(
     check_consistent_length(x, labels)
     check_choice("geometry", geometry, ("exp", "gaussian"))
     check_choice("centre_code", centre_code, ("none", "half_log"))
+    # Codes and sizes of the clusters.
     n, d = x.shape
     try:
         codes, counts = np.unique(labels, return_inverse=True, return_counts=True)[1:]
@@ -860,6 +861,7 @@ def kmeans_length(
             f"n_clusters must not be below the number of labels; got {k} for {counts.size} labels; "
             "raise it"
         )
+    # Bounds of the scale, from the mean squared distance to the mean of all rows.
     x = x - x.mean(0)
     spread = float((x**2).sum() / n)
     if spread == 0 and (low is None or high is None):
@@ -868,6 +870,7 @@ def kmeans_length(
         )
     low = 1e-3 * spread if low is None else as_number(low, "low")
     high = spread if high is None else as_number(high, "high")
+    # Mean squared distance R/N to the cluster means, and the total length.
     centres = np.zeros((counts.size, d))
     np.add.at(centres, codes, x)
     mean_distance = float(((x - (centres / counts[:, None])[codes]) ** 2).sum() / n)

@@ -32,7 +32,7 @@ from nrprob.plotting import (
     plot_top_features,
     style,
 )
-from nrprob.statistics.planes import discriminant_plane
+from nrprob.statistics.discriminants import discriminant_plane
 from nrprob.successive import Exploration
 
 

@@ -117,6 +117,7 @@ def make_cell_counts(
     marker_fraction = _check_fraction(marker_fraction, "marker_fraction")
     mixing = _check_fraction(mixing, "mixing")
 
+    # Expected shares (batch, type, gene) from the additive effects on the log scale.
     random = check_random_state(random_state)
     base = random.normal(0.0, 1.5, m)
     markers = random.random_sample((k, m)) < marker_fraction
@@ -126,6 +127,7 @@ def make_cell_counts(
     shares = np.exp(base + batches[:, None] + types[None] + interactions)
     shares /= shares.sum(axis=-1, keepdims=True)
 
+    # Batch, type and total of every cell.
     common = random.dirichlet(np.full(k, 10.0))
     distinct = random.dirichlet(np.ones(k), size=b)
     proportions = mixing * common + (1 - mixing) * distinct

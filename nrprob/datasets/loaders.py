@@ -167,7 +167,7 @@ def _unknown_name_error(name: str) -> InputError:
     if near := difflib.get_close_matches(name, folders, n=1):
         advice = f"did you mean {near[0]!r}?"
     return DataUnavailable(
-        f"no data set {short_repr(name)}; it is none of {', '.join(ours)}, and {search_clause()}; "
+        f"no data set {short_repr(name)}; the names are {', '.join(ours)}, and {search_clause()}; "
         f"{advice}"
     )
 

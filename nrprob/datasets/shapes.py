@@ -97,6 +97,7 @@ def make_planar_shapes(
     check_number("noise", noise, low=0, high=100)
     rng = check_random_state(random_state)
 
+    # Shape (or half) of every point, and its position along the shape.
     part = rng.permutation(np.arange(n) % (2 * k))
     along = rng.random_sample(n)
     if ring:

@@ -98,6 +98,7 @@ def make_crossed_counts(
             "known and sought must be different classes; "
             f"got known={short_repr(known)} and sought={short_repr(sought)}; name every class once"
         )
+    # Rows of the classes of both families, with enough rows per class.
     rng = check_random_state(random_state)
     sides = []
     for name, classes, parts in (("known", known, n_known), ("sought", sought, n_sought)):
@@ -116,6 +117,7 @@ def make_crossed_counts(
         n_samples = min(sum(rows.size // parts for rows in m) for m, parts in sides)
     n_samples = _positive_int(n_samples, "n_samples")
     check_entries("the chosen rows", n_samples * (sides[0][1] + sides[1][1]), "lower n_samples")
+    # Sum the sampled rows of both families.
     total, columns = None, []
     for members, parts in sides:
         chosen, codes = _draw_tuples(members, parts, n_samples, rng)

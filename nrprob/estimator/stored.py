@@ -11,8 +11,8 @@ from nrprob.data.feature_types import guess_features
 from nrprob.data.storage.blocks import Blocks, gather_arrays
 from nrprob.data.storage.stored import Chunk, Survey
 from nrprob.data.validation import check_random_state
-from nrprob.engines.optimise import cells, solve
-from nrprob.engines.optimise.cells import KnownBlock
+from nrprob.engines.optimise import out_of_core, solve
+from nrprob.engines.optimise.out_of_core import KnownBlock
 from nrprob.estimator.base import Restarts
 from nrprob.statistics import families
 from nrprob.statistics.families import FeatureMap
@@ -132,23 +132,23 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
         arrays["fixed"] = fixed
     n_init = estimator.n_init
     blocks: Blocks = survey.make_blocks(block_size(n_init, k), lay, arrays)
-    moments = cells.sum_moments(blocks)
-    problem = build(cells.SummedRows(moments), settings)
+    moments = out_of_core.sum_moments(blocks)
+    problem = build(out_of_core.SummedRows(moments), settings)
     seed = start_seed(estimator, survey)
 
     def print_progress(n_iter: int, beta: float) -> None:
         if estimator.verbose:
             print(f"{n_iter} passes over the rows: inverse temperature {beta:.4g}")
 
-    result, terms = cells.anneal_cells(
+    result, terms = out_of_core.anneal_cells(
         blocks, problem, moments, settings, seed, n_clusters=k, n_init=n_init,
-        dtype=dtype, tell=print_progress,
+        dtype=dtype, report=print_progress,
     )  # fmt: skip
     fit = result.fit(terms, descent.compression)
     estimator._keep_costs(fit.slope, fit.log_prior, m, beta=fit.beta, critical=fit.critical_beta)
     estimator._keep_weights(fit.weights)
     active = np.ones(k, bool)
-    parts = cells.iterate_labels(blocks, result, active, survey.rows.membership)
+    parts = out_of_core.iterate_labels(blocks, result, active, survey.rows.membership)
     labels, membership = read_back(survey, parts, k)
     hard = result.hard[:, result.best].sum(0)
     estimator._store_results(

@@ -29,7 +29,7 @@ from nrprob.plotting.style import (
     shorten_names,
     shorten_text,
 )
-from nrprob.statistics.planes import NOTHING, Plane, discriminant_plane
+from nrprob.statistics.discriminants import NOTHING, Plane, discriminant_plane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -23,7 +23,7 @@ _SERIES = (
 def log_gamma(x: jax.Array) -> jax.Array:
     """Log of the gamma function of x (...) > 0.
 
-    Stirling's series; where x is below 7 that of x + 7, less the log of ``x (x + 1) ... (x + 6)``.
+    Stirling's series at x, or for x < 7 at x + 7, minus the log of ``x (x + 1) ... (x + 6)``.
     """
     small = x < _SHIFT
     product = x

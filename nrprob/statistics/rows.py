@@ -453,6 +453,7 @@ def _scatter_rows(x: jax.Array, slot: jax.Array, shape: tuple[int, int, int]) ->
 
 def _sparse_statistics(x: Any, layout: Layout, p: int, n_groups: int) -> Sparse:
     """Entries in the order of the padded rows, with a last statistic of 1 per row."""
+    # Append the mass, and sort the rows by slot.
     n = x.shape[0]
     ones = sparse.csr_array((np.ones(n, x.dtype), (np.arange(n), np.full(n, p - 1))), shape=(n, p))
     x = sparse.csr_array((x.data, x.indices, x.indptr), shape=(n, p)) + ones
@@ -463,6 +464,7 @@ def _sparse_statistics(x: Any, layout: Layout, p: int, n_groups: int) -> Sparse:
     counts.reshape(-1)[np.sort(layout.slot)] = np.diff(x.indptr)
     start = np.pad(counts.cumsum(1), ((0, 0), (1, 0)))
     row = np.repeat(np.tile(np.arange(n_rows, dtype=np.int32), layout.n_shards), counts.ravel())
+    # Pad the entries of every shard to whole chunks.
     sizes = start[:, -1]
     entries = min(coarse_bucket(int(sizes.max()), 256), _ENTRIES)
     size = -(-bucket_size(int(sizes.max()), 1 << 16) // entries) * entries

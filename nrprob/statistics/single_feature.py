@@ -113,6 +113,7 @@ def single_feature(
         return None
     sizes = np.bincount(codes) / codes.size
     entropy_c = float(entropy(sizes))
+    # Sample rows of large tables, and convert the columns to an array with names.
     rows = _sample_rows(codes)
     codes = codes[rows]
     weights = (sizes / np.bincount(codes))[codes]  # preserves H(c) of all rows
@@ -128,6 +129,7 @@ def single_feature(
         X = X if rows.size == X.shape[0] else X[rows]
     names = [f"column {j}" for j in range(X.shape[1])] if names is None else names
     indicators = _indicators_by_name(names) | booleans if indicators is None else indicators
+    # Discrete features, their joint tables with the clusters, and the best share.
     most = 2 if guess_features(X) == "multinomial" else FEW_VALUES - 1
     if sparse.issparse(X):
         columns = _informative_columns(X, THRESHOLD / 2 * entropy_c)
@@ -215,6 +217,7 @@ def _discrete_features(
     features: dict[tuple[str, bool], _DiscreteFeature] = {}
     continuous = False
     for columns, block in iterate_feature_blocks(X):
+        # A preview of the rows excludes most continuous columns.
         look = np.sort(block[:: max(1, len(block) // _PREVIEW_ROWS)], axis=0)
         few = (np.diff(look, axis=0) != 0).sum(0) < most
         continuous |= not few.all()
@@ -223,6 +226,7 @@ def _discrete_features(
             result, codes, counts = np.unique(block[:, j], return_inverse=True, return_counts=True)
             codes = codes.astype(np.int16)
             continuous |= result.size > most
+            # Indicator columns of one column of a table are combined.
             if result.size == 2 and name in indicators:
                 column, off, on = indicators[name]
                 blank = _DiscreteFeature(column, np.zeros_like(codes), [off or "any other value"])

@@ -1,4 +1,4 @@
-"""Fits of one shape in one program: the same results as alone, and one compilation."""
+"""Fits of one shape in one program: equal results and a single compilation."""
 
 import threading
 import time
@@ -42,7 +42,7 @@ def calls():
 
 @pytest.fixture
 def one_worker(monkeypatch):
-    """As on an accelerator, and with nothing compiled."""
+    """Settings of an accelerator, without compiled programs."""
     monkeypatch.setattr(batching, "_PROGRAMS", {})
     monkeypatch.setattr(batching.Batcher, "_n_workers", 1)
 

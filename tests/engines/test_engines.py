@@ -1,4 +1,4 @@
-"""The optimisers: exact differences, descent, splits, merges, and agreement with the reference."""
+"""Optimisers: exact changes, descent, splits and merges, compared with the reference."""
 
 from functools import partial
 
@@ -124,7 +124,7 @@ def test_differences_are_those_of_the_objective(family, kind):
 
 @jax.jit
 def _sweep(terms, rows, labels, order):
-    """Visit rows in the given order: labels in that order, the state, and that of the labels."""
+    """Visit rows in ``order``: labels in this order, final state, and state of the labels."""
     prepare, follow = make_sweep(terms, rows)
     flat = labels.reshape(-1)
     start = prepare(label_cells(rows, labels, K))
@@ -145,7 +145,7 @@ def _sweep(terms, rows, labels, order):
     ],
 )
 def test_sequential_visits(family, kind, sparse_rows):
-    """Every visit takes the best move; the statistics that it keeps are those of the labels."""
+    """Every visit makes the best move, and its statistics equal the statistics of the labels."""
     x, _, _, layout, rows, terms, arguments = _setting(kind, family, sparse_rows=sparse_rows)
     labels = np.random.default_rng(1).integers(K, size=N).astype(np.int32)
     order = layout.slot[np.random.default_rng(2).permutation(N)]
@@ -205,7 +205,7 @@ def test_compression_of_hard_labels():
 
 
 def test_the_reported_objective_is_of_float64():
-    """Also the part that no partition changes, which a large gamma multiplies."""
+    """Includes the constant part of the cost, which a large gamma multiplies."""
     x, z, _, layout, rows, _, _ = _setting("CIB", "multinomial", dtype=np.float32, mass=np.ones(N))
     labels = np.random.default_rng(3).integers(K, size=N).astype(np.int32)
     terms = small.side_terms(rows, np.float32(1e5), "multinomial")
@@ -263,7 +263,7 @@ def w_type(rows):
 
 @partial(jax.jit, static_argnames="k")
 def _random(rows, fixed, active, *, k):
-    """A random start of two runs, in those of ``k`` clusters that are active."""
+    """Random initial masses of two restarts, in the active ones of ``k`` clusters."""
     return normalise_masses(
         random_log_memberships(jnp.uint32(5), rows, 2, k, 1.0), rows.mass, fixed, active
     )
@@ -347,7 +347,7 @@ def test_damping_makes_the_side_information_bottleneck_descend():
 
 
 def test_blocks_of_rows_give_what_all_rows_give():
-    """A ladder whose updates take sums over two blocks of rows, damped and not."""
+    """Annealing with sums over two blocks of rows, damped and undamped."""
     _, _, _, _, rows, terms, _ = _setting("residual", "multinomial")
     update, half = term_update(terms, 1.0), len(rows.mass) // 2
     parts = small.blocks(rows, slice(half)), small.blocks(rows, slice(half, None))
@@ -370,7 +370,7 @@ def test_blocks_of_rows_give_what_all_rows_give():
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_clusters_that_do_not_exist_stay_empty(seed):
-    """Padded with three clusters more, memberships are the same."""
+    """Three padding clusters do not change memberships."""
     options = {"beta": 6.0, "weight": 0.3, "seed": seed}
     plain = _run("residual", "bernoulli", **options)[-1]
     padded = _run("residual", "bernoulli", k=K + 3, **options)[-1]
@@ -422,7 +422,7 @@ def test_clusters_separate_at_the_critical_temperature(family, kind):
 
 
 def test_whole_ladder():
-    """Annealed until hard: a falling objective, hard labels, rising inverse temperatures."""
+    """Annealing to hard labels: decreasing objective, increasing inverse temperatures."""
     x, z, mass, layout, rows, _, _ = _setting("CIB", "multinomial")
     fixed, active = np.full(rows.mass.shape, -1, np.int32), np.ones(K, bool)
     start = _random(rows, fixed, active, k=K)
@@ -449,7 +449,7 @@ def test_converged_is_false_at_the_limit_of_updates():
 
 @pytest.mark.filterwarnings("ignore:the best restart", "ignore:found 1 clusters")
 def test_one_compilation_for_a_grid():
-    """Numbers, seeds, data, and nearby sizes are traced; only shapes and choices compile."""
+    """Parameters, seeds, data and similar sizes are traced; only shapes and options compile."""
     x, known = _data("IBSI", 0)
     short = {"features": "bernoulli", "max_iter": 2, "cooling": 3.0, "random_state": 0}
     IBSI(2, gamma=3.0, **short).fit(x, known=known)
@@ -592,7 +592,7 @@ def _give_up(terms, rows, labels, smallest, *, solver):
     ],
 )
 def test_rows_of_a_cluster_that_is_given_up_go_where_they_cost_least(family, kind):
-    """Each by itself, from where all of them were; under any cost, as the reference has it."""
+    """Rows move independently to the cluster of least cost, as in the reference."""
     x, _, mass, layout, rows, terms, arguments = _setting(kind, family)
     start = np.where(np.arange(N) < 5, 3, np.arange(N) % 3)
     sizes = np.bincount(start, mass)
@@ -666,7 +666,7 @@ def test_float32_sweeps_come_to_rest(sparse_rows):
     ],
 )
 def test_ties_do_not_stop_reassignment(solver):
-    """Equal gains that cancel when all are taken must not pass for an optimum."""
+    """Equal gains that cancel when all rows move are no optimum."""
     x = np.zeros((N, M))
     kinds = np.arange(N) % 2
     x[:, 0], x[:, 1] = kinds, 1 - kinds
@@ -680,7 +680,7 @@ def test_ties_do_not_stop_reassignment(solver):
 
 
 def test_negative_statistics_survive():
-    """Sums of centred features have either sign; clipping them would ruin the partition."""
+    """Sums of centred features may be negative; clipping them would change the partition."""
     rng = np.random.default_rng(0)
     truth = np.arange(N) % K
     x = 0.3 * rng.normal(size=(N, M)) + 3 * rng.normal(size=(K, M))[truth]
@@ -705,7 +705,7 @@ _agglomerate = jax.jit(merge.agglomerate)
 
 
 def _merge(terms, x, z, size, classes=None, mass=None):
-    """Merge single rows, laid out as the estimator does it, padded to ``size`` clusters."""
+    """Merge single rows in the layout of the estimator, padded to ``size`` clusters."""
     n, m = x.shape
     full = np.zeros((n, terms_width(m)))
     full[:, :m], full[:, -1] = x, 1
@@ -742,7 +742,7 @@ def _checked_linkage(pairs, costs, n):
 
 @pytest.mark.parametrize("size", [N, 64])
 def test_gaussian_agglomeration_is_wards(size):
-    """Ward's height is sqrt(2 a b / (a + b)) |difference of means|; our cost is its square / 4."""
+    """The height of Ward is sqrt(2 a b / (a + b)) |mean difference|; our cost is its square / 4."""
     x = small.features("gaussian")
     z = np.zeros(N, int)
     _, rows = small.laid_out(x, z)
@@ -779,7 +779,7 @@ def test_information_agglomeration_is_greedy(family, kind):
 
 
 def test_information_costs_are_not_reducible():
-    """Some merge is cheaper than the one before; the running sum is what makes a valid tree."""
+    """A merge may cost less than the previous one; cumulative costs make a valid tree."""
     falls = 0
     for seed in range(4):
         x = small.features("multinomial", seed)
@@ -841,7 +841,7 @@ def _binary(seed):
 
 
 def _prepare(model, x, known, y=None):
-    """The statistics and the arguments by which the reference states the model's objective."""
+    """Statistics and arguments of the reference objective."""
     model.fit(x, **({} if known is None else {"known": known}))
     x = np.asarray(x, float)
     family = model._features.features
@@ -956,7 +956,7 @@ def test_float32_estimators_state_the_objective_of_their_labels(name):
     ],
 )
 def test_rounding_is_not_structure(dtype, family):
-    """Rows that are all alike never separate, at whatever temperature."""
+    """Equal rows never separate, at any temperature."""
 
     @jax.jit
     def critical(rows):

@@ -1,4 +1,4 @@
-"""Loops of steps, and k-means on them, against the same in plain Python."""
+"""Iterations and k-means, compared with plain Python."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ def wide():
 
 
 def fall(state, count):
-    """Every lane goes down by its number of steps so far, and one, until it is 0."""
+    """Decrease every lane by the number of steps including this one, down to 0."""
     state = jnp.maximum(state - count - 1, 0)
     return state, state == 0, state.astype(float)
 
@@ -105,7 +105,7 @@ N, D, K = 20, 2, 4
 
 @jax.jit
 def farthest(x, room):
-    """k-means++ that draws the row of the largest weight, from the first one on."""
+    """k-means++ that selects the row of the largest weight."""
 
     def distance(centre):
         return ((x - centre) ** 2).sum(1)

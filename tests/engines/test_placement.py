@@ -1,4 +1,4 @@
-"""Where programs run: tested with a device that stands for an accelerator, since few have one."""
+"""Devices of programs, tested with a mock accelerator."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ def cpu():
 
 @pytest.fixture
 def accelerated(monkeypatch):
-    """As if the default device were no CPU."""
+    """Mock a default device that is not a CPU."""
     monkeypatch.setattr(placement, "on_cpu", lambda *arrays: False)
 
 

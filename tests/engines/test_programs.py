@@ -1,4 +1,4 @@
-"""Programs of small data are compiled quickly, others as well as XLA can."""
+"""Programs of small data are compiled quickly, others with full optimisation."""
 
 import contextlib
 
@@ -17,14 +17,14 @@ FEW, MANY = np.zeros(100), np.zeros(programs._SMALL_SIZE + 1)
 
 @pytest.fixture
 def told(monkeypatch):
-    """What XLA is told, whatever its release."""
+    """Fast compiler options, independent of the release of XLA."""
     monkeypatch.setattr(programs, "_FAST_OPTIONS", {"xla_cpu_enable_fast_min_max": False})
     return programs._FAST_OPTIONS
 
 
 @contextlib.contextmanager
 def _disabled(really):
-    """Whether JAX is told to optimise little."""
+    """Set the JAX option that disables most optimisations."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", really)
     try:

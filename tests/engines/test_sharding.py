@@ -1,4 +1,4 @@
-"""Rows over several devices: the same result as on one, and nothing that holds all rows."""
+"""Rows over several devices: results of one device, and no array with all rows."""
 
 import json
 import os
@@ -29,7 +29,7 @@ SECONDS = 400
 
 
 def run(path: Path, *arguments: tuple) -> list[dict]:
-    """Run the script once with each list of arguments, side by side; returns what they found."""
+    """Run the script with each list of arguments in parallel; return the results."""
     package = str(Path(nrprob.__file__).parents[1])
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": package}
     processes, outs = [], []

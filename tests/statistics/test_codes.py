@@ -1,4 +1,4 @@
-"""Cell codes: what they cost is minus the log of a probability, and joining is a difference."""
+"""Cell codes: lengths are minus log probabilities, and join costs are differences."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Logarithms of gamma functions against SciPy's."""
+"""Log-gamma functions, compared with SciPy."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Factors of small matrices, against NumPy's."""
+"""Factorisations of small matrices, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def factors(matrices):
 
 
 def spreads(rng: np.random.Generator, m: int, condition: float = 100.0) -> np.ndarray:
-    """Positive definite matrices (2, 3, m, m), whose eigenvalues are so far apart."""
+    """Positive definite matrices (2, 3, m, m) with a given condition number."""
     turn = np.linalg.qr(rng.normal(size=(2, 3, m, m)))[0]
     result = (turn * np.geomspace(1, 1 / condition, m)) @ np.swapaxes(turn, -1, -2)
     return (result + np.swapaxes(result, -1, -2)) / 2
@@ -46,7 +46,7 @@ def test_matrices_side_by_side_are_as_one_by_one():
 
 @pytest.mark.parametrize("m", [3, 16, 35])
 def test_what_is_nearly_singular_loses_no_more_than_rounding(m):
-    """With a condition of 1e8, eight digits of sixteen are left."""
+    """At condition number 1e8, eight of sixteen digits are correct."""
     matrices = spreads(np.random.default_rng(m), m, 1e8)
     with jax.enable_x64(True):
         white, *log_dets = map(np.asarray, factors(matrices))

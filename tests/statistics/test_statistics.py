@@ -1,4 +1,4 @@
-"""Costs, rows in blocks, and scores, against brute force and hand-written derivatives."""
+"""Cell costs, rows in blocks and gradients, compared with brute force and derivatives."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def x64():
 
 
 def _eight(points, dtype):
-    """The points, repeated to one length: operations are compiled for every other one."""
+    """The points, repeated to one length, since every length is compiled."""
     return jax.device_put(np.resize(np.asarray(points, dtype), 8))
 
 
@@ -84,7 +84,7 @@ COSTS = {family: jax.jit(families.get_family(family).cost) for family in familie
 
 
 def _cell(family, x, w):
-    """Cost of the cell that holds the rows ``x`` with masses ``w``, less half the squares."""
+    """Cost of the cell of the rows ``x`` with masses ``w``, minus half the squares."""
     cost = reference._cell(x, w, family)
     return cost - 0.5 * float(w @ (x**2).sum(1)) if family == "gaussian" else cost
 
@@ -133,7 +133,7 @@ def test_residue_of_a_gaussian_cell_costs_nothing(dtype):
 
 
 def _dense_cells(x, w, z, n_groups):
-    """The definition, row by row."""
+    """Definition of the cells, row by row."""
     full = np.concatenate([x, np.ones((len(x), 1))], 1)
     out = np.zeros((n_groups, *w.shape[1:], full.shape[1]))
     for i in range(len(x)):
@@ -142,7 +142,7 @@ def _dense_cells(x, w, z, n_groups):
 
 
 def _trim(cells, m):
-    """Features and mass of cells, without the columns of the padding, which must be zero."""
+    """Features and mass of cells; padding columns must be zero."""
     cells = np.asarray(cells)
     assert not cells[..., m:-1].any()
     return np.concatenate([cells[..., :m], cells[..., -1:]], -1)
@@ -161,12 +161,12 @@ def _as_kind(x, kind):
 
 
 def _by_entries(rows):
-    """Sparse rows as they are where there is no product of compressed ones."""
+    """Sparse rows without products of compressed rows."""
     return replace(rows, x=replace(rows.x, by_cell=None))
 
 
 def _rough(w, z, x, n_groups, kind):
-    """Layout, rows and the spread masses for one way of passing the same numbers."""
+    """Layout, rows and masses in blocks, for one type of input."""
     x = _as_kind(x, "sparse" if kind == "entries" else kind)
     layout, rows = small.laid_out(x, z, n_groups)
     return layout, _by_entries(rows) if kind == "entries" else rows, layout.to_blocks(w)
@@ -326,7 +326,7 @@ def test_rows_are_compressed_where_a_cpu_is_asked_for(monkeypatch):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_clusters", [2, 4, 5])
 def test_products_of_compressed_rows_are_sums_over_entries(n_clusters, dtype):
-    """By themselves, for several fits side by side, and their derivatives."""
+    """Products, their batches and their derivatives."""
     rng = np.random.default_rng(3)
     z = small.groups()
     x = [sparse.random_array((small.N, small.M), density=0.4, rng=i, dtype=dtype) for i in (0, 1)]
@@ -420,7 +420,7 @@ def test_float32_stays_float32(kind):
 
 
 def _side(W, z):
-    """Derivative of I(C;Z), with the same sliver of every group's mass in its empty cells."""
+    """Derivative of I(C;Z), with the same small mass added to empty cells."""
     joint = np.stack([W[z == g].sum(0) for g in range(small.L)])
     joint = joint + 1e-12 * joint.sum(1, keepdims=True)
     return (np.log(joint / joint.sum(0)) - np.log(joint.sum(1, keepdims=True) / joint.sum()))[z]
@@ -440,7 +440,7 @@ def _hand_score(kind, x, W, z, mass, family):
 
 
 def _with_constant_columns(family, z):
-    """Features with columns that are all zero, all one, and zero in one group only."""
+    """Features with columns that are 0, 1, or 0 in one group only."""
     x = small.features(family)
     x[:, 1] = 0
     x[z == 1, 3] = 0
@@ -499,7 +499,7 @@ def test_score_is_the_derived_one(dtype, family, kind, members):
     ],
 )
 def test_score_of_binary_columns_that_are_constant_in_a_cell(dtype, value):
-    """A value that a cell never had costs about as much whether it is called 0 or 1."""
+    """An unseen value of a cell has about equal cost whether it is coded 0 or 1."""
     z = np.zeros(small.N, int)
     x = small.features("bernoulli").round()
     labels = np.random.default_rng(0).integers(small.K, size=small.N)
@@ -564,7 +564,7 @@ def test_score_is_the_price_of_a_tiny_mass(family, kind):
 
 @pytest.mark.parametrize("family", small.FAMILIES)
 def test_a_group_without_rows_changes_nothing(family):
-    """Group 1 is empty: objectives and scores stay finite and those of the other groups."""
+    """Group 1 is empty: objectives and gradients are finite and equal without the group."""
     z, mass, x = small.groups() // 2 * 2, small.masses(), small.features(family)
     w = mass[:, None] * small.memberships("soft")
     result = []
@@ -579,7 +579,7 @@ def test_a_group_without_rows_changes_nothing(family):
 
 
 def test_terms_of_a_residual_view():
-    """Deviations of the cells are sums of the deviations of the rows, and keep the mass."""
+    """Deviations of cells are sums of the deviations of their rows, with the same mass."""
     x, z, mass = small.features("gaussian"), small.groups(), small.masses()
     layout, rows = small.laid_out(x, z, mass=mass)
     term = small.residual_term(rows)

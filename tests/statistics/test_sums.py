@@ -1,4 +1,4 @@
-"""Sums over a short axis against NumPy's, on both sides of where their form changes."""
+"""Sums over a short axis, compared with NumPy on both sides of each threshold."""
 
 import jax
 import numpy as np

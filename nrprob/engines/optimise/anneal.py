@@ -30,7 +30,7 @@ import numpy as np
 
 from nrprob.engines.hash_rng import fold_in, hashed_noise
 from nrprob.engines.optimise.iterate import empty_trace, iterate
-from nrprob.engines.optimise.power import leading_eigenvalues
+from nrprob.engines.optimise.power_iteration import leading_eigenvalues
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Terms, centred_gradient, objective
 from nrprob.statistics.xlogx import safe_log
@@ -370,7 +370,7 @@ def leading_curvatures(
     n_start: int | None = None,
     max_iter: int = 300,
     *,
-    whether: bool = False,
+    existence_only: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Largest eigenvalues of the linearised update at identical clusters, and the terms' weights.
 
@@ -379,8 +379,8 @@ def leading_curvatures(
     eigenvalues (terms,) of the single terms. One power iteration on the exact derivative of dF/dW
     solves all these problems, and the problem of the first ``n_start`` terms jointly at those
     weights. Costs are homogeneous of degree 1, so one cluster of all rows represents K identical
-    ones. With ``whether``, the iteration stops once the last eigenvalue is known to be positive;
-    its size is then a lower bound.
+    ones. With ``existence_only``, the iteration stops once the last eigenvalue is known to be
+    positive; its size is then a lower bound.
 
     Returns
     -------
@@ -389,6 +389,7 @@ def leading_curvatures(
     dtype = rows.mass.dtype
     n = len(terms)
     counts = jnp.arange(n) < (n if n_start is None else n_start)
+    # One cell with all rows per problem: n single terms, and their weighted sum.
     mass = rows.mass[..., None]
     totals = rows.cells(rows.mass[..., None, None])
     totals = jnp.broadcast_to(totals, (totals.shape[0], n + 1, *totals.shape[2:]))
@@ -399,6 +400,7 @@ def leading_curvatures(
         """Curvatures (terms,), 0 where they are rounding errors of cancelling parts."""
         return jnp.where(values > 20 * eps * scale, values, 0)
 
+    # B e for n + 1 perturbations e, by a Jacobian-vector product of the gradient of F.
     def apply_curvature(e, weights):
         weighted = tuple(replace(t, weight=weights[i]) for i, t in enumerate(terms))
         gradient = jax.grad(lambda c: objective(weighted, c).sum())
@@ -410,19 +412,21 @@ def leading_curvatures(
         weights = jnp.concatenate([jnp.eye(n, dtype=dtype), total[:, None]], 1)
         return apply_curvature(e, weights)
 
+    # The eigenvalue of the weighted sum counts as 0 below its rounding error.
     def rounding_floor(weights):
         return 20 * eps * jnp.where(counts, jnp.abs(weights) * scale, 0).sum()
 
     def has_positive_sum(values):
         return values[n] > rounding_floor(weigh(drop_rounding(values[:n])))
 
+    # Power iteration in the inner product of the masses, where B is self-adjoint.
     values = leading_eigenvalues(
         apply_all,
         hashed_noise(fold_in(fold_in(0, 0), rows.number), (n + 1,), dtype),
         lambda a, b: (mass * a * b).sum((0, 1)),
         accuracy=1e-6 if dtype == jnp.float64 else 1e-5,
         max_iter=max_iter,
-        enough=has_positive_sum if whether else None,
+        enough=has_positive_sum if existence_only else None,
     )
     single = drop_rounding(values[:n])
     weights = weigh(single)

@@ -110,6 +110,7 @@ def _run_cycles(data, carry, beta, step, active, mass, tol, max_iter, *, make):
 
     def take_cycle(state):
         old, last, trace, count, _, (end, length, largest, before, bends), hits = state
+        # One cycle, and its step relative to the last one.
         carry, values, change = _run_cycle(update, beta, step, active, old)
         trace = jax.lax.dynamic_update_index_in_dim(trace, values, count % _TRACE, 0)
         moved = jax.tree.map(lambda a, b: jnp.where(active, a - b, 0), carry, old)
@@ -121,6 +122,7 @@ def _run_cycles(data, carry, beta, step, active, mass, tol, max_iter, *, make):
         ahead = jnp.where((change > tol) & (change < _EXTRAPOLATION_CHANGE), ahead, 0)
         state, log_q = jax.tree.map(lambda a, d: a + ahead * d, carry, moved)
         carry = state, _normalise_logs(log_q, active)
+        # An extrapolated step has no direction to compare the next step with.
         last = jnp.where(ahead > 0, 0, moved[1])
         count, largest = count + 1, jnp.maximum(largest, change)
         # At the end of a window: have steps of a bent orbit stopped shrinking, twice in a row?

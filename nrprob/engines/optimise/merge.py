@@ -75,6 +75,7 @@ def agglomerate(
         cost = allowed_costs(i, term_cells, costs, alive, classes)
         return cost.argmin(), cost.min()
 
+    # Nearest neighbours of all initial clusters.
     neighbour, distance = jax.lax.map(
         lambda i: nearest_neighbour(i, term_cells, costs, alive, classes), index
     )
@@ -193,6 +194,7 @@ def agglomerate_pairs(
 
     def take_step(carry):
         tables, alive, sizes, totals, value, partner, marked, pairs, entries, m, plan = carry
+        # Merge row b into row a, or leave the tables unchanged for a search.
         search, a, b, rows_a, rows_b = plan
         entry = jnp.stack([row[b].astype(dtype) for row in rows_a])
         rows = [jnp.where(search, r, r + o) for r, o in zip(rows_a, rows_b, strict=True)]
@@ -210,6 +212,7 @@ def agglomerate_pairs(
         partner = jnp.where(closer, a, partner)
         if drifting:
             value, marked = jnp.where(search, value, jnp.inf), marked | ~search
+        # The best partner of the union, or of the searched cluster, is now exact.
         value = jnp.where(alive, value, -jnp.inf).at[:, a].set(new.max(1))
         partner = partner.at[:, a].set(new.argmax(1).astype(partner.dtype))
         marked = marked.at[:, a].set(False)
@@ -291,6 +294,7 @@ def move_rows(
         free = alive & (sizes[labels] > 1)
         allowed = free[:, None] & (sizes > 0) & (clusters != labels[:, None])
         gain = jnp.where(allowed, sums - current, -jnp.inf)
+        # The best move; sums change by one row of the table.
         i, to = jnp.unravel_index(gain.argmax(), gain.shape)
         moves = gain[i, to] > min_gain
         change = jnp.where(moves, table[i], 0)
@@ -302,6 +306,7 @@ def move_rows(
         return (labels, sums, sizes, n_moves + moves), ~moves, ()
 
     result = iterate(move_best, (labels, first, sizes, jnp.int32(0)), max_moves)
+    # Recompute the sums, since updates accumulate rounding errors.
     labels, *_, n_moves = result.state
     sums = sum_over_clusters(sum_over_clusters(table, labels).T, labels)
     return RowMoveResult(labels, sums, n_moves, result.done)

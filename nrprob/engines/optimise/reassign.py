@@ -169,6 +169,7 @@ def reassign_sequentially(
 
         def sweep(state, count):
             labels, active, cells = state
+            # Random order of the free rows; fixed rows and padding come last.
             priority = hashed_uniform(fold_in(fold_in(seed, count), number), (), mass.dtype)
             order = jnp.argsort(jnp.where(free, priority, 2.0))
             before = labels[order]
@@ -183,9 +184,10 @@ def reassign_sequentially(
             )
             at_rest = sweeping & (after == before).all()
             labels = labels.at[order].set(after, unique_indices=True).reshape(shape)
-            # Removal of small clusters, and a merge if no row moves.
+            # Remove small clusters.
             labels, new_active = _remove_clusters(terms, rows, labels, active, fixed, removal)
             at_rest = at_rest & (new_active == active).all()
+            # Recompute the statistics, and merge two clusters if no row moved.
             cells = label_cells(rows, labels, n_clusters)
             labels, active, merged = _merge_clusters(
                 terms, labels, cells, new_active, fixed, removal, at_rest
@@ -263,6 +265,7 @@ def reassign_batched(
                 lambda *_: (proposal.change, proposal.target),
                 labels, cells, existing,
             )  # fmt: skip
+            # A random subset of the improving rows moves, and always the best one.
             improving = free & (change < 0)
             draw = hashed_uniform(fold_in(fold_in(seed, count), rows.number), (), change.dtype)
             best = jnp.where(improving, change, jnp.inf).argmin()
@@ -297,12 +300,14 @@ def reassign_batched(
                 lambda: (move_all_rows(current.labels, current.existing), proposal, False),
                 lambda: move_some_rows(current, proposal, count),
             )
+            # Propose moves, evaluate them exactly, and keep them if F decreases.
             new, proposal, no_move = jax.lax.switch(phase, moves_of_phase)
             candidate = _Partition(new, *evaluate(new), current.existing)
             better = (candidate.value < current.value) | (phase == _REMOVING)
             before = proposal.fraction
             # If not even the best row improves F, its negative change is a rounding error.
             over = (phase == _SOME_ROWS) & (no_move | (~better & (before < 1e-6)))
+            # Back-off: double the fraction after a success, divide it by 4 after a failure.
             fraction = jnp.where(better, jnp.minimum(1, 2 * before), before / 4)
             current = jax.tree.map(lambda a, b: jnp.where(better, a, b), candidate, current)
             changed = jnp.asarray(False)
@@ -312,6 +317,7 @@ def reassign_batched(
                 )
                 changed = (reduced.existing != current.existing).any()
                 current, over = reduced, over & ~changed
+            # A change of the clusters invalidates the proposal.
             reset = changed | (phase != _SOME_ROWS)
             proposal = proposal._replace(
                 fraction=jnp.where(reset, 1.0, fraction), outdated=better | reset

@@ -72,6 +72,7 @@ def _incremental_visits(terms, rows, mass, group):
         return track_cells(terms, cells), eps * functools.reduce(jnp.add, sizes)
 
     def visit(i, old, active, state):
+        # Cost changes of all clusters; the old cluster wins ties within rounding.
         states, rounding = state
         join, leave = move_changes(terms, states, x[i][None], old[None])
         change = jnp.where(active & ~jnp.isnan(join[0]), join[0] + leave, jnp.inf)
@@ -119,6 +120,7 @@ def _dense_visits(terms, rows, mass, group):
         change = jnp.where(active, change, jnp.inf)
         new = jnp.argmin(change)
         new = jnp.where(change[old] <= change[new] + eps * scale, old, new).astype(old.dtype)
+        # Update the statistics and costs of the two cells.
         term_cells = tuple(
             cells.at[block, old].set(without[old]).at[block, new].set(without[new] + statistics)
             for cells, (block, without, _, statistics, _) in zip(term_cells, parts, strict=True)

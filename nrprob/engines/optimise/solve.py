@@ -242,18 +242,18 @@ class TermFit(NamedTuple):
 
 
 def weight_terms(
-    problem: Problem, rows: Rows, *, whether: bool = False
+    problem: Problem, rows: Rows, *, existence_only: bool = False
 ) -> tuple[Terms, jax.Array, jax.Array]:
     """Terms with their weights, the weights, and the inverse temperature of the first split.
 
-    With ``whether``, the temperature is not computed: it is NaN if clusters split at any
+    With ``existence_only``, the temperature is not computed: it is NaN if clusters split at any
     temperature, and infinite otherwise.
     """
     _, weights, largest = leading_curvatures(
-        problem.terms, rows, problem.weigh, problem.n_start, whether=whether
+        problem.terms, rows, problem.weigh, problem.n_start, existence_only=existence_only
     )
     terms = tuple(replace(t, weight=weights[i]) for i, t in enumerate(problem.terms))
-    critical = jnp.nan if whether else 1 / jnp.maximum(largest, 1e-30)
+    critical = jnp.nan if existence_only else 1 / jnp.maximum(largest, 1e-30)
     return terms, weights, jnp.where(largest > 0, critical, jnp.inf)
 
 
@@ -283,8 +283,8 @@ def _build_terms(
     The critical temperature is computed only if the weights need it; see `first_split_beta`.
     """
     problem = build(rows, settings)
-    whether = isinstance(problem.weigh, FixedWeights)
-    terms, weights, critical = weight_terms(problem, rows, whether=whether)
+    existence_only = isinstance(problem.weigh, FixedWeights)
+    terms, weights, critical = weight_terms(problem, rows, existence_only=existence_only)
     if compressed:
         terms = add_compression_term(terms, rows, settings.compression / settings.beta)
     return terms, weights, critical
@@ -310,6 +310,7 @@ def solve_anneal(
     direction is due to an outlier, all would isolate it. The other restarts therefore begin at
     inverse temperatures that increase geometrically up to ``settings.quench`` times the first.
     """
+    # First inverse temperatures of the restarts.
     dtype = rows.mass.dtype
     run = build(rows, settings).iteration(rows, settings.compression, n_clusters, n_init)
     active = jnp.arange(n_clusters) < settings.n_clusters
@@ -325,6 +326,7 @@ def solve_anneal(
         settings.max_iter,
         jnp.asarray(run.curvature, dtype),
     )
+    # Initial memberships: nearly equal, given, or from the labelled rows.
     scale = 0.1 if run.anneal else 1.0
     start = random_log_memberships(fold_in(seed, 1), rows, n_init, n_clusters, scale)
     if settings.init is not None:
@@ -342,6 +344,7 @@ def solve_anneal(
         run.update, run.blocks, run.state, start, schedule, fold_in(seed, 2),
         fixed=fixed, active=active, damped=damped,
     )  # fmt: skip
+    # Evaluate the hard labels (or the memberships if ``soft``), and select the best restart.
     labels = result.w.argmax(-1).astype(jnp.int32)
     hard = one_hot(labels, rows.mass, n_clusters)
     reached, slope = run.finish(result.state, result.w, hard)
@@ -422,6 +425,7 @@ def _from_labels(
         w = one_hot(labels[..., None], rows.mass, n_clusters)
         return exact_objective(terms, rows.cells(w))[0]
 
+    # Exact objective of all restarts; details of the best one only.
     reached = jax.lax.map(evaluate_restart, result.labels)
     best = reached.argmin()
     w = one_hot(result.labels[best][..., None], rows.mass, n_clusters)

@@ -26,7 +26,7 @@ import numpy as np
 from nrprob.engines.hash_rng import fold_in, hashed_noise
 from nrprob.engines.optimise.anneal import BlockSums, Update, WeightRule, compression_cost
 from nrprob.engines.optimise.iterate import iterate
-from nrprob.engines.optimise.power import leading_eigenvalues
+from nrprob.engines.optimise.power_iteration import leading_eigenvalues
 from nrprob.engines.optimise.solve import AnnealingProblem, exact_objective
 from nrprob.statistics.families import get_family
 from nrprob.statistics.links import Link

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from nrprob.engines.hash_rng import fold_in, hashed_noise, hashed_uniform
 from nrprob.engines.optimise.iterate import empty_trace, iterate
-from nrprob.engines.optimise.power import leading_eigenvalues
+from nrprob.engines.optimise.power_iteration import leading_eigenvalues
 from nrprob.engines.optimise.solve import Solution
 from nrprob.engines.programs import jit_by_size
 from nrprob.methods.cmbc.penalty import Penalty, exact_penalty, penalty_value

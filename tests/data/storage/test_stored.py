@@ -23,14 +23,14 @@ from nrprob.data.storage import blocks
 from nrprob.data.storage.blocks import LocalBlocks, WorkerBlocks
 from nrprob.data.storage.stored import Chunk, survey_rows
 from nrprob.engines.hash_rng import fold_in
-from nrprob.engines.optimise import cells
+from nrprob.engines.optimise import out_of_core
 from nrprob.engines.optimise.anneal import (
     leading_curvatures,
     normalise_masses,
     random_log_memberships,
     term_update,
 )
-from nrprob.engines.optimise.cells import MembershipParameters, Moments, SummedRows
+from nrprob.engines.optimise.out_of_core import MembershipParameters, Moments, SummedRows
 from nrprob.engines.optimise.solve import make_settings
 from nrprob.estimator import stored
 from nrprob.estimator.base import read_labels
@@ -86,29 +86,31 @@ def test_passes_give_the_cells_of_rows_in_memory():
     with standard():
         parts, rows, _ = laid_out(X, known)
         here = LocalBlocks.from_blocks(parts, 1 << 30, None)
-        sums = cells.sum_moments(here)
+        sums = out_of_core.sum_moments(here)
         np.testing.assert_allclose(sums.totals, rows.totals(), rtol=1e-5, atol=1e-3)
-        terms, weights, critical = cells.weight_terms(problem(SummedRows(sums), X.dtype)[0], sums)
+        terms, weights, critical = out_of_core.weight_terms(
+            problem(SummedRows(sums), X.dtype)[0], sums
+        )
         beta = np.full(2, 2 * critical)
         update, active = term_update(terms, 1.0), jnp.ones(K, bool)
         w = normalise_masses(
             random_log_memberships(fold_in(7, 1), rows, 2, K, 0.1), rows.mass, None, active
         )
-        noise = cells.Perturbation(np.uint32(0), np.zeros(2, np.float32))
+        noise = out_of_core.Perturbation(np.uint32(0), np.zeros(2, np.float32))
         scale = np.full(2, 0.1, np.float32)
         seen = here.map_sum(
-            cells._summarise_block, None, np.asarray(active), fold_in(7, 1), scale, noise
+            out_of_core._summarise_block, None, np.asarray(active), fold_in(7, 1), scale, noise
         )
         result = seen.cells
         for _ in range(5):
             np.testing.assert_allclose(result, rows.cells(w), rtol=1e-4, atol=1e-3)
             _, log_r = update.em_step((rows,), None, w, jnp.asarray(beta, jnp.float32))
             w = normalise_masses(log_r, rows.mass, None, active)
-            slopes, prior = cells._m_step(terms, jnp.asarray(result), active, 1.0)
+            slopes, prior = out_of_core._m_step(terms, jnp.asarray(result), active, 1.0)
             state = MembershipParameters(
                 *(np.asarray(a, np.float32) for a in (slopes, prior, beta))
             )
-            result = here.map_sum(cells._cells_of_block, state, np.asarray(active))
+            result = here.map_sum(out_of_core._cells_of_block, state, np.asarray(active))
         size = np.abs(result).max()
         assert np.abs(result - np.asarray(rows.cells(w))).max() <= 1e-5 * size
 
@@ -117,9 +119,9 @@ def test_first_split_and_weights_are_those_of_a_dense_eigenproblem():
     X, known, _ = make(dtype=np.float64)
     with standard():
         parts, rows, _ = laid_out(X, known)
-        sums = cells.sum_moments(LocalBlocks.from_blocks(parts, 1 << 30, None))
+        sums = out_of_core.sum_moments(LocalBlocks.from_blocks(parts, 1 << 30, None))
         own, _ = problem(SummedRows(sums), X.dtype)
-        terms, weights, critical = cells.weight_terms(own, sums)
+        terms, weights, critical = out_of_core.weight_terms(own, sums)
         one, two, largest = leading_curvatures(own.terms, rows, own.weigh, max_iter=20000)
         np.testing.assert_allclose(weights, two, rtol=1e-3)
         assert critical == pytest.approx(1 / float(largest), rel=1e-3)

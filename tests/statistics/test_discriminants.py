@@ -1,4 +1,4 @@
-"""The plane in which clusters are seen: what its directions are, whatever the rows."""
+"""Discriminant plane: its directions, for dense and sparse rows."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import scipy.sparse
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from nrprob.statistics.planes import DISCRIMINANT, NOTHING, PRINCIPAL, discriminant_plane
+from nrprob.statistics.discriminants import DISCRIMINANT, NOTHING, PRINCIPAL, discriminant_plane
 
 RANDOM = np.random.RandomState(0)
 
@@ -25,7 +25,7 @@ def residuals(X, groups):
 
 
 def alike(one, other):
-    """Correlations of columns, whatever their signs."""
+    """Absolute correlations of columns."""
     return np.abs([np.corrcoef(a, b)[0, 1] for a, b in zip(one.T, other.T, strict=True)])
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from nrprob.data.storage.blocks import Blocks
 from nrprob.engines.hash_rng import fold_in, hashed_noise
 from nrprob.engines.optimise.anneal import CAPACITY, RANGE, normalise_masses
-from nrprob.engines.optimise.power import leading_eigenvalues
+from nrprob.engines.optimise.power_iteration import leading_eigenvalues
 from nrprob.engines.optimise.solve import Problem, Settings, TermFit, exact_objective
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Terms, centred_gradient, objective, row_costs
@@ -278,6 +278,7 @@ def weight_terms(problem: Problem, all_rows: Moments) -> tuple[Terms, np.ndarray
         jnp.asarray(all_rows.totals)[:, None, None],
         (len(all_rows.totals), n + 1, 1, all_rows.totals.shape[1]),
     )
+    # Vectors are derivatives by the statistics of the groups; the maps are as for rows.
     products = jnp.asarray(all_rows.products)
     eps = np.finfo(np.float64).eps
     scale = jnp.stack([jnp.asarray(t.scale, jnp.float64) for t in terms])
@@ -306,6 +307,7 @@ def weight_terms(problem: Problem, all_rows: Moments) -> tuple[Terms, np.ndarray
 
         return leading_eigenvalues(apply_all, start, inner_product, accuracy=1e-9, max_iter=10000)
 
+    # Weights, and the inverse temperature of the first split.
     values = solve_eigenvalues()
     weights = problem.weigh(drop_rounding(values[:n]))
     floor = 20 * eps * jnp.where(counts, jnp.abs(weights) * scale, 0).sum()
@@ -324,7 +326,7 @@ def anneal_cells(
     n_clusters: int,
     n_init: int,
     dtype: Any,
-    tell: Callable[[int, float], None] = lambda n_iter, beta: None,
+    report: Callable[[int, float], None] = lambda n_iter, beta: None,
 ) -> tuple[StoredAnnealingResult, Terms]:
     """Anneal ``n_init`` restarts side by side; see `nrprob.engines.optimise.solve.solve_anneal`.
 
@@ -332,6 +334,7 @@ def anneal_cells(
     a quarter of ``settings.tol``, or the cells change by rounding errors only. This approximates
     the criterion of `nrprob.engines.optimise.anneal.anneal`, the largest change of a membership.
     """
+    # Temperatures of the restarts; see `solve_anneal`.
     terms, weights, critical = weight_terms(problem, all_rows)
     active = np.arange(n_clusters) < settings.n_clusters
     final = float(settings.beta)
@@ -342,6 +345,7 @@ def anneal_cells(
     beta = np.minimum(start, final)
     stop = beta * RANGE
     cooling, tol = float(settings.cooling), float(settings.tol)
+    # Scales of the initial perturbation, and of the statistics for the rounding criterion.
     scale = np.full(n_init, 0.1 if problem.anneal else 1.0, dtype)
     mass = all_rows.totals[:, -1]
     diagonal = np.diagonal(all_rows.products, axis1=1, axis2=2)
@@ -365,6 +369,7 @@ def anneal_cells(
         finish = bool(last.all())
         cells = summary.cells
         level_tol = tol * _TOL_SHARE * (1e-3 if finish else 1)
+        # Updates at one temperature, one pass over the rows each, until the restarts are quiet.
         for _ in range(int(settings.max_iter) * (100 if finish else 1)):
             slopes, prior = map(
                 np.asarray, _m_step(terms, jnp.asarray(cells), active, settings.compression)
@@ -385,16 +390,18 @@ def anneal_cells(
         summary = summarise_rows(state, next_beta, index)
         same = np.zeros(n_init, bool) if checksum is None else summary.checksum == checksum
         checksum = summary.checksum
+        # A restart is done when its labels are hard, or unchanged at the end of the range.
         ends = beta * cooling > stop
         done = np.where(last, quiet, same & ((summary.hard >= 0.999 * mass.sum()) | ends))
         energy = _free_energy(terms, cells, summary.negative_entropy, beta, settings.compression)
         trace.append(energy)
-        tell(n_iter, float(beta.max()))
+        report(n_iter, float(beta.max()))
         hardened = (last | done).all() or ends.all()
         if hardened if np.isinf(final) else finish:
             break
         beta = next_beta
     assert state is not None
+    # Objective of the hard labels, and the best restart.
     final_state = cast_parameters(state)
     hard_cells = blocks.map_sum(_hard_cells_of_block, final_state, active)
     reached = np.asarray(exact_objective(terms, jnp.asarray(hard_cells)))
