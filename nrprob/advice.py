@@ -11,12 +11,12 @@ from sklearn.base import BaseEstimator
 
 from nrprob.data.design import DesignEncoder
 from nrprob.data.feature_types import kind_of
-from nrprob.data.frames import check_same_order, is_table, take_out
-from nrprob.data.preparation.prepare import Prepared, prepared
+from nrprob.data.frames import check_same_order, extract_known, is_table
+from nrprob.data.labels import read_labels
+from nrprob.data.preparation.prepare import Prepared, prepare_table
 from nrprob.data.preparation.record import MissingValues, UnfitColumns
 from nrprob.data.storage.stored import refuse_stored
 from nrprob.data.validation import CLUSTERS, check_number, check_rows
-from nrprob.estimator.base import read_labels
 from nrprob.exceptions import warn
 from nrprob.methods.bottleneck.ccib import CCIB
 from nrprob.methods.conditional.mixture import ResidualMixture
@@ -99,7 +99,7 @@ def recommend(
             read_labels(y, len(X))
             y = np.asarray(y)[ready.rows_]
         X, known = ready.X, ready.known
-    X, known = take_out(X, known)
+    X, known = extract_known(X, known)
     X = _check_table(X)
     n = X.shape[0]
     classes = np.empty(0) if y is None else read_labels(y, n)[0]
@@ -137,7 +137,7 @@ def _prepare_frame(X: Any, known: Any) -> tuple[Prepared, list[str]]:
     drop: list[str] = []
     while True:
         try:
-            return prepared(X, known=known, missing=missing, drop=drop), problems
+            return prepare_table(X, known=known, missing=missing, drop=drop), problems
         except MissingValues as error:
             problems.append(str(error))
             missing = "drop"

@@ -76,10 +76,10 @@ _INSIDE = ("nrprob", "sklearn", "contextlib")
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line that called the package, however deep within it the cause is found."""
     frame, level = sys._getframe(), 1
-    while frame.f_back is not None and _inside(frame.f_globals):
+    while frame.f_back is not None and _is_inside(frame.f_globals):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 
 
-def _inside(scope: dict) -> bool:
+def _is_inside(scope: dict) -> bool:
     return str(scope.get("__name__")).partition(".")[0] in _INSIDE

@@ -89,7 +89,7 @@ def as_path(value: Any, name: str) -> Path:
     return Path(text)
 
 
-def _here() -> str:
+def _host_name() -> str:
     """Name of this host, and of the numbers that its processes have: containers have their own."""
     host = re.sub(r"\W+", "-", platform.node())[:60]
     with contextlib.suppress(OSError):
@@ -97,9 +97,9 @@ def _here() -> str:
     return f"{host}-"
 
 
-def _hidden(path: Path) -> Path:
+def _hidden_path(path: Path) -> Path:
     """Name of a file that is being written: it says who writes it."""
-    who = f"{_here()}.{os.getpid()}.{threading.get_native_id()}"
+    who = f"{_host_name()}.{os.getpid()}.{threading.get_native_id()}"
     return path.with_name(f".{path.name}.{who}{_HIDDEN}")
 
 
@@ -109,7 +109,7 @@ def _is_left_over(path: Path) -> bool:
     try:
         if time.time() - path.stat().st_mtime > _DAY:
             return True
-        if host == _here() and os.name != "nt":  # where this signal would not be harmless
+        if host == _host_name() and os.name != "nt":  # where this signal would not be harmless
             os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
@@ -139,7 +139,7 @@ def refuse_link(path: Path, advice: str = "delete the link") -> None:
         )
 
 
-def _create(path: Path) -> IO[bytes]:
+def _create_exclusively(path: Path) -> IO[bytes]:
     """Open a new file, which replaces what a killed writer left there; no link is followed."""
     path.unlink(missing_ok=True)
     return open(path, "xb")
@@ -169,8 +169,8 @@ def try_write(path: Path) -> None:
         place = path
         while not place.parent.exists():
             place = place.parent
-        hidden = _hidden(place)
-        _create(hidden).close()
+        hidden = _hidden_path(place)
+        _create_exclusively(hidden).close()
         hidden.unlink()
     except OSError as error:
         raise _cannot_write(path, error) from error
@@ -199,9 +199,9 @@ def claimed(folder: Path) -> Iterator[bool]:
     """
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     make_folder(folder)
-    mark = _hidden(folder / _CLAIM)
+    mark = _hidden_path(folder / _CLAIM)
     try:
-        _create(mark).close()
+        _create_exclusively(mark).close()
         remove_left_over(folder)
         yield set(folder.glob(f".{_CLAIM}.*{_HIDDEN}")) == {mark}
     finally:
@@ -220,9 +220,9 @@ def write_whole(path: Path, content: bytes) -> None:
         If the folder cannot be written to, or the path is a symbolic link.
     """
     refuse_link(path)
-    hidden = _hidden(path)
+    hidden = _hidden_path(path)
     try:
-        with _create(hidden) as file:
+        with _create_exclusively(hidden) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -260,7 +260,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
         lock.release()
 
 
-def _digest(content: bytes, key: str) -> str:
+def _file_digest(content: bytes, key: str) -> str:
     return hashlib.sha256(key.encode() + content).hexdigest()
 
 
@@ -276,7 +276,7 @@ def sealed(path: Path, content: bytes, key: str = "") -> Path:
     key : str
         What the file belongs to, if it would be wrong anywhere else.
     """
-    return path.with_name(f"{path.stem}-{_digest(content, key)}{path.suffix}")
+    return path.with_name(f"{path.stem}-{_file_digest(content, key)}{path.suffix}")
 
 
 def is_sealed(path: Path) -> bool:
@@ -300,7 +300,7 @@ def check_seal(path: Path, key: str = "") -> bytes:
     content = path.read_bytes()
     if not is_sealed(path):
         raise ValueError("its name has no digest of its content")
-    if path.stem[-64:] != _digest(content, key):
+    if path.stem[-64:] != _file_digest(content, key):
         raise ValueError("its content does not fit the digest in its name")
     return content
 

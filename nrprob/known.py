@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.data.frames import described_columns, float_columns, is_frame, is_pandas, listed
-from nrprob.data.labels import plain
+from nrprob.data.frames import describe_columns, float_columns, is_frame, is_pandas, quote_names
+from nrprob.data.labels import as_plain_array
 
 __all__ = ["Memberships"]
 
@@ -49,13 +49,13 @@ class Memberships:
     """
 
     def __init__(self, probabilities: Any):
-        z = plain(probabilities, "known memberships")
+        z = as_plain_array(probabilities, "known memberships")
         columns = probabilities.columns if is_frame(probabilities) else []
         if z.dtype.kind not in "biuf":
             got = f"dtype {z.dtype}"
             if len(columns):
                 is_float = float_columns(probabilities)
-                got = described_columns(columns[is_float], columns[~is_float])
+                got = describe_columns(columns[is_float], columns[~is_float])
             raise ValueError(f"known memberships must be numbers; got {got}; pass probabilities")
         z = np.array(z, float)
         # Rows may be named: see `nrprob.data.frames.check_same_order`.
@@ -66,7 +66,7 @@ class Memberships:
                 f"got {z.ndim} dimension(s); pass one row per sample and one column per group"
             )
         if not np.isfinite(z).all() or (z < 0).any() or (abs(z.sum(1) - 1) > 1e-6).any():
-            where = f" in {listed(columns)}" if len(columns) else ""
+            where = f" in {quote_names(columns)}" if len(columns) else ""
             raise ValueError(
                 "known memberships must be probabilities; found a negative or missing entry, or a "
                 f"row that does not sum to 1{where}; normalise the rows"

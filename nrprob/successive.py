@@ -12,8 +12,8 @@ from sklearn.utils.validation import _num_samples
 from nrprob import information, metrics
 from nrprob.advice import recommend
 from nrprob.data.design import DesignEncoder
-from nrprob.data.frames import column_names, is_table, take_out
-from nrprob.data.preparation.prepare import Prepared, prepared
+from nrprob.data.frames import column_names, extract_known, is_table
+from nrprob.data.preparation.prepare import Prepared, prepare_table
 from nrprob.data.storage.stored import refuse_stored
 from nrprob.data.validation import (
     MOST,
@@ -201,12 +201,12 @@ def explore(
         "known": column_names(known) or None, "criterion": criterion, "alpha": alpha,
         "random_state": random_state,
     }  # fmt: skip
-    ready = prepared(X, known=known) if is_table(X) else None
+    ready = prepare_table(X, known=known) if is_table(X) else None
     if ready is not None:
         for line in [*(f"note: {line}" for line in ready.notes), *ready.warnings]:
             warn(line)
         X, known = ready.frame, ready.known
-    X, known = take_out(X, known)
+    X, known = extract_known(X, known)
     random = check_random_state(random_state)
     n = _num_samples(X)
     if not n:

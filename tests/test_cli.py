@@ -667,8 +667,8 @@ def test_missing_values_are_told(invoke, data, tmp_path):
     frame.loc[0, "x0"] = np.nan
     frame.to_csv(data, index=False)
     line = refused(invoke("fit", data, "--known", "species", "--out", tmp_path / "o"))
-    assert "got gaps: 1 in 'x0' (1 of 80 rows); --missing drop leaves out such rows, or" in line
-    assert "or --drop x0 the columns, or --missing mean fills them in" in line
+    assert "missing values: 1 in 'x0' (1 of 80 rows); --missing drop leaves out such rows" in line
+    assert "or --drop x0 the columns, or --missing mean imputes them" in line
 
 
 @pytest.fixture
@@ -703,7 +703,7 @@ def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, com
     said = [line for line in result.stderr.splitlines() if line.startswith("note: ")]
     for line in (
         "'sample' is left out: text that differs in every row names rows",
-        "3 of 60 rows left out, for gaps: 2 in 'weight', 1 in known 'group'",
+        "3 of 60 rows left out, for missing values: 2 in 'weight', 1 in known 'group'",
         "--compare partly: rows without a value (1) are a group of their own",
         "text 'site' became 0/1 in 'site=south'",
         "to 'weight': 'size', 'weight', 'sample_id', 'year built'",
@@ -756,8 +756,11 @@ def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
         ("a,b,species\n", "the table has no rows; "),
         ("a,a,species\n1,2,x\n3,4,y\n", "columns need different names; a in "),
         ("a;b;species\n1;2;x\n3;4;y\n", "columns are separated by commas; "),
-        ("a,b,species\nu,v,x\nu,v,y\n", "no feature is left; got 'a', 'b', none of which"),
-        ("a,b,species\n1,2,\n3,4,y\n", "got gaps: 1 in known 'species' (1 of 2 rows); --missing"),
+        ("a,b,species\nu,v,x\nu,v,y\n", "no feature is left; got 'a', 'b', without numbers"),
+        (
+            "a,b,species\n1,2,\n3,4,y\n",
+            "missing values: 1 in known 'species' (1 of 2 rows); --missing",
+        ),
         (
             'a,b,species\n1,"2,5",x\n3,"4,25",y\n',
             "got commas in the numbers of 'b'; write numbers with decimal points, or leave columns "

@@ -29,28 +29,28 @@ def test_nothing_stays_of_a_write_that_is_interrupted(tmp_path, monkeypatch):
 def test_what_is_being_written_is_named_after_its_writer(tmp_path):
     result = []
     threads = [
-        threading.Thread(target=lambda: result.append(files._hidden(tmp_path / "a.nc")))
+        threading.Thread(target=lambda: result.append(files._hidden_path(tmp_path / "a.nc")))
         for _ in range(2)
     ]
     for thread in threads:
         thread.start()
         thread.join()
     name, host, process, *_ = result[0].name.rsplit(".", 4)
-    assert (name, host, process) == (".a.nc", files._here(), str(os.getpid()))
-    assert result[0] != files._hidden(tmp_path / "a.nc")
+    assert (name, host, process) == (".a.nc", files._host_name(), str(os.getpid()))
+    assert result[0] != files._hidden_path(tmp_path / "a.nc")
 
 
 def test_only_what_dead_writers_left_is_removed(tmp_path, monkeypatch):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    stays = [files._hidden(tmp_path / "mine"), tmp_path / ".a.b.c.d.e", tmp_path / "a.nc"]
+    stays = [files._hidden_path(tmp_path / "mine"), tmp_path / ".a.b.c.d.e", tmp_path / "a.nc"]
     goes = []
     with monkeypatch.context() as patched:
         patched.setattr(os, "getpid", lambda: gone.pid)
-        goes.append(files._hidden(tmp_path / "dead"))
-        patched.setattr(files, "_here", lambda: "elsewhere")
-        stays.append(files._hidden(tmp_path / "other host"))
-        goes.append(files._hidden(tmp_path / "other host, long ago"))
+        goes.append(files._hidden_path(tmp_path / "dead"))
+        patched.setattr(files, "_host_name", lambda: "elsewhere")
+        stays.append(files._hidden_path(tmp_path / "other host"))
+        goes.append(files._hidden_path(tmp_path / "other host, long ago"))
     for path in stays + goes:
         path.touch()
     for path in (goes[1], stays[1]):
@@ -75,7 +75,7 @@ def test_nothing_is_written_through_a_link(tmp_path):
     victim.write_text("mine")
     path, lock = tmp_path / "a", tmp_path / "a.lock"
     for hidden in (path, tmp_path / files._CLAIM):
-        files._hidden(hidden).symlink_to(victim)  # as if somebody had guessed the name
+        files._hidden_path(hidden).symlink_to(victim)  # as if somebody had guessed the name
     files.write_whole(path, b"content")
     files.try_write(path)
     with files.claimed(tmp_path) as alone:

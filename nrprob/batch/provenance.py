@@ -14,7 +14,7 @@ from nrprob.batch import tables
 from nrprob.batch.formats import is_table
 from nrprob.batch.inputs import load_selected
 from nrprob.batch.plan import Plan
-from nrprob.data.frames import listed
+from nrprob.data.frames import quote_names
 from nrprob.exceptions import DataUnavailable
 from nrprob.files import digest
 
@@ -45,17 +45,17 @@ def _describe_preparation(plan: Plan) -> dict[str, Any]:
     names, notes, warnings = table.feature_names, list[str](), list[str]()
     scales: dict[str, tuple[float, float]] = {}
     if text := table.left_out:
+        verb = "is" if len(text) == 1 else "are"
         notes.append(
-            f"{listed(text)} {'is' if len(text) == 1 else 'are'} left out: features of a model "
-            "file are columns of numbers"
+            f"{quote_names(text)} {verb} left out: features of a model file are columns of numbers"
         )
     if data.file is not None and is_table(data.file):
         import pandas as pd
 
-        from nrprob.data.preparation.prepare import prepared
+        from nrprob.data.preparation.prepare import prepare_table
 
         frame = pd.DataFrame(table.X, columns=names)
-        ready = prepared(frame, standardize=data.standardize, say=as_key)
+        ready = prepare_table(frame, standardize=data.standardize, say=as_key)
         notes, warnings, scales = notes + ready.notes, ready.warnings, ready.scales_
     elif data.standardize:
         scaler = tables.fit_scaler(table.X)

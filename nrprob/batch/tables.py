@@ -18,7 +18,7 @@ import scipy.sparse
 from nrprob.batch import formats
 from nrprob.batch.formats import ROWS, read_csv, require_columns
 from nrprob.batch.registry import refuse_unknown
-from nrprob.data.annotated import is_annotated, matrix_of, names_of
+from nrprob.data.annotated import feature_names_of, is_annotated, matrix_of
 from nrprob.data.labels import are_blank
 from nrprob.exceptions import InputError
 from nrprob.files import read_npz, read_sparse, reading
@@ -164,7 +164,9 @@ def read_table(
     """
     source = read_contents(path)
     if is_annotated(source):
-        X, names = select_columns(matrix_of(source), names_of(source) or [], columns, drop, path)
+        X, names = select_columns(
+            matrix_of(source), feature_names_of(source) or [], columns, drop, path
+        )
         labels = {name: read_column(source, name, path) for name in labelings}
         return Table(X, names, labels, row_names=source.obs_names.to_numpy())
     if isinstance(source, dict):

@@ -77,7 +77,7 @@ def load_data(options: DataOptions) -> LoadedData:
     import scipy.sparse
 
     from nrprob.batch import tables
-    from nrprob.data.preparation.prepare import prepared
+    from nrprob.data.preparation.prepare import prepare_table
     from nrprob.data.preparation.record import as_option
     from nrprob.files import digest
 
@@ -92,7 +92,7 @@ def load_data(options: DataOptions) -> LoadedData:
         tables.check_values(tables.Table(X, names))
         X, scaled = tables.fit_scaler(X).transform(X) if scaled is True else X, False
     known_table = _combine_known(known, getattr(X, "index", None))
-    ready = prepared(
+    ready = prepare_table(
         X, known=known_table, missing=options.missing, standardize=scaled, names=names,
         say=as_option, units=units,
     )  # fmt: skip
@@ -155,7 +155,7 @@ def _read_rows(
 ) -> tuple[Any, np.ndarray | None, list[str] | None]:
     """Return features, names of the rows, and names of the features; None without names."""
     from nrprob.batch import tables
-    from nrprob.data.annotated import matrix_of, names_of, rows_of
+    from nrprob.data.annotated import feature_names_of, matrix_of, rows_of
     from nrprob.data.frames import is_frame
 
     if is_frame(source):
@@ -170,7 +170,7 @@ def _read_rows(
             names = _feature_names(options.names, source, options.data, X.shape[1])
     else:
         cells = rows_of(source, **options.part)
-        X, names, row_names = matrix_of(cells), names_of(cells), source.obs_names.to_numpy()
+        X, names, row_names = matrix_of(cells), feature_names_of(cells), source.obs_names.to_numpy()
     if names is not None:
         X, names = tables.select_columns(X, names, options.columns, options.drop, options.data)
     return X, row_names, names

@@ -146,10 +146,10 @@ def _check_testable(loaded: LoadedData) -> None:
     """Refuse data without a test, if --n-clusterings is not given."""
     from scipy import sparse
 
-    from nrprob.data.feature_types import no_cloud
+    from nrprob.data.feature_types import describe_discrete
 
     X = loaded.table.X
-    kind = "a sparse matrix" if sparse.issparse(X) else no_cloud(X)
+    kind = "a sparse matrix" if sparse.issparse(X) else describe_discrete(X)
     if kind is not None:
         raise InputError(
             f"--n-clusterings is required without a test; got {kind}, and clusters are tested in "

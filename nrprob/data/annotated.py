@@ -73,7 +73,7 @@ def rows_of(adata: Any, *, layer: str | None = None, obsm: str | None = None) ->
     >>> model.labels_.shape
     (40,)
     """
-    _check(adata)
+    _check_annotated(adata)
     if layer is not None and obsm is not None:
         raise ValueError(
             f"rows are of a layer or of obsm; got layer={short_repr(layer)} and "
@@ -97,7 +97,7 @@ def is_annotated(X: Any) -> bool:
     return type(X).__module__.split(".")[0] == "anndata" and hasattr(X, "obs")
 
 
-def _check(adata: Any) -> None:
+def _check_annotated(adata: Any) -> None:
     if not is_annotated(adata) or isinstance(adata, AnnotatedRows):
         raise TypeError(
             f"adata must be annotated data; got {type(adata).__name__}; pass an AnnData object"
@@ -129,7 +129,7 @@ def matrix_of(X: Any) -> Any:
     return np.array(result) if isinstance(result, np.ndarray) else result.copy()
 
 
-def names_of(X: Any) -> list[str] | None:
+def feature_names_of(X: Any) -> list[str] | None:
     """Names of the columns of annotated data; none of an entry of obsm, or of anything else.
 
     Names that occur again get a number, as anndata itself would give them: "a", "a-1".
@@ -196,7 +196,7 @@ def annotate(
     >>> adata.obs["nrprob"].cat.categories.tolist(), adata.uns["nrprob"]["method"]
     (['0', '1'], 'CCIB')
     """
-    _check(adata)
+    _check_annotated(adata)
     if isinstance(model, type) or not hasattr(model, "labels_"):
         raise TypeError(
             f"model must be fitted; got {type(model).__name__} without labels_; fit it first"
@@ -222,7 +222,7 @@ def annotate(
         adata.obsm[f"{key_added}_membership"] = membership
     from nrprob import __version__
 
-    adata.uns[key_added] = {"version": __version__, **_said(model)}
+    adata.uns[key_added] = {"version": __version__, **_describe_model(model)}
     return adata if copy else None
 
 
@@ -245,21 +245,21 @@ def _check_free(adata: Any, key: Any, columns: list[str]) -> None:
         )
 
 
-def _said(model: Any, evidence: Any = None) -> dict[str, Any]:
+def _describe_model(model: Any, evidence: Any = None) -> dict[str, Any]:
     """What is said of a fit or of an Exploration, of types that an h5ad file holds."""
     given = getattr(model, "params_", {})
     if hasattr(model, "get_params"):
         given = model.get_params(deep=False)
-    said = {"method": type(model).__name__, "params": _values(given)}
-    said |= _values({name: getattr(model, name, None) for name in _FOUND})
+    said = {"method": type(model).__name__, "params": _plain_values(given)}
+    said |= _plain_values({name: getattr(model, name, None) for name in _FOUND})
     if evidence is not None:
         told = {k: v for k, v in vars(evidence).items() if isinstance(v, _PLAIN | np.generic)}
-        said["evidence"] = {"summary": str(evidence), **_values(told)}
+        said["evidence"] = {"summary": str(evidence), **_plain_values(told)}
     if hasattr(model, "evidence_"):
         pairs = itertools.zip_longest(model.estimators_, model.evidence_)
-        said["clusterings"] = {str(r): _said(*pair) for r, pair in enumerate(pairs, 1)}
+        said["clusterings"] = {str(r): _describe_model(*pair) for r, pair in enumerate(pairs, 1)}
         if model.rejected_ is not None:
-            said["rejected"] = _said(*model.rejected_)
+            said["rejected"] = _describe_model(*model.rejected_)
     return said
 
 
@@ -267,13 +267,13 @@ _FOUND = ("objective_", "n_clusters_", "converged_", "reason_")
 _PLAIN = bool | int | float | str
 
 
-def _values(given: dict[str, Any]) -> dict[str, Any]:
+def _plain_values(given: dict[str, Any]) -> dict[str, Any]:
     """Values that are there, in types that an h5ad file holds; none has a name that ends in "_"."""
     there = {name: value for name, value in given.items() if value is not None}
-    return {name.removesuffix("_"): _plain(value) for name, value in there.items()}
+    return {name.removesuffix("_"): _plain_value(value) for name, value in there.items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":

@@ -11,13 +11,13 @@ import numpy as np
 
 from nrprob.data.frames import (
     as_frame,
-    described_columns,
+    describe_columns,
     float_columns,
     is_pandas,
     is_table,
-    listed,
+    quote_names,
 )
-from nrprob.data.labels import as_labels, factorize, plain, some
+from nrprob.data.labels import as_labels, as_plain_array, factorize, list_examples
 from nrprob.exceptions import short_repr, warn
 from nrprob.known import Memberships
 
@@ -88,14 +88,14 @@ class Design:
     @property
     def description(self) -> str:
         """The kind of the known structure and its columns, for messages."""
-        return _describe(self.kind, self.covariate_names, self.label_names)
+        return _describe_kind(self.kind, self.covariate_names, self.label_names)
 
     @property
     def where(self) -> str:
         """Names of the known columns, for messages: " in 'batch'"; empty without names."""
-        return _where(self.covariate_names + self.label_names)
+        return _format_where(self.covariate_names + self.label_names)
 
-    def take(self, indices: np.ndarray) -> Design:
+    def take_rows(self, indices: np.ndarray) -> Design:
         """Return the design of some samples."""
         names = "codes", "memberships", "columns", "labelings"
         arrays = {name: getattr(self, name) for name in names}
@@ -130,7 +130,7 @@ class _Input(NamedTuple):
 
     @property
     def description(self) -> str:
-        return _describe(self.kind, self.covariate_names, self.label_names)
+        return _describe_kind(self.kind, self.covariate_names, self.label_names)
 
 
 class DesignEncoder:
@@ -174,22 +174,22 @@ class DesignEncoder:
             If lengths differ, a value is missing or infinite, no column varies, or there are
             covariates where the estimator takes none.
         """
-        source = _read(known, n_samples)
+        source = _read_known(known, n_samples)
         if self.multi is None and source.covariates is not None:
-            raise ValueError(_unsupported(source.kind, source.description))
+            raise ValueError(_unsupported_message(source.kind, source.description))
         coded = [factorize(labels) for labels in source.labels]
         labelings = np.stack([codes for codes, _ in coded], 1) if coded else _no_labels(n_samples)
-        return self._learn(source, labelings, [categories for _, categories in coded])
+        return self._learn_groups(source, labelings, [categories for _, categories in coded])
 
     def fit_labelings(
         self, labelings: np.ndarray, categories: list[dict[Any, int]], names: Sequence[Any]
     ) -> Design:
         """Learn labelings (n, m) that are encoded already; see `fit`."""
-        return self._learn(
+        return self._learn_groups(
             _Input(labels=list(labelings.T), label_names=names), labelings, categories
         )
 
-    def _learn(
+    def _learn_groups(
         self, source: _Input, labelings: np.ndarray, categories: list[dict[Any, int]]
     ) -> Design:
         self._kind, self._sizes, self._is_float = source.kind, source.sizes, source.is_float
@@ -207,7 +207,7 @@ class DesignEncoder:
         self.has_columns_ = source.covariates is not None or additive
         if self.has_columns_:
             self._learn_columns(source, labelings)
-        return self._design(source, labelings, codes)
+        return self._make_design(source, labelings, codes)
 
     def _learn_columns(self, source: _Input, labelings: np.ndarray) -> None:
         """Learn centre and scale of covariates, and which columns vary."""
@@ -222,7 +222,7 @@ class DesignEncoder:
         if all(constant):
             raise ValueError(
                 "known does not vary, so there is nothing to avoid; got constant columns only"
-                f"{_where(names)}; leave known out"
+                f"{_format_where(names)}; leave known out"
             )
         if any(constant):
             columns = [names[j] if names else j for j in np.flatnonzero(constant).tolist()]
@@ -247,7 +247,7 @@ class DesignEncoder:
                 "known was given to predict but not to fit; the model has no use for it; "
                 "leave it out, or fit with known="
             )
-        source = _read(known, n_samples, self._is_float)
+        source = _read_known(known, n_samples, self._is_float)
         if source.kind != self._kind or (
             self._kind == "mixed" and not np.array_equal(source.is_float, self._is_float)
         ):
@@ -264,9 +264,9 @@ class DesignEncoder:
         pairs = zip(source.labels, self.categories_, strict=True)
         coded = [_look_up(labels, categories) for labels, categories in pairs]
         labelings = np.stack(coded, 1) if coded else _no_labels(n_samples)
-        return self._design(source, labelings, None)
+        return self._make_design(source, labelings, None)
 
-    def combine(self, labelings: np.ndarray) -> np.ndarray:
+    def combine_labelings(self, labelings: np.ndarray) -> np.ndarray:
         """Groups (n,) of combinations of labels (n, m).
 
         Raises
@@ -288,7 +288,9 @@ class DesignEncoder:
             )
         return codes
 
-    def _design(self, source: _Input, labelings: np.ndarray, codes: np.ndarray | None) -> Design:
+    def _make_design(
+        self, source: _Input, labelings: np.ndarray, codes: np.ndarray | None
+    ) -> Design:
         """Return the design; ``codes`` are the groups, if they are known already."""
         columns, n_groups = None, max(self._sizes["groups"], 1)
         if self.has_columns_:
@@ -299,7 +301,7 @@ class DesignEncoder:
             codes = np.zeros(len(labelings), int)
         else:
             n_groups = len(self._groups)
-            codes = self.combine(labelings) if codes is None else codes
+            codes = self.combine_labelings(labelings) if codes is None else codes
         return Design(
             self._kind, codes, n_groups, source.memberships, columns, labelings,
             self._group_labels, list(source.covariate_names), list(source.label_names),
@@ -321,7 +323,7 @@ _KINDS = {
 }
 
 
-def _read(known: Any, n_samples: int, was_float: np.ndarray | None = None) -> _Input:
+def _read_known(known: Any, n_samples: int, was_float: np.ndarray | None = None) -> _Input:
     """Split what the user passed; ``was_float`` says which columns of a frame were covariates.
 
     Raises
@@ -354,9 +356,9 @@ def _read(known: Any, n_samples: int, was_float: np.ndarray | None = None) -> _I
 
 
 def _read_array(known: Any, n_samples: int) -> _Input:
-    array = plain(known, "known")
+    array = as_plain_array(known, "known")
     if array.ndim == 2 and array.dtype.kind == "c":
-        raise ValueError(_unsupported("continuous", f"dtype {array.dtype}"))
+        raise ValueError(_unsupported_message("continuous", f"dtype {array.dtype}"))
     if array.ndim not in (1, 2) or array.size == 0:
         raise ValueError(
             f"known must be 1-D labels or a 2-D array of labelings; got shape {array.shape}; "
@@ -398,7 +400,8 @@ def _look_up(labels: np.ndarray, categories: dict[Any, int]) -> np.ndarray:
         row = int((codes < 0).argmax())
         raise ValueError(
             f"known has the label {short_repr(labels.tolist()[row])} at row {row}, which did not "
-            f"occur in fit; the fit had {some(categories)}; drop such rows or fit again with them"
+            f"occur in fit; the fit had {list_examples(categories)}; drop such rows or fit again "
+            "with them"
         )
     return codes
 
@@ -407,17 +410,17 @@ def _no_labels(n_samples: int) -> np.ndarray:
     return np.empty((n_samples, 0), int)
 
 
-def _where(names: list[Any]) -> str:
-    return f" in {listed(names)}" if names else ""
+def _format_where(names: list[Any]) -> str:
+    return f" in {quote_names(names)}" if names else ""
 
 
-def _describe(kind: str, covariate_names: Sequence[Any], label_names: Sequence[Any]) -> str:
+def _describe_kind(kind: str, covariate_names: Sequence[Any], label_names: Sequence[Any]) -> str:
     if covariate_names or label_names:
-        return described_columns(covariate_names, label_names)
+        return describe_columns(covariate_names, label_names)
     return {"soft": "soft memberships", "continuous": "a 2-D array of floats"}.get(kind, kind)
 
 
-def _unsupported(kind: str, description: str) -> str:
+def _unsupported_message(kind: str, description: str) -> str:
     """Message for covariates that an estimator cannot use."""
     what = "continuous known structure is"
     if kind == "mixed":

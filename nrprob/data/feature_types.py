@@ -38,7 +38,7 @@ def kind_of(x: Any) -> str:
     return "counts" if guess == "multinomial" and (x == 0).mean() >= _ZEROS else "real"
 
 
-def no_cloud(rows: np.ndarray) -> str | None:
+def describe_discrete(rows: np.ndarray) -> str | None:
     """What dense rows are that are no cloud of real numbers, and so have no test of clusters.
 
     None of rows that may be one.

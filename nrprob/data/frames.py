@@ -84,10 +84,10 @@ def float_columns(frame: Any, were_float: np.ndarray | None = None) -> np.ndarra
     return (kinds == "f") | (were_float & np.isin(kinds, ["i", "u"]))
 
 
-def described_columns(covariates: Sequence[Any], labels: Sequence[Any]) -> str:
+def describe_columns(covariates: Sequence[Any], labels: Sequence[Any]) -> str:
     """Names of columns of floats and of labels, for a message."""
     parts = ("floats", covariates), ("labels", labels)
-    return " and ".join(f"{what} in {listed(names)}" for what, names in parts if len(names))
+    return " and ".join(f"{what} in {quote_names(names)}" for what, names in parts if len(names))
 
 
 def kind_of_value(value: Any) -> str:
@@ -129,14 +129,14 @@ def names_among(known: Any, columns: Sequence[Any], n_samples: int, what: str) -
         if name not in columns:
             raise ValueError(
                 f"{what} names a column that X does not have; got {short_repr(name)}, and X has "
-                f"{listed(columns)}; name one of these, or pass one label per row"
+                f"{quote_names(columns)}; name one of these, or pass one label per row"
             )
     if len(set(names)) < len(names):
-        raise ValueError(f"a column is known once; got {listed(names)}; name each column once")
+        raise ValueError(f"a column is known once; got {quote_names(names)}; name each column once")
     return names
 
 
-def take_out(X: Any, known: Any, what: str = "known") -> tuple[Any, Any]:
+def extract_known(X: Any, known: Any, what: str = "known") -> tuple[Any, Any]:
     """Rows, and what is known of them: columns of ``X`` that it names leave ``X`` for it.
 
     Tables of other libraries than pandas become frames of pandas, and annotated data their rows,
@@ -182,7 +182,7 @@ def split_columns(X: Any, names: list[str], what: str = "known") -> tuple[Any, A
     if len(names) == X.shape[1]:
         raise ValueError(
             f"no feature is left in X; got {what}={short_repr(names)} of columns "
-            f"{listed(X.columns)}; pass a frame that has others"
+            f"{quote_names(X.columns)}; pass a frame that has others"
         )
     return X.drop(columns=names), X[names]
 
@@ -214,7 +214,7 @@ def check_same_order(X: Any, **others: Any) -> None:
             )
 
 
-def listed(names: Any, most: int = 8) -> str:
+def quote_names(names: Any, most: int = 8) -> str:
     """The first of some names, quoted, for a message."""
     names = list(names)
     return ", ".join(map(short_repr, names[:most])) + (", ..." if len(names) > most else "")

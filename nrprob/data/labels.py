@@ -11,12 +11,12 @@ from nrprob.data.validation import as_array
 from nrprob.exceptions import short_repr
 
 __all__ = [
-    "are_blank", "are_minus_one", "as_labels", "check_hashable", "factorize", "is_missing", "plain",
-    "refuse_own_groups", "some",
+    "are_blank", "are_minus_one", "as_labels", "check_hashable", "factorize", "is_missing",
+    "list_examples", "read_labels", "refuse_own_groups", "as_plain_array",
 ]  # fmt: skip
 
 
-def plain(values: Any, name: str) -> np.ndarray:
+def as_plain_array(values: Any, name: str) -> np.ndarray:
     """Labels or numbers as an array that holds what was passed, not what NumPy makes of it.
 
     Objects that are all numbers, with fractions, are floats; a list of numbers and text, of which
@@ -119,6 +119,41 @@ def check_hashable(array: np.ndarray, where: str = "") -> None:
         ) from None
 
 
+def read_labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted classes of partial labels, and the class code (n,) of each sample, or -1.
+
+    Raises
+    ------
+    ValueError
+        If ``y`` has the wrong length or shape, a missing label, or labels that cannot be sorted.
+    """
+    y = as_plain_array(y, "y")
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.shape != (n,):
+        raise ValueError(
+            f"y must hold one label per row of X; got shape {y.shape} for {n} samples; "
+            "pass -1 where the label is unknown"
+        )
+    infinite = y.dtype.kind in "fc" and not np.isfinite(y).all()
+    if infinite or is_missing(y) or are_blank(y).any():
+        raise ValueError(
+            "y must not contain None, NaN, infinity or empty text; found one; "
+            "mark unknown labels by -1"
+        )
+    labelled = ~are_minus_one(y)
+    codes = np.full(n, -1, np.int32)
+    try:
+        classes, codes[labelled] = np.unique(y[labelled], return_inverse=True)
+    except TypeError:
+        types = sorted({type(value).__name__ for value in y[labelled].tolist()})
+        raise ValueError(
+            f"y must hold labels that can be sorted; got {', '.join(types)}; "
+            "pass numbers, or text, with -1 where the label is unknown"
+        ) from None
+    return classes, codes
+
+
 def factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:
     """Code values, or rows of values, by order of first appearance: codes, and who has which."""
     if array.dtype.kind == "O":
@@ -134,7 +169,7 @@ def factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:
     return rank[codes.reshape(-1)], {name: i for i, name in enumerate(names)}
 
 
-def some(values: Any) -> str:
+def list_examples(values: Any) -> str:
     """The first few of the values, for a message."""
     shown = [short_repr(v) for v, _ in zip(values, range(5), strict=False)]
     return ", ".join(shown) + (", ..." if len(values) > 5 else "")

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from nrprob.data.annotated import is_annotated, matrix_of
-from nrprob.data.frames import as_frame, is_frame, is_table, kind_of_value, listed
+from nrprob.data.frames import as_frame, is_frame, is_table, kind_of_value, quote_names
 from nrprob.exceptions import short_repr
 
 MOST = 2**31 - 1  # that a number of things may be
@@ -142,8 +142,8 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
             f"X must have columns of different names; got {short_repr(name)} more than once; "
             "rename them"
         )
-    if any(getattr(dtype, "kind", "") in ("m", "M") for _, dtype in _dtypes(X)):
-        raise ValueError(_no_numbers(X))  # which scikit-learn takes for numbers
+    if any(getattr(dtype, "kind", "") in ("m", "M") for _, dtype in _column_dtypes(X)):
+        raise ValueError(_non_numeric_message(X))  # which scikit-learn takes for numbers
     if frame and 0 in X.shape:
         X = np.empty(X.shape)  # scikit-learn has words for this, but not if it is a frame
     try:
@@ -160,14 +160,14 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
                 f"{contains[0]}; found {result}; leave out or fill in what is missing, as "
                 "nrprob.prepare does"
             ) from None
-        if other := _no_numbers(X):
+        if other := _non_numeric_message(X):
             raise ValueError(other) from None
-        if other := _no_table(text):
+        if other := _shape_message(text):
             raise ValueError(other) from None
         raise
 
 
-def _no_table(error: str) -> str:
+def _shape_message(error: str) -> str:
     """Replace a message of scikit-learn that contains the values of X; empty for other messages."""
     if result := re.match(r"Expected 2D array, got (\w+) array", error):
         # scikit-learn's checks of estimators look for the first words.
@@ -188,10 +188,10 @@ def _not_finite(X: Any, gaps: bool) -> str:
     if is_frame(X):
         named = [
             name
-            for name, dtype in _dtypes(X)
+            for name, dtype in _column_dtypes(X)
             if (gaps or _is_numeric(dtype)) and is_one(X[name]).any()
         ]
-        return f"{what} values in {_columns(named)}" if named else ""
+        return f"{what} values in {_format_columns(named)}" if named else ""
     if sparse.issparse(X):
         entries = X.tocoo()
         rows, columns = (indices[is_one(entries.data)] for indices in entries.coords)
@@ -212,15 +212,17 @@ _OTHERS = {
 }
 
 
-def _no_numbers(X: Any) -> str:
+def _non_numeric_message(X: Any) -> str:
     """What to say of columns that hold something else than numbers; nothing if none does."""
-    kinds = {name: _kinds(X, name) for name, dtype in _dtypes(X) if not _is_numeric(dtype)}
+    kinds = {
+        name: _value_kinds(X, name) for name, dtype in _column_dtypes(X) if not _is_numeric(dtype)
+    }
     got, ways = [], []
     for kind, (what, instead) in _OTHERS.items():
         if kind == "object" and not is_frame(X):
             continue  # for which scikit-learn has words
         if names := [name for name, own in kinds.items() if kind in own]:
-            where = _columns(names) if is_frame(X) else f"dtype {np.asarray(X).dtype}"
+            where = _format_columns(names) if is_frame(X) else f"dtype {np.asarray(X).dtype}"
             got.append(f"{what} ({where})")
             ways.append(instead)
     if not got:
@@ -228,7 +230,7 @@ def _no_numbers(X: Any) -> str:
     return f"X must hold numbers; got {', '.join(got)}; {', '.join(ways)}, or drop them"
 
 
-def _dtypes(X: Any) -> list[tuple[Any, Any]]:
+def _column_dtypes(X: Any) -> list[tuple[Any, Any]]:
     """Columns of a frame, and their types; of an array its own, under no name."""
     return list(X.dtypes.items()) if is_frame(X) else [(None, getattr(X, "dtype", None))]
 
@@ -237,7 +239,7 @@ def _is_numeric(dtype: Any) -> bool:
     return getattr(dtype, "kind", "O") in "biufc"
 
 
-def _kinds(X: Any, name: Any) -> set[str]:
+def _value_kinds(X: Any, name: Any) -> set[str]:
     """Kinds of values of a column of a frame, or of an array of rows."""
     values = X[name].to_numpy(object) if is_frame(X) else np.array(X, object)
     if values.ndim != 1 + (not is_frame(X)):
@@ -245,9 +247,9 @@ def _kinds(X: Any, name: Any) -> set[str]:
     return {kind_of_value(value) for value in values.flat}
 
 
-def _columns(names: list[Any]) -> str:
+def _format_columns(names: list[Any]) -> str:
     """Columns of a frame, for a message; nothing where there are none."""
-    return f"column{'s' * (len(names) > 1)} {listed(names)}" if names else ""
+    return f"column{'s' * (len(names) > 1)} {quote_names(names)}" if names else ""
 
 
 def as_array(values: Any, name: str) -> np.ndarray:

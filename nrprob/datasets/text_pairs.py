@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from nrprob.data.labels import check_hashable, plain
+from nrprob.data.labels import as_plain_array, check_hashable
 from nrprob.data.validation import check_entries, check_random_state, check_rows
 from nrprob.datasets.generators import RandomState, _check_fraction, _positive_int
 from nrprob.datasets.sizes import Size, register_size, sparse_size
@@ -215,7 +215,7 @@ def _check_counts(X: Any, labels: Any) -> tuple[sparse.csr_array, np.ndarray, np
     from sklearn.utils import check_array
 
     X = sparse.csr_array(check_rows(X, check_array, accept_sparse="csr", dtype=_DTYPES))
-    labels = plain(labels, "labels")
+    labels = as_plain_array(labels, "labels")
     if labels.shape != (X.shape[0],):
         raise ValueError(
             f"labels must be one per row of X; got shape {labels.shape} for {X.shape[0]} rows; "

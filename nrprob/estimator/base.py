@@ -16,8 +16,14 @@ from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nrprob.data.design import Design
-from nrprob.data.frames import check_same_order, column_names, has_columns, split_columns, take_out
-from nrprob.data.labels import are_blank, are_minus_one, is_missing, plain, refuse_own_groups
+from nrprob.data.frames import (
+    check_same_order,
+    column_names,
+    extract_known,
+    has_columns,
+    split_columns,
+)
+from nrprob.data.labels import read_labels, refuse_own_groups
 from nrprob.data.storage.stored import Stored, apply_to_pieces, as_stored
 from nrprob.data.validation import (
     LARGEST,
@@ -287,11 +293,11 @@ class Clusterer(ClusterMixin, BaseEstimator):
             return self
         check_same_order(X, y=y)
         argument = keywords.get(known_as)
-        X, known = take_out(X, argument, known_as)
+        X, known = extract_known(X, argument, known_as)
         if known is not None:
             keywords[known_as] = known
         with fit_context(self), standard():
-            # If column names were passed, `take_out` returned a frame of these columns.
+            # If column names were passed, `extract_known` returned a frame of these columns.
             self._known_columns = [] if known is argument else [*known.columns]
             task = self.prepare(X, y, **keywords)
             self.finish(task, self.compute(task))
@@ -520,14 +526,14 @@ class Clusterer(ClusterMixin, BaseEstimator):
     # New rows
 
     def _split_known(self, X, known) -> tuple[Any, Any]:
-        """Split new rows into features and known structure; see `nrprob.data.frames.take_out`.
+        """Split new rows into features and known structure; see `nrprob.data.frames.extract_known`.
 
         Without ``known``, the columns of ``X`` that `fit` used by name are the known structure.
         """
         names = vars(self).get("_known_columns")
         if known is None and names and has_columns(X, names):
             return split_columns(X, names, self.capabilities.known_as)
-        return take_out(X, known)
+        return extract_known(X, known)
 
     def _stored_known(self, known) -> Any:
         """Known structure of new stored rows: ``known``, or the columns that `fit` used by name."""
@@ -569,38 +575,3 @@ class Clusterer(ClusterMixin, BaseEstimator):
         ndarray of shape (n_samples, n_clusters)
         """
         return np.eye(self.n_clusters)[self.predict(X, known=known)]
-
-
-def read_labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted classes of partial labels, and the class code (n,) of each sample, or -1.
-
-    Raises
-    ------
-    ValueError
-        If ``y`` has the wrong length or shape, a missing label, or labels that cannot be sorted.
-    """
-    y = plain(y, "y")
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.shape != (n,):
-        raise ValueError(
-            f"y must hold one label per row of X; got shape {y.shape} for {n} samples; "
-            "pass -1 where the label is unknown"
-        )
-    infinite = y.dtype.kind in "fc" and not np.isfinite(y).all()
-    if infinite or is_missing(y) or are_blank(y).any():
-        raise ValueError(
-            "y must not contain None, NaN, infinity or empty text; found one; "
-            "mark unknown labels by -1"
-        )
-    labelled = ~are_minus_one(y)
-    codes = np.full(n, -1, np.int32)
-    try:
-        classes, codes[labelled] = np.unique(y[labelled], return_inverse=True)
-    except TypeError:
-        types = sorted({type(value).__name__ for value in y[labelled].tolist()})
-        raise ValueError(
-            f"y must hold labels that can be sorted; got {', '.join(types)}; "
-            "pass numbers, or text, with -1 where the label is unknown"
-        ) from None
-    return classes, codes

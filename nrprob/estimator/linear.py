@@ -13,7 +13,7 @@ from scipy.special import logsumexp, softmax
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.data.design import Design, DesignEncoder
-from nrprob.data.frames import take_out
+from nrprob.data.frames import extract_known
 from nrprob.data.storage.stored import Stored, apply_to_pieces
 from nrprob.engines import sharding
 from nrprob.engines.optimise import solve
@@ -67,7 +67,7 @@ class Task:
         n_groups = max(n_groups, design.n_groups)
         self.rows = make_rows(self.x, self.layout, n_groups, share=share, mass=mass)
 
-    def share(self) -> None:
+    def share_among_devices(self) -> None:
         """Let the devices share the rows, if there are several."""
         if self.mesh is not None:
             sharding.check_same((self.rows, self.settings, self.fixed), self.mesh)
@@ -96,14 +96,14 @@ class LinearClusterer(Clusterer):
 
     # Input
 
-    def _mesh(self, X):
+    def _device_mesh(self, X):
         """Devices to shard the rows over: those asked for, or those that share ``X``; or None."""
         mesh = sharding.active_mesh()
         return sharding.mesh_of(X) if mesh is None else mesh
 
-    def _read(self, X, y, known) -> Task:
+    def _read_task(self, X, y, known) -> Task:
         """Checked rows as statistics, wanted labels and known groups."""
-        mesh = self._mesh(X)
+        mesh = self._device_mesh(X)
         X = self._validate(X, reset=True)
         n_samples = X.shape[0]
         self._check_size(n_samples)
@@ -250,13 +250,13 @@ class LinearClusterer(Clusterer):
         x, design = self._encode_rows(X, known)
         cost = _linear_costs(x, design, self._coef, self._intercept)
         cost += self._common_cost(x, design)[:, None]
-        return self._mix(cost)
+        return self._mixture_scores(cost)
 
     def _common_cost(self, x, design: Design) -> np.ndarray:
         """What a row (n,) adds in any cluster, beside what is linear in its statistics."""
         return families.get_family(self._features.features).row_constant(x)
 
-    def _mix(self, cost: np.ndarray) -> np.ndarray:
+    def _mixture_scores(self, cost: np.ndarray) -> np.ndarray:
         """Scores of rows that cost (n, k): those of a mixture of the clusters."""
         log_prior = self._log_prior - logsumexp(self._log_prior)
         return logsumexp(log_prior - self.beta_ * cost, axis=1) / self.beta_
@@ -300,8 +300,10 @@ class ScoreMixin:
         model: Any = self
         if isinstance(X, Stored):
             known = model._stored_known(known)
-            each = apply_to_pieces(lambda x, own: model._row_scores(*take_out(x, own)), X, known)
-            return float(each.mean())
+            scores = apply_to_pieces(
+                lambda *piece: model._row_scores(*extract_known(*piece)), X, known
+            )
+            return float(scores.mean())
         return float(model._row_scores(*model._split_known(X, known)).mean())
 
 

@@ -122,8 +122,8 @@ class SplittingEstimator(TermEstimator):
 
     def _split(self, task: Task) -> solve.Solution:
         descent, rows = self._minimised, task.rows
-        rows, settings = jax.tree.map(_wide, (rows, task.settings))
-        terms, weights, critical, curvature = _terms(rows, settings, build=task.build)
+        rows, settings = jax.tree.map(_to_float64, (rows, task.settings))
+        terms, weights, critical, curvature = _weighted_terms(rows, settings, build=task.build)
         path = splitting.follow_path(
             splitting.TermCycle(),
             (terms, rows, settings.compression),
@@ -154,7 +154,7 @@ class SplittingEstimator(TermEstimator):
             np.asarray(w[:, :, 0]),
             objective,
             solve.TermFit(
-                np.asarray(_costs(terms, rows, w)[:, 0]),
+                np.asarray(_cell_costs(terms, rows, w)[:, 0]),
                 np.asarray(jnp.where(held > 0, prior, -jnp.inf)),
                 np.asarray(last.beta),
                 np.asarray(critical),
@@ -180,15 +180,15 @@ class SplittingEstimator(TermEstimator):
 
 
 @jit_by_size("build")
-def _terms(rows, settings, *, build):
+def _weighted_terms(rows, settings, *, build):
     problem = build(rows, settings)
     return *solve.weight_terms(problem, rows), problem.curvature
 
 
 @jit_by_size()
-def _costs(terms, rows, w):
+def _cell_costs(terms, rows, w):
     return row_costs(terms, rows.cells(w))
 
 
-def _wide(a: Any) -> Any:
+def _to_float64(a: Any) -> Any:
     return a.astype(np.float64) if a.dtype == np.float32 else a

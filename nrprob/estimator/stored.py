@@ -70,7 +70,7 @@ def start_seed(estimator: Any, survey: Survey) -> int:
     return int(gather_arrays(np.asarray(seed))[0]) if survey.rows.processes else seed
 
 
-def take_in(estimator: Any, survey: Survey) -> np.ndarray | None:
+def check_survey(estimator: Any, survey: Survey) -> np.ndarray | None:
     """Set the input attributes of an estimator; return the clusters of labelled rows."""
     if survey.target_labels is not None and survey.rows.processes:
         raise ValueError(
@@ -85,7 +85,9 @@ def take_in(estimator: Any, survey: Survey) -> np.ndarray | None:
     return estimator._target_clusters(survey.target_labels, survey.n_samples)
 
 
-def read_back(survey: Survey, parts: Any, n_columns: int) -> tuple[np.ndarray, np.ndarray | None]:
+def collect_labels(
+    survey: Survey, parts: Any, n_columns: int
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Return labels (n_samples,), and memberships or None, from the results of blocks.
 
     A block has the indices of its rows, their labels (-1 on padding), and memberships or None.
@@ -109,7 +111,7 @@ def read_back(survey: Survey, parts: Any, n_columns: int) -> tuple[np.ndarray, n
 
 def fit_terms(estimator: Any, survey: Survey) -> Any:
     """Anneal the cells of a `nrprob.estimator.terms.TermEstimator`, pass by pass over the rows."""
-    fixed = take_in(estimator, survey)
+    fixed = check_survey(estimator, survey)
     dtype, k = survey.source.dtype, estimator.n_clusters
     estimator._features = feature_map(survey, estimator.features, estimator.binarize)
     task = estimator.stored_task(survey, fixed)
@@ -149,7 +151,7 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
     estimator._keep_weights(fit.weights)
     active = np.ones(k, bool)
     parts = out_of_core.iterate_labels(blocks, result, active, survey.rows.membership)
-    labels, membership = read_back(survey, parts, k)
+    labels, membership = collect_labels(survey, parts, k)
     hard = result.hard[:, result.best].sum(0)
     estimator._store_results(
         Restarts(None, result.objective, result.converged),
@@ -157,13 +159,13 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
         trace=result.trace[:, result.best], n_iter=result.n_iter,
         nothing_left=estimator._nothing_left(design.has_structure),
     )  # fmt: skip
-    estimator.cluster_centers_ = _centres(
+    estimator.cluster_centers_ = _cluster_centres(
         estimator._features, result.cells[:, result.best].sum(0), m
     )
     return estimator
 
 
-def _centres(features: FeatureMap, sums: np.ndarray, m: int) -> np.ndarray:
+def _cluster_centres(features: FeatureMap, sums: np.ndarray, m: int) -> np.ndarray:
     """Means (k, m) of the statistics of the clusters, of raw rows where these are known by them."""
     size, total = sums[:, -1:], sums.sum(0)
     means = np.where(size > 0, sums[:, :m] / np.maximum(size, 1e-300), total[:m] / total[-1])

@@ -80,11 +80,11 @@ class TermEstimator(LinearClusterer):
         """Whether, of counts, costs are sums over columns, so that most of sparse ones are 0."""
         return True
 
-    def _mass(self, fixed: np.ndarray | None) -> np.ndarray | None:
+    def _row_masses(self, fixed: np.ndarray | None) -> np.ndarray | None:
         """Weights of the rows; None where all are equal."""
         return None
 
-    def _start(self, task: Task, n_clusters: int) -> np.ndarray | None:
+    def _initial_memberships(self, task: Task, n_clusters: int) -> np.ndarray | None:
         """Log memberships (B, r, n_clusters) to start an annealing from; None for random ones."""
         return None
 
@@ -93,9 +93,9 @@ class TermEstimator(LinearClusterer):
     def prepare(self, X, y, known=None) -> Task:
         """Check the input and lay it out: all of `fit` that comes before something is computed."""
         self.check_parameters()
-        task = self._read(X, y, known)
+        task = self._read_task(X, y, known)
         self._check_size_of(task, self._descent().solver)
-        task.lay_out(self._mass(task.fixed), self._one_is_few)
+        task.lay_out(self._row_masses(task.fixed), self._one_is_few)
         task.build, parameters = self._problem(task)
         self._minimised = descent = self._descent()
         self._check_sparse(task, descent.solver)
@@ -106,7 +106,7 @@ class TermEstimator(LinearClusterer):
             method=parameters,
             **{name: getattr(descent, name) for name in solve.FLOATS},
         )
-        task.share()
+        task.share_among_devices()
         if descent.solver != "agglomerative":
             task.calls = self._calls(task)
         return task
@@ -123,7 +123,7 @@ class TermEstimator(LinearClusterer):
         solver: Any = solve.solve_reassign
         if descent.solver == "anneal":
             solver = solve.solve_anneal
-            task.settings = task.settings._replace(init=self._start(task, n_clusters))
+            task.settings = task.settings._replace(init=self._initial_memberships(task, n_clusters))
             static |= {
                 "damped": descent.damped,
                 "soft": bool(np.isfinite(descent.beta)),
@@ -138,9 +138,9 @@ class TermEstimator(LinearClusterer):
 
     def compute(self, task: Task) -> list[solve.Solution]:
         """Run the calls, or merge where there are none; see `Clusterer.compute`."""
-        return super().compute(task) if task.calls else [self._merge(task)]
+        return super().compute(task) if task.calls else [self._merge_rows(task)]
 
-    def _merge(self, task: Task) -> solve.Solution:
+    def _merge_rows(self, task: Task) -> solve.Solution:
         x, rows, settings, fixed = task.x, task.rows, task.settings, task.fixed
         layout, design, build = task.layout, task.design, task.build
         n, m = x.shape
@@ -215,14 +215,14 @@ class TermEstimator(LinearClusterer):
                 + ", or pass a dense array"
             )
 
-    def _mesh(self, X):
+    def _device_mesh(self, X):
         solver, mesh = self._descent().solver, sharding.active_mesh()
         if solver != "anneal" and mesh is not None:
             raise ValueError(
                 f"solver={solver!r} cannot shard rows over devices; got {mesh.size} device(s) "
                 "from nrprob.sharded; use solver='anneal', or fit outside of it"
             )
-        return super()._mesh(X) if solver == "anneal" else None
+        return super()._device_mesh(X) if solver == "anneal" else None
 
     # Results
 
@@ -254,7 +254,7 @@ class TermEstimator(LinearClusterer):
 
     # New rows
 
-    def _mix(self, cost: np.ndarray) -> np.ndarray:
+    def _mixture_scores(self, cost: np.ndarray) -> np.ndarray:
         """Scores of rows that cost (n, k): of the best cluster, or at the objective's beta."""
         beta, compression = self._minimised.beta, self._minimised.compression
         if np.isinf(beta) or np.isinf(self.beta_):

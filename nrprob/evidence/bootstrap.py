@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 
-from nrprob.data.frames import take_out
+from nrprob.data.frames import extract_known
 from nrprob.data.validation import ITERATIONS, check_flag, check_number, check_random_state
 from nrprob.estimator.density import LabelInitialised
 from nrprob.evidence.held_out import known_argument, refit_subset
@@ -229,7 +229,7 @@ def confidence(
             reference.fit(rows, **known_argument(codes))
     labels = reference.labels_
     # Reasons to withhold the confidence.
-    feature = None if force else single_feature(take_out(X, known)[0], labels)
+    feature = None if force else single_feature(extract_known(X, known)[0], labels)
     if feature is not None:
         reason = (
             f"{feature}; drop this column, or pass it as known; force=True returns the confidence "

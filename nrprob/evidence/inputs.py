@@ -11,8 +11,8 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 
 from nrprob.data.design import DesignEncoder
-from nrprob.data.feature_types import guess_features, no_cloud
-from nrprob.data.frames import take_out
+from nrprob.data.feature_types import describe_discrete, guess_features
+from nrprob.data.frames import extract_known
 from nrprob.data.validation import check_rows
 from nrprob.estimator.density import DensityEstimator
 from nrprob.evidence.copies import Copies
@@ -84,7 +84,7 @@ def validate_samples(
     _check_estimator(estimator)
     if known is not None:
         check_accepts_known(estimator)
-    X, known = take_out(X, known)
+    X, known = extract_known(X, known)
     rows = _validate_features(X, allow_discrete)
     if getattr(estimator, "features", "gaussian") == "auto" and isinstance(
         estimator, DensityEstimator
@@ -97,7 +97,7 @@ def validate_samples(
             )
     codes, names = _encode_groups(known, len(rows))
     groups = np.zeros(len(rows), int) if codes is None else codes
-    discrete = allow_discrete and no_cloud(rows) is not None
+    discrete = allow_discrete and describe_discrete(rows) is not None
     copies = Copies.no_copies(len(rows)) if discrete else Copies.from_samples(rows, groups)
     _check_group_sizes(groups[copies.first], n_folds, copies)
     return Samples(rows, codes, names, copies)
@@ -162,7 +162,7 @@ def _validate_features(X: Any, allow_discrete: bool) -> np.ndarray:
     rows = check_rows(X, check_array, dtype=[np.float64, np.float32], input_name="X")
     if allow_discrete:
         return rows
-    if (kind := no_cloud(rows)) is not None:
+    if (kind := describe_discrete(rows)) is not None:
         raise ValueError(
             f"clusters are tested in continuous features only; got {kind}, which no Gaussian "
             "describes; compare clusterings by metrics or by their objectives"

@@ -10,9 +10,10 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import _num_samples
 
+from nrprob.data.labels import read_labels
 from nrprob.data.storage.stored import refuse_stored
 from nrprob.data.validation import ITERATIONS, check_number, check_random_state
-from nrprob.estimator.base import fit_context, read_labels
+from nrprob.estimator.base import fit_context
 from nrprob.estimator.parameters import check_parameters
 from nrprob.evidence.held_out import (
     NULL_MODELS,

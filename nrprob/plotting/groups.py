@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from nrprob.data.design import Design, DesignEncoder
-from nrprob.data.frames import is_frame, take_out
-from nrprob.data.labels import is_missing, plain
+from nrprob.data.frames import extract_known, is_frame
+from nrprob.data.labels import as_plain_array, is_missing
 from nrprob.data.validation import check_rows
 from nrprob.exceptions import short_repr
 from nrprob.statistics.groups import merge_small_groups
@@ -33,7 +33,7 @@ def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
             f"X must be a table of rows in memory; got a {type(X).__name__}; pass an array of two "
             "dimensions, a sparse matrix or a frame"
         )
-    X, known = take_out(X, known)
+    X, known = extract_known(X, known)
     names = [str(name) for name in X.columns] if is_frame(X) else None
     rows = check_rows(X, check_array, accept_sparse="csr", dtype=(np.float64, np.float32))
     return rows, DesignEncoder("product").fit(known, rows.shape[0]), names
@@ -49,7 +49,7 @@ def distinct_labels(
     ValueError
         If there is not one label per sample, or labels are missing.
     """
-    labels = plain(labels, what)
+    labels = as_plain_array(labels, what)
     if labels.ndim != 1:
         raise ValueError(
             f"{what} must be one label per row; got shape {labels.shape}; pass a 1-D array"

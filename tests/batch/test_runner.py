@@ -634,7 +634,7 @@ def test_what_killed_runs_left_is_removed(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(os, "getpid", lambda: gone.pid)
         for name in ("plan.json", "cells/part.nc"):
-            files._hidden(tmp_path / name).touch()
+            files._hidden_path(tmp_path / name).touch()
     assert len(list(tmp_path.rglob(".*"))) == 2
     store.Store(tmp_path).open(plan.expand(read_model(ONE)))
     assert not list(tmp_path.rglob(".*"))

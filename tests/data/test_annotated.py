@@ -308,7 +308,7 @@ def test_cells_at_the_command_line(cells, invoke):
         (["--known", "bach"], "cells.h5ad has no such column; 'bach'; did you mean 'batch'?"),
         (
             ["--known", "batch"],
-            "got gaps: 1 in known 'batch' (1 of 60 rows); --missing drop",
+            "got missing values: 1 in known 'batch' (1 of 60 rows); --missing drop",
         ),
         (["--layer", "count"], "cells.h5ad has no such layer; 'count'; did you mean 'counts'?"),
         (["--obsm", "X_pcs"], "cells.h5ad has no such obsm; 'X_pcs'; did you mean 'X_pca'?"),

@@ -427,8 +427,8 @@ class TestDesign:
 def test_what_is_known_is_read_once(model, monkeypatch):
     X, labels = make_binary_partitions(60, (4, 3, 3), random_state=0)
     read = []
-    original = module._read
-    monkeypatch.setattr(module, "_read", lambda *a: read.append(a[0]) or original(*a))
+    original = module._read_known
+    monkeypatch.setattr(module, "_read_known", lambda *a: read.append(a[0]) or original(*a))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.prepare(X, None, known=labels[:, :2])

@@ -23,7 +23,7 @@ from nrprob import (
 )
 from nrprob.batch.registry import METHODS, make_estimator
 from nrprob.data.design import DesignEncoder
-from nrprob.data.frames import as_frame, is_table, take_out
+from nrprob.data.frames import as_frame, extract_known, is_table
 from nrprob.data.validation import check_rows
 from nrprob.evidence import test as evidence_of
 from nrprob.exceptions import DegenerateClusterWarning
@@ -105,13 +105,13 @@ def test_columns_and_arrays_are_no_tables():
 
 def test_named_columns_leave_the_rows():
     frame = table(8)
-    X, known = take_out(frame, "batch")
+    X, known = extract_known(frame, "batch")
     assert list(X.columns) == ["x", "y", "z", "donor", "age"] and list(known.columns) == ["batch"]
-    X, known = take_out(frame, ["donor", "batch"])
+    X, known = extract_known(frame, ["donor", "batch"])
     assert list(known.columns) == ["donor", "batch"] and "donor" not in X
     # What is known may be the labels themselves, though they be the names of columns.
     labels = ["x", "batch"] * 4
-    X, known = take_out(frame, labels)
+    X, known = extract_known(frame, labels)
     assert X is frame and known is labels
 
 
@@ -126,7 +126,7 @@ def test_named_columns_leave_the_rows():
 )
 def test_names_that_name_nothing(columns, known, message):
     with pytest.raises(ValueError, match=message) as error:
-        take_out(table(8)[columns], known)
+        extract_known(table(8)[columns], known)
     assert "\n" not in str(error.value)
 
 
@@ -265,9 +265,9 @@ def test_as_few_rows_as_known_columns_are_no_labels(n):
 def test_what_explore_may_not_know_is_refused_by_name():
     frame = counts_with_columns()
     for columns, message in (
-        (["batch", "age"], "got floats in 'age' and labels in 'batch'; cut them into groups"),
+        (["batch", "age"], "got floats in 'age' and labels in 'batch'; cut covariates into groups"),
         (["lists"], "objects that cannot be compared in column 'lists'"),
-        (["gaps"], "got gaps: 1 in known 'gaps'"),
+        (["gaps"], "got missing values: 1 in known 'gaps'"),
     ):
         with pytest.raises(ValueError, match=message):
             explore(frame[[*"uvw", *columns]], known=columns)
@@ -288,7 +288,7 @@ def test_a_group_of_all_rows_is_told_by_name(model):
 
 def test_dates_that_are_known_are_labels(library):
     frame = table(8)[["x", "y"]].assign(when=pd.to_datetime(DATES))
-    _, known = take_out(library(frame), "when")
+    _, known = extract_known(library(frame), "when")
     encoder = DesignEncoder()
     assert encoder.fit(known, 8).codes.tolist() == [0, 1] * 4
     # They are moments, and no numbers of nanoseconds.

@@ -14,13 +14,13 @@ from scipy import sparse
 
 from nrprob import ResidualMixture, explore, known, prepare, recommend
 from nrprob.data.design import DesignEncoder
-from nrprob.data.frames import listed
+from nrprob.data.frames import quote_names
 from nrprob.data.preparation.columns import (
-    code_among,
     has_decimal_commas,
     is_identifier,
     is_year,
     kind_of_column,
+    missing_value_code,
 )
 
 ROWS = 24
@@ -178,7 +178,7 @@ def test_text_of_many_values_is_refused_by_name(frame):
     ("column", "note"),
     [
         ([f"row {i}" for i in range(ROWS)], "'new' is left out: text that differs in every row"),
-        (["the same"] * ROWS, "'new' is left out: text of one value says nothing"),
+        (["the same"] * ROWS, "'new' is left out: text of one value has no information"),
         (np.nan, "'new' is left out: no row has a value"),
         (None, "'new' is left out: no row has a value"),
     ],
@@ -194,7 +194,7 @@ def test_columns_that_are_kept_as_they_are_are_told(frame):
     new = frame.assign(same=2.5, on=[True, False] * (ROWS // 2), off=False)
     ready = quietly(new, known="batch")
     assert {"same", "on", "off"} <= set(ready.feature_names_)
-    assert "'same', 'off' are constant, which says nothing, and kept" in ready.notes
+    assert "'same', 'off' are constant, without information, and kept" in ready.notes
     assert "'smokes', 'on' are 0/1 for false/true" in ready.notes
     assert not any("constant" in note for note in prepare(ready.X).notes)
 
@@ -226,7 +226,7 @@ def test_names_may_not_collide(frame):
 def test_gaps_are_refused_by_name(frame):
     frame.loc[[1, 2], "size"] = np.nan
     frame.loc[[2, 3], "site"] = None
-    with pytest.raises(ValueError, match=r"gaps: 2 in 'size', 2 in 'site' \(3 of 24") as e:
+    with pytest.raises(ValueError, match=r"values: 2 in 'size', 2 in 'site' \(3 of 24") as e:
         prepare(frame, known="batch")
     assert "missing='drop'" in str(e.value) and "drop=['size', 'site']" in str(e.value)
     assert "missing='mean'" in str(e.value)
@@ -236,7 +236,7 @@ def test_gaps_are_refused_by_name(frame):
     with pytest.raises(ValueError, match="1 in known 'batch'") as e:
         prepare(frame, known="batch")
     assert "missing='mean'" not in str(e.value)
-    with pytest.raises(ValueError, match="labels that are known have no mean; .* 1 in known 'bat"):
+    with pytest.raises(ValueError, match="known labels have no mean; .* 1 in known 'bat"):
         prepare(frame, known="batch", missing="mean")
 
 
@@ -251,7 +251,7 @@ def test_rows_with_gaps_are_left_out(frame):
     expected = prepare(frame.iloc[kept], known="batch")
     np.testing.assert_array_equal(ready.X, expected.X)
     assert ready.known.tolist() == expected.known.tolist()
-    gaps = "gaps: 1 in 'size', 1 in known 'batch'; infinity: 1 in 'weight'"
+    gaps = "missing values: 1 in 'size', 1 in known 'batch'; infinity: 1 in 'weight'"
     note = f"3 of 24 rows left out, for {gaps}"
     assert note in ready.notes
 
@@ -261,7 +261,7 @@ def test_gaps_are_filled_in(frame):
     frame.loc[3, "site"] = None
     ready = quietly(frame, known="batch", missing="mean", standardize=False)
     whole = frame.dropna()
-    sites = listed(sorted(name for name in ready.feature_names_ if name.startswith("site=")))
+    sites = quote_names(sorted(name for name in ready.feature_names_ if name.startswith("site=")))
     assert f"text 'site' became 0/1, and shares where it is missing in {sites}" in ready.notes
     X = ready.frame
     assert X["size"][1] == X["size"][2] == pytest.approx(frame["size"].mean())
@@ -275,12 +275,14 @@ def test_gaps_are_filled_in(frame):
 
 def test_most_rows_left_out_is_worth_a_warning(frame):
     frame.loc[:14, "size"] = np.nan
-    with pytest.warns(UserWarning, match="most rows are left out; got gaps in 15 of 24, most of"):
+    with pytest.warns(
+        UserWarning, match="most rows are left out; got missing .* 15 of 24, most of"
+    ):
         prepare(frame, known="batch", missing="drop")
     with pytest.warns(UserWarning, match="most rows are left out; .* in 'column 0'"):
         prepare(frame[["size", "weight"]].to_numpy(), missing="drop")
     frame.loc[10:, "weight"] = np.nan
-    with pytest.raises(ValueError, match="a row must be complete; got none, for gaps: 15 in 'size"):
+    with pytest.raises(ValueError, match="no row is complete; got missing values: 15 in 'size"):
         prepare(frame, known="batch", missing="drop")
 
 
@@ -395,7 +397,7 @@ def test_what_looks_like_a_year():
     ],
 )
 def test_what_looks_like_a_code_for_missing_values(values, result):
-    assert code_among(values) == result
+    assert missing_value_code(values) == result
 
 
 def test_codes_for_missing_values_are_told_and_left(frame):
@@ -404,7 +406,7 @@ def test_codes_for_missing_values_are_told_and_left(frame):
         ready = prepare(frame, known="batch")
     n = int((frame["age"] == -9999).sum())
     (said,) = [str(w.message) for w in caught]
-    assert said.startswith(f"-9999 in 'age' ({n} rows): ten times as far") and n > 1
+    assert said.startswith(f"-9999 in 'age' ({n} rows): more than ten times") and n > 1
     assert said.endswith("leave its cells empty") and "age" in ready.feature_names_
     quietly(frame.replace({"age": {-9999: np.nan}}), known="batch", missing="drop")
 
@@ -471,13 +473,13 @@ def test_arrays_are_used_as_they_are():
     assert ready.feature_names_ == ["column 0", "column 1", "column 2"] and not ready.notes
     assert len(prepare(X, standardize=True).scales_) == 3
     X[2, 1] = np.nan
-    with pytest.raises(ValueError, match=r"gaps: 1 in 'column 1' \(1 of 24 rows\)"):
+    with pytest.raises(ValueError, match=r"missing values: 1 in 'column 1' \(1 of 24 rows\)"):
         prepare(X)
     assert len(prepare(X, missing="drop", standardize=True).X) == ROWS - 1
     counts = sparse.csr_array(rng.poisson(0.3, (ROWS, 5)))
     assert prepare(counts).X is counts
     assert prepare(counts, known=["a", None] * 12, missing="drop").X.shape == (ROWS // 2, 5)
-    with pytest.raises(ValueError, match="sparse X must be finite, and stays as it is"):
+    with pytest.raises(ValueError, match="sparse X must be finite, and is not standardised"):
         prepare(counts, standardize=True)
 
 
@@ -485,19 +487,19 @@ def test_arrays_are_used_as_they_are():
     ("X", "keywords", "message"),
     [
         (np.zeros((3, 2)), {"known": "batch"}, "X has no columns with names"),
-        (np.zeros((3, 2)), {"drop": ["a"]}, "drop names columns, and X has no columns with names"),
+        (np.zeros((3, 2)), {"drop": ["a"]}, "drop needs named columns"),
         (np.zeros(3), {}, "X must be a table of numbers"),
         ([["a", "b"]], {}, "X must be a table of numbers"),
         (pd.DataFrame({"a": [1.0]}), {"drop": ["b"]}, "drop names a column that X does not have"),
         (pd.DataFrame({"a": [1.0]}), {"drop": ["a"]}, "no feature is left; got drop="),
-        (pd.DataFrame({"a": ["x"] * 3}), {}, "no feature is left; got 'a', none of which"),
+        (pd.DataFrame({"a": ["x"] * 3}), {}, "no feature is left; got 'a', without numbers"),
         (pd.DataFrame({"a": [1.0]}), {"missing": "median"}, "missing must be one of"),
         (pd.DataFrame({"a": [1.0]}), {"standardize": "yes"}, "standardize must be one of 'auto'"),
         (pd.DataFrame({"a": [1.0]}), {"known": "b"}, "known names a column that X does not have"),
         (
             pd.DataFrame({"a": [1.0], "b": [None]}),
             {"known": "b", "missing": "drop"},
-            "what is known must have values; got 'b' without any",
+            "known columns must have values; got 'b' without any",
         ),
     ],
 )
@@ -583,7 +585,7 @@ def test_recommend_says_what_has_to_be_done(frame):
 
 def test_what_a_preparation_would_refuse_is_no_reason_not_to_recommend(frame):
     y = np.arange(len(frame)) % 3 - 1
-    gaps, dates = "has to go .* before a fit; .* got gaps: 1 in 'size'", "got dates in 'day'"
+    gaps, dates = "has to go .* before a fit; .* missing values: 1 in 'size'", "got dates in 'day'"
     frame.loc[1, "size"] = np.nan
     with pytest.warns(UserWarning, match=gaps):
         model = recommend(frame, known="batch", y=y)

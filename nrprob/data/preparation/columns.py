@@ -84,7 +84,7 @@ def as_numbers(column: Any) -> np.ndarray:
         ) from None
 
 
-def is_01(values: np.ndarray) -> bool:
+def is_binary(values: np.ndarray) -> bool:
     """Whether all values are 0 or 1, or missing."""
     return bool(((values == 0) | (values == 1) | np.isnan(values)).all())
 
@@ -94,7 +94,7 @@ def differs_in_every_row(values: Any) -> bool:
     return len(values) > 2 and values.is_unique
 
 
-def odd_one(values: Any) -> str | None:
+def first_non_number(values: Any) -> str | None:
     """The first value of a text that is no number, where nearly all are; None of other texts."""
     numeric = pd.to_numeric(values.astype(object), errors="coerce").notna().to_numpy()
     if numeric.all() or numeric.mean() < _MOSTLY:
@@ -115,7 +115,7 @@ def has_decimal_commas(values: Any) -> bool:
 def is_identifier(name: str, values: np.ndarray) -> bool:
     """Whether numbers look like those that tell rows apart: by their name, or in their order."""
     whole = len(values) > 0 and bool((values == np.round(values)).all())
-    if not whole or len(values) < _FEW or is_01(values):
+    if not whole or len(values) < _FEW or is_binary(values):
         return False
     # A name in camel case is one of several words.
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
@@ -136,7 +136,7 @@ def is_year(name: str, values: np.ndarray) -> bool:
     return bool(_YEAR.fullmatch(name.lower())) or bool(modern)
 
 
-def code_among(values: np.ndarray) -> float | None:
+def missing_value_code(values: np.ndarray) -> float | None:
     """The lowest or highest value, where it is far from all others; else None.
 
     That is more than ten times what these span, and so what codes are for what is missing, as -9999

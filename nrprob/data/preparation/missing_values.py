@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob.data.frames import is_table
-from nrprob.data.labels import plain
+from nrprob.data.labels import as_plain_array
 from nrprob.data.preparation.columns import as_numbers, is_float, kind_of_column
 from nrprob.data.preparation.record import MissingValues, Record
 from nrprob.exceptions import short_repr
@@ -17,95 +17,111 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def complete(
+def select_complete_rows(
     columns: dict[str, pd.Series],
-    told: pd.DataFrame | None,
-    unnamed: np.ndarray | None,
+    known_frame: pd.DataFrame | None,
+    missing_known: np.ndarray | None,
     n: int,
     missing: str,
     record: Record,
 ) -> np.ndarray:
-    """Places of the rows to keep; what is missing of them is to be filled in.
+    """Positions of the rows to keep; missing features of these rows are to be imputed.
 
     Parameters
     ----------
-    columns, told : features, and known columns, in which numbers are filled in
-    unnamed : where something is missing of what is known, if that is no table
+    columns : features
+    known_frame : known columns; missing covariates are imputed in place
+    missing_known : mask (n,) of missing known values, if these are not a table
     n : number of rows
     missing : see `prepare`
-    record : what is done is written to
+    record : receives notes and warnings
     """
-    known = {} if told is None else {name: told[name] for name in told}
-    every = [(repr(name), z) for name, z in columns.items()]
-    every += [(f"known {name!r}", z) for name, z in known.items()]
-    holes = {name: z.isna().to_numpy(bool) for name, z in every}
-    wild = {name: np.isinf(as_numbers(z)) for name, z in every if kind_of_column(z) == "number"}
-    if unnamed is not None:
-        holes["known"] = unnamed
-    holes, wild = ({name: v for name, v in own.items() if v.any()} for own in (holes, wild))
-    if wild and missing != "drop":
+    known = {} if known_frame is None else {name: known_frame[name] for name in known_frame}
+    all_columns = [(repr(name), column) for name, column in columns.items()]
+    all_columns += [(f"known {name!r}", column) for name, column in known.items()]
+    is_missing = {name: column.isna().to_numpy(bool) for name, column in all_columns}
+    if missing_known is not None:
+        is_missing["known"] = missing_known
+    is_infinite = {
+        name: np.isinf(as_numbers(column))
+        for name, column in all_columns
+        if kind_of_column(column) == "number"
+    }
+    is_missing, is_infinite = (
+        {name: mask for name, mask in masks.items() if mask.any()}
+        for masks in (is_missing, is_infinite)
+    )
+    if is_infinite and missing != "drop":
         raise MissingValues(
-            f"values must be finite; got infinity: {_counts(wild)}; "
+            f"values must be finite; got infinity: {_format_counts(is_infinite)}; "
             f"{record.say('missing', 'drop')} leaves out such rows, or mend the columns"
         )
-    if not holes and not wild:
+    if not is_missing and not is_infinite:
         return np.arange(n)
-    gone = {
-        name: holes.get(name, False) | wild.get(name, np.zeros(n, bool)) for name in [*holes, *wild]
+    none = np.zeros(n, bool)
+    is_bad = {
+        name: is_missing.get(name, none) | is_infinite.get(name, none)
+        for name in [*is_missing, *is_infinite]
     }
-    lines = np.any([*gone.values()], axis=0)
-    some = f"{_counts(gone)} ({lines.sum()} of {n} rows)"
-    features = [name for name in columns if repr(name) in gone]
-    unlabelled = any(not is_float(z) and z.isna().any() for z in known.values())
-    unlabelled |= unnamed is not None and bool(unnamed.any())
+    incomplete = np.any([*is_bad.values()], axis=0)
+    counts = f"{_format_counts(is_bad)} ({incomplete.sum()} of {n} rows)"
+    features = [name for name in columns if repr(name) in is_bad]
+    lacks_labels = any(not is_float(column) and column.isna().any() for column in known.values())
+    lacks_labels |= missing_known is not None and bool(missing_known.any())
     if missing == "error":
-        ways = [f"{record.say('missing', 'drop')} leaves out such rows"]
+        remedies = [f"{record.say('missing', 'drop')} leaves out such rows"]
         if features and record.named:
-            ways.append(f"{record.say('drop', features)} the columns")
-        if not unlabelled:
-            ways.append(f"{record.say('missing', 'mean')} fills them in")
-        raise MissingValues(f"values must not be missing; got gaps: {some}; {', or '.join(ways)}")
+            remedies.append(f"{record.say('drop', features)} the columns")
+        if not lacks_labels:
+            remedies.append(f"{record.say('missing', 'mean')} imputes them")
+        raise MissingValues(
+            f"values must not be missing; got missing values: {counts}; {', or '.join(remedies)}"
+        )
     if missing == "mean":
-        if unlabelled:
+        if lacks_labels:
             raise ValueError(
-                f"labels that are known have no mean; got gaps: {some}; "
+                f"known labels have no mean; got missing values: {counts}; "
                 f"{record.say('missing', 'drop')} leaves out such rows, or give them a label"
             )
-        for name, z in known.items():
-            if told is not None and is_float(z):
-                told[name] = z.fillna(z.mean())
-        record.notes.append(f"gaps filled in by the mean of the column: {some}")
+        for name, column in known.items():
+            if known_frame is not None and is_float(column):
+                known_frame[name] = column.fillna(column.mean())
+        record.notes.append(f"missing values imputed by the mean of the column: {counts}")
         return np.arange(n)
-    rows = np.flatnonzero(~lines)
-    worst = max(gone, key=lambda name: gone[name].sum())
+    rows = np.flatnonzero(~incomplete)
+    worst = max(is_bad, key=lambda name: is_bad[name].sum())
     if not rows.size:
         raise ValueError(
-            f"a row must be complete; got none, for gaps: {some}; leave out the column "
-            f"{worst} rather than rows, or fill in with {record.say('missing', 'mean')}"
+            f"no row is complete; got missing values: {counts}; leave out the column {worst} "
+            f"rather than rows, or impute with {record.say('missing', 'mean')}"
         )
-    why = [f"gaps: {_counts(holes)}"] * bool(holes) + [f"infinity: {_counts(wild)}"] * bool(wild)
-    record.notes.append(f"{lines.sum()} of {n} rows left out, for {'; '.join(why)}")
-    if 2 * lines.sum() > n:
+    reasons = [
+        f"{what}: {_format_counts(masks)}"
+        for what, masks in (("missing values", is_missing), ("infinity", is_infinite))
+        if masks
+    ]
+    record.notes.append(f"{incomplete.sum()} of {n} rows left out, for {'; '.join(reasons)}")
+    if 2 * incomplete.sum() > n:
         record.warnings.append(
-            f"most rows are left out; got gaps in {lines.sum()} of {n}, most of them in "
-            f"{worst}; leave out the column rather than rows"
+            f"most rows are left out; got missing values in {incomplete.sum()} of {n}, most of "
+            f"them in {worst}; leave out the column rather than rows"
         )
     return rows
 
 
-def _counts(where: dict[str, np.ndarray], most: int = 8) -> str:
-    """How many rows of which columns, for a message."""
-    shown = [f"{own.sum()} in {name}" for name, own in where.items()]
+def _format_counts(masks: dict[str, np.ndarray], most: int = 8) -> str:
+    """Numbers of rows by column, for a message."""
+    shown = [f"{mask.sum()} in {name}" for name, mask in masks.items()]
     return ", ".join(shown[:most]) + (", ..." if len(shown) > most else "")
 
 
-def gaps_of(known: Any, n: int) -> np.ndarray | None:
-    """Where something is missing (n,) of what is known, if that is an array of as many rows."""
+def missing_rows(known: Any, n: int) -> np.ndarray | None:
+    """Mask (n,) of rows with missing known values, if ``known`` is an array."""
     if known is None or isinstance(known, Memberships) or is_table(known):
         return None
     import pandas as pd
 
-    array = plain(known, "known")
+    array = as_plain_array(known, "known")
     if array.ndim == 0 or len(array) != n:
         raise ValueError(
             f"known has {array.shape[0] if array.ndim else 'no'} rows for {n} of X; got "

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nrprob.data.frames import quote_names
+
 Say = Callable[[str, Any], str]
 
 
@@ -27,7 +29,7 @@ class UnfitColumns(ValueError):
         self.columns = list(columns)
 
 
-def in_python(option: str, value: Any) -> str:
+def as_python(option: str, value: Any) -> str:
     """How an argument is written."""
     return f"{option}={value!r}"
 
@@ -53,8 +55,14 @@ class Record:
     indicators : of columns of 0 and 1, the column of the table and its values at 0 and 1
     """
 
-    say: Say = in_python
+    say: Say = as_python
     named: bool = True
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     indicators: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+
+    def note_columns(self, names: list[str], line: str) -> None:
+        """Add a sentence about columns, whose subject and verb replace ``{}``."""
+        if names:
+            verb = "is" if len(names) == 1 else "are"
+            self.notes.append(line.format(f"{quote_names(names)} {verb}"))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nrprob.data.feature_types import kind_of
-from nrprob.data.frames import listed
+from nrprob.data.frames import quote_names
 from nrprob.data.preparation.record import Record
 
 _APART = 10  # scales that differ so many times are of different units
@@ -29,7 +29,7 @@ class Features(NamedTuple):
     is_text: np.ndarray
 
 
-def scale(
+def standardise_features(
     features: Features, standardize: bool | str, record: Record
 ) -> tuple[np.ndarray, dict[str, tuple[float, float]]]:
     """Standardised values, and the mean and standard deviation of columns that were changed."""
@@ -43,7 +43,7 @@ def scale(
     chosen = np.zeros(len(names), bool)
     if standardize is True and varies.any():
         chosen = varies
-        shown = listed([names[j] for j in np.flatnonzero(chosen)])
+        shown = quote_names([names[j] for j in np.flatnonzero(chosen)])
         record.notes.append(f"standardised, as was asked for: {shown}")
     kind = "counts" if is_text.all() else kind_of(wide[:, ~is_text])
     if standardize is not True and measured.any() and kind == "counts":
@@ -51,15 +51,15 @@ def scale(
             # As ages beside many columns of 0 and 1 are, and counts hardly ever.
             record.warnings.append(
                 "whole numbers are taken for counts where half of all numbers are 0; got "
-                f"{listed(np.array(names)[is_number].tolist())}, which never are; "
+                f"{quote_names(np.array(names)[is_number].tolist())}, which never are; "
                 f"{record.say('standardize', True)} has them as measurements"
             )
     elif standardize is not True and measured.any():
-        apart = _apart(names, deviation, measured, not is_number.all())
+        apart = _describe_scales(names, deviation, measured, not is_number.all())
         if standardize == "auto" and (apart or kind_of(wide) != "real"):
             chosen = measured
             why = apart or "they would be taken for counts beside columns of 0 and 1"
-            shown = listed([names[j] for j in np.flatnonzero(chosen)])
+            shown = quote_names([names[j] for j in np.flatnonzero(chosen)])
             record.notes.append(f"standardised, since {why}: {shown}")
         elif not standardize and apart:
             record.warnings.append(
@@ -73,7 +73,9 @@ def scale(
     return wide.astype(values.dtype), scales
 
 
-def _apart(names: list[str], deviation: np.ndarray, measured: np.ndarray, others: bool) -> str:
+def _describe_scales(
+    names: list[str], deviation: np.ndarray, measured: np.ndarray, others: bool
+) -> str:
     """How far scales are apart, if tenfold: those of measurements, and 1 for other columns."""
     at = np.flatnonzero(measured)
     low, high = at[deviation[at].argmin()], at[deviation[at].argmax()]

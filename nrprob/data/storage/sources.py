@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from nrprob.data.frames import listed
+from nrprob.data.frames import quote_names
 from nrprob.exceptions import InputError, short_repr
 from nrprob.files import as_path
 
@@ -128,13 +128,13 @@ def exclude_columns(source: Source, others: Sequence[str]) -> Source:
     for name in others:
         if name not in names:
             raise InputError(
-                f"there is no column {short_repr(name)}; the rows have {listed(names)}; choose "
-                "one of these"
+                f"there is no column {short_repr(name)}; the rows have {quote_names(names)}; "
+                "choose one of these"
             )
     texts = [n for n, dtype in source.dtypes.items() if dtype is None and n not in others]
     if texts and not source.is_selected:
         raise InputError(
-            f"features must be numeric; columns {listed(texts)} are not; name the features by "
+            f"features must be numeric; columns {quote_names(texts)} are not; name the features by "
             "columns=, or known columns by known="
         )
     if source.features is None:
@@ -302,7 +302,7 @@ def _select_features(
         for name in features:
             if name not in dtypes:
                 raise InputError(
-                    f"there is no column {short_repr(name)}; the rows have {listed(names)}; "
+                    f"there is no column {short_repr(name)}; the rows have {quote_names(names)}; "
                     "choose among these"
                 )
             if dtypes[name] is None:
@@ -311,7 +311,7 @@ def _select_features(
                     "or name it as known="
                 )
     if not features:
-        raise InputError(f"no column is numeric; got {listed(names)}; pass others")
+        raise InputError(f"no column is numeric; got {quote_names(names)}; pass others")
     dtype = _common_dtype(dtypes, features)
     return Source(list(parts), names, features, dtype, dtypes, columns is not None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nrprob.data.design import Design, DesignEncoder
-from nrprob.estimator.base import read_labels
+from nrprob.data.labels import read_labels
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.dense import DenseClusterer
 from nrprob.statistics.features import StandardisedRows

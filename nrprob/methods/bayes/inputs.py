@@ -9,7 +9,7 @@ import numpy as np
 from scipy import linalg
 
 from nrprob.data.design import Design, DesignEncoder
-from nrprob.estimator.base import read_labels
+from nrprob.data.labels import read_labels
 from nrprob.methods.bayes.covariates import effects_width, with_linear_effects
 from nrprob.methods.bayes.feature_models import COUNT_FACTOR
 from nrprob.methods.bayes.prediction import Sampled

@@ -269,7 +269,7 @@ class Sampled(Clusterer):
                 part = np.arange(i, min(i + 1024, len(X)))
                 # Parts of a few sizes share compiled programs.
                 wide = np.pad(part, (0, -len(part) % 64), mode="edge")
-                rows = self._mixture.new_rows(X[wide], self._n_classes, design.take(wide))
+                rows = self._mixture.new_rows(X[wide], self._n_classes, design.take_rows(wide))
                 result = np.asarray(call(target, draws, n_draws, rows))
                 parts.append(result[: len(part)])
         return np.concatenate(parts)

@@ -93,7 +93,7 @@ def labels_by_subsample(
     more = random.choice(others, min(max(SUBSAMPLE - len(first), 0), len(others)), replace=False)
     some = np.union1d(first, more)
     largest = min(max_clusters, len(some))
-    target = model.target(X[some], codes[some], n_classes, largest, design.take(some))
+    target = model.target(X[some], codes[some], n_classes, largest, design.take_rows(some))
     kernel: Any = default_kernel(len(some), n_split_merge)
     names: tuple[str, ...] = ("labels",)
     if isinstance(target, JointTarget):
@@ -108,7 +108,7 @@ def labels_by_subsample(
     for begin in range(0, len(rest), _PART):
         part = rest[begin : begin + _PART]
         wide = np.pad(part, (0, _PART - len(part)), mode="edge")  # one program for all parts
-        rows = model.new_rows(X[wide], n_classes, design.take(wide))
+        rows = model.new_rows(X[wide], n_classes, design.take_rows(wide))
         clusters = np.asarray(most_probable_clusters(target, draw, rows))
         labels[:, part] = clusters[:, : len(part)]
     return labels

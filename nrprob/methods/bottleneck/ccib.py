@@ -401,7 +401,7 @@ class CCIB(BottleneckEstimator):
     def _row_scores(self, X, known) -> np.ndarray:
         if self._least_squares is None:
             return super()._row_scores(X, known)
-        return self._mix(self._model_costs(X, known))
+        return self._mixture_scores(self._model_costs(X, known))
 
     def _common_cost(self, x, design):
         cost = super()._common_cost(x, design)

@@ -256,7 +256,7 @@ class CMBC(ScoreMixin, LinearClusterer):
                 "CMBC needs known labels; got soft Memberships; pass hard labels instead"
             )
         # Rows keep their order, since known groups enter through tables only.
-        task = self._read(X, y, None)
+        task = self._read_task(X, y, None)
         if self.update == "partial" and (sparse.issparse(task.x) or task.mesh is not None):
             raise ValueError(
                 "update='partial' needs dense rows on one device; got sparse or sharded rows; "
@@ -293,7 +293,7 @@ class CMBC(ScoreMixin, LinearClusterer):
             )
             for strength in strengths
         ]
-        task.share()
+        task.share_among_devices()
         rows, k = task.rows, self.n_clusters if active is None else active.size
         restart_size = 5 * k * rows.mass.size // task.layout.n_shards
         restart_size += (

@@ -683,7 +683,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         if not self._is_balanced:
             return log_p
         additive = design.columns is not None
-        codes = self._encoder.combine(design.labelings) if additive else design.codes
+        codes = self._encoder.combine_labelings(design.labelings) if additive else design.codes
         return log_p + self._offset[:, codes].T
 
     def _row_scores(self, X, known) -> np.ndarray:

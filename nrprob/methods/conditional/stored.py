@@ -21,7 +21,7 @@ from nrprob.data.storage.blocks import Blocks, gather_bytes
 from nrprob.data.storage.stored import Stored, Survey, survey_rows
 from nrprob.engines.optimise.iterate import map_restarts
 from nrprob.estimator.base import Restarts, fit_context
-from nrprob.estimator.stored import read_back, start_seed, take_in
+from nrprob.estimator.stored import check_survey, collect_labels, start_seed
 from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.methods.conditional.em import Hyperparameters, Model, Parameters, Residuals
 from nrprob.methods.conditional.regression import Removal
@@ -212,7 +212,7 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
             "multi='product', or pass one labeling"
         )
     with fit_context(model), standard(), survey_rows(rows, known, y) as seen:
-        fixed = take_in(model, seen)
+        fixed = check_survey(model, seen)
         m = len(seen.moments.mean)
         if m > _MAX_COLUMNS:
             raise ValueError(
@@ -344,7 +344,7 @@ def _store_result(
     dtype = search.common.inverse_scale.dtype
     narrow = jax.tree.map(lambda a: np.asarray(a, dtype), best)
     every_row = partial(restart_labels, soft=seen.rows.membership, **search.static)
-    labels, membership = read_back(
+    labels, membership = collect_labels(
         seen, blocks.map_blocks(every_row, narrow, search.common), model.n_clusters
     )
     table = blocks.map_sum(

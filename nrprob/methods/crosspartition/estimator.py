@@ -11,11 +11,11 @@ import numpy as np
 from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.data.labels import some
+from nrprob.data.labels import list_examples, read_labels
 from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise import limit_cycles, splitting
 from nrprob.estimator import parameters
-from nrprob.estimator.base import Clusterer, Restarts, read_labels
+from nrprob.estimator.base import Clusterer, Restarts
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.paths import path_granularities, path_status, trials_frame
 from nrprob.exceptions import short_repr, warn
@@ -444,7 +444,8 @@ class CrossPartition(Clusterer):
         names = self.subsets_.tolist()
         if not isinstance(subset, Hashable) or subset not in names:
             raise ValueError(
-                f"there is no such subset; got {short_repr(subset)}; choose one of {some(names)}"
+                f"there is no such subset; got {short_repr(subset)}; choose one of "
+                f"{list_examples(names)}"
             )
         part = self._subset_share[:, names.index(subset)]
         order = np.argsort(-self.membership_[:, cluster] * part, kind="stable")

@@ -10,8 +10,8 @@ import numpy as np
 from scipy import sparse
 
 from nrprob.data.design import Design, DesignEncoder
-from nrprob.data.frames import as_frame, described_columns, float_columns, is_frame, is_table
-from nrprob.data.labels import plain
+from nrprob.data.frames import as_frame, describe_columns, float_columns, is_frame, is_table
+from nrprob.data.labels import as_plain_array
 from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.information import mutual_information
 from nrprob.known import Memberships
@@ -58,7 +58,7 @@ def read_subsets(subsets: Any, n: int) -> Subsets:
         if is_frame(subsets):
             _check_columns(subsets)
         if subsets is not None and not isinstance(subsets, Memberships):
-            array = plain(subsets, "known")
+            array = as_plain_array(subsets, "known")
             if array.ndim == 2 and (array.shape[1] > 1 or not is_frame(subsets)):
                 subsets = array[:, 0] if array.shape[1] == 1 else Memberships(subsets)
         design = DesignEncoder().fit(subsets, n)
@@ -83,7 +83,7 @@ def _check_columns(frame: Any) -> None:
     is_float = float_columns(frame)
     kinds = {getattr(dtype, "kind", "O") for dtype in frame.dtypes}
     if is_float.all() if len(is_float) == 1 else not kinds <= {*"biuf"}:
-        got = described_columns(frame.columns[is_float], frame.columns[~is_float])
+        got = describe_columns(frame.columns[is_float], frame.columns[~is_float])
         raise ValueError(
             "known must be one column of labels, or one column of probabilities per "
             f"group; got {got}; pass one of these"

@@ -14,7 +14,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.data.design import Design, DesignEncoder
-from nrprob.data.labels import some
+from nrprob.data.labels import list_examples
 from nrprob.data.validation import CLUSTERS, check_random_state
 from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
@@ -389,13 +389,13 @@ class CondEns(Clusterer):
         if left_out:
             self._warn_degenerate(
                 f"{len(left_out)} known group(s) take no part in the ensemble, since they have "
-                f"fewer rows than base clusters, or only equal rows; got {some(left_out)}; merge "
-                "small groups if that matters"
+                f"fewer rows than base clusters, or only equal rows; got "
+                f"{list_examples(left_out)}; merge small groups if that matters"
             )
         if with_fewer:
             self._warn_degenerate(
                 f"{len(with_fewer)} base clustering(s) have fewer clusters than requested; "
-                f"got {some(with_fewer)}; lower n_clusters_base if that matters"
+                f"got {list_examples(with_fewer)}; lower n_clusters_base if that matters"
             )
         return np.stack(columns, 1)
 

@@ -359,7 +359,7 @@ class MixtureEM(  # type: ignore[misc]
             )
         return MixtureMap(base, self.covariance)
 
-    def _mass(self, fixed):
+    def _row_masses(self, fixed):
         if fixed is None or self.unlabelled_weight == 1:
             return None
         return np.where(fixed >= 0, 1.0, float(self.unlabelled_weight))
@@ -540,7 +540,7 @@ class MixtureEM(  # type: ignore[misc]
         from_labels = {"anneal": False, "init": np.eye(self.n_clusters)[labels], "n_init": 1}
         return [{"init": None}, from_labels]
 
-    def _start(self, task, n_clusters):
+    def _initial_memberships(self, task, n_clusters):
         if self.init is None:
             return None
         start = task.layout.to_blocks(self._log_init(task.x.shape[0]))
@@ -573,7 +573,7 @@ class MixtureEM(  # type: ignore[misc]
         super().finish(task, result)
         x = task.x.toarray() if sparse.issparse(task.x) else np.asarray(task.x, np.float64)
         w = self.membership_
-        fixed = self._mass(task.fixed)
+        fixed = self._row_masses(task.fixed)
         if fixed is not None:
             w = w * fixed[:, None]
         self._set_component_parameters(w.T @ x, w.sum(0))

@@ -12,10 +12,10 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.labels import read_labels
 from nrprob.data.validation import CLUSTERS, check_random_state
 from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
-from nrprob.estimator.base import read_labels
 from nrprob.estimator.calls import at_once
 from nrprob.exceptions import short_repr
 from nrprob.methods.multiview.base import ViewClusterer

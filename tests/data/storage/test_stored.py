@@ -19,6 +19,7 @@ from slowly import first_fast
 
 import nrprob
 from nrprob import CCIB, IB, ResidualMixture
+from nrprob.data.labels import read_labels
 from nrprob.data.storage import blocks
 from nrprob.data.storage.blocks import LocalBlocks, WorkerBlocks
 from nrprob.data.storage.stored import Chunk, survey_rows
@@ -33,7 +34,6 @@ from nrprob.engines.optimise.anneal import (
 from nrprob.engines.optimise.out_of_core import MembershipParameters, Moments, SummedRows
 from nrprob.engines.optimise.solve import make_settings
 from nrprob.estimator import stored
-from nrprob.estimator.base import read_labels
 from nrprob.estimator.stored import LayGroups
 from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalParameters
 from nrprob.methods.conditional.coordinates import Coordinates

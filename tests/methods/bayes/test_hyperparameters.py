@@ -105,7 +105,7 @@ def test_tied_rows_have_the_density_of_their_model(known):
         return target.likelihood.nats(cells), target.left_out(cells, z)
 
     def length(z, chosen=slice(None)):
-        return by_rows(X[chosen], z[chosen], DESIGNS[known].take(chosen), prior)
+        return by_rows(X[chosen], z[chosen], DESIGNS[known].take_rows(chosen), prior)
 
     for z, own in zip(wide, some, strict=True):
         features, left_out = features_and_left_out(z)

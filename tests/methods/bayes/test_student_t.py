@@ -231,7 +231,7 @@ def test_predicted_densities_are_those_of_rows_left_out(case):
     w = VALUES[version]
 
     def length(at, w):
-        return by_rows(covariance, X[at], design.take(at), labels[at], w[at])
+        return by_rows(covariance, X[at], design.take_rows(at), labels[at], w[at])
 
     every = [np.where(others, w, value) for value in VALUES]
     with_row = logsumexp([m - length(others | True, w) for m, w in zip(mass, every, strict=True)])

@@ -94,7 +94,7 @@ def by_rows(covariance, design, labels, powers, power=1.0, at=slice(None)):
         x = stats.yeojohnson(X[:, j], value)
         slope = (1 + np.abs(X[:, j])) ** ((value - 1) * np.sign(X[:, j])) / x.std()
         X[:, j], lost = (x - x.mean()) / x.std(), lost - power * np.log(slope[at]).sum()
-    X, labels, design = X[at], labels[at], design.take(at)
+    X, labels, design = X[at], labels[at], design.take_rows(at)
     # A normal density of covariance S, powered, is one of S / power but for a factor.
     each, lost = np.eye(len(X)) / power, lost + 0.5 * X.size * np.log(power)
     return matrix_t.nats_of_clusters(covariance, X, each, labels, design, PRIOR, power) + lost

@@ -1,0 +1,119 @@
+"""Encode columns of a table as features, and check what features look like."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nrprob.data.frames import quote_names
+from nrprob.data.preparation.columns import (
+    as_numbers,
+    is_binary,
+    is_identifier,
+    is_year,
+    kind_of_column,
+    missing_value_code,
+)
+from nrprob.data.preparation.record import Record
+from nrprob.data.preparation.scales import Features
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def encode_features(columns: dict[str, pd.Series], is_frame: bool, record: Record) -> Features:
+    """Encode complete columns, or impute the means of columns."""
+    names: list[str] = []
+    parts: list[np.ndarray] = []
+    is_number: list[bool] = []
+    is_text: list[bool] = []
+    kinds: dict[str, str] = {}
+    for name, column in columns.items():
+        if (kind := kind_of_column(column)) not in ("text", "empty"):
+            names.append(name)
+            values = as_numbers(column)
+            parts.append(_impute_mean(values))
+            is_number.append(not is_binary(values))
+            is_text.append(kind == "boolean")
+            if kind == "boolean":
+                record.indicators[name] = (name, "false", "true")
+            kinds[name] = "constant" if np.ptp(parts[-1]) == 0 else kind
+            continue
+        indicators = _encode_text(name, column, record)
+        names += indicators
+        parts += indicators.values()
+        is_number += [False] * len(indicators)
+        is_text += [True] * len(indicators)
+    if is_frame:
+        constant = [name for name, kind in kinds.items() if kind == "constant"]
+        record.note_columns(constant, "{} constant, without information, and kept")
+    booleans = [name for name, kind in kinds.items() if kind == "boolean"]
+    record.note_columns(booleans, "{} 0/1 for false/true")
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise ValueError(
+            f"columns must have different names; got {quote_names(repeated)} twice, once from "
+            "a value of a text; rename a column"
+        )
+    dtype = np.float32 if {p.dtype for p in parts} == {np.dtype(np.float32)} else np.float64
+    table = np.column_stack(parts).astype(dtype)
+    return Features(names, table, np.array(is_number), np.array(is_text))
+
+
+def _encode_text(name: str, column: pd.Series, record: Record) -> dict[str, np.ndarray]:
+    """Indicators (n,) of the values of a text, by the names of their columns."""
+    values = _distinct_texts(column)
+    has_two = len(values) == 2
+    is_missing = column.isna().to_numpy(bool)
+    indicators: dict[str, np.ndarray] = {}
+    for value in values[1:] if has_two else values:
+        is_value = (column == value).to_numpy(bool, na_value=False).astype(np.float64)
+        key = f"{name}={value}"
+        indicators[key] = _impute_mean(np.where(is_missing, np.nan, is_value))
+        record.indicators[key] = (name, str(values[0]) if has_two else "", str(value))
+    if len(values) > 1:
+        shares = ", and shares where it is missing" * bool(is_missing.any())
+        record.notes.append(f"text {name!r} became 0/1{shares} in {quote_names(indicators, 20)}")
+    else:
+        record.notes.append(f"{name!r} is constant in the rows that are left")
+    return indicators
+
+
+def warn_of_suspicious(features: Features, record: Record) -> None:
+    """Warn of features that look like identifiers, years, or codes of missing values."""
+    columns = list(zip(features.names, features.values.T, strict=True))
+    years = [name for name, values in columns if is_year(name, values)]
+    identifiers = [n for n, values in columns if n not in years and is_identifier(n, values)]
+    for names, what in ((identifiers, "an identifier"), (years, "a year")):
+        if names:
+            subject = f"{'each of ' * (len(names) > 1)}{quote_names(names)}"
+            record.warnings.append(
+                f"features should be measurements; {subject} looks like {what}; if so, leave "
+                f"out with {record.say('drop', names)}"
+            )
+    outliers = []
+    for name, values in columns:
+        if (code := missing_value_code(values)) is not None:
+            n = int((values == code).sum())
+            outliers.append(f"{code:.10g} in {name!r} ({n} row{'s' * (n > 1)})")
+    if outliers:
+        record.warnings.append(
+            f"{', '.join(outliers[:8])}{', ...' * (len(outliers) > 8)}: more than ten times "
+            "the range of all other values away from them; if this is a code for missing "
+            "values, leave its cells empty"
+        )
+
+
+def _impute_mean(values: np.ndarray) -> np.ndarray:
+    """Values with missing values replaced by the mean of the others."""
+    is_missing = np.isnan(values)
+    return np.where(is_missing, values[~is_missing].mean(), values) if is_missing.any() else values
+
+
+def _distinct_texts(column: pd.Series) -> list[Any]:
+    """Distinct values of a text: in the order of its categories, else sorted."""
+    result = column.dropna().unique().tolist()
+    if hasattr(column, "cat"):
+        return [value for value in column.cat.categories if value in result]
+    return sorted(result)
