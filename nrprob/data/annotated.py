@@ -79,10 +79,10 @@ def rows_of(adata: Any, *, layer: str | None = None, obsm: str | None = None) ->
             f"rows are of a layer or of obsm; got layer={short_repr(layer)} and "
             f"obsm={short_repr(obsm)}; name one"
         )
-    for what, name, there in (("layer", layer, adata.layers), ("obsm", obsm, adata.obsm)):
-        if name is not None and not (isinstance(name, str) and name in there):
+    for what, name, entries in (("layer", layer, adata.layers), ("obsm", obsm, adata.obsm)):
+        if name is not None and not (isinstance(name, str) and name in entries):
             # Some versions have X among the layers, under no name.
-            listed = ", ".join(repr(own) for own in there if own is not None) or "none"
+            listed = ", ".join(repr(entry) for entry in entries if entry is not None) or "none"
             raise ValueError(
                 f"{what} names what adata does not have; got {short_repr(name)}, and it has "
                 f"{listed}; name one of these"
@@ -141,9 +141,10 @@ def feature_names_of(X: Any) -> list[str] | None:
     taken, result = set(names), dict[str, None]()
     for name in names:
         numbered = (f"{name}-{number}" for number in itertools.count(1))
-        own = name if name not in result else next(new for new in numbered if new not in taken)
-        taken.add(own)
-        result[own] = None
+        if name in result:
+            name = next(new for new in numbered if new not in taken)
+        taken.add(name)
+        result[name] = None
     return list(result)
 
 
@@ -232,8 +233,8 @@ def _check_free(adata: Any, key: Any, columns: list[str]) -> None:
         raise ValueError(
             f"key_added must be a name; got {short_repr(key)}; pass a text that is not empty"
         )
-    own = adata.uns.get(key)
-    if isinstance(own, Mapping) and {"version", "method"} <= own.keys():
+    entry = adata.uns.get(key)
+    if isinstance(entry, Mapping) and {"version", "method"} <= entry.keys():
         return
     names = [("obs", name) for name in columns]
     names += [("uns", key), ("obsm", f"{key}_membership")]
@@ -247,30 +248,33 @@ def _check_free(adata: Any, key: Any, columns: list[str]) -> None:
 
 def _describe_model(model: Any, evidence: Any = None) -> dict[str, Any]:
     """What is said of a fit or of an Exploration, of types that an h5ad file holds."""
-    given = getattr(model, "params_", {})
+    parameters = getattr(model, "params_", {})
     if hasattr(model, "get_params"):
-        given = model.get_params(deep=False)
-    said = {"method": type(model).__name__, "params": _plain_values(given)}
-    said |= _plain_values({name: getattr(model, name, None) for name in _FOUND})
+        parameters = model.get_params(deep=False)
+    result = {"method": type(model).__name__, "params": _plain_values(parameters)}
+    result |= _plain_values({name: getattr(model, name, None) for name in _FOUND})
     if evidence is not None:
-        told = {k: v for k, v in vars(evidence).items() if isinstance(v, _PLAIN | np.generic)}
-        said["evidence"] = {"summary": str(evidence), **_plain_values(told)}
+        values = {k: v for k, v in vars(evidence).items() if isinstance(v, _PLAIN | np.generic)}
+        result["evidence"] = {"summary": str(evidence), **_plain_values(values)}
     if hasattr(model, "evidence_"):
         pairs = itertools.zip_longest(model.estimators_, model.evidence_)
-        said["clusterings"] = {str(r): _describe_model(*pair) for r, pair in enumerate(pairs, 1)}
+        result["clusterings"] = {str(r): _describe_model(*pair) for r, pair in enumerate(pairs, 1)}
         if model.rejected_ is not None:
-            said["rejected"] = _describe_model(*model.rejected_)
-    return said
+            result["rejected"] = _describe_model(*model.rejected_)
+    return result
 
 
 _FOUND = ("objective_", "n_clusters_", "converged_", "reason_")
 _PLAIN = bool | int | float | str
 
 
-def _plain_values(given: dict[str, Any]) -> dict[str, Any]:
+def _plain_values(values: dict[str, Any]) -> dict[str, Any]:
     """Values that are there, in types that an h5ad file holds; none has a name that ends in "_"."""
-    there = {name: value for name, value in given.items() if value is not None}
-    return {name.removesuffix("_"): _plain_value(value) for name, value in there.items()}
+    return {
+        name.removesuffix("_"): _plain_value(value)
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def _plain_value(value: Any) -> Any:

@@ -92,7 +92,7 @@ def check_fitted(name: str, value: Any, what: str, *attributes: str) -> None:
     TypeError
         If it is unfitted, or something else.
     """
-    missing = [own for own in attributes if getattr(value, own, None) is None]
+    missing = [name for name in attributes if getattr(value, name, None) is None]
     if missing or isinstance(value, type):
         without = f" without {missing[0]}" if missing else ", a class"
         raise TypeError(
@@ -200,9 +200,9 @@ def _not_finite(X: Any, gaps: bool) -> str:
         rows, columns = np.nonzero(is_one(x if gaps or x.dtype.kind == "f" else x.astype(float)))
     if not rows.size:
         return ""  # too large for the type of the fit
-    at, several = np.lexsort((columns, rows))[0], rows.size > 1
-    first = f"{', the first' * several} in row {rows[at]}, column {columns[at]}"
-    return f"{rows.size} {what} value{'s' * several}{first}"
+    first, several = np.lexsort((columns, rows))[0], rows.size > 1
+    where = f"{', the first' * several} in row {rows[first]}, column {columns[first]}"
+    return f"{rows.size} {what} value{'s' * several}{where}"
 
 
 _OTHERS = {
@@ -221,7 +221,7 @@ def _non_numeric_message(X: Any) -> str:
     for kind, (what, instead) in _OTHERS.items():
         if kind == "object" and not is_frame(X):
             continue  # for which scikit-learn has words
-        if names := [name for name, own in kinds.items() if kind in own]:
+        if names := [name for name, values in kinds.items() if kind in values]:
             where = _format_columns(names) if is_frame(X) else f"dtype {np.asarray(X).dtype}"
             got.append(f"{what} ({where})")
             ways.append(instead)

@@ -125,8 +125,8 @@ class LinearClusterer(Clusterer):
                     "X must lie in this process; got an array of which other processes hold a "
                     "part; pass the same NumPy array in every process"
                 )
-            whole = X.is_fully_replicated and sharding.active_mesh() is None
-            if whole and _on_accelerator(X):
+            is_unsharded = X.is_fully_replicated and sharding.active_mesh() is None
+            if is_unsharded and _on_accelerator(X):
                 return self._validate_device(X, reset=reset)
         return super()._validate(X, reset=reset)
 
@@ -242,7 +242,7 @@ class LinearClusterer(Clusterer):
             return np.eye(self.n_clusters)[Clusterer.predict(self, X, known=known)]
         if isinstance(X, Stored):
             proba, known = LinearClusterer.predict_proba, self._stored_known(known)
-            return apply_to_pieces(lambda x, own: proba(self, x, known=own), X, known)
+            return apply_to_pieces(lambda x, known: proba(self, x, known=known), X, known)
         return softmax(self._log_membership(*self._split_known(X, known)), axis=1)
 
     def _row_scores(self, X, known) -> np.ndarray:

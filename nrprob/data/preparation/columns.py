@@ -108,14 +108,14 @@ def has_decimal_commas(values: Any) -> bool:
     Some have to have one: "12" alone is a number anyhow.
     """
     texts = [str(value) for value in values]
-    shares = [sum(map(bool, map(one.fullmatch, texts))) for one in (_COMMA, _WHOLE)]
+    shares = [sum(map(bool, map(regex.fullmatch, texts))) for regex in (_COMMA, _WHOLE)]
     return shares[0] > 0 and sum(shares) >= _MOSTLY * len(texts)
 
 
 def is_identifier(name: str, values: np.ndarray) -> bool:
     """Whether numbers look like those that tell rows apart: by their name, or in their order."""
-    whole = len(values) > 0 and bool((values == np.round(values)).all())
-    if not whole or len(values) < _FEW or is_binary(values):
+    is_whole = len(values) > 0 and bool((values == np.round(values)).all())
+    if not is_whole or len(values) < _FEW or is_binary(values):
         return False
     # A name in camel case is one of several words.
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
@@ -129,8 +129,8 @@ def is_identifier(name: str, values: np.ndarray) -> bool:
 
 def is_year(name: str, values: np.ndarray) -> bool:
     """Whether numbers look like years: by their name, or all of them being of a century or two."""
-    whole = len(values) >= _FEW and bool((values == np.round(values)).all())
-    if not whole or not 1000 <= values.min() <= values.max() <= 3000:
+    is_whole = len(values) >= _FEW and bool((values == np.round(values)).all())
+    if not is_whole or not 1000 <= values.min() <= values.max() <= 3000:
         return False
     modern = 1900 <= values.min() and values.max() <= 2100
     return bool(_YEAR.fullmatch(name.lower())) or bool(modern)

@@ -77,8 +77,8 @@ def _describe_scales(
     names: list[str], deviation: np.ndarray, measured: np.ndarray, others: bool
 ) -> str:
     """How far scales are apart, if tenfold: those of measurements, and 1 for other columns."""
-    at = np.flatnonzero(measured)
-    low, high = at[deviation[at].argmin()], at[deviation[at].argmax()]
+    indices = np.flatnonzero(measured)
+    low, high = indices[deviation[indices].argmin()], indices[deviation[indices].argmax()]
     ends = [(deviation[low], repr(names[low])), (deviation[high], repr(names[high]))]
     if others:
         ends.append((1.0, "columns of 0 and 1"))
