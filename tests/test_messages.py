@@ -161,7 +161,7 @@ WRONG = {
     "cluster": (lambda: plotting.plot_top_features(X, LABELS, clusters=[[0]]), "got .0.; leave"),
     "evidence": (
         lambda: evidence.confidence(MixtureEM(2), X, evidence=X),
-        "nrprob.evidence.test returns",
+        "a result of nrprob.evidence.test",
     ),
     "folder": (lambda: batch.load(X), r"folder must be a path; got ndarray of shape \(24, 3\)"),
     "report": (lambda: batch.write_report("a\nb"), "without control characters"),
