@@ -53,7 +53,9 @@ def fitted():
     frame, planted = flagged()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what `prepare` does to a boolean column
-        model = recommend(frame, known="site", n_clusters=2).set_params(random_state=0)
+        model = recommend(frame, known="site", n_clusters=2)
+    # As a number, the flag captures the clusters.
+    model.set_params(categorical=[], effects="subtract", random_state=0)
     with pytest.warns(SingleFeatureWarning) as caught:
         model.fit(frame, known="site")
     return frame, planted, model, [str(warning.message) for warning in caught]
@@ -99,7 +101,8 @@ def invoke(monkeypatch):
 def test_the_terminal_and_the_page_say_it_first(invoke, tmp_path, monkeypatch):
     quick = partial(evidence.test, n_splits=1, n_folds=2, n_init=2)
     monkeypatch.setattr("nrprob.batch.fit_result.test", quick)
-    flagged()[0].to_csv(tmp_path / "rows.csv", index=False)
+    frame, planted = flagged()
+    frame.assign(vip=planted == 1).to_csv(tmp_path / "rows.csv", index=False)
     out = tmp_path / "out"
     options = ["--known", "site", "--test", "--no-plot", "--out", out]
     result = invoke("fit", tmp_path / "rows.csv", *options)
@@ -139,13 +142,32 @@ def test_explore_says_it_first(invoke, tmp_path):
     [
         CCIB(2, features="gaussian", n_init=2, random_state=0),
         MixtureEM(2, covariance="diag", n_init=2, random_state=0),
-        ResidualMixture(2, n_init=2, random_state=0),
+        ResidualMixture(2, categorical=[], n_init=2, random_state=0),
     ],
 )
 def test_recommended_estimators_warn(model):
     X = np.column_stack([NOISE, 9 * TWO])
     with pytest.warns(SingleFeatureWarning, match=r"cluster \d is column 3 = 9: .*drop this"):
         model.fit(X)
+
+
+def test_a_discrete_column_of_the_conditional_mixture_does_not_capture_the_clusters():
+    frame, planted = flagged()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SingleFeatureWarning)
+        model = ResidualMixture(2, n_init=12, random_state=0).fit(frame, known="site")
+    assert metrics.normalized_mutual_information(model.labels_, planted) > 0.7
+    assert metrics.normalized_mutual_information(model.labels_, frame["vip"]) < 0.05
+
+
+def test_text_and_missing_values_are_values():
+    text = np.where(TWO == 1, "yes", "no").astype(object)
+    frame = pd.DataFrame(NOISE, columns=[*"abc"]).assign(answer=text)
+    assert "is answer = " in str(single_feature(frame, TWO))
+    frame["answer"] = [None if word == "yes" else word for word in text]
+    assert "answer = missing" in str(single_feature(frame, TWO)) or "answer = no" in str(
+        single_feature(frame, TWO)
+    )
 
 
 def test_counts_and_estimators_of_explore():

@@ -218,3 +218,29 @@ def quote_names(names: Any, most: int = 8) -> str:
     """The first of some names, quoted, for a message."""
     names = list(names)
     return ", ".join(map(short_repr, names[:most])) + (", ..." if len(names) > most else "")
+
+
+def as_codes(frame: Any) -> tuple[Any, dict[Any, list[str]]]:
+    """A frame of the same names whose columns are numeric, and the values that codes stand for.
+
+    Columns that are not numeric hold the position of their value, NaN where it is missing.
+    """
+    import pandas as pd
+
+    columns, values = {}, {}
+    for j, name in enumerate(frame.columns):
+        column = frame.iloc[:, j]
+        dtype = column.dtype
+        if pd.api.types.is_bool_dtype(dtype):
+            as_floats = column.to_numpy(np.float64, na_value=np.nan)
+            columns[j] = pd.Series(as_floats, index=frame.index)
+            continue
+        if pd.api.types.is_numeric_dtype(dtype):
+            columns[j] = column
+            continue
+        codes, levels = pd.factorize(column)
+        values[name] = [str(level) for level in levels]
+        columns[j] = pd.Series(np.where(codes < 0, np.nan, codes), index=frame.index)
+    out = pd.DataFrame(columns, index=frame.index)
+    out.columns = frame.columns
+    return out, values

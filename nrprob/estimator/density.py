@@ -11,7 +11,7 @@ import numpy as np
 class DensityEstimator(Protocol):
     """Clusterer with a mixture density of samples, given their known groups.
 
-    An estimator takes part in `nrprob.evidence` if it has these four methods, `predict` and the
+    An estimator takes part in `nrprob.evidence` if it has these five methods, `predict` and the
     parameters ``n_clusters``, ``n_init`` and ``random_state``. With ``n_clusters=1`` it has to fit
     one component in the same coordinates. ``known`` is passed only if the user passed known
     groups, so an estimator without known structure may leave the argument out.
@@ -25,6 +25,13 @@ class DensityEstimator(Protocol):
     """
 
     n_clusters: Any
+
+    def clone_for_tests(self) -> Any:
+        """Unfitted copy, whose fits have the density that the tests assume.
+
+        Its ``n_init`` is a number, and it subtracts the effects of the known groups.
+        """
+        ...
 
     def log_density_of(self, X: Any, *, known: Any = None, scale: Any = None) -> np.ndarray:
         """Log density (n,) of samples in the coordinates of `residuals_of`.
@@ -57,6 +64,10 @@ class DensityEstimator(Protocol):
 @runtime_checkable
 class LabelInitialised(Protocol):
     """Clusterer whose search can start from given labels, as `nrprob.evidence.confidence` needs."""
+
+    def clone_for_tests(self) -> Any:
+        """Unfitted copy; see `DensityEstimator`."""
+        ...
 
     def settings_from_labels(self, labels: np.ndarray) -> list[dict[str, Any]]:
         """Parameters of the fits that search from ``labels`` (n,) and from fresh starts.

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
-from sklearn.base import clone
 
 from nrprob.data.frames import extract_known
 from nrprob.data.validation import ITERATIONS, check_flag, check_number, check_random_state
@@ -223,7 +222,7 @@ def confidence(
     # The clusters in question.
     reference: Any = estimator
     if labels_of_fit(estimator, n) is None:
-        reference = clone(estimator).set_params(random_state=random.randint(2**31 - 1))
+        reference = estimator.clone_for_tests().set_params(random_state=random.randint(2**31 - 1))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SingleFeatureWarning)  # the result says so
             reference.fit(rows, **known_argument(codes))
@@ -249,7 +248,8 @@ def confidence(
         reason = f"{evidence}; force=True returns the confidence nevertheless"
         return Confidence.without_values(labels, evidence, reason, n_resamples)
     k = reference.membership_.shape[1]
-    unfitted = clone(reference).set_params(n_clusters=k, n_init=min(n_init, reference.n_init))
+    unfitted = reference.clone_for_tests()
+    unfitted.set_params(n_clusters=k, n_init=min(n_init, unfitted.n_init))
     groups = np.zeros(n, int) if codes is None else codes
     membership, jaccard = np.zeros((n, k)), np.zeros(k)
     bar = progress_bar("resampling", n_resamples, verbose)

@@ -211,7 +211,8 @@ def n_clusters(
     rows, codes = samples.without_copies()
     groups = np.zeros(len(rows), int) if codes is None else codes
     random = check_random_state(random_state)
-    unfitted = clone(estimator).set_params(n_init=min(n_init, estimator.n_init))
+    unfitted = estimator.clone_for_tests()
+    unfitted.set_params(n_init=min(n_init, unfitted.n_init))
     splits = [assign_folds(groups, n_folds, random) for _ in range(n_splits)]
     seeds = random.randint(2**31 - 1, size=(n_splits, n_folds))
     folds = [

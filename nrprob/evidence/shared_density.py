@@ -50,6 +50,10 @@ class SharedCovarianceMixture(BaseEstimator):
             parameters.get("random_state"),
         )
 
+    def clone_for_tests(self) -> SharedCovarianceMixture:
+        """Unfitted copy."""
+        return clone(self)
+
     def fit(self, X: np.ndarray, y: Any = None, *, known: np.ndarray | None = None) -> Any:
         """Cluster samples, and estimate the parameters of the mixture."""
         labels = np.zeros(len(X), int)

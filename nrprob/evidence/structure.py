@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
 from nrprob.data.validation import ITERATIONS, check_number, check_random_state
 from nrprob.evidence.held_out import NULL_MODELS, assign_folds, cross_fit
@@ -184,7 +183,8 @@ def test(
     copies.warn_if_many()
     rows, codes = samples.without_copies()
     groups = np.zeros(len(rows), int) if codes is None else codes
-    n_init = min(n_init, density.n_init)
+    unfitted = density.clone_for_tests()
+    n_init = min(n_init, unfitted.n_init)
     description: dict[str, Any] = {
         "groups_": groups[copies.set_index], "group_names_": samples.names,
         "distinct_": copies.first, "n_folds": n_folds, "n_splits": n_splits, "n_init": n_init,
@@ -198,7 +198,6 @@ def test(
         fit_labels, reference = np.unique(fit_labels[copies.first], return_inverse=True)
     # Held-out gains and counts of every split.
     random = check_random_state(random_state)
-    unfitted = clone(density)
     bar = progress_bar("testing", n_splits * n_folds, verbose)
     with few_threads(len(rows)), bar as advance:
         splits = [

@@ -11,7 +11,7 @@ from scipy import sparse
 from scipy.stats import entropy
 
 from nrprob.data.feature_types import FEW_VALUES, guess_features
-from nrprob.data.frames import is_frame
+from nrprob.data.frames import as_codes, is_frame
 from nrprob.exceptions import SingleFeatureWarning, warn
 from nrprob.information import mutual_information
 from nrprob.statistics.top_features import iterate_feature_blocks
@@ -118,15 +118,18 @@ def single_feature(
     codes = codes[rows]
     weights = (sizes / np.bincount(codes))[codes]  # preserves H(c) of all rows
     booleans: dict[str, Sequence[str]] = {}
+    texts: dict[Any, list[str]] = {}
     if is_frame(X):
         names = [str(name) for name in X.columns]
         kinds = zip(names, X.dtypes, strict=True)
         booleans = {n: (n, "false", "true") for n, kind in kinds if kind.kind == "b"}
-        X = X.iloc[rows].to_numpy(np.float64)
+        frame, texts = as_codes(X.iloc[rows])
+        X = _fill_missing(frame.to_numpy(np.float64, na_value=np.nan), list(X.columns), texts)
     else:
         X = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X)
         X = X if X.dtype.kind in "fiu" else X.astype(np.float64)  # booleans and objects
         X = X if rows.size == X.shape[0] else X[rows]
+        X = X if sparse.issparse(X) else _fill_missing(X, [], {})
     names = [f"column {j}" for j in range(X.shape[1])] if names is None else names
     indicators = _indicators_by_name(names) | booleans if indicators is None else indicators
     # Discrete features, their joint tables with the clusters, and the best share.
@@ -134,7 +137,7 @@ def single_feature(
     if sparse.issparse(X):
         columns = _informative_columns(X, THRESHOLD / 2 * entropy_c)
         X, names = X.tocsc()[:, columns], [names[j] for j in columns]
-    features, continuous = _discrete_features(X, names, indicators, scales or {}, most)
+    features, continuous = _discrete_features(X, names, indicators, scales or {}, most, texts)
     tables = [feature.joint_weights(codes, weights) for feature in features]
     shares = [_explained_share(joint, entropy_c, codes.size) for joint in tables]
     second, share = sorted([0.0, 0.0, *shares])[-2:]
@@ -145,6 +148,21 @@ def single_feature(
     if continuous and clusters.size > 2:
         return _single_cluster(features, tables, clusters, codes.size)
     return None
+
+
+def _fill_missing(X: np.ndarray, names: list[Any], texts: dict[Any, list[str]]) -> np.ndarray:
+    """The table with missing values as one more value of their column."""
+    missing = np.isnan(X) if X.dtype.kind == "f" else np.zeros(1, bool)
+    if not missing.any():
+        return X
+    X = X.copy()
+    for j in np.flatnonzero(missing.any(0)):
+        gone = missing[:, j]
+        largest = X[~gone, j].max(initial=-1.0)
+        X[gone, j] = largest + 1
+        if names and names[j] in texts:
+            texts[names[j]] += [""] * (int(largest) + 1 - len(texts[names[j]])) + ["missing"]
+    return X
 
 
 def _single_cluster(
@@ -212,8 +230,12 @@ def _discrete_features(
     indicators: Mapping[str, Sequence[str]],
     scales: Mapping[str, Sequence[float]],
     most: int,
+    texts: Mapping[Any, Sequence[str]],
 ) -> tuple[list[_DiscreteFeature], bool]:
-    """Features with at most ``most`` values, and whether any column has more."""
+    """Features with at most ``most`` values, and whether any column has more.
+
+    ``texts`` are the values that the codes of a column stand for, by its name.
+    """
     features: dict[tuple[str, bool], _DiscreteFeature] = {}
     continuous = False
     for columns, block in iterate_feature_blocks(X):
@@ -240,6 +262,8 @@ def _discrete_features(
             ):
                 mean, deviation = scales.get(name, (0.0, 1.0))
                 values = [f"{value:.6g}" for value in result * deviation + mean]
+                if name in texts:
+                    values = [texts[name][int(value)] for value in result]
                 features[name, False] = _DiscreteFeature(name, codes, values)
     return [*features.values()], continuous
 

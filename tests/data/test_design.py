@@ -419,7 +419,7 @@ class TestDesign:
         CCIB(2, multi="additive"),
         CMBC(2, multi="additive"),
         CondEns(2),
-        ResidualMixture(2, balance=0.1),
+        ResidualMixture(2, balance=0.1, categorical=[], ordered=[]),
         ResidualSpectral(2, multi="additive"),
     ],
     ids=lambda model: type(model).__name__,

@@ -14,7 +14,7 @@ Z = np.arange(N) % 2
 NOISE = np.random.default_rng(0).normal(size=(N, 2))
 C = np.arange(N) // 2 % 2
 APART = NOISE + 12 * C[:, None] + 5 * Z[:, None]
-MODEL = ResidualMixture(2, n_init=3, weights="uniform", random_state=0)
+MODEL = ResidualMixture(2, effects="subtract", weights="uniform", n_init=3, random_state=0)
 
 
 @pytest.fixture(scope="module")

@@ -3,63 +3,97 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
+import jax
 import numpy as np
 from scipy import sparse
-from scipy.linalg import solve_triangular
-from scipy.special import gammaln, logsumexp, softmax
+from scipy.special import logsumexp, softmax
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.data.design import Design, DesignEncoder
-from nrprob.data.labels import factorize
-from nrprob.data.storage.stored import Stored, apply_to_pieces, refuse_stored
-from nrprob.engines.optimise import solve
-from nrprob.engines.placement import device_of, on_cpu
+from nrprob.data.storage.stored import Stored, apply_to_pieces
+from nrprob.data.validation import ITERATIONS, check_random_state
 from nrprob.estimator import parameters
-from nrprob.estimator.base import Clusterer, Renamed
-from nrprob.estimator.calls import at_once, collect_restarts, solution_memberships
+from nrprob.estimator.base import Clusterer
+from nrprob.estimator.calls import collect_restarts, solution_memberships
 from nrprob.estimator.capabilities import KINDS, Capabilities
 from nrprob.estimator.linear import ScoreMixin
 from nrprob.evidence.model_selection import AutoClustersMixin
 from nrprob.exceptions import short_repr, warn
-from nrprob.methods.conditional.coordinates import Coordinates
+from nrprob.methods.conditional.density import ResidualDensity
 from nrprob.methods.conditional.em import Hyperparameters
+from nrprob.methods.conditional.joint_fit import fit_table
 from nrprob.methods.conditional.regression import fit_removal
-from nrprob.methods.conditional.solver import Fit, adjusted_rand, solve_residuals
+from nrprob.methods.conditional.solver import Fit, adjusted_rand
 from nrprob.methods.conditional.starts import schedule_starts
-from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, lay_out, start_from
-from nrprob.settings import standard
+from nrprob.methods.conditional.subtraction import ResidualSearch
+from nrprob.methods.conditional.table_fit import TableMixin, TableTask
+from nrprob.methods.conditional.task import WEIGHTS, start_from
 from nrprob.statistics.groups import cross_table
 
 COVARIANCES = ("tied", "diag", "spherical")
 ERRORS = ("gaussian", "t", "auto")
+EFFECTS = ("auto", "subtract", "fixed", "random")
+_N_INIT, _N_INIT_MIXED = 60, 72  # restarts by default, of numeric and of mixed tables
 _MIN_MARGIN = 1.0  # difference in nats below which two solutions count as equally good
 _ALIKE = 0.9  # adjusted Rand index from which on labels count as one solution
 
 
-@parameters.constructor
-class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
-    r"""Mixture of residuals after regression on known structure, with a common covariance.
+def _check_columns(name: str, value: Any) -> None:
+    if isinstance(value, str) or (np.ndim(value) == 1 and not isinstance(value, dict)):
+        return
+    raise TypeError(
+        f"{name} must be 'auto', or names or positions of columns; got {short_repr(value)}; pass a "
+        "list"
+    )
 
-    The recommended estimator for tables and images with known structure. It subtracts from every
-    row the effects of its known structure, such as the mean of its known group. The effects take L
-    of the n degrees of freedom, so that residuals vary less than errors. Therefore :math:`r_i` is
-    the residual of row i times :math:`\sqrt{n/(n - L)}`, and it has the weight :math:`(n - L)/n`.
-    In nats of the whole data set, minimises
+
+def _check_location(name: str, value: Any) -> None:
+    if not isinstance(value, bool | np.bool_) and value != "auto":
+        raise ValueError(
+            f"{name} must be True, False or 'auto'; got {short_repr(value)}; pass one of these"
+        )
+
+
+@parameters.constructor
+class ResidualMixture(
+    TableMixin, ResidualDensity, ResidualSearch, AutoClustersMixin, ScoreMixin, Clusterer
+):
+    r"""Mixture of tables given known groups, p(x | cluster, known group).
+
+    The recommended estimator for tables and images with known structure. Columns may be numeric,
+    categorical, ordered or counts, and values may be missing. With the effect :math:`a_z` of known
+    group z, the centre :math:`b_c` of cluster c and location effects B of the discrete columns
+    :math:`q_i`, the numbers of sample i are
+
+    .. math:: x_i = a_{z_i} + b_{c_i} + B^T q_i + e_i, \qquad e_i \sim N(0, \Sigma).
+
+    A categorical column has log odds that add up over cluster and group, without interaction. An
+    ordered or count column is an exponential tilt of a free marginal. An isolated discrete column
+    therefore gains nothing from clusters, and cannot capture them.
+
+    ``effects`` says how group effects are estimated. With "subtract" they are the means of the
+    groups. For L groups of complete numbers, n samples and no discrete column, the estimator then
+    minimises, in nats of the whole data set,
 
     .. math:: -\frac{n-L}{n} \sum_i \log \sum_c \pi_c\, p(r_i | b_c, \Sigma)
         + \nu_0\, D\left[N(0, s_0 I) \,\|\, N(0, \Sigma)\right]
         + \kappa \frac{n-L}{n} \sum_z n_z D\left[p(c|z) \,\|\, 1/K\right]
 
-    over the centres :math:`b_c` of the K clusters, their common covariance :math:`\Sigma`, the
-    variance :math:`s_0` and, if they are free, the weights :math:`\pi_c` (else 1/K). p is a normal
-    or t density, and D the Kullback-Leibler divergence. The second term is a ridge, invariant to
-    the units of the data; its weight :math:`\nu_0` follows from the intensity of Ledoit and Wolf
-    on the residuals. The last term, with the weight :math:`\kappa` (``balance``), favours equal
-    cluster shares p(c|z) in every known group z of :math:`n_z` rows.
+    over centres, :math:`\Sigma`, the variance :math:`s_0` and, if they are free, the weights
+    :math:`\pi_c` (else 1/K). Here :math:`r_i` is the residual about the group mean times
+    :math:`\sqrt{n/(n - L)}`, p a normal or t density, and D the Kullback-Leibler divergence. The
+    second term is a ridge; its weight :math:`\nu_0` follows from the intensity of Ledoit and Wolf.
+    The last term, with the weight :math:`\kappa` (``balance``), favours equal cluster shares p(c|z)
+    in every known group z of :math:`n_z` rows.
+
+    With "random" effects :math:`a_z \sim N(0, T)`, group effects are fitted with the clusters
+    by variational EM. It maximises a lower bound F of the log likelihood with
+    :math:`q(a_z) = N(m_z, S_z)`, which integrates missing numbers out. Means of groups are wrong
+    where shares of clusters differ between groups, or where groups are small, since the mean of a
+    group then contains a part of its clusters.
 
     The fitted covariance is essential: within groups, the direction of the largest variance (such
     as size) often does not separate clusters, and k-means of residuals follows it.
@@ -78,14 +112,31 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
     nu : float, default=8.0
         Degrees of freedom of t errors; lower values tolerate stronger outliers. From 2.001 to
         10**9.
-    weights : {"auto", "uniform", "free"}, default="auto"
+    effects : {"auto", "subtract", "fixed", "random"}, default="auto"
+        Effects of the known groups: their means ("subtract"), or parameters that are fitted with
+        the clusters, with a flat prior ("fixed") or a normal one ("random"). "auto" takes "random"
+        if this raises F by more than 1.5 margins. A margin is half a logarithm for each degree of
+        freedom that a subtraction takes from the effects. "auto" never subtracts if the median
+        group has fewer than ten samples. Covariates, t errors and ``balance`` need "subtract".
+    categorical, ordered : "auto" or sequence of str or int, default="auto"
+        Names or positions of categorical and of ordered columns; an empty sequence for none. "auto"
+        takes text, booleans and columns of two values for categorical. Ordered categories, and
+        numbers of 3 to 12 values, are ordered. Whole numbers from 0 on, with at most 50 values up
+        to 100, are counts, which are fitted like ordered columns. Numeric values have to repeat
+        five times on average. An array with 32 such columns or more is taken for images, whose
+        columns are numeric.
+    location : "auto" or bool, default="auto"
+        Whether the means of the numbers depend on the discrete columns within clusters. "auto"
+        takes these effects if they raise F by more than their effective degrees of freedom.
+    weights : {"auto", "uniform", "free", "by_group"}, default="auto"
         Weights of the clusters. "uniform" weights favour clusters of similar size. "free" weights
-        detect minority clusters, but may prefer a few outliers to the actual clusters. "auto" fits
-        both. It selects free weights if they lower the objective by at least (K - 1)/2 log n nats
-        and, in addition, either lower the mean entropy of the memberships by more than log(K)/10
-        or leave the clusters almost unchanged (adjusted Rand index above 0.8). The last restart
-        with free weights starts from the best solution with equal weights. With ``balance``,
-        weights are uniform.
+        detect minority clusters, but may prefer a few outliers to the actual clusters. "by_group"
+        fits shares in every known group, with a Dirichlet prior. "auto" takes shares by group
+        together with random effects, if F rises by the margin and half a logarithm per share, and
+        the mean entropy of the memberships falls by more than log(K)/10. If means are subtracted,
+        it selects free weights if they lower the objective by at least (K - 1)/2 log n nats and, in
+        addition, either make the memberships clearer by as much or leave the clusters almost
+        unchanged (adjusted Rand index above 0.8). With ``balance``, weights are uniform.
     balance : float, default=0.0
         Weight :math:`\kappa` of equal cluster shares within known groups. Set it if clusters are
         known to be equally frequent in every group; ``np.inf`` makes the shares equal. Not for
@@ -116,8 +167,9 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         Combination of several known labelings: every combination of labels is a group, or the
         labelings have additive effects, fitted by least squares. Prefer "additive" if
         combinations have few rows.
-    n_init : int, default=60
-        Number of restarts per error distribution; the one of the smallest objective is kept. The
+    n_init : int or "auto", default="auto"
+        Number of restarts per error distribution: 60 for numeric tables, and 72 for tables with
+        discrete columns or missing values; the one of the smallest objective is kept. The
         exponents, both types of k-means, and restarts with and without warm-up take turns: 12
         types of restarts by default. At most 10**6.
     max_iter : int, default=300
@@ -134,16 +186,36 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
         p(cluster given row).
-    means_ : ndarray of shape (n_clusters, n_features)
-        Centres of the residuals, in the units of X.
-    covariances_ : ndarray of shape (n_features, n_features)
+    means_ : ndarray of shape (n_clusters, n_numeric)
+        Centres of the numeric columns, in the units of X, about the effects of the groups.
+    covariance_ : ndarray of shape (n_numeric, n_numeric)
         Covariance of the errors; for t errors nu / (nu - 2) :math:`\Sigma`. Singular if residuals
         span fewer directions than X, or were projected.
-    effects_ : ndarray of shape (n_groups, n_features)
-        Means of the known groups, in the order of their first appearance; or coefficients of the
-        linear model of continuous or additive structure, of which the first is the constant.
+    effects_ : ndarray of shape (n_groups, n_numeric)
+        Effects of the known groups, in the order of their first appearance, with the level of the
+        table; or coefficients of the linear model of continuous or additive structure, of which the
+        first is the constant.
+    effects_kind_ : {"subtract", "fixed", "random"}
+        How the effects were estimated.
+    effects_covariance_ : ndarray of shape (n_numeric, n_numeric)
+        Covariance T of the effects; only for a fit by F.
+    effects_gain_ : float
+        F of the best fit of effects with clusters less F with subtracted means, in nats; 0 if no
+        such fit was tried.
+    shares_ : ndarray of shape (n_groups, n_clusters)
+        Shares of the clusters by known group.
+    tables_ : dict of pandas.DataFrame
+        Probabilities of the values of every discrete column by cluster, averaged over groups.
+    location_ : pandas.DataFrame or None
+        Location effects B on the numeric columns, if they were taken.
+    columns_ : dict
+        Kind of every column: "number", "categorical", "ordered", "count" or "constant".
+    n_missing_ : ndarray of shape (n_features,)
+        Number of missing values of every column.
+    decisions_ : dict
+        Gains and thresholds in nats by which location, effects and shares were chosen.
     objective_ : float
-        In nats; ``penalty_ - log_likelihood_``.
+        In nats; ``penalty_ - log_likelihood_``. Comparable between fits of one ``effects_kind_``.
     log_likelihood_ : float
         Weighted log likelihood of the residuals.
     penalty_ : float
@@ -183,7 +255,8 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         If one discrete feature y, such as a boolean column, determines the clusters c, or one of
         three or more clusters: I(c; y) / H(c) above 0.7.
     UserWarning
-        If two solutions with different clusters differ by less than 1 nat.
+        If two solutions with different clusters differ by less than 1 nat; if shares of clusters
+        differ between known groups; or if a new sample has a value that did not occur in `fit`.
 
     See Also
     --------
@@ -213,6 +286,10 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
     `nrprob.known.Memberships` or continuous covariates; new rows need theirs. If it is not labels,
     groups for the alignment are derived from it.
 
+    Effects that are fitted with the clusters have the starts of 5, and a fit that does not use the
+    known groups. Missing values multiply the cost of a step by about 4. Values are assumed to be
+    missing at random, given the observed values and the known group.
+
     EM never increases the objective. The objectives of normal and t errors are comparable, because
     both are densities of the same residuals with the same weights.
 
@@ -231,6 +308,12 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
     L. Chizat, G. Peyré, B. Schmitzer and F.-X. Vialard (2018), "Scaling algorithms for unbalanced
     optimal transport problems", Mathematics of Computation 87, doi:10.1090/mcom/3303, for the
     balance.
+
+    L. A. Hunt and M. A. Jorgensen (1999), "Mixture model clustering using the MULTIMIX program",
+    Australian and New Zealand Journal of Statistics 41, doi:10.1111/1467-842X.00071, for location
+    effects of categorical columns.
+
+    T. P. Minka (2000), "Estimating a Dirichlet distribution", for shares by group.
 
     J.-F. Cardoso (1989), "Source separation using higher order moments", IEEE International
     Conference on Acoustics, Speech, and Signal Processing, for FOBI.
@@ -254,7 +337,11 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
     covariance: Annotated[str, parameters.Choice(COVARIANCES)] = "tied"
     errors: Annotated[str, parameters.Choice(ERRORS)] = "gaussian"
     nu: Annotated[float, parameters.Number(2.001, 1e9)] = 8.0
-    weights: Annotated[str, parameters.Choice(tuple(WEIGHTS))] = "auto"
+    effects: Annotated[str, parameters.Choice(EFFECTS)] = "auto"
+    categorical: Annotated[Any, parameters.Checked(_check_columns)] = "auto"
+    ordered: Annotated[Any, parameters.Checked(_check_columns)] = "auto"
+    location: Annotated[Any, parameters.Checked(_check_location)] = "auto"
+    weights: Annotated[str, parameters.Choice((*WEIGHTS, "by_group"))] = "auto"
     balance: Annotated[float, parameters.Number(0, 1e9, infinite=True)] = 0.0
     ridge: Annotated[float, parameters.Number(0, 1e9)] = 3.0
     whitening_exponents: tuple[float, ...] = (0.0, 0.5, 1.0)
@@ -263,7 +350,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
     successive_halving: parameters.Flag = True
     init: Any = None
     multi: parameters.Combination = "product"
-    n_init: parameters.Count = 60
+    n_init: Annotated[Any, parameters.Number(1, ITERATIONS, integer=True, words=("auto",))] = "auto"
     max_iter: parameters.Count = 300
     tol: parameters.Tolerance = 1e-3
     random_state: Any = None
@@ -272,8 +359,6 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
     capabilities = Capabilities(known=KINDS, finds_number=True)
     _rarely_finite = ("objective_margin_",)
     _warns_of_single_feature = True
-    centers_ = Renamed("means_")
-    covariance_ = Renamed("covariances_")
 
     # Input
 
@@ -294,26 +379,50 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
             if exponent == "kurtosis":
                 continue
             self._check_number("whitening_exponents", exponent, low=0, high=1)
-        if self.balance > 0 and self.weights == "free":
+        if self.balance > 0 and self.weights in ("free", "by_group"):
             raise ValueError(
                 "balance asks for clusters of equal shares; got "
                 f"balance={self.balance} and weights={self.weights!r}; leave one of them out"
             )
+        joint = self.effects in ("fixed", "random") or self.weights == "by_group"
+        if joint and (self.balance > 0 or self.errors != "gaussian"):
+            raise ValueError(
+                "effects that are fitted with the clusters need errors='gaussian' and balance=0; "
+                f"got errors={self.errors!r} and balance={self.balance}; pass effects='subtract' "
+                "and other weights"
+            )
+        if self.weights == "by_group" and self.effects == "subtract":
+            raise ValueError(
+                "weights='by_group' needs group effects that are fitted with the clusters, since "
+                "group means contain the shares; got effects='subtract'; pass effects='random'"
+            )
 
-    def prepare(self, X, y, known=None) -> ResidualTask:
+    @property
+    def _n_restarts(self) -> int:
+        return _N_INIT if self.n_init == "auto" else self.n_init
+
+    def prepare(self, X, y, known=None) -> Any:
         """Check the input, remove known structure, and lay out the residuals."""
-        X, fixed = self._check_input(X, y)
-        n = X.shape[0]
+        self.check_parameters()
+        self._check_one_device()
+        table = self._read_table(X, reset=True)
+        n = table.n_samples
+        self._check_size(n)
+        fixed = self._target_clusters(y, n)
         self._encoder = DesignEncoder(self.multi)
         design = self._encoder.fit(known, n)
-        r, self._removal = fit_removal(X, design)
         self._check_groups(design)
+        self._fitted, self._units, self._columns = None, None, table.columns
+        self._is_balanced = self.balance > 0
+        if table.plain is None:
+            return self._prepare_table(table, design, fixed)
+        X = table.plain
+        r, self._removal = fit_removal(X, design)
         if self.balance > 0 and design.kind not in ("nothing", "labels"):
             raise ValueError(
                 f"balance needs known groups; got balance={self.balance} and {design.description}; "
                 "set balance=0, or pass labels"
             )
-        self._is_balanced = self.balance > 0
         dof = n - self._removal.rank
         self._check_left(
             design, dof, float(np.mean(r**2)), float(np.mean(np.square(X, dtype=np.float64)))
@@ -321,27 +430,39 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         init = None if self.init is None else start_from(self.init, n, self.n_clusters)
         task = self._lay_out(r, dof, design, fixed, X.dtype, init)
         task.calls = self._solver_calls(task)
+        if self._fits_effects(design):
+            task.joint = X, design, fixed
         return task
 
-    def _check_left(self, design: Design, dof: int, square: float, before: float) -> None:
-        """Raise ValueError if residuals are 0, or if too few degrees of freedom remain.
+    def _fits_effects(self, design: Design) -> bool:
+        """Whether group effects are fitted with the clusters, or tried."""
+        groups = design.kind == "labels" and design.columns is None and design.n_groups > 1
+        if not groups and (self.effects in ("fixed", "random") or self.weights == "by_group"):
+            raise ValueError(
+                "group effects that are fitted with the clusters need known groups; got "
+                f"{design.description} and multi={self.multi!r}; pass labels, or "
+                "effects='subtract'"
+            )
+        simple = self.errors == "gaussian" and self.balance == 0
+        return groups and simple and self.effects != "subtract" and self.n_clusters > 1
 
-        ``square`` is the mean square of the residuals, ``before`` the mean square of the rows.
-        """
-        n, k = design.n_samples, self.n_clusters
-        if k > max(dof, 1):
-            raise ValueError(
-                f"n_clusters={k} is more than the {dof} degrees of freedom that are left; got "
-                f"n_samples={n} and known structure of rank {self._removal.rank}; lower "
-                "n_clusters, or pass more rows or fewer groups"
+    def compute(self, task: Any) -> list[Any]:
+        """Results of the task's programs; a mixed or incomplete table is fitted here."""
+        if not isinstance(task, TableTask):
+            return super().compute(task)
+        return [
+            fit_table(
+                task.data, self.n_clusters, self._choices(), covariance=self.covariance,
+                ridge=self.ridge, n_init=_N_INIT_MIXED if self.n_init == "auto" else self.n_init,
+                tol=self.tol, max_iter=self.max_iter, successive_halving=self.successive_halving,
+                rng=np.random.default_rng(
+                    check_random_state(self.random_state).randint(2**31 - 1)
+                ),
+                initial=None
+                if self.init is None
+                else start_from(self.init, task.table.n_samples, self.n_clusters),
             )
-        if dof < 1 or square <= 1e-28 * max(before, 1e-300):
-            none = design.kind == "nothing"
-            what = "all rows are alike" if none else "known explains X completely"
-            raise ValueError(
-                f"{what}, so there is nothing to cluster; got residuals of 0 for n_samples={n}; "
-                "pass other features, or known structure of fewer groups"
-            )
+        ]  # fmt: skip
 
     @property
     def _takes_stored(self) -> bool:
@@ -360,7 +481,18 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
                 "Sparse input is not supported, since residuals of sparse rows are dense; got a "
                 "sparse matrix; pass X.toarray(), or use ResidualSpectral for counts"
             )
-        return super()._validate(X, reset=reset)
+        X = np.asarray(X) if isinstance(X, jax.Array) else X
+        return self._check_rows(X, reset=reset, ensure_all_finite="allow-nan")
+
+    def _check_magnitude(self, X, *, reset: bool) -> None:
+        super()._check_magnitude(np.nan_to_num(X), reset=reset)
+
+    def __sklearn_tags__(self):
+        """Return scikit-learn's description of what the estimator accepts."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        return tags
 
     def _check_groups(self, design: Design) -> None:
         sizes = np.bincount(design.codes)
@@ -373,74 +505,14 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         else:
             super()._check_groups(design)
 
-    def _search_groups(self, design: Design) -> Design:
-        """Return groups that align and balance initial values, made from other structure."""
-        n = design.n_samples
-        if design.memberships is not None:
-            return _number_groups(design.memberships.argmax(1))
-        if design.columns is None:
-            return design
-        if design.kind != "labels":
-            # Parts of equal size along the first principal component of the columns.
-            columns = design.matrix[:, 1:]
-            direction = np.linalg.svd(columns - columns.mean(0), full_matrices=False)[2][0]
-            rank = (columns @ direction).argsort(kind="stable").argsort(kind="stable")
-            parts = int(np.clip(n // (5 * self.n_clusters), 1, 5))
-            return _number_groups(rank * parts // n)
-        product = _number_groups(design.labelings)
-        if self.balance > 0 or product.n_groups * 5 * self.n_clusters <= n:
-            return product
-        sizes = design.labelings.max(0) + 1
-        enough = sizes * 5 * self.n_clusters <= n
-        best = int(np.where(enough, sizes, -sizes).argmax())
-        return Design.from_groups(design.labelings[:, best], int(sizes[best]))
-
-    def _lay_out(self, r, dof, design, fixed, dtype, init) -> ResidualTask:
-        coordinates, y = Coordinates.from_residuals(r, dof, self.covariance, self.ridge)
-        self._coordinates = coordinates
-        self.shrinkage_ = coordinates.shrinkage
-        free = WEIGHTS["uniform" if self.balance > 0 else self.weights]
-        groups = self._search_groups(design)
-        return lay_out(self, coordinates, y, groups, fixed, np.asarray(free), dtype, init=init)
-
-    def _solver_calls(self, task: ResidualTask) -> list[solve.SolverCall]:
-        data = task.data
-        k = self.n_clusters if data.active is None else len(data.active)
-        # On a CPU one restart at a time keeps to its caches, and waits for no slower one: with ten
-        # side by side all took 1.8 times as long.
-        slots = data.mass.size
-        nbytes = 10 * k * slots * data.y.dtype.itemsize
-        side = 1 if on_cpu(data) else at_once(self.n_init, nbytes, device_of(data))
-        calls = []
-        for errors in ("gaussian", "t"):
-            if self.errors not in (errors, "auto"):
-                continue
-            hyperparameters = task.hyperparameters._replace(
-                constant=np.asarray(self._log_constant(task.hyperparameters, errors))
-            )
-            static = {
-                "n_clusters": k, "warm_up": bool(self.warm_up), "covariance": self.covariance,
-                "robust": errors == "t", "side_by_side": side,
-                "n_leaders": task.n_leaders,
-            }  # fmt: skip
-            size = 3 * data.y.nbytes + nbytes * side + 16 * slots * self.n_init
-            arrays = data, hyperparameters, task.starts, task.warm, task.fixed, task.sample
-            calls.append(solve.SolverCall(solve_residuals, arrays, tuple(static.items()), size))
-        return calls
-
-    def _log_constant(self, hyperparameters: Hyperparameters, errors: str) -> float:
-        """Constant part of the log densities in the objective."""
-        d, dof = float(hyperparameters.d), float(hyperparameters.dof)
-        normaliser = -d / 2 * math.log(2 * math.pi)
-        if errors == "t":
-            nu = float(self.nu)
-            normaliser = gammaln((nu + d) / 2) - gammaln(nu / 2) - d / 2 * math.log(nu * math.pi)
-        return dof * (normaliser - math.log(self.n_clusters))
-
     # Results
 
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
+        if isinstance(task, TableTask):
+            self._finish_table(task, result[0])
+            self._set_objective_margin(self._search_restarts.labels)
+            return self
         restarts, best = collect_restarts(result, task.layout)
         self._store_results(
             restarts,
@@ -450,11 +522,23 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         )
         kinds = [dict(call.static)["robust"] for call in task.calls]
         robust = kinds[next(i for i, solution in enumerate(result) if solution is best)]
+        self._search_restarts = restarts
         self._steps = np.concatenate([solution.fit.steps for solution in result])
         self._freed = [bool(solution.fit.free) for solution in result]
         self._set_parameters(best.fit, task.hyperparameters, robust, task.design.n_groups)
+        self._set_subtraction(task.design)
         self._warn_doubtful(task)
+        if task.joint is not None:
+            self._fit_joint(*task.joint)
         return self
+
+    def _set_subtraction(self, design: Design) -> None:
+        """Set what a fit by subtraction shares with joint fits."""
+        self.effects_kind_, self.effects_gain_, self.decisions_ = "subtract", 0.0, {}
+        self.shares_ = np.tile(self.weights_, (design.n_groups, 1))
+        self.columns_ = {} if self._columns is None else self._columns.kinds
+        self.n_missing_ = np.zeros(self.n_features_in_, int)
+        self.tables_, self.location_ = {}, None
 
     def _set_parameters(
         self, fit: Fit, hyperparameters: Hyperparameters, robust: bool, n_groups: int
@@ -480,7 +564,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         self._log_unit = 0.5 * float(hyperparameters.log_det)
         self.means_ = self._centres @ coordinates.back / coordinates.inflation
         heavier = self.nu / (self.nu - 2) if robust else 1.0
-        self.covariances_ = heavier * coordinates.back.T @ self._sigma @ coordinates.back
+        self.covariance_ = heavier * coordinates.back.T @ self._sigma @ coordinates.back
         self.effects_ = self._removal.effects
         self.n_components_ = p
 
@@ -489,7 +573,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         if not self._encoder.has_columns_:
             shape = task.design.n_groups, self.n_clusters
             self._warn_single_group(cross_table(task.design.codes, self.labels_, shape))
-        self._set_objective_margin(self._restarts.labels)
+        self._set_objective_margin(self._search_restarts.labels)
 
     def _warn_single_group(self, table: np.ndarray) -> None:
         """Warn if a cluster lies in one known group, by a contingency table (groups, K)."""
@@ -503,13 +587,14 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
     def _set_objective_margin(self, labels: np.ndarray) -> None:
         """Set ``objective_margin_`` by labels (restarts, n), and warn if it is small."""
         self.objective_margin_ = np.inf
-        order = np.argsort(self._restarts.objective, kind="stable")
+        objective = self._search_restarts.objective
+        order = np.argsort(objective, kind="stable")
         chosen = labels[order[0]]
         shape = self.n_clusters, self.n_clusters
         for i in order[1:]:
             table = cross_table(chosen, labels[i], shape)
             if adjusted_rand(table.astype(float), np) < _ALIKE:
-                self.objective_margin_ = float(self._restarts.objective[i] - self.objective_)
+                self.objective_margin_ = float(objective[i] - objective[order[0]])
                 break
         if self.objective_margin_ < _MIN_MARGIN:
             warn(
@@ -529,7 +614,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         warm = (False, True) if self.warm_up else (False,)
         errors = ("gaussian", "t") if self.errors == "auto" else (self.errors,)
         every = list(itertools.product(warm, kinds, self.whitening_exponents))
-        n_each, restarts = schedule_starts(self.n_init, len(every))
+        n_each, restarts = schedule_starts(self._n_restarts, len(every))
         starts = [*np.repeat(np.array(every, object), n_each, 0)[restarts]]
         rows = [(e, kind, metric, w) for e in errors for w, kind, metric in starts]
         if self.init is not None:
@@ -538,146 +623,17 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
             if free and self.weights == "auto":
                 rows[(i + 1) * len(starts) - 1] = errors[i], "equal weights", np.nan, False
         table = pd.DataFrame(rows, columns=["errors", "start", "metric", "warmed_up"])
-        result = self._restarts
+        result = self._search_restarts
         return table.assign(
             objective=result.objective, converged=result.converged, n_iter=self._steps
         )
 
     # New rows
 
-    def residuals_of(self, X, *, known=None):
-        """Residuals of samples in the coordinates of the fit.
-
-        The effects of the known structure are subtracted. The coordinates are linear in the
-        residuals; the ridged covariance of the training residuals is the identity there.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        known : as in `predict`
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_components)
-
-        See Also
-        --------
-        log_density_of : Log density in these coordinates.
-        nrprob.evidence.test : Significance test that uses them.
-        """
-        check_is_fitted(self)
-        refuse_stored(X, "residuals_of")
-        return self._residuals(*self._split_known(X, known))[0]
-
-    def _residuals(self, X, known) -> tuple[np.ndarray, Design]:
-        """Residuals (n, p) of new rows in the coordinates of the fit, and their design."""
-        check_is_fitted(self)
-        with standard():
-            X = self._validate(X, reset=False)
-        design = self._encoder.transform(known, len(X))
-        return self._removal(np.asarray(X, np.float64), design) @ self._coordinates.basis, design
-
-    def _log_densities(self, y) -> np.ndarray:
-        """Weighted log densities (n, K) at coordinates, up to a common constant."""
-        root = np.linalg.cholesky(self._sigma)
-        white = solve_triangular(root, y.T, lower=True).T
-        centres = solve_triangular(root, self._centres.T, lower=True).T
-        q = ((white[:, None] - centres) ** 2).sum(2)
-        if self.errors_ == "gaussian":
-            return self._log_weights - 0.5 * q
-        return self._log_weights - 0.5 * (self.nu + y.shape[1]) * np.log1p(q / self.nu)
-
-    def log_density_of(self, X, *, known=None, scale=None):
-        r"""Log density of samples under the fitted mixture, given their known structure.
-
-        .. math:: \log \sum_c \pi_c\, p(y_i | b_c, \Sigma)
-
-        with the weights :math:`\pi_c`, the centres :math:`b_c` and the covariance :math:`\Sigma` of
-        the clusters, and the residual :math:`y_i` in the coordinates of `residuals_of`. The log
-        density in units of ``X`` differs by a constant, which `score` includes. The constant
-        depends on the training samples, not on ``n_clusters``.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        known : as in `predict`
-        scale : array-like of shape (n_samples,), optional
-            Factors that multiply the residuals before the density is evaluated.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            In nats.
-
-        See Also
-        --------
-        score : Mean log likelihood in units of ``X``.
-        residuals_of : Samples in the coordinates of the density.
-        """
-        y = self.residuals_of(X, known=known)
-        if scale is not None:
-            y = y * np.reshape(scale, (-1, 1))
-        return logsumexp(self._log_densities(y), axis=1) + self._common
-
-    def mixture_covariance(self):
-        """Covariance of the mixture in the coordinates of `residuals_of`, up to a factor.
-
-        For t errors the scale matrix takes the place of the covariance of the errors.
-
-        Returns
-        -------
-        ndarray of shape (n_components, n_components)
-
-        See Also
-        --------
-        log_density_of : Log density in the same coordinates.
-        has_flexible_clusters : Which null models the clusters have to beat.
-        """
-        check_is_fitted(self)
-        return self._sigma + (self._centres.T * self.weights_) @ self._centres
-
-    def has_flexible_clusters(self):
-        """Whether clusters can adapt to heavy tails or to groups of unequal covariance.
-
-        They can if they need not hold many samples: with free weights or more than two clusters, or
-        if one of two clusters holds few samples, as a cluster of outliers does. They can, too, if
-        errors follow a t distribution or the covariance is not "tied".
-
-        Returns
-        -------
-        bool
-
-        See Also
-        --------
-        mixture_covariance : Covariance of the null model of the same covariance.
-        nrprob.evidence.test : Significance test that asks for it.
-        """
-        check_is_fitted(self)
-        k = len(self.weights_)
-        few = self.membership_.mean(0).min() < 0.5 / k
-        other = self.covariance != "tied" or self.errors_ == "t"
-        return bool(few or other or any(self._freed) or k > 2)
-
-    def settings_from_labels(self, labels):
-        """Parameters of one fit that starts from labels and from fresh starts.
-
-        Parameters
-        ----------
-        labels : array-like of shape (n_samples,)
-
-        Returns
-        -------
-        list of dict
-            Settings for `set_params`.
-
-        See Also
-        --------
-        nrprob.evidence.confidence : Bootstrap confidences, which use these fits.
-        has_flexible_clusters : Which null models the clusters have to beat.
-        """
-        return [{"init": labels}]
-
     def _log_membership(self, X, known) -> np.ndarray:
+        check_is_fitted(self)
+        if self._fitted is not None:
+            return self._table_log_joint(X, known, spread=False)
         y, design = self._residuals(X, known)
         log_p = self._log_densities(y)
         if not self._is_balanced:
@@ -687,6 +643,9 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         return log_p + self._offset[:, codes].T
 
     def _row_scores(self, X, known) -> np.ndarray:
+        check_is_fitted(self)
+        if self._fitted is not None:
+            return logsumexp(self._table_log_joint(X, known, spread=True), axis=1)
         return self.log_density_of(X, known=known) - self._log_unit
 
     def score(self, X, y=None, *, known=None):
@@ -727,9 +686,3 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
             return apply_to_pieces(lambda x, part: self.predict_proba(x, known=part), X, known)
         X, known = self._split_known(X, known)
         return softmax(self._log_membership(X, known), axis=1)
-
-
-def _number_groups(codes: np.ndarray) -> Design:
-    """Groups, numbered in the order in which they first appear."""
-    codes, names = factorize(codes)
-    return Design.from_groups(codes, len(names))

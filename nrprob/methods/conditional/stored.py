@@ -242,6 +242,7 @@ def _set_coordinates(
     effects = sums / np.maximum(sizes, 1)[:, None]
     model._removal = Removal(effects + moments.mean, n_groups)
     model._is_balanced = False
+    model._fitted, model._units, model._columns = None, None, None
     square, fourth = blocks.map_sum(residual_products, effects)
     before = float((moments.square.sum() / n + (moments.mean**2).sum()) / len(square))
     dof = n - n_groups
@@ -376,7 +377,9 @@ def _store_result(
         ends.n_iter,
         free,  # type: ignore[arg-type]
     )
+    model._search_restarts = model._restarts
     model._set_parameters(fit, task.hyperparameters, search.robust, seen.design.n_groups)
+    model._set_subtraction(seen.design)
     model._warn_single_group(table.astype(int))
     model._set_objective_margin(np.concatenate([s.sample_labels(e.t) for s, e, _ in fits]))
     return model

@@ -46,6 +46,7 @@ class ResidualTask:
     starts : (S, B, r) initial labels, of the sample's rows if there is a sample
     warm : (S,) which starts are warmed up
     n_leaders : maximum number of restarts that survive the sample
+    joint : rows, design and labels for the fits of effects with the clusters, if there are any
     calls : program calls, one per error distribution
     """
 
@@ -59,6 +60,7 @@ class ResidualTask:
     warm: np.ndarray = field(default_factory=lambda: np.empty(0))
     n_leaders: int = 0
     calls: list[solve.SolverCall] = field(default_factory=list)
+    joint: tuple[Any, ...] | None = None
 
 
 def count_leaders(n_init: int) -> int:
@@ -146,7 +148,7 @@ def lay_out(
         seed = check_random_state(model.random_state).randint(2**31 - 1)
     rng = np.random.default_rng(seed)
     task = few = laid_out(chosen, mass, dtype)
-    n_leaders = min(count_leaders(model.n_init), model.n_init)
+    n_leaders = min(count_leaders(model._n_restarts), model._n_restarts)
     many = y.size * k > _LARGE
     if model.successive_halving and many and not part:
         strata = design.codes
@@ -161,7 +163,7 @@ def lay_out(
         )
     maps = [coordinates.metric_map(y, metric, k) for metric in model.whitening_exponents]
     n_each, restarts = schedule_starts(
-        model.n_init, len(maps) * (1 + model.aligned) * (1 + model.warm_up)
+        model._n_restarts, len(maps) * (1 + model.aligned) * (1 + model.warm_up)
     )
     starts = make_starts(
         y[chosen], few.layout, n_groups if design.n_groups > 1 else 1, maps, k, n_each, rng,

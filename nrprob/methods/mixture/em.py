@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 from scipy.special import logsumexp
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.data.storage.stored import refuse_stored
@@ -422,6 +423,20 @@ class MixtureEM(  # type: ignore[misc]
             In nats per row.
         """
         return super().score(X)
+
+    def clone_for_tests(self):
+        """Unfitted copy for `nrprob.evidence`.
+
+        Returns
+        -------
+        MixtureEM
+
+        See Also
+        --------
+        nrprob.evidence.test : Significance test, which fits such copies to parts of the samples.
+        log_density_of : Log density of the fits.
+        """
+        return clone(self)
 
     def residuals_of(self, X):
         """Residuals of samples: the mean of the training samples is subtracted.

@@ -1,0 +1,293 @@
+"""Columns of a mixed table: numeric, categorical, ordered, count or constant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nrprob.data.frames import is_frame, kind_of_value, listed
+from nrprob.exceptions import short_repr, warn
+from nrprob.methods.conditional.table import DiscreteColumn
+
+NUMBER, CATEGORICAL, ORDERED, COUNT, CONSTANT = (
+    "number", "categorical", "ordered", "count", "constant",
+)  # fmt: skip
+_FEW_VALUES = 12  # distinct values of a numeric column up to which it is ordered
+_MOST_VALUES, _MOST_COUNT = 50, 100  # of a count column
+_IMAGE = 32  # count columns of an array from which on it is taken for images, not for counts
+_LEAST_REPEATS = 5  # samples per value of a discrete column
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table of the fit.
+
+    Attributes
+    ----------
+    name : of a frame, else the position
+    kind : "number", "categorical", "ordered", "count" or "constant"
+    values : values of a discrete column, in order; empty for the other kinds
+    """
+
+    name: Any
+    kind: str
+    values: np.ndarray
+
+    @property
+    def scores(self) -> np.ndarray | None:
+        """Scores of the values of a tilt: the values if these are numbers, else their ranks."""
+        if self.kind not in (ORDERED, COUNT):
+            return None
+        if self.values.dtype.kind == "f":
+            return self.values
+        return np.arange(len(self.values), dtype=float)
+
+    def encode(self, cells: np.ndarray) -> tuple[np.ndarray, list[Any]]:
+        """Codes (n,), -1 where missing or unseen in the fit; and the unseen values."""
+        place = {value: code for code, value in enumerate(self.values.tolist())}
+        codes = np.full(len(cells), -1)
+        unseen: dict[Any, None] = {}
+        for i, value in enumerate(cells.tolist()):
+            if value is None or value != value:
+                continue
+            code = place.get(value)
+            if code is None:
+                unseen[value] = None
+            else:
+                codes[i] = code
+        return codes, list(unseen)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Kinds and values of all columns, learnt from the table of a fit."""
+
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def learn(cls, X: Any, categorical: Any, ordered: Any) -> Columns:
+        """Kinds of the columns of a frame or of an array of floats.
+
+        Parameters
+        ----------
+        X : pandas frame, or ndarray of shape (n, m) with NaN where values are missing
+        categorical, ordered : "auto", or names or positions of columns
+
+        Raises
+        ------
+        ValueError
+            If a column is declared twice, does not exist, or has no values that repeat.
+        TypeError
+            If a column holds dates or other objects.
+        """
+        names, cells = _cells(X)
+        as_categorical = _positions("categorical", categorical, names)
+        as_ordered = _positions("ordered", ordered, names)
+        both = sorted((as_categorical or set()) & (as_ordered or set()))
+        if both:
+            raise ValueError(
+                "a column is either categorical or ordered; got "
+                f"{listed([names[j] for j in both])} in both; leave it out of one"
+            )
+        guesses = [_guess_kind(X, j, cells[j]) for j in range(len(names))]
+        counts = sum(kind in (ORDERED, COUNT) for kind in guesses)
+        if not is_frame(X) and counts >= _IMAGE:
+            # Many columns of whole numbers without names are an image: their correlations matter.
+            guesses = [NUMBER if kind in (ORDERED, COUNT) else kind for kind in guesses]
+        columns = []
+        for j, (name, guess) in enumerate(zip(names, guesses, strict=True)):
+            kind = _final_kind(j, guess, cells[j], as_categorical, as_ordered, name)
+            columns.append(Column(name, kind, _values(X, j, cells[j], kind)))
+        return cls(tuple(columns))
+
+    @property
+    def kinds(self) -> dict[Any, str]:
+        """Kind of every column by its name or position."""
+        return {column.name: column.kind for column in self.columns}
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether there are numbers alone."""
+        return all(column.kind in (NUMBER, CONSTANT) for column in self.columns)
+
+    @property
+    def numeric_positions(self) -> list[int]:
+        """Positions of the numeric columns."""
+        return [j for j, column in enumerate(self.columns) if column.kind == NUMBER]
+
+    @property
+    def discrete(self) -> list[Column]:
+        """The discrete columns."""
+        return [c for c in self.columns if c.kind in (CATEGORICAL, ORDERED, COUNT)]
+
+    def encode(self, X: Any) -> tuple[np.ndarray | None, list[DiscreteColumn]]:
+        """Numbers (n, d), NaN where missing, or None; and discrete columns.
+
+        A value that did not occur in the fit is taken for a missing value, with a warning.
+        """
+        _, cells = _cells(X)
+        floats = [_as_floats(cells[j]) for j in self.numeric_positions]
+        discrete = []
+        for j, column in enumerate(self.columns):
+            if column.kind not in (CATEGORICAL, ORDERED, COUNT):
+                continue
+            codes, unseen = column.encode(cells[j])
+            if unseen:
+                warn(
+                    f"column {short_repr(column.name)} has values that did not occur in fit, which "
+                    f"are taken for missing values; got {short_repr(unseen[0])}; fit again with "
+                    "such samples if they matter"
+                )
+            discrete.append(DiscreteColumn(codes, len(column.values), column.scores))
+        return (np.stack(floats, 1) if floats else None), discrete
+
+
+def _cells(X: Any) -> tuple[list[Any], list[np.ndarray]]:
+    """Names of the columns, and their cells (n,): floats, or objects with None where missing."""
+    if not is_frame(X):
+        return list(range(X.shape[1])), list(np.asarray(X, np.float64).T)
+    import pandas as pd
+
+    cells = []
+    for name in X.columns:
+        column = X[name]
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            values = column.astype(object).to_numpy(object)
+        elif pd.api.types.is_bool_dtype(column.dtype):
+            values = column.to_numpy(object)
+        elif pd.api.types.is_numeric_dtype(column.dtype):
+            cells.append(column.to_numpy(np.float64, na_value=np.nan))
+            continue
+        else:
+            values = column.to_numpy(object)
+        missing = pd.isna(values)
+        values = np.where(missing, None, values)
+        kinds = {kind_of_value(v) for v in values[~missing].tolist()}
+        if kinds & {"date", "object"}:
+            raise TypeError(
+                f"columns must hold numbers, booleans or text; got dates or other objects in "
+                f"{short_repr(name)}; turn them into numbers, or drop the column"
+            )
+        if kinds == {"number"}:
+            cells.append(np.array([np.nan if v is None else float(v) for v in values]))
+        else:
+            if len(kinds) > 1:  # 1, True and "1" are three values
+                values = np.array([None if v is None else str(v) for v in values], object)
+            cells.append(values)
+    return list(X.columns), cells
+
+
+def _as_floats(cells: np.ndarray) -> np.ndarray:
+    if cells.dtype.kind == "f":
+        return cells
+    try:
+        return np.array([np.nan if v is None else float(v) for v in cells])
+    except (TypeError, ValueError):
+        text = next(v for v in cells if isinstance(v, str))
+        raise ValueError(
+            f"X must hold numbers in its numeric columns; got {short_repr(text)}; pass such "
+            "columns as they were in fit"
+        ) from None
+
+
+def _positions(what: str, chosen: Any, names: list[Any]) -> set[int] | None:
+    """Positions that the user names; None for "auto"."""
+    if isinstance(chosen, str):
+        if chosen == "auto":
+            return None
+        chosen = [chosen]
+    positions = set()
+    place = {name: j for j, name in enumerate(names)}
+    for name in chosen:
+        if name in place:
+            positions.add(place[name])
+        elif isinstance(name, int | np.integer) and -len(names) <= name < len(names):
+            positions.add(int(name) % len(names))
+        else:
+            raise ValueError(
+                f"{what} must name columns of X; got {short_repr(name)}; pass names or positions"
+            )
+    return positions
+
+
+def _distinct(cells: np.ndarray) -> np.ndarray:
+    """Distinct values that are not missing, sorted if they can be."""
+    if cells.dtype.kind == "f":
+        return np.unique(cells[~np.isnan(cells)])
+    values = list(dict.fromkeys(v for v in cells.tolist() if v is not None))
+    try:
+        return np.array(sorted(values), object)
+    except TypeError:
+        return np.array(values, object)
+
+
+def _guess_kind(X: Any, j: int, cells: np.ndarray) -> str:
+    values = _distinct(cells)
+    if len(values) <= 1:
+        return CONSTANT
+    if is_frame(X) and getattr(X.dtypes.iloc[j], "ordered", False):
+        return ORDERED
+    if cells.dtype.kind != "f" or len(values) == 2:
+        return CATEGORICAL
+    if is_frame(X) and hasattr(X.dtypes.iloc[j], "categories"):
+        return CATEGORICAL
+    if (~np.isnan(cells)).sum() < _LEAST_REPEATS * len(values):
+        return NUMBER  # values that hardly repeat say nothing of their kind
+    if len(values) <= _FEW_VALUES:
+        return ORDERED
+    is_whole = (values == np.round(values)).all() and values[0] == 0
+    if is_whole and len(values) <= _MOST_VALUES and values[-1] <= _MOST_COUNT:
+        return COUNT
+    return NUMBER
+
+
+def _final_kind(
+    j: int, guess: str, cells: np.ndarray, categorical: set[int] | None,
+    ordered: set[int] | None, name: Any,
+) -> str:  # fmt: skip
+    """Kind of a column by the user's word, else by its values."""
+    if guess == CONSTANT:
+        return CONSTANT
+    declared = CATEGORICAL if j in (categorical or ()) else ORDERED if j in (ordered or ()) else ""
+    text = cells.dtype.kind != "f" and any(isinstance(v, str) for v in cells.tolist())
+    kind = declared or guess
+    if not declared and guess == CATEGORICAL and categorical is not None:
+        kind = CATEGORICAL if text else NUMBER
+    if not declared and guess in (ORDERED, COUNT) and ordered is not None:
+        kind = CATEGORICAL if text else NUMBER
+    n_values, n_seen = len(_distinct(cells)), int((~_missing(cells)).sum())
+    if kind == CATEGORICAL and (declared or text) and n_seen < _LEAST_REPEATS * n_values:
+        if n_values > _MOST_VALUES or n_values > n_seen / 2:
+            raise ValueError(
+                f"values of a categorical column have to repeat; got {n_values} values in "
+                f"{n_seen} samples of column {short_repr(name)}; leave the column out, or merge "
+                "values"
+            )
+    return kind
+
+
+def _missing(cells: np.ndarray) -> np.ndarray:
+    if cells.dtype.kind == "f":
+        return np.isnan(cells)
+    return np.array([v is None for v in cells], bool)
+
+
+def _values(X: Any, j: int, cells: np.ndarray, kind: str) -> np.ndarray:
+    """Values of a discrete column, in their order."""
+    if kind not in (CATEGORICAL, ORDERED, COUNT):
+        return np.empty(0)
+    values = _distinct(cells)
+    if is_frame(X) and getattr(X.dtypes.iloc[j], "ordered", False):
+        present = set(values.tolist())
+        levels = [v for v in X.dtypes.iloc[j].categories.tolist() if v in present]
+        numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in levels)
+        return np.array(levels, np.float64 if numeric else object)
+    return values
+
+
+def names_of_constants(columns: Sequence[Column]) -> list[Any]:
+    """Names of the constant columns."""
+    return [column.name for column in columns if column.kind == CONSTANT]

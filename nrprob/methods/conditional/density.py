@@ -1,0 +1,200 @@
+"""Densities of a residual mixture, by which significance tests reach it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.special import logsumexp
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+
+from nrprob.data.design import Design
+from nrprob.data.storage.stored import refuse_stored
+from nrprob.estimator.base import Clusterer
+from nrprob.methods.conditional.coordinates import Coordinates
+from nrprob.settings import standard
+
+
+class ResidualDensity(Clusterer):
+    """Density of the residuals of complete numbers; a `nrprob.estimator.density.DensityEstimator`.
+
+    It is defined if group means were subtracted.
+    """
+
+    # Parameters and fitted state of the estimator.
+    covariance: str
+    nu: float
+    errors_: str
+    effects_kind_: str
+    membership_: np.ndarray
+    weights_: np.ndarray
+    _centres: np.ndarray
+    _common: float
+    _coordinates: Coordinates
+    _encoder: Any
+    _fitted: Any
+    _freed: list[bool]
+    _log_weights: np.ndarray
+    _removal: Any
+    _sigma: np.ndarray
+    _n_restarts: Any
+    weights: str
+
+    def clone_for_tests(self):
+        """Unfitted copy for `nrprob.evidence`, which takes all columns for numbers.
+
+        It subtracts group means, so that its density is that of residuals.
+
+        Returns
+        -------
+        ResidualMixture
+
+        See Also
+        --------
+        nrprob.evidence.test : Significance test, which fits such copies to parts of the samples.
+        log_density_of : Log density of the fits.
+        """
+        n_init = self._n_restarts
+        weights = "uniform" if self.weights == "by_group" else self.weights
+        return clone(self).set_params(
+            effects="subtract", categorical=[], ordered=[], n_init=n_init, weights=weights
+        )
+
+    def residuals_of(self, X, *, known=None):
+        """Residuals of samples in the coordinates of the fit.
+
+        The effects of the known structure are subtracted. The coordinates are linear in the
+        residuals; the ridged covariance of the training residuals is the identity there.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        known : as in `predict`
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+
+        See Also
+        --------
+        log_density_of : Log density in these coordinates.
+        nrprob.evidence.test : Significance test that uses them.
+        """
+        check_is_fitted(self)
+        refuse_stored(X, "residuals_of")
+        if self._fitted is not None:
+            raise ValueError(
+                "residuals_of needs a fit of complete numbers with subtracted group means; got "
+                f"effects_kind_={self.effects_kind_!r}; fit with effects='subtract'"
+            )
+        return self._residuals(*self._split_known(X, known))[0]
+
+    def _residuals(self, X, known) -> tuple[np.ndarray, Design]:
+        """Residuals (n, p) of new rows in the coordinates of the fit, and their design."""
+        check_is_fitted(self)
+        with standard():
+            X = self._validate(X, reset=False)
+        design = self._encoder.transform(known, len(X))
+        return self._removal(np.asarray(X, np.float64), design) @ self._coordinates.basis, design
+
+    def _log_densities(self, y) -> np.ndarray:
+        """Weighted log densities (n, K) at coordinates, up to a common constant."""
+        root = np.linalg.cholesky(self._sigma)
+        white = solve_triangular(root, y.T, lower=True).T
+        centres = solve_triangular(root, self._centres.T, lower=True).T
+        q = ((white[:, None] - centres) ** 2).sum(2)
+        if self.errors_ == "gaussian":
+            return self._log_weights - 0.5 * q
+        return self._log_weights - 0.5 * (self.nu + y.shape[1]) * np.log1p(q / self.nu)
+
+    def log_density_of(self, X, *, known=None, scale=None):
+        r"""Log density of samples under the fitted mixture, given their known structure.
+
+        .. math:: \log \sum_c \pi_c\, p(y_i | b_c, \Sigma)
+
+        with the weights :math:`\pi_c`, the centres :math:`b_c` and the covariance :math:`\Sigma` of
+        the clusters, and the residual :math:`y_i` in the coordinates of `residuals_of`. The log
+        density in units of ``X`` differs by a constant, which `score` includes. The constant
+        depends on the training samples, not on ``n_clusters``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        known : as in `predict`
+        scale : array-like of shape (n_samples,), optional
+            Factors that multiply the residuals before the density is evaluated.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            In nats.
+
+        See Also
+        --------
+        score : Mean log likelihood in units of ``X``.
+        residuals_of : Samples in the coordinates of the density.
+        """
+        y = self.residuals_of(X, known=known)
+        if scale is not None:
+            y = y * np.reshape(scale, (-1, 1))
+        return logsumexp(self._log_densities(y), axis=1) + self._common
+
+    def mixture_covariance(self):
+        """Covariance of the mixture in the coordinates of `residuals_of`, up to a factor.
+
+        For t errors the scale matrix takes the place of the covariance of the errors.
+
+        Returns
+        -------
+        ndarray of shape (n_components, n_components)
+
+        See Also
+        --------
+        log_density_of : Log density in the same coordinates.
+        has_flexible_clusters : Which null models the clusters have to beat.
+        """
+        check_is_fitted(self)
+        return self._sigma + (self._centres.T * self.weights_) @ self._centres
+
+    def has_flexible_clusters(self):
+        """Whether clusters can adapt to heavy tails or to groups of unequal covariance.
+
+        They can if they need not hold many samples: with free weights or more than two clusters, or
+        if one of two clusters holds few samples, as a cluster of outliers does. They can, too, if
+        errors follow a t distribution or the covariance is not "tied".
+
+        Returns
+        -------
+        bool
+
+        See Also
+        --------
+        mixture_covariance : Covariance of the null model of the same covariance.
+        nrprob.evidence.test : Significance test that asks for it.
+        """
+        check_is_fitted(self)
+        k = len(self.weights_)
+        few = self.membership_.mean(0).min() < 0.5 / k
+        other = self.covariance != "tied" or self.errors_ == "t"
+        return bool(few or other or any(self._freed) or k > 2)
+
+    def settings_from_labels(self, labels):
+        """Parameters of one fit that starts from labels and from fresh starts.
+
+        Parameters
+        ----------
+        labels : array-like of shape (n_samples,)
+
+        Returns
+        -------
+        list of dict
+            Settings for `set_params`.
+
+        See Also
+        --------
+        nrprob.evidence.confidence : Bootstrap confidences, which use these fits.
+        has_flexible_clusters : Which null models the clusters have to beat.
+        """
+        return [{"init": labels}]

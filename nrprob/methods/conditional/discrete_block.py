@@ -1,0 +1,302 @@
+r"""Discrete block of the conditional mixture: categorical, ordered and count columns.
+
+A categorical column j has the log-linear model without three-way interaction
+
+.. math:: \log p_j(v | c, z) = \beta_{jcv} + u_{jzv} - \log Z_{jcz}
+
+in cluster c and known group z. An ordered or count column is an exponential tilt of a free marginal
+
+.. math:: \log p_j(v | c, z) = \alpha_{jv} + (\beta_{jc} + u_{jz})\, t_j(v) - \log Z_{jcz}
+
+with standardised scores t_j. Group effects u have the prior N(0, tau_j^2). A missing value adds
+nothing. The values of all columns lie side by side along one axis of W values.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_CLIP = 1.0  # largest Newton step of a tilt
+# Group effects without a prior: largest step, and how far an effect falls below the largest.
+_FREE_STEP, _FREE_RANGE = 3.0, 12.0
+_SWEEPS = 2  # proportional-fitting sweeps within an EM step
+_NEWTON_STEPS = 6
+_TINY = 1e-300
+_einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+
+
+class Values(NamedTuple):
+    """Discrete columns of a table, in blocks of samples of one known group.
+
+    Attributes
+    ----------
+    indicators : (B, r, W) 1 at the value of every column; 0 where missing and on padding
+    column : (W,) column of every value
+    slots : (J, V) values of every column; W where a column has fewer
+    tilted : (J,) whether the column is a tilt
+    score : (W,) standardised scores t of tilts
+    marginal : (W,) shares of the values, smoothed
+    curvature : (J, V) eigenvalues k_je of the information of a group effect; 0 where none
+    """
+
+    indicators: jax.Array
+    column: jax.Array
+    slots: jax.Array
+    tilted: jax.Array
+    score: jax.Array
+    marginal: jax.Array
+    curvature: jax.Array
+
+
+class TiltRidge(NamedTuple):
+    """Hyperparameters of the discrete block.
+
+    Attributes
+    ----------
+    pseudo : samples by which cluster effects shrink towards the marginal
+    nu, scale : weight and scale t0 of the prior of tau^2
+    """
+
+    pseudo: jax.Array
+    nu: jax.Array
+    scale: jax.Array
+
+
+class Discrete(NamedTuple):
+    """Parameters of the discrete block.
+
+    Attributes
+    ----------
+    beta : (K, W) cluster effects of categorical columns
+    alpha : (W,) log marginals of tilts
+    slope : (K, J) cluster effects of tilts
+    u : (L, W) group effects of categorical columns
+    group_slope : (L, J) group effects of tilts
+    tau2 : (J,) variances of the group effects
+    v : (L, J, V) posterior variances of the group effects along the eigenvectors
+    """
+
+    beta: jax.Array
+    alpha: jax.Array
+    slope: jax.Array
+    u: jax.Array
+    group_slope: jax.Array
+    tau2: jax.Array
+    v: jax.Array
+
+
+def wright_omega(x: jax.Array) -> jax.Array:
+    """Solution w of w + log w = x, for x of any size, by Newton steps."""
+    x = jnp.maximum(x, -700.0)
+    w = jnp.where(x > 1, x, jnp.exp(jnp.minimum(x, 1.0)))
+    for _ in range(_NEWTON_STEPS):
+        w = w * (1 + x - jnp.log(w)) / (1 + w)
+    return w
+
+
+class DiscreteBlock:
+    """E-step, M-step and objective of the discrete columns.
+
+    Parameters
+    ----------
+    data : Values
+    mass : (B, r) weights of the samples, 0 on padding
+    block_group : (B,) known group of every block of samples
+    n_groups : int
+    ridge : TiltRidge
+    fixed, absent : whether group effects have a flat prior, or do not exist
+    """
+
+    def __init__(
+        self, data: Values, mass: jax.Array, block_group: jax.Array, n_groups: int,
+        ridge: TiltRidge, fixed: jax.Array, absent: jax.Array,
+    ):  # fmt: skip
+        self.data, self.block_group, self.n_groups = data, block_group, n_groups
+        self.ridge, self.fixed, self.absent = ridge, fixed, absent
+        self.tilted_value = data.tilted[data.column]
+        self.present = (data.curvature > 0).astype(data.marginal.dtype)
+        seen = _einsum("br,brw->bw", mass, data.indicators)
+        self.seen = self._by_column(jax.ops.segment_sum(seen, block_group, n_groups))
+        n_group = jax.ops.segment_sum(mass.sum(1), block_group, n_groups)
+        self.occupied = (n_group > 0).astype(data.marginal.dtype)
+        self.rank = self.present.sum(1)
+
+    def _by_column(self, values: jax.Array) -> jax.Array:
+        """Add up values (..., W) by column: (..., J)."""
+        wide = jnp.concatenate([values, jnp.zeros_like(values[..., :1])], -1)
+        return wide[..., self.data.slots].sum(-1)
+
+    def _by_slot(self, values: jax.Array) -> jax.Array:
+        """Values (..., J, V) of every column, -inf where a column has fewer."""
+        low = jnp.full_like(values[..., :1], -jnp.inf)
+        return jnp.concatenate([values, low], -1)[..., self.data.slots]
+
+    def _largest(self, values: jax.Array) -> jax.Array:
+        """Largest value (..., J) of every column."""
+        return self._by_slot(values).max(-1)
+
+    def _normalise(self, logits: jax.Array) -> jax.Array:
+        """Log probabilities (..., W) within every column."""
+        total = jax.nn.logsumexp(self._by_slot(logits), -1)
+        return logits - total[..., self.data.column]
+
+    def log_table(self, theta: Discrete) -> jax.Array:
+        """Log probabilities (L, K, W) of the values in every cluster and known group."""
+        column = self.data.column
+        tilt = theta.slope + theta.group_slope[:, None]
+        tilted = theta.alpha + tilt[..., column] * self.data.score
+        categorical = theta.beta + theta.u[:, None]
+        return self._normalise(jnp.where(self.tilted_value, tilted, categorical))
+
+    def log_profile(self, theta: Discrete) -> jax.Array:
+        """Log probabilities (K, W) in a known group without an effect."""
+        tilted = theta.alpha + theta.slope[:, self.data.column] * self.data.score
+        return self._normalise(jnp.where(self.tilted_value, tilted, theta.beta))
+
+    def log_density(self, theta: Discrete) -> jax.Array:
+        """Log probabilities (B, r, K) of the observed values."""
+        table = self.log_table(theta)[self.block_group]
+        return _einsum("brw,bkw->brk", self.data.indicators, table)
+
+    def tables(self, r: jax.Array) -> jax.Array:
+        """Expected tables (L, K, W), from memberships times masses ``r`` (B, rows, K)."""
+        blocks = _einsum("brk,brw->bkw", r, self.data.indicators)
+        return jax.ops.segment_sum(blocks, self.block_group, self.n_groups)
+
+    def m_step(self, tables: jax.Array, theta: Discrete) -> Discrete:
+        """Proportional fitting of cluster and group effects, then their variances."""
+        theta = jax.lax.fori_loop(
+            0, _SWEEPS, lambda _, theta: self._fitting_sweep(tables, theta), theta
+        )
+        return self._variances(theta)
+
+    def _fitting_sweep(self, tables: jax.Array, theta: Discrete) -> Discrete:
+        column, score = self.data.column, self.data.score
+        pseudo = self.ridge.pseudo * self.data.marginal
+        size = self._by_column(tables)[..., column]
+        by_cluster, by_group = tables.sum(0), tables.sum(1)
+        k = tables.shape[1]
+
+        def expected(theta):
+            return size * jnp.exp(self.log_table(theta))
+
+        # 1. Cluster effects of categorical columns, and marginals of tilts: both match the expected
+        #    table of the clusters, the pseudo-samples included.
+        profile = self.ridge.pseudo * jnp.exp(self.log_profile(theta))
+        fit = expected(theta).sum(0) + profile
+        beta = theta.beta + _log_ratio(by_cluster + pseudo, fit)
+        alpha = theta.alpha + _log_ratio(by_cluster.sum(0) + k * pseudo, fit.sum(0))
+        theta = theta._replace(
+            beta=self._normalise(jnp.where(self.tilted_value, theta.beta, beta)),
+            alpha=jnp.where(self.tilted_value, alpha, theta.alpha),
+        )
+
+        # 2. Group effects of categorical columns: penalised proportional fitting.
+        fit = expected(theta)
+        theta = theta._replace(u=self._group_effects(by_group, fit.sum(1), theta))
+
+        # 3. Cluster slopes of tilts, by one Newton step.
+        profile = self.ridge.pseudo * jnp.exp(self.log_profile(theta))
+        gradient = self._by_column((by_cluster + pseudo - fit.sum(0) - profile) * score)
+        information = self._variance_of_scores(fit).sum(0) + self._variance_of_scores(profile)
+        theta = theta._replace(slope=self._newton(theta.slope, gradient, information))
+
+        # 4. Group slopes of tilts, by one Newton step.
+        fit = expected(theta)
+        precision = jnp.where(self.fixed, 0.0, 1 / theta.tau2)
+        gradient = self._by_column((by_group - fit.sum(1)) * score)
+        gradient = gradient - theta.group_slope * precision
+        information = self._variance_of_scores(fit).sum(1) + precision
+        slope = self._newton(theta.group_slope, gradient, information)
+        return theta._replace(group_slope=jnp.where(self.absent, 0.0, slope))
+
+    def _newton(self, value: jax.Array, gradient: jax.Array, information: jax.Array) -> jax.Array:
+        step = jnp.clip(gradient / jnp.maximum(information, 1e-12), -_CLIP, _CLIP)
+        return jnp.where(self.data.tilted, value + step, value)
+
+    def _variance_of_scores(self, fit: jax.Array) -> jax.Array:
+        """Masses times variances (..., J) of the scores, under fitted tables (..., W)."""
+        size = self._by_column(fit)
+        first = self._by_column(fit * self.data.score)
+        second = self._by_column(fit * self.data.score**2)
+        return second - first**2 / jnp.maximum(size, _TINY)
+
+    def _group_effects(self, observed: jax.Array, fit: jax.Array, theta: Discrete) -> jax.Array:
+        """Solve T - E exp(delta) - (u + delta) / tau^2 = 0 for the step delta of every effect."""
+        tau2 = theta.tau2[self.data.column]
+        shift = tau2 * observed - theta.u
+        random = shift - wright_omega(jnp.log(jnp.maximum(tau2 * fit, _TINY)) + shift)
+        free = jnp.clip(_log_ratio(observed, fit), -_FREE_STEP, _FREE_STEP)
+        # A value that a group never has would fall without bound.
+        free = theta.u + free
+        free = jnp.maximum(free, self._largest(free)[:, self.data.column] - _FREE_RANGE)
+        u = jnp.where(self.fixed, free, theta.u + random)
+        n_values = self._by_column(jnp.ones_like(self.data.marginal))
+        u = u - (self._by_column(u) / n_values)[:, self.data.column]
+        return jnp.where(self.absent | self.tilted_value, 0.0, u)
+
+    def _variances(self, theta: Discrete) -> Discrete:
+        """Posterior variances v of the group effects, and the variances tau^2 of their prior."""
+        curvature = self.seen[..., None] * self.data.curvature
+        v = self.present / (curvature + 1 / theta.tau2[:, None])
+        occupied = self.occupied[:, None]
+        total = (occupied * (self._squares(theta) + v.sum(-1))).sum(0)
+        ridge, rank = self.ridge, self.rank
+        weight = jnp.maximum(self.occupied.sum() * rank + ridge.nu * rank, _TINY)
+        tau2 = (total + ridge.nu * rank * ridge.scale) / weight
+        # Columns that are padding have no effects.
+        random = ~(self.fixed | self.absent) & (rank > 0)
+        return theta._replace(
+            v=jnp.where(random[:, None], v, theta.v), tau2=jnp.where(random, tau2, theta.tau2)
+        )
+
+    def _squares(self, theta: Discrete) -> jax.Array:
+        """Squared lengths (L, J) of the group effects."""
+        return jnp.where(self.data.tilted, theta.group_slope**2, self._by_column(theta.u**2))
+
+    def penalty(self, theta: Discrete) -> jax.Array:
+        """Part of the objective beside the log densities, a number to be added to these."""
+        p = self.data.marginal
+        ridge = self.ridge
+        value = ridge.pseudo * (p * (self.log_profile(theta) - jnp.log(p))).sum()
+        tau2 = theta.tau2
+        relative = theta.v / tau2[:, None]
+        loss = 0.5 * (self.seen[..., None] * self.data.curvature * theta.v).sum(-1)
+        divergence = 0.5 * self._squares(theta) / tau2 + 0.5 * (
+            self.present * (relative - 1 - jnp.log(jnp.maximum(relative, _TINY)))
+        ).sum(-1)
+        prior = 0.5 * ridge.nu * self.rank * (jnp.log(tau2 / ridge.scale) + ridge.scale / tau2 - 1)
+        random = -(self.occupied[:, None] * (loss + divergence)).sum() - prior.sum()
+        return value + jnp.where(self.fixed | self.absent, 0.0, random)
+
+
+def _log_ratio(observed: jax.Array, fit: jax.Array) -> jax.Array:
+    return jnp.log(jnp.maximum(observed, _TINY)) - jnp.log(jnp.maximum(fit, _TINY))
+
+
+def initial_discrete(data: Values, n_clusters: int, n_groups: int, scale: float) -> Discrete:
+    """Parameters before the first M-step: the marginals, without effects."""
+    n_columns, most = data.curvature.shape
+    log_p = jnp.log(data.marginal)
+    present = (data.curvature > 0).astype(log_p.dtype)
+    tau2 = jnp.full(n_columns, scale, log_p.dtype)
+    return Discrete(
+        jnp.broadcast_to(log_p, (n_clusters, len(log_p))), log_p,
+        jnp.zeros((n_clusters, n_columns), log_p.dtype),
+        jnp.zeros((n_groups, len(log_p)), log_p.dtype),
+        jnp.zeros((n_groups, n_columns), log_p.dtype), tau2,
+        jnp.broadcast_to(present * scale, (n_groups, n_columns, most)),
+    )  # fmt: skip
+
+
+def score_moments(marginal: np.ndarray, tilted: bool) -> np.ndarray:
+    """Eigenvalues k_e of the information of a group effect of one column; 1 for a tilt."""
+    if tilted:
+        return np.ones(1)
+    information = np.diag(marginal) - np.outer(marginal, marginal)
+    return np.linalg.eigvalsh(information)[1:]

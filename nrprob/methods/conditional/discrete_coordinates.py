@@ -1,0 +1,99 @@
+"""Numeric coordinates of discrete columns: for location effects, and for k-means starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nrprob.methods.conditional.table import DiscreteColumn
+
+_CONSTANT = 1e-9  # standard deviation of a design column that does not vary
+_PSEUDO = 2.0  # samples by which a group's marginal shrinks towards the marginal of all samples
+
+
+def group_marginal(column: DiscreteColumn, groups: np.ndarray, n_groups: int) -> np.ndarray:
+    """Smoothed marginals (L, V) of a column in every known group."""
+    seen = column.codes >= 0
+    table = np.zeros((n_groups, column.n_values))
+    np.add.at(table, (groups[seen], column.codes[seen]), 1)
+    return (table + _PSEUDO * column.marginal) / (table.sum(1, keepdims=True) + _PSEUDO)
+
+
+def chi_square_coordinates(column: DiscreteColumn, groups: np.ndarray, n_groups: int) -> np.ndarray:
+    """Coordinates (n, V) of total variance about 1, 0 where missing.
+
+    Categorical columns have the chi-square metric of multiple correspondence analysis,
+    (1[y = v] - p(v|z)) / sqrt(p_v (V - 1)); tilts have t(y) - E[t|z].
+    """
+    seen = column.codes >= 0
+    p = group_marginal(column, groups, n_groups)
+    codes = np.maximum(column.codes, 0)
+    if column.scores is not None:
+        score = column.standard_scores
+        out = (score[codes] - (p @ score)[groups])[:, None]
+    else:
+        indicator = np.eye(column.n_values)[codes]
+        unit = np.sqrt(column.marginal * max(column.n_values - 1, 1))
+        out = (indicator - p[groups]) / unit
+    return np.where(seen[:, None], out, 0.0)
+
+
+@dataclass(frozen=True)
+class LocationDesign:
+    """Design of the location effects, learnt from the samples of a fit.
+
+    A categorical column gives 1[y = v] - p(v|z) for every value but the first, a tilt
+    t(y) - E[t|z]; 0 where missing. Columns are centred by known group and standardised.
+
+    Attributes
+    ----------
+    marginals : list of (L, V) smoothed marginals of every column by known group
+    scores : list of (V,) standardised scores, or None for categorical columns
+    means : (L, s) of the columns before they are centred
+    scale : (s,) standard deviations; columns that do not vary are left out
+    varies : (s',) which columns those are
+    """
+
+    marginals: list[np.ndarray]
+    scores: list[np.ndarray | None]
+    means: np.ndarray
+    scale: np.ndarray
+    varies: np.ndarray
+
+    @classmethod
+    def learn(
+        cls, columns: list[DiscreteColumn], groups: np.ndarray, n_groups: int
+    ) -> LocationDesign:
+        """Learn marginals, centres and scales."""
+        marginals = [group_marginal(c, groups, n_groups) for c in columns]
+        scores = [None if c.scores is None else c.standard_scores for c in columns]
+        q = _raw_design(marginals, scores, [c.codes for c in columns], groups)
+        size = np.maximum(np.bincount(groups, minlength=n_groups), 1)
+        sums = np.zeros((n_groups, q.shape[1]))
+        np.add.at(sums, groups, q)
+        means = sums / size[:, None]
+        deviation = (q - means[groups]).std(0)
+        varies = deviation > _CONSTANT
+        return cls(marginals, scores, means[:, varies], deviation[varies], varies)
+
+    def __call__(self, columns: list[DiscreteColumn], groups: np.ndarray) -> np.ndarray:
+        """Design (n, s) of samples in known groups of the fit."""
+        codes = [c.codes for c in columns]
+        q = _raw_design(self.marginals, self.scores, codes, groups)[:, self.varies]
+        return (q - self.means[groups]) / self.scale
+
+
+def _raw_design(
+    marginals: list[np.ndarray], scores: list[np.ndarray | None], codes: list[np.ndarray],
+    groups: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    parts = [np.zeros((len(groups), 0))]
+    for p, score, column in zip(marginals, scores, codes, strict=True):
+        observed = np.maximum(column, 0)
+        if score is not None:
+            part = (score[observed] - (p @ score)[groups])[:, None]
+        else:
+            part = (np.eye(p.shape[1])[observed] - p[groups])[:, 1:]
+        parts.append(np.where((column >= 0)[:, None], part, 0.0))
+    return np.concatenate(parts, 1)

@@ -1,0 +1,132 @@
+"""Parameters of a fitted conditional mixture, in plain NumPy: densities and effects of samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from scipy.special import logsumexp
+
+from nrprob.methods.conditional.joint import JointState
+from nrprob.methods.conditional.table import DiscreteColumn
+from nrprob.methods.conditional.table_data import TableData
+
+
+@dataclass(frozen=True)
+class FittedTable:
+    """Parameters in the coordinates of the fit.
+
+    Attributes
+    ----------
+    b : (K, d) centres; d may be 0
+    slopes : (s, d) location effects
+    m, s : (L, d), (L, d, d) mean and covariance of the group effects
+    sigma, t : (d, d) covariance of the errors and of the group effects
+    log_share : (L, K) log shares of the clusters
+    tables : list of (L, K, V) log probabilities of the values of every discrete column
+    data : the table of the fit
+    location : whether there are location effects
+    held : whether group effects were held at the means
+    """
+
+    b: np.ndarray
+    slopes: np.ndarray
+    m: np.ndarray
+    s: np.ndarray
+    sigma: np.ndarray
+    t: np.ndarray
+    log_share: np.ndarray
+    tables: list[np.ndarray]
+    data: TableData
+    location: bool
+    held: bool
+
+    @classmethod
+    def from_state(
+        cls, state: JointState, data: TableData, location: bool, held: bool
+    ) -> FittedTable:
+        """Take the parameters of a restart, without padding."""
+        n_groups = data.n_groups
+        k = np.shape(state.shares.log_share)[1]
+        d = 0 if data.x is None else data.x.shape[1]
+        b, slopes, m = np.zeros((k, 0)), np.zeros((0, 0)), np.zeros((n_groups, 0))
+        s, sigma, t = np.zeros((n_groups, 0, 0)), np.zeros((0, 0)), np.zeros((0, 0))
+        if state.gaussian is not None:
+            gaussian = jax.tree.map(np.asarray, state.gaussian)
+            b, slopes, m = gaussian.b[:, :d], gaussian.slopes[:, :d], gaussian.m[:n_groups, :d]
+            s = gaussian.s[:n_groups, :d, :d]
+            sigma, t = gaussian.sigma[:d, :d], gaussian.t[:d, :d]
+        tables = []
+        if state.discrete is not None:
+            theta = jax.tree.map(np.asarray, state.discrete)
+            first = 0
+            for j, column in enumerate(data.columns):
+                where = slice(first, first + column.n_values)
+                first += column.n_values
+                logits = theta.beta[:, where] + theta.u[:n_groups, None, where]
+                if column.scores is not None:
+                    slope = theta.slope[:, j] + theta.group_slope[:n_groups, None, j]
+                    score = column.standard_scores
+                    logits = theta.alpha[where] + slope[..., None] * score
+                tables.append(logits - logsumexp(logits, axis=-1, keepdims=True))
+        log_share = np.asarray(state.shares.log_share)[:n_groups]
+        return cls(b, slopes, m, s, sigma, t, log_share, tables, data, location, held)
+
+    def log_joint(
+        self, x: np.ndarray | None, columns: list[DiscreteColumn], groups: np.ndarray,
+        *, spread: bool = False,
+    ) -> np.ndarray:  # fmt: skip
+        """Log share plus log density (n, K) of samples in known groups of the fit.
+
+        ``spread`` adds the covariance S_z of the group effects, as a density of new samples needs.
+        """
+        value = self.log_share[groups]
+        if x is not None:
+            value = value + self._log_density(x, columns, groups, spread)
+        for column, table in zip(columns, self.tables, strict=True):
+            observed = np.flatnonzero(column.codes >= 0)
+            codes = column.codes[observed]
+            value[observed] += table[groups[observed], :, codes]
+        return value
+
+    def _log_density(
+        self, x: np.ndarray, columns: list[DiscreteColumn], groups: np.ndarray, spread: bool
+    ) -> np.ndarray:
+        residual = x - self.m[groups]
+        if self.location and self.data.location is not None:
+            residual = residual - self.data.location(columns, groups) @ self.slopes
+        out = np.zeros((len(x), len(self.b)))
+        seen, pattern = np.unique(~np.isnan(x), axis=0, return_inverse=True)
+        # Samples of one pattern, and of one group where its covariance matters, share a factor.
+        key = np.column_stack([pattern.reshape(-1), groups if spread else np.zeros_like(groups)])
+        cells, cell = np.unique(key, axis=0, return_inverse=True)
+        order = np.argsort(cell.reshape(-1), kind="stable")
+        edges = np.searchsorted(cell.reshape(-1)[order], np.arange(len(cells) + 1))
+        for i, (p, z) in enumerate(cells):
+            columns_seen = np.flatnonzero(seen[p])
+            rows = order[edges[i] : edges[i + 1]]
+            if not columns_seen.size:
+                continue
+            part = np.ix_(columns_seen, columns_seen)
+            covariance = self.sigma[part] + (self.s[z][part] if spread else 0)
+            root = np.linalg.cholesky(covariance)
+            white = np.linalg.solve(root, residual[rows][:, columns_seen].T).T
+            centres = np.linalg.solve(root, self.b[:, columns_seen].T).T
+            square = ((white[:, None] - centres) ** 2).sum(2)
+            log_det = 2 * np.log(np.diagonal(root)).sum() + len(columns_seen) * np.log(2 * np.pi)
+            out[rows] = -0.5 * (square + log_det)
+        return out
+
+    @property
+    def overall_shares(self) -> np.ndarray:
+        """Shares (K,) of the clusters among all samples."""
+        sizes = np.bincount(self.data.groups, minlength=len(self.log_share))
+        share = np.exp(self.log_share)
+        share = share / share.sum(1, keepdims=True)
+        return sizes @ share / sizes.sum()
+
+    def average_tables(self) -> list[np.ndarray]:
+        """Probabilities (V, K) of every value by cluster, averaged over groups by their sizes."""
+        sizes = np.bincount(self.data.groups, minlength=len(self.log_share))
+        return [np.einsum("z,zkv->vk", sizes / sizes.sum(), np.exp(t)) for t in self.tables]

@@ -1,0 +1,450 @@
+r"""Gaussian block of the conditional mixture: centres, group and location effects, covariance.
+
+The model of the observed numbers of sample i in known group z, given its cluster c, is
+
+.. math:: x_i = a_z + b_c + B^T q_i + e_i, \quad e_i \sim N(0, \Sigma), \quad a_z \sim N(0, T).
+
+Missing numbers are integrated out. A sample with the pattern p of observed columns enters through
+A_p, the inverse of Sigma on these columns, padded with zeros. Samples that share a pattern and a
+known group form a *cell*, and all sums over samples are taken by cell.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from nrprob.statistics.matrices import inverse_and_log_det, whitener
+
+_JITTER = 1e-9  # relative addition to diagonals that may be singular
+_einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+
+
+class Numbers(NamedTuple):
+    """Numeric columns of a table, in blocks of samples of one cell.
+
+    Attributes
+    ----------
+    x : (B, r, d) values; 0 where missing and on padding
+    q : (B, r, s) design of the location effects; s may be 0
+    observed : (P, d) 1 where the pattern has the column, else 0
+    pattern : (C,) pattern of every cell
+    real : (d,) False for columns that are padding
+    """
+
+    x: jax.Array
+    q: jax.Array
+    observed: jax.Array
+    pattern: jax.Array
+    real: jax.Array
+
+
+class Constants(NamedTuple):
+    """Sums over samples that do not depend on memberships.
+
+    Attributes
+    ----------
+    n_cell : (C,) mass of every cell
+    x_cell, q_cell : (C, d), (C, s) sums by cell
+    xx, xq, qq : (P, d, d), (P, d, s), (P, s, s) sums of products by pattern
+    n_pattern : (P,) masses
+    """
+
+    n_cell: jax.Array
+    x_cell: jax.Array
+    q_cell: jax.Array
+    xx: jax.Array
+    xq: jax.Array
+    qq: jax.Array
+    n_pattern: jax.Array
+
+
+class Sums(NamedTuple):
+    """Sums over samples that depend on memberships R.
+
+    Attributes
+    ----------
+    n : (C, K) masses by cell and cluster
+    x : (C, K, d) sums of the observed numbers
+    q : (P, K, s) sums of the location design, by pattern
+    """
+
+    n: jax.Array
+    x: jax.Array
+    q: jax.Array
+
+
+class Ridge(NamedTuple):
+    """Hyperparameters of the Gaussian block.
+
+    Attributes
+    ----------
+    nu0 : weight of the ridge of Sigma, in samples
+    nu_t, tau0 : weight and scale of the prior of T
+    location : precision lambda_B of the location effects
+    target : (d,) diagonal that Sigma and T shrink to, up to a factor
+    rounding : (d, d) covariance of the rounding errors of the columns
+    """
+
+    nu0: jax.Array
+    nu_t: jax.Array
+    tau0: jax.Array
+    location: jax.Array
+    target: jax.Array
+    rounding: jax.Array
+
+
+class Gaussian(NamedTuple):
+    """Parameters of the Gaussian block.
+
+    Attributes
+    ----------
+    b : (K, d) cluster centres
+    slopes : (s, d) location effects B
+    m, s : (L, d), (L, d, d) mean and covariance of the group effects
+    log_det_s : (L,) log determinants of the covariances of the group effects
+    sigma, t : (d, d) covariance of the errors and of the group effects
+    s0 : variance that the ridge shrinks to
+    """
+
+    b: jax.Array
+    slopes: jax.Array
+    m: jax.Array
+    s: jax.Array
+    log_det_s: jax.Array
+    sigma: jax.Array
+    t: jax.Array
+    s0: jax.Array
+
+
+class Precisions(NamedTuple):
+    """Inverses and log determinants of the covariances, which follow from these.
+
+    Attributes
+    ----------
+    observed, log_det_observed : (P, d, d), (P,) of Sigma on the observed columns of every pattern,
+        padded with zeros
+    sigma, log_det_sigma : (d, d), () of all of Sigma
+    t, log_det_t : (d, d), () of T
+    """
+
+    observed: jax.Array
+    log_det_observed: jax.Array
+    sigma: jax.Array
+    log_det_sigma: jax.Array
+    t: jax.Array
+    log_det_t: jax.Array
+
+
+class Effects(NamedTuple):
+    """Form of the group effects; all are traced, so that one program serves every form.
+
+    Attributes
+    ----------
+    held : whether the means m are held at their initial values ("subtract")
+    fixed : whether the prior of the group effects is flat
+    absent : whether there are no group effects
+    """
+
+    held: jax.Array
+    fixed: jax.Array
+    absent: jax.Array
+
+
+class GaussianBlock:
+    """E-step, M-step and objective of the numeric columns.
+
+    Parameters
+    ----------
+    data : Numbers
+    mass : (B, r) weights of the samples, 0 on padding
+    cell : (B,) cell of every block of samples
+    group : (C,) known group of every cell
+    n_groups, n_cells : int
+    ridge : Ridge
+    effects : Effects
+    covariance : "tied", "diag" or "spherical"
+    """
+
+    def __init__(
+        self, data: Numbers, mass: jax.Array, cell: jax.Array, group: jax.Array,
+        n_groups: int, ridge: Ridge, effects: Effects, covariance: str,
+    ):  # fmt: skip
+        self.data, self.mass, self.cell, self.group = data, mass, cell, group
+        self.n_groups, self.n_cells = n_groups, len(group)
+        self.ridge, self.effects, self.covariance = ridge, effects, covariance
+        self.block_pattern, self.block_group = data.pattern[cell], group[cell]
+        self.real = data.real.astype(data.x.dtype)
+        self.d = self.real.sum()
+        self.constants = self._constant_sums()
+        n_group = self._by_group(self.constants.n_cell)
+        self.occupied = (n_group > 0).astype(data.x.dtype)
+
+    def _by_cell(self, values: jax.Array) -> jax.Array:
+        """Add up values (B, ...) of blocks by cell."""
+        return jax.ops.segment_sum(values, self.cell, self.n_cells)
+
+    def _by_pattern(self, values: jax.Array) -> jax.Array:
+        """Add up values (C, ...) of cells by pattern."""
+        return jax.ops.segment_sum(values, self.data.pattern, len(self.data.observed))
+
+    def _by_group(self, values: jax.Array) -> jax.Array:
+        """Add up values (C, ...) of cells by known group."""
+        return jax.ops.segment_sum(values, self.group, self.n_groups)
+
+    def _constant_sums(self) -> Constants:
+        x, q, mass = self.data.x, self.data.q, self.mass
+        n_patterns = len(self.data.observed)
+
+        def by_pattern(a, b):
+            products = _einsum("br,bri,brj->bij", mass, a, b)
+            return jax.ops.segment_sum(products, self.block_pattern, n_patterns)
+
+        n_cell = self._by_cell(mass.sum(1))
+        return Constants(
+            n_cell,
+            self._by_cell(_einsum("br,brd->bd", mass, x)),
+            self._by_cell(_einsum("br,brs->bs", mass, q)),
+            by_pattern(x, x),
+            by_pattern(x, q),
+            by_pattern(q, q),
+            self._by_pattern(n_cell),
+        )
+
+    def sums(self, r: jax.Array) -> Sums:
+        """Sums for the M-step, from memberships times masses ``r`` (B, rows, K)."""
+        return Sums(
+            self._by_cell(r.sum(1)),
+            self._by_cell(_einsum("brk,brd->bkd", r, self.data.x)),
+            self._by_pattern(self._by_cell(_einsum("brk,brs->bks", r, self.data.q))),
+        )
+
+    def precisions(self, theta: Gaussian) -> Precisions:
+        """Invert the covariances, all in one call."""
+        seen = jnp.concatenate([self.data.observed, jnp.ones_like(self.data.observed[:1])])
+        both = seen[:, :, None] * seen[:, None, :]
+        # Columns that are missing are those of the identity, so that all patterns have one shape.
+        eye = jnp.eye(theta.sigma.shape[0], dtype=theta.sigma.dtype)
+        square = both * theta.sigma + eye * (1 - seen)[:, None, :]
+        result, log_det, _ = inverse_and_log_det(jnp.concatenate([square, theta.t[None]]))
+        observed = result[:-2] * both[:-1]
+        return Precisions(observed, log_det[:-2], result[-2], log_det[-2], result[-1], log_det[-1])
+
+    def log_density(self, theta: Gaussian, precisions: Precisions) -> jax.Array:
+        """Log densities (B, r, K) of the observed numbers given cluster and group effect."""
+        a, log_det = precisions.observed, precisions.log_det_observed
+        x = (
+            self.data.x
+            - theta.m[self.block_group][:, None]
+            - _einsum("brs,sd->brd", self.data.q, theta.slopes)
+        )
+        seen = self.data.observed[self.block_pattern]
+        x = x * seen[:, None]
+        a_block = a[self.block_pattern]
+        turned = _einsum("brd,bde->bre", x, a_block)
+        centres = _einsum("kd,pde->pke", theta.b, a)[self.block_pattern]
+        quadratic = (
+            (turned * x).sum(-1)[..., None]
+            - 2 * _einsum("brd,bkd->brk", x, centres)
+            + _einsum("bkd,kd->bk", centres, theta.b)[:, None]
+        )
+        unit = seen.sum(1) * math.log(2 * math.pi) + log_det[self.block_pattern]
+        return -0.5 * (quadratic + unit[:, None, None])
+
+    def m_step(
+        self, sums: Sums, theta: Gaussian, precisions: Precisions
+    ) -> tuple[Gaussian, Precisions]:
+        """Parameters that maximise the objective, one group of them after another."""
+        theta = self._locations(sums, theta, precisions)
+        theta = self._error_covariance(sums, theta, precisions)
+        theta = self._effect_covariance(theta)
+        precisions = self.precisions(theta)
+        # The ridge's variance maximises its part of the objective.
+        return theta._replace(s0=self.d / self._target_trace(precisions.sigma)), precisions
+
+    def _locations(self, sums: Sums, theta: Gaussian, precisions: Precisions) -> Gaussian:
+        """Centres, location effects and group effects, by generalised least squares.
+
+        With the group effects profiled out, the normal equations of [b; B] are
+
+            H = sum_p G_p (x) A_p + blockdiag(0, lambda_B I (x) Sigma^-1) - sum_z M_z S_z M_z'
+
+        where G_p are sums of products of [R, Q], M_z = sum_p F_zp (x) A_p, and F_zp sums of [R, Q].
+        """
+        c, k = self.constants, theta.b.shape[0]
+        s, d = theta.slopes.shape
+        a = precisions.observed
+        a_cell = a[self.data.pattern]
+        held, absent = self.effects.held, self.effects.absent
+
+        # Sums of [R, Q] by cell, and of its products by pattern.
+        f = jnp.concatenate([sums.n, c.q_cell], 1)
+        g = jnp.concatenate(
+            [
+                jnp.concatenate([jax.vmap(jnp.diag)(self._by_pattern(sums.n)), sums.q], 2),
+                jnp.concatenate([jnp.swapaxes(sums.q, 1, 2), c.qq], 2),
+            ],
+            1,
+        )
+        h = _einsum("pab,pde->adbe", g, a)
+        ridge = jnp.diag(jnp.concatenate([jnp.zeros(k), jnp.full(s, self.ridge.location)]))
+        h = h + _einsum("ab,de->adbe", ridge.astype(h.dtype), precisions.sigma)
+        x = jnp.concatenate([self._by_pattern(sums.x), jnp.swapaxes(c.xq, 1, 2)], 1)
+        right = _einsum("pad,pde->ae", x, a)
+
+        # Group effects: S_z = (T^-1 + Lambda_z)^-1, Lambda_z = sum of A over the group.
+        weight = self._by_group(c.n_cell[:, None, None] * a_cell)
+        loose = (1 - self.occupied)[:, None, None] * jnp.eye(d, dtype=h.dtype)
+        prior = jnp.where(self.effects.fixed, jnp.diag(1 - self.real), precisions.t)
+        spread, log_det, _ = inverse_and_log_det(prior + weight + loose)
+        cross = self._by_group(f[:, :, None, None] * a_cell[:, None])
+        total = self._by_group(_einsum("cd,cde->ce", c.x_cell, a_cell))
+
+        # The means m are free, held at their values, or absent.
+        free = (~(held | absent)).astype(h.dtype)
+        m_held = jnp.where(absent, 0.0, theta.m)
+        turned = _einsum("zade,zef->zadf", cross, spread)
+        h = h - free * _einsum("zadf,zbgf->adbg", turned, cross)
+        right = right - free * _einsum("zadf,zf->ad", turned, total)
+        right = right - (1 - free) * _einsum("zade,ze->ad", cross, m_held)
+
+        # Without a prior of the group effects, the constant is free: the centres sum to 0.
+        gauge = jnp.concatenate([jnp.ones(k), jnp.zeros(s)]).astype(h.dtype)
+        fixed = self.effects.fixed & ~held & ~absent
+        scale = jnp.where(fixed, c.n_cell.sum() / k, 0.0)
+        h = h + scale * _einsum("a,b,de->adbe", gauge, gauge, jnp.eye(d, dtype=h.dtype))
+        size = (k + s) * d
+        h = h.reshape(size, size)
+        # Padded columns, empty clusters and unidentified contrasts stay at 0.
+        h = h + jnp.diag(jnp.tile(1 - self.real, k + s) + _JITTER * c.n_cell.sum() / k)
+        white, _ = whitener(h)
+        solution = white.T @ (white @ right.reshape(size))
+        solution = solution.reshape(k + s, d)
+        b, slopes = solution[:k], solution[k:]
+        m = _einsum("zde,ze->zd", spread, total - _einsum("zade,ad->ze", cross, solution))
+        m = jnp.where(free > 0, m * self.occupied[:, None], m_held)
+        spread = jnp.where(absent, 0.0, spread)
+        return theta._replace(b=b, slopes=slopes, m=m, s=spread, log_det_s=-log_det)
+
+    def scatter(self, sums: Sums, theta: Gaussian) -> jax.Array:
+        """Sums (P, d, d) of expected products of the residuals of observed numbers."""
+        c, p = self.constants, self.data.pattern
+        b, slopes, m = theta.b, theta.slopes, theta.m[self.group]
+        # Sums by cell of x, and of the fit without the group effect.
+        fit = _einsum("ck,kd->cd", sums.n, b) + _einsum("cs,sd->cd", c.q_cell, slopes)
+        x_fit = _einsum("pkd,ke->pde", self._by_pattern(sums.x), b)
+        x_fit = x_fit + _einsum("pds,se->pde", c.xq, slopes)
+        q_b = _einsum("pks,kd,se->pde", sums.q, b, slopes)
+        fit_fit = _einsum("pk,kd,ke->pde", self._by_pattern(sums.n), b, b)
+        fit_fit = fit_fit + q_b + jnp.swapaxes(q_b, 1, 2)
+        fit_fit = fit_fit + _einsum("pst,sd,te->pde", c.qq, slopes, slopes)
+        left = c.x_cell - fit
+        m_left = jax.ops.segment_sum(
+            _einsum("cd,ce->cde", m, left) - 0.5 * _einsum("c,cd,ce->cde", c.n_cell, m, m),
+            p, len(self.data.observed),
+        )  # fmt: skip
+        result = c.xx - x_fit - jnp.swapaxes(x_fit, 1, 2) + fit_fit
+        result = result - m_left - jnp.swapaxes(m_left, 1, 2)
+        uncertain = self._by_pattern(c.n_cell[:, None, None] * theta.s[self.group])
+        seen = self.data.observed
+        return (result + uncertain) * seen[:, :, None] * seen[:, None, :]
+
+    def _error_covariance(self, sums: Sums, theta: Gaussian, precisions: Precisions) -> Gaussian:
+        """Sigma from expected products of complete residuals, with its ridge."""
+        turn = _einsum("de,pef->pdf", theta.sigma, precisions.observed)
+        total = _einsum("pde,pef,pgf->dg", turn, self.scatter(sums, theta), turn)
+        n = self.constants.n_pattern
+        total = total + _einsum(
+            "p,pde->de", n, theta.sigma - _einsum("pde,ef->pdf", turn, theta.sigma)
+        )
+        total = total + self.ridge.location * _einsum("sd,se->de", theta.slopes, theta.slopes)
+        total = total + n.sum() * self.ridge.rounding
+        if self.covariance != "tied":
+            variances = jnp.diagonal(total)
+            if self.covariance == "spherical":
+                share = jnp.where(self.real > 0, variances / self.ridge.target, 0).sum() / self.d
+                variances = share * self.ridge.target
+            total = jnp.diag(variances)
+        real = self.real[:, None] * self.real
+        target = jnp.diag(self.ridge.target)
+        sigma = (total + self.ridge.nu0 * theta.s0 * target) / (n.sum() + self.ridge.nu0)
+        floor = _JITTER * (jnp.diagonal(sigma) * self.real).sum() / self.d
+        eye = jnp.eye(len(sigma), dtype=sigma.dtype)
+        sigma = jnp.where(real > 0, sigma + floor * eye, eye)
+        return theta._replace(
+            sigma=sigma, s0=self.d / self._target_trace(inverse_and_log_det(sigma)[0])
+        )
+
+    def _target_trace(self, matrix: jax.Array) -> jax.Array:
+        """Trace of the product of a matrix (d, d) and the ridge's target."""
+        return (jnp.diagonal(matrix) * self.ridge.target * self.real).sum()
+
+    def _effect_covariance(self, theta: Gaussian) -> Gaussian:
+        """T from the second moments of the group effects, with its prior."""
+        moments = theta.s + theta.m[:, :, None] * theta.m[:, None, :]
+        total = _einsum("z,zde->de", self.occupied, moments)
+        target = self.ridge.tau0 * jnp.diag(self.ridge.target)
+        t = (total + self.ridge.nu_t * target) / (self.occupied.sum() + self.ridge.nu_t)
+        real = self.real[:, None] * self.real
+        t = jnp.where(real > 0, t, jnp.eye(len(t), dtype=t.dtype))
+        estimated = ~(self.effects.fixed | self.effects.absent)
+        return theta._replace(t=jnp.where(estimated, t, theta.t))
+
+    def penalty(self, theta: Gaussian, precisions: Precisions) -> jax.Array:
+        """Part of the objective beside the log densities, a number to be added to these."""
+        ridge, d, real = self.ridge, self.d, self.real
+        log_det_target = jnp.where(real > 0, jnp.log(ridge.target), 0).sum()
+        # Ridge of Sigma, prior of the location effects, and rounding errors.
+        trace = self._target_trace(precisions.sigma)
+        value = (
+            -0.5
+            * ridge.nu0
+            * (precisions.log_det_sigma - log_det_target + theta.s0 * trace - d * jnp.log(theta.s0))
+        )
+        slopes = theta.slopes
+        value -= 0.5 * ridge.location * _einsum("sd,de,se->", slopes, precisions.sigma, slopes)
+        n = self.constants.n_cell.sum()
+        value -= 0.5 * n * _einsum("de,de->", precisions.sigma, ridge.rounding)
+
+        # Group effects: expected loss, and the divergence of N(m_z, S_z) from N(0, T).
+        a_cell = precisions.observed[self.data.pattern]
+        weight = self._by_group(self.constants.n_cell[:, None, None] * a_cell)
+        loss = 0.5 * _einsum("zde,zde->", weight, theta.s)
+        square = _einsum("zd,de,ze->z", theta.m, precisions.t, theta.m)
+        shrunken = _einsum("de,zde->z", precisions.t, theta.s)
+        width = len(real)
+        divergence = 0.5 * (shrunken + square - width + precisions.log_det_t - theta.log_det_s)
+        prior = (
+            0.5
+            * ridge.nu_t
+            * (
+                precisions.log_det_t
+                - log_det_target
+                + ridge.tau0 * self._target_trace(precisions.t)
+            )
+        )
+        random = -loss - (self.occupied * divergence).sum() - prior
+        fixed = -loss + (self.occupied * 0.5 * (theta.log_det_s + d)).sum()
+        effects = jnp.where(self.effects.fixed, fixed, random)
+        return value + jnp.where(self.effects.absent, 0.0, effects)
+
+
+def initial_gaussian(
+    n_clusters: int, n_slopes: int, m: Any, sigma: Any, ridge: Ridge, real: Any
+) -> Gaussian:
+    """Parameters before the first M-step: the one-component covariance, and group effects ``m``."""
+    n_groups, d = m.shape
+    eye = jnp.eye(d, dtype=m.dtype)
+    both = real[:, None] & real
+    sigma = jnp.where(both, sigma, eye)
+    # The variance of the ridge is updated by the first M-step.
+    s0 = (jnp.diagonal(sigma) * real / ridge.target).sum() / real.sum()
+    t = jnp.where(both, ridge.tau0 * jnp.diag(ridge.target), eye)
+    return Gaussian(
+        jnp.zeros((n_clusters, d), m.dtype), jnp.zeros((n_slopes, d), m.dtype), m,
+        jnp.zeros((n_groups, d, d), m.dtype), jnp.zeros(n_groups, m.dtype), sigma, t, s0,
+    )  # fmt: skip

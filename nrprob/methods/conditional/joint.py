@@ -1,0 +1,208 @@
+r"""EM of the conditional mixture p(x | cluster, known group), over all feature blocks.
+
+Blocks share the memberships alone: each gives log densities, an M-step, and its part of the
+objective F. With q(a_z) = N(m_z, S_z) for the group effects, every step raises
+
+.. math:: F = \sum_i \log \sum_c e^{l_{z_i c}} \prod_{blocks} p(x_i | c, z_i) + penalties.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from nrprob.engines.optimise.iterate import IterationResult, empty_trace, iterate
+from nrprob.methods.conditional.discrete_block import DiscreteBlock, Values
+from nrprob.methods.conditional.gaussian_block import (
+    Effects,
+    GaussianBlock,
+    Numbers,
+)
+from nrprob.methods.conditional.shares import Shares, shares_penalty, update_shares
+
+TRACE = 512  # entries of the objective's trace
+_BALANCING_SWEEPS = 5
+_LARGEST_OFFSET = 80.0  # of a log weight that balances the clusters
+
+
+class Table(NamedTuple):
+    """A mixed table, laid out in blocks of samples of one cell (pattern and known group).
+
+    Attributes
+    ----------
+    numeric, values : numeric and discrete columns; None where there are none
+    mass : (B, r) weights of the samples, 0 on padding
+    cell : (B,) cell of every block
+    group : (C,) known group of every cell
+    sizes : (L,) masses of the known groups
+    label : (B, r) cluster of labelled samples, else -1; None where no sample has a label
+    """
+
+    numeric: Numbers | None
+    values: Values | None
+    mass: jax.Array
+    cell: jax.Array
+    group: jax.Array
+    sizes: jax.Array
+    label: jax.Array | None = None
+
+
+class Settings(NamedTuple):
+    """Settings of one fit; all are traced.
+
+    Attributes
+    ----------
+    ridge, tilt_ridge : hyperparameters of the blocks
+    effects : form of the group effects
+    shares : kind of the clusters' shares
+    tol : largest change of memberships and objective at convergence
+    """
+
+    ridge: Any  # Ridge, or None without numbers
+    tilt_ridge: Any  # TiltRidge, or None without discrete columns
+    effects: Effects
+    shares: jax.Array
+    tol: jax.Array
+
+
+class JointState(NamedTuple):
+    """State of one restart after a step.
+
+    Attributes
+    ----------
+    r : (B, r, K) memberships
+    gaussian, discrete : parameters of the blocks
+    precisions : inverses of the covariances in ``gaussian``
+    shares : of the clusters
+    objective : F at these parameters
+    warm_up : balanced steps that are left
+    n_iter : steps with the objective's own memberships
+    """
+
+    r: jax.Array
+    gaussian: Any  # Gaussian, or None without numbers
+    precisions: Any  # Precisions, likewise
+    discrete: Any  # Discrete, or None without discrete columns
+    shares: Shares
+    objective: jax.Array
+    warm_up: jax.Array
+    n_iter: jax.Array
+
+
+class JointModel:
+    """E-step, M-step and objective of one restart."""
+
+    def __init__(self, table: Table, settings: Settings, covariance: str):
+        self.table, self.settings = table, settings
+        n_groups = len(table.sizes)
+        self.block_group = table.group[table.cell]
+        effects = settings.effects
+        self.gaussian: GaussianBlock | None = None
+        self.discrete: DiscreteBlock | None = None
+        if table.numeric is not None:
+            self.gaussian = GaussianBlock(
+                table.numeric, table.mass, table.cell, table.group, n_groups,
+                settings.ridge, effects, covariance,
+            )  # fmt: skip
+        if table.values is not None:
+            self.discrete = DiscreteBlock(
+                table.values, table.mass, self.block_group, n_groups,
+                settings.tilt_ridge, effects.fixed, effects.absent,
+            )  # fmt: skip
+
+    def begin(
+        self, r: jax.Array, gaussian: Any, discrete: Any, shares: Shares,
+        warm_up: jax.Array,
+    ) -> JointState:  # fmt: skip
+        """State before the first step."""
+        precisions = None
+        if self.gaussian is not None:
+            precisions = self.gaussian.precisions(gaussian)
+        least = jnp.full((), -jnp.inf, r.dtype)
+        none = jnp.zeros((), jnp.int32)
+        return JointState(r, gaussian, precisions, discrete, shares, least, warm_up, none)
+
+    def m_step(self, state: JointState) -> JointState:
+        """Parameters of all blocks, given the memberships."""
+        weighted = state.r * self.table.mass[..., None]
+        gaussian, precisions, discrete = state.gaussian, state.precisions, state.discrete
+        if self.gaussian is not None:
+            sums = self.gaussian.sums(weighted)
+            gaussian, precisions = self.gaussian.m_step(sums, gaussian, precisions)
+        if self.discrete is not None:
+            discrete = self.discrete.m_step(self.discrete.tables(weighted), discrete)
+        counts = self._by_group(weighted.sum(1))
+        shares = update_shares(counts, state.shares, self.settings.shares)
+        return state._replace(
+            gaussian=gaussian, precisions=precisions, discrete=discrete, shares=shares
+        )
+
+    def _by_group(self, values: jax.Array) -> jax.Array:
+        """Add up values (B, ...) of blocks by known group."""
+        return jax.ops.segment_sum(values, self.block_group, len(self.table.sizes))
+
+    def log_joint(self, state: JointState) -> jax.Array:
+        """Log share plus log density (B, r, K) of every sample and cluster."""
+        value = state.shares.log_share[self.block_group][:, None]
+        if self.gaussian is not None:
+            value = value + self.gaussian.log_density(state.gaussian, state.precisions)
+        if self.discrete is not None:
+            value = value + self.discrete.log_density(state.discrete)
+        if self.table.label is None:
+            return value
+        label = self.table.label[..., None]
+        return jnp.where((label < 0) | (label == jnp.arange(value.shape[-1])), value, -jnp.inf)
+
+    def e_step(self, state: JointState) -> JointState:
+        """Memberships and objective at the parameters; balanced memberships in a warm-up."""
+        logits = self.log_joint(state)
+        objective = (self.table.mass * jax.nn.logsumexp(logits, -1)).sum()
+        if self.gaussian is not None:
+            objective += self.gaussian.penalty(state.gaussian, state.precisions)
+        if self.discrete is not None:
+            objective += self.discrete.penalty(state.discrete)
+        objective += shares_penalty(state.shares, self.settings.shares)
+        sweeps = jnp.where(state.warm_up > 0, _BALANCING_SWEEPS, 0)
+        offset = self._balancing_offsets(logits, sweeps)
+        r = jax.nn.softmax(logits + offset[self.block_group][:, None], -1)
+        return state._replace(r=r, objective=objective)
+
+    def _balancing_offsets(self, logits: jax.Array, n_sweeps: jax.Array) -> jax.Array:
+        """Log weights (L, K) at which all clusters have equal shares of every known group."""
+        sizes = jnp.maximum(self.table.sizes, 1e-30)[:, None]
+
+        def sweep(_, offset):
+            r = jax.nn.softmax(logits + offset[self.block_group][:, None], -1)
+            share = self._by_group((r * self.table.mass[..., None]).sum(1)) / sizes
+            offset = offset - jnp.log(jnp.maximum(share, 1e-30))
+            return jnp.clip(offset - offset.max(1, keepdims=True), -_LARGEST_OFFSET, 0)
+
+        offset = jnp.zeros((len(self.table.sizes), logits.shape[-1]), logits.dtype)
+        return jax.lax.fori_loop(0, n_sweeps, sweep, offset)
+
+    def step(self, state: JointState) -> tuple[JointState, jax.Array]:
+        """One EM step, and whether it changed less than the tolerance."""
+        after = self.e_step(self.m_step(state))
+        tol = self.settings.tol
+        moved = (jnp.abs(after.r - state.r) * (self.table.mass > 0)[..., None]).max()
+        warm = state.warm_up > 0
+        rounding = 16 * jnp.finfo(after.r.dtype).eps * jnp.abs(after.objective)
+        still = jnp.abs(after.objective - state.objective) <= jnp.maximum(tol, rounding)
+        left = jnp.where(moved <= tol, 0, jnp.maximum(state.warm_up - 1, 0))
+        after = after._replace(warm_up=left, n_iter=state.n_iter + ~warm)
+        return after, ~warm & still & (moved <= tol)
+
+    def run(self, state: JointState, max_iter: jax.Array) -> IterationResult:
+        """EM steps until convergence, or ``max_iter`` after the warm-up.
+
+        The trace of the objective begins with the warm-up.
+        """
+
+        def advance(state, _):
+            after, quiet = self.step(state)
+            return after, quiet | (after.n_iter >= max_iter), (after.objective, quiet)
+
+        trace = empty_trace(TRACE, state.r.dtype), jnp.zeros(TRACE, bool)
+        return iterate(advance, state, max_iter + state.warm_up, done=max_iter <= 0, trace=trace)

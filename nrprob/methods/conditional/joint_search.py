@@ -1,0 +1,182 @@
+"""Restarts of the joint EM, side by side in one compiled program."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.engines.programs import jit_by_size
+from nrprob.methods.conditional.discrete_block import (
+    initial_discrete,
+)
+from nrprob.methods.conditional.gaussian_block import Effects, initial_gaussian
+from nrprob.methods.conditional.joint import JointModel, JointState, Settings, Table
+from nrprob.methods.conditional.shares import UNIFORM, initial_shares
+from nrprob.statistics.rows import Layout
+
+BATCH = 6  # restarts that run side by side on a CPU
+_WARM_UP_STEPS = 30
+_CERTAIN = 0.95  # membership of a sample in the cluster of its initial label
+
+
+class Form(NamedTuple):
+    """Form of the model: of the group effects, and of the shares.
+
+    Attributes
+    ----------
+    held, fixed, absent : see `Effects`
+    shares : UNIFORM, FREE or BY_GROUP
+    location : whether there are location effects
+    """
+
+    held: Any
+    fixed: Any
+    absent: Any
+    shares: Any = UNIFORM
+    location: Any = False
+
+
+class Ends(NamedTuple):
+    """Where restarts ended; every array has a leading axis of restarts.
+
+    Attributes
+    ----------
+    state : parameters, memberships and objective
+    converged, n_iter, trace : see `nrprob.engines.optimise.iterate.IterationResult`
+    """
+
+    state: JointState
+    converged: Any
+    n_iter: Any
+    trace: Any
+
+    @property
+    def objective(self) -> np.ndarray:
+        """F (S,) of every restart."""
+        return np.asarray(self.state.objective)
+
+    def pick(self, i: int) -> Ends:
+        """One restart."""
+        return jax.tree.map(lambda a: a[i], self)
+
+
+@jit_by_size("n_clusters", "covariance")
+def run_restarts(
+    table: Table,
+    ridge: Any,
+    tilt_ridge: Any,
+    forms: Form,
+    group_means: jax.Array | None,
+    sigma: jax.Array | None,
+    r: jax.Array,
+    warm: jax.Array,
+    max_iter: jax.Array,
+    tol: jax.Array,
+    *,
+    n_clusters: int,
+    covariance: str,
+) -> Ends:
+    """Run EM from memberships (S, B, r, K), each with its own form of the model.
+
+    Restarts whose ``warm`` (S,) is true first take steps with balanced memberships. All stop when
+    the last has converged, or after ``max_iter`` (S,) steps.
+    """
+    n_groups = len(table.sizes)
+
+    def run(form, r, warm, max_iter):
+        effects = Effects(form.held, form.fixed, form.absent)
+        located = table
+        if table.numeric is not None:
+            q = jnp.where(form.location, table.numeric.q, 0)
+            located = table._replace(numeric=table.numeric._replace(q=q))
+        model = JointModel(
+            located, Settings(ridge, tilt_ridge, effects, form.shares, tol), covariance
+        )
+        gaussian = discrete = None
+        if table.numeric is not None:
+            m = jnp.where(form.absent, 0.0, group_means)
+            n_slopes = table.numeric.q.shape[-1]
+            gaussian = initial_gaussian(n_clusters, n_slopes, m, sigma, ridge, table.numeric.real)
+        if table.values is not None:
+            discrete = initial_discrete(table.values, n_clusters, n_groups, tilt_ridge.scale)
+        shares = initial_shares(n_groups, n_clusters, r.dtype)
+        warm_up = jnp.where(warm, _WARM_UP_STEPS, 0)
+        state = model.begin(r, gaussian, discrete, shares, warm_up)
+        result = model.run(state, max_iter)
+        trace, quiet = result.trace
+        return Ends(result.state, quiet.any(), result.state.n_iter, trace)
+
+    return jax.vmap(run)(forms, r, warm, max_iter)
+
+
+class Problem(NamedTuple):
+    """Data and hyperparameters of one fit, on which restarts are run.
+
+    Attributes
+    ----------
+    table, layout : the samples in blocks
+    ridge, tilt_ridge : hyperparameters of the blocks
+    group_means : (L, d) at which effects are held; None without numbers
+    sigma : (d, d) initial covariance; None without numbers
+    n_clusters, covariance, tol, max_iter : settings of the fit
+    """
+
+    table: Table
+    layout: Layout
+    ridge: Any
+    tilt_ridge: Any
+    group_means: np.ndarray | None
+    sigma: np.ndarray | None
+    n_clusters: int
+    covariance: str
+    tol: float
+    max_iter: int
+
+    def from_labels(self, labels: np.ndarray) -> np.ndarray:
+        """Memberships (S, B, r, K) near labels (S, n)."""
+        k = self.n_clusters
+        hit = labels[..., None] == np.arange(k)
+        r = _CERTAIN * hit + (1 - _CERTAIN) / k
+        if self.table.label is not None:
+            fixed = self.layout.from_blocks(self.table.label)[:, None]
+            r = np.where(fixed >= 0, fixed == np.arange(k), r)
+        return np.stack([self.layout.to_blocks(part) for part in r])
+
+    def run(
+        self, r: np.ndarray, forms: list[Form], warm: np.ndarray | None = None,
+        max_iter: int | None = None, batch: int = BATCH,
+    ) -> Ends:  # fmt: skip
+        """Ends of restarts from memberships (S, B, r, K), in calls of ``batch`` restarts."""
+        s = len(r)
+        warm = np.zeros(s, bool) if warm is None else warm
+        most = np.full(s, self.max_iter if max_iter is None else max_iter, np.int32)
+        form = Form(*(np.array(column) for column in zip(*forms, strict=True)))
+        ends = []
+        # Restarts with a warm-up take longer: they run together.
+        order = np.argsort(warm, kind="stable")
+        r, warm, most = r[order], warm[order], most[order]
+        form = Form(*(a[order] for a in form))
+        for start in range(0, s, batch):
+            # The last call is filled up with restarts that take no step.
+            pick = np.arange(start, start + batch)
+            spare = pick >= s
+            pick = np.minimum(pick, s - 1)
+            ends.append(
+                run_restarts(
+                    self.table, self.ridge, self.tilt_ridge,
+                    Form(*(a[pick] for a in form)), self.group_means, self.sigma,
+                    r[pick], warm[pick] & ~spare, np.where(spare, 0, most[pick]),
+                    np.asarray(self.tol), n_clusters=self.n_clusters, covariance=self.covariance,
+                )
+            )  # fmt: skip
+        back = np.argsort(order)
+        return jax.tree.map(
+            lambda *parts: np.concatenate([*map(np.asarray, parts)])[:s][back], *ends
+        )
+
+    def labels(self, ends: Ends) -> np.ndarray:
+        """Labels (S, n) of the samples."""
+        return np.stack([self.layout.from_blocks(r).argmax(1) for r in ends.state.r])

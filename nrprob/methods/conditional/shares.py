@@ -1,0 +1,77 @@
+"""Shares of the clusters: equal, common and fitted, or by known group with a Dirichlet prior."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import digamma, gammaln
+
+UNIFORM, FREE, BY_GROUP = range(3)
+_LEAST, _MOST = 1e-3, 1e3  # of a concentration
+_FIXED_POINT_STEPS = 3
+
+
+class Shares(NamedTuple):
+    """Log shares of the clusters, and what they follow from.
+
+    Attributes
+    ----------
+    log_share : (L, K) expected log shares
+    counts : (L, K) expected numbers of samples, of which the posterior by group is made
+    concentration : (K,) of the Dirichlet prior of the shares by group
+    """
+
+    log_share: jax.Array
+    counts: jax.Array
+    concentration: jax.Array
+
+
+def initial_shares(n_groups: int, n_clusters: int, dtype) -> Shares:
+    """Equal shares."""
+    return Shares(
+        jnp.full((n_groups, n_clusters), -jnp.log(n_clusters), dtype),
+        jnp.zeros((n_groups, n_clusters), dtype),
+        jnp.ones(n_clusters, dtype),
+    )
+
+
+def update_shares(counts: jax.Array, old: Shares, kind: jax.Array) -> Shares:
+    """Shares that maximise the objective, from expected numbers of samples (L, K).
+
+    By group, the concentration takes Minka's fixed-point steps (2000, Estimating a Dirichlet
+    distribution) of the Dirichlet-multinomial likelihood.
+    """
+    n_groups, k = counts.shape
+    size = counts.sum(1)
+    occupied = size > 0
+
+    def fixed_point(_, alpha):
+        total = alpha.sum()
+        above = jnp.where(occupied[:, None], digamma(counts + alpha) - digamma(alpha), 0).sum(0)
+        below = jnp.where(occupied, digamma(size + total) - digamma(total), 0).sum()
+        return jnp.clip(alpha * above / jnp.maximum(below, 1e-300), _LEAST, _MOST)
+
+    alpha = jax.lax.fori_loop(0, _FIXED_POINT_STEPS, fixed_point, old.concentration)
+    alpha = jnp.where(kind == BY_GROUP, alpha, old.concentration)
+    by_group = digamma(counts + alpha) - digamma(size + alpha.sum())[:, None]
+    free = jnp.log((counts.sum(0) + 1) / (size.sum() + k))
+    uniform = jnp.full(k, -jnp.log(k), counts.dtype)
+    log_share = jnp.where(kind == BY_GROUP, by_group, jnp.where(kind == FREE, free, uniform))
+    return Shares(log_share, counts, alpha)
+
+
+def shares_penalty(shares: Shares, kind: jax.Array) -> jax.Array:
+    """Part of the objective: the priors of common and of group-wise shares."""
+    counts, alpha = shares.counts, shares.concentration
+    k = counts.shape[1]
+    post, size = counts + alpha, counts.sum(1)
+    total, prior_total = size + alpha.sum(), alpha.sum()
+    divergence = (
+        gammaln(total) - gammaln(post).sum(1) - gammaln(prior_total) + gammaln(alpha).sum()
+        + (counts * (digamma(post) - digamma(total)[:, None])).sum(1)
+    )  # fmt: skip
+    by_group = -jnp.where(size > 0, divergence, 0).sum()
+    free = shares.log_share[0].sum() + k * jnp.log(k)
+    return jnp.where(kind == BY_GROUP, by_group, jnp.where(kind == FREE, free, 0.0))

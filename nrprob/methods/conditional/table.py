@@ -1,0 +1,148 @@
+"""Lay out a mixed table for the EM: cells of one missing pattern and known group, padded shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nrprob.methods.conditional.discrete_block import Values, score_moments
+from nrprob.methods.conditional.gaussian_block import Numbers
+from nrprob.methods.conditional.joint import Table
+from nrprob.statistics.rows import Layout, bucket_size, make_layout
+
+
+@dataclass(frozen=True)
+class DiscreteColumn:
+    """One discrete column.
+
+    Attributes
+    ----------
+    codes : (n,) position of the value of every sample among the values; -1 where missing
+    n_values : int
+    scores : (n_values,) the values of an ordered or count column, which is a tilt; None for a
+        categorical column
+    """
+
+    codes: np.ndarray
+    n_values: int
+    scores: np.ndarray | None = None
+
+    @property
+    def marginal(self) -> np.ndarray:
+        """Shares of the values, with half a sample added to each."""
+        seen = self.codes[self.codes >= 0]
+        count = np.bincount(seen, minlength=self.n_values) + 0.5
+        return count / count.sum()
+
+    @property
+    def standard_scores(self) -> np.ndarray:
+        """Scores with mean 0 and variance 1 under the marginal; 0 for a categorical column."""
+        if self.scores is None:
+            return np.zeros(self.n_values)
+        p = self.marginal
+        centred = self.scores - p @ self.scores
+        return centred / np.sqrt(p @ centred**2)
+
+
+def _padded(size: int) -> int:
+    """Size class of an axis."""
+    return bucket_size(max(size, 1), 1 << 20)
+
+
+def lay_out_values(columns: list[DiscreteColumn], layout: Layout, dtype: type) -> Values:
+    """Discrete columns in blocks; values that are padding belong to one column of padding."""
+    sizes = [column.n_values for column in columns]
+    n_values = _padded(sum(sizes) + 1)
+    spare = n_values - sum(sizes)
+    n_columns = _padded(len(columns) + 1)
+    most = _padded(max([*sizes, spare]))
+    first = np.cumsum([0, *sizes])
+    column = np.repeat(np.arange(len(columns) + 1), [*sizes, spare])
+    slots = np.full((n_columns, most), n_values)
+    for j, size in enumerate([*sizes, spare]):
+        slots[j, :size] = first[j] + np.arange(size)
+    curvature = np.zeros((n_columns, most))
+    score, marginal = np.zeros(n_values), np.full(n_values, 1 / spare)
+    n = len(columns[0].codes)
+    indicators: np.ndarray = np.zeros((n, n_values), dtype)
+    for j, column_j in enumerate(columns):
+        where = slice(first[j], first[j + 1])
+        marginal[where], score[where] = column_j.marginal, column_j.standard_scores
+        moments = score_moments(column_j.marginal, column_j.scores is not None)
+        curvature[j, : len(moments)] = moments
+        seen = np.flatnonzero(column_j.codes >= 0)
+        indicators[seen, first[j] + column_j.codes[seen]] = 1
+    tilted = np.zeros(n_columns, bool)
+    tilted[: len(columns)] = [c.scores is not None for c in columns]
+    return Values(
+        layout.to_blocks(indicators), column.astype(np.int32), slots.astype(np.int32), tilted,
+        score.astype(dtype), marginal.astype(dtype), curvature.astype(dtype),
+    )  # fmt: skip
+
+
+def lay_out_table(
+    x: np.ndarray | None,
+    columns: list[DiscreteColumn],
+    groups: np.ndarray,
+    n_groups: int,
+    q: np.ndarray | None = None,
+    mass: np.ndarray | None = None,
+    labels: np.ndarray | None = None,
+) -> tuple[Table, Layout]:
+    """Blocks of samples that share the missing pattern and the known group.
+
+    Parameters
+    ----------
+    x : (n, d) numbers, NaN where missing; None where there are no numeric columns
+    columns : discrete columns
+    groups : (n,) known group of every sample
+    n_groups : int
+    q : (n, s) design of the location effects
+    mass : (n,) weights of the samples
+    labels : (n,) cluster of labelled samples, else -1
+
+    Returns
+    -------
+    table : Table
+    layout : Layout
+        Where every sample is.
+    """
+    n = len(groups)
+    dtype = np.dtype(np.float64 if x is None else x.dtype).type
+    if x is None:
+        seen, pattern = np.ones((1, 0), bool), np.zeros(n, int)
+    else:
+        seen, pattern = np.unique(~np.isnan(x), axis=0, return_inverse=True)
+    cells, cell = np.unique(
+        np.column_stack([pattern.reshape(-1), groups]), axis=0, return_inverse=True
+    )
+    n_cells = _padded(len(cells))
+    layout = make_layout(cell.reshape(-1), n_cells)
+    group = np.zeros(n_cells, np.int32)
+    group[: len(cells)] = cells[:, 1]
+    mass = np.ones(n) if mass is None else mass
+    padded_groups = _padded(n_groups)
+    numeric = None
+    if x is not None:
+        d, width = x.shape[1], _padded(x.shape[1])
+        wide = np.pad(np.nan_to_num(x), ((0, 0), (0, width - d)))
+        observed = np.zeros((_padded(len(seen)), width), dtype)
+        observed[: len(seen), :d] = seen
+        cell_pattern = np.zeros(n_cells, np.int32)
+        cell_pattern[: len(cells)] = cells[:, 0]
+        q = np.zeros((n, 0), dtype) if q is None else q.astype(dtype)
+        numeric = Numbers(
+            layout.to_blocks(wide.astype(dtype)), layout.to_blocks(q), observed, cell_pattern,
+            np.arange(width) < d,
+        )  # fmt: skip
+    table = Table(
+        numeric,
+        lay_out_values(columns, layout, dtype) if columns else None,
+        layout.to_blocks(mass.astype(dtype)),
+        layout.block_group,
+        group,
+        np.bincount(groups, mass, minlength=padded_groups).astype(dtype),
+        None if labels is None else layout.to_blocks(labels, -1),
+    )
+    return table, layout

@@ -1,0 +1,458 @@
+"""Conditional mixtures of tables: mixed columns, missing values, and effects fitted jointly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp, softmax
+
+from nrprob.data.design import Design
+from nrprob.data.frames import as_codes, as_frame, is_frame, is_table
+from nrprob.data.validation import check_random_state
+from nrprob.estimator.base import Clusterer, Restarts
+from nrprob.exceptions import warn
+from nrprob.methods.conditional.columns import Columns
+from nrprob.methods.conditional.coordinates import Coordinates
+from nrprob.methods.conditional.fitted_table import FittedTable
+from nrprob.methods.conditional.joint_fit import (
+    Choices,
+    Decision,
+    decide_effects,
+    make_problem,
+)
+from nrprob.methods.conditional.joint_search import Form
+from nrprob.methods.conditional.one_component import effect_variance, fit_one_component
+from nrprob.methods.conditional.shares import FREE, UNIFORM
+from nrprob.methods.conditional.table import DiscreteColumn
+from nrprob.methods.conditional.table_data import TableData
+from nrprob.settings import standard
+
+SMALL_GROUP = 10  # median samples of a known group below which its mean is a poor estimate
+_SPREAD = 0.05  # difference between shares of clusters that is worth a warning
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """A table as its columns are read.
+
+    Attributes
+    ----------
+    columns : kinds and values of the columns
+    x : (n, d) numbers, NaN where missing; None where there are none
+    discrete : discrete columns
+    plain : (n, n_features) the whole table if it holds complete numbers alone, else None
+    n_missing : (n_features,) missing values by column
+    n_samples : number of samples
+    """
+
+    columns: Columns
+    x: np.ndarray | None
+    discrete: list[DiscreteColumn]
+    plain: np.ndarray | None
+    n_missing: np.ndarray
+    n_samples: int
+
+
+@dataclass
+class TableTask:
+    """A table that is fitted outside of the programs that batch runs share.
+
+    Attributes
+    ----------
+    table : the columns
+    data : numbers in coordinates, codes and groups
+    design : known structure
+    scale : units of the coordinates
+    centre : (d,) origin of the coordinates
+    calls : none
+    """
+
+    table: TableInput
+    data: TableData
+    design: Design
+    scale: float
+    centre: np.ndarray | None
+    calls: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Units:
+    """Map from the numeric columns to the coordinates of a fit.
+
+    Attributes
+    ----------
+    centre : (d,) origin
+    basis, back : (d, p), (p, d) to the coordinates and back
+    log_det : log determinant of ``basis`` by complete sample
+    """
+
+    centre: np.ndarray
+    basis: np.ndarray
+    back: np.ndarray
+    log_det: float
+
+    @classmethod
+    def from_scale(cls, centre: np.ndarray, scale: float) -> Units:
+        """Return units of one common scale, which leave missing values alone."""
+        eye = np.eye(len(centre))
+        return cls(centre, eye / scale, eye * scale, -len(centre) * np.log(scale))
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Coordinates (n, p) of numbers (n, d)."""
+        if np.isnan(x).any():
+            return (x - self.centre) * np.diagonal(self.basis)
+        return (x - self.centre) @ self.basis
+
+    def log_density_unit(self, x: np.ndarray) -> np.ndarray:
+        """Log (n,) of the volume by which densities in coordinates differ from those of numbers."""
+        share = (~np.isnan(x)).mean(1)
+        return share * self.log_det
+
+
+class TableMixin(Clusterer):
+    """Joint fits and tables of mixed columns, for the conditional mixture."""
+
+    # Parameters and fitted state of the estimator.
+    balance: float
+    categorical: Any
+    covariance: str
+    effects: str
+    errors: str
+    init: Any
+    location: Any
+    max_iter: int
+    multi: str
+    n_clusters: Any
+    random_state: Any
+    ridge: float
+    tol: float
+    weights: str
+    whitening_exponents: Any
+    ordered: Any
+    membership_: np.ndarray
+    _columns: Any
+    _coordinates: Coordinates
+    _encoder: Any
+    _fitted: Any  # FittedTable of a joint fit; None where group means were subtracted
+    _units: Any  # Units of its numbers; None without numbers
+
+    def _choices(self) -> Choices:
+        """Settings that bound the choice of effects, shares and location effects."""
+        effects = self.effects
+        if self.balance > 0 or self.errors != "gaussian":
+            effects = "subtract"
+        return Choices(effects, self.weights, self.location, self._start_exponents)
+
+    @property
+    def _start_exponents(self) -> list[float]:
+        exponents = [e for e in self.whitening_exponents if e != "kurtosis"]
+        return exponents or [0.0, 0.5, 1.0]
+
+    # Input
+
+    def _read_table(self, X, *, reset: bool) -> TableInput:
+        """Checked columns of a table."""
+        if is_table(X):
+            X = as_frame(X)
+        checked = self._validate(as_codes(X)[0] if is_frame(X) else X, reset=reset)
+        cells = X if is_frame(X) else checked
+        missing = np.isnan(checked)
+        if reset:
+            columns = Columns.learn(cells, self.categorical, self.ordered)
+            if all(kind == "constant" for kind in columns.kinds.values()) and missing.any():
+                raise ValueError(
+                    "X must have a column that varies; got missing values and equal values only; "
+                    "pass other features"
+                )
+        else:
+            columns = self._columns
+        plain = checked if columns.is_numeric and not missing.any() else None
+        x, discrete = (None, []) if plain is not None else columns.encode(cells)
+        return TableInput(columns, x, discrete, plain, missing.sum(0), len(checked))
+
+    def _check_table(self, table: TableInput, design: Design) -> None:
+        """Raise ValueError for settings that mixed or incomplete tables do not take."""
+        n_groups = len(np.unique(design.codes))
+        if self.n_clusters > max(table.n_samples - n_groups, 1):
+            raise ValueError(
+                f"n_clusters={self.n_clusters} is more than the degrees of freedom that are left; "
+                f"got n_samples={table.n_samples} and {n_groups} known groups; lower n_clusters, "
+                "or pass more rows or fewer groups"
+            )
+        what = "missing values" if not table.discrete else "discrete columns"
+        refused = {
+            "errors='t'": self.errors == "t",
+            f"balance={self.balance}": self.balance > 0,
+            f"multi={self.multi!r}": design.columns is not None and design.kind == "labels",
+            "init": self.init is not None and len(np.shape(self.init)) != 1,
+        }
+        for name, is_set in refused.items():
+            if is_set:
+                raise ValueError(
+                    f"a table with {what} does not take {name}; got it; leave it out, or pass "
+                    "complete numeric columns"
+                )
+        if design.kind not in ("nothing", "labels"):
+            raise ValueError(
+                f"known must be labels for a table with {what}; got {design.description}; turn "
+                "it into groups, or pass complete numeric columns"
+            )
+        if self.effects == "fixed" and table.x is not None:
+            count = np.zeros((design.n_groups, table.x.shape[1]))
+            np.add.at(count, design.codes, ~np.isnan(table.x))
+            if (count == 0).any():
+                raise ValueError(
+                    "effects='fixed' needs an observed value of every numeric column in every "
+                    "known group; got a group without one; pass effects='random'"
+                )
+
+    def _prepare_table(self, table: TableInput, design: Design, fixed) -> TableTask:
+        """Lay out a mixed or incomplete table."""
+        self._check_table(table, design)
+        if not _varies_within(table, design):
+            alike = design.kind == "nothing"
+            what = "all rows are alike" if alike else "known explains X completely"
+            raise ValueError(
+                f"{what}, so there is nothing to cluster; got n_samples={table.n_samples}; pass "
+                "other features, or known structure of fewer groups"
+            )
+        x, centre, scale = table.x, None, 1.0
+        if x is not None:
+            one_component = fit_one_component(x, design.codes, design.n_groups)
+            if not one_component.scale > 0:
+                raise ValueError(
+                    "numeric columns do not vary within known groups; got residuals of 0; leave "
+                    "them out, or pass other known groups"
+                )
+            centre, scale = one_component.means.mean(0), one_component.scale
+            x = (x - centre) / scale
+        data = TableData(x, table.discrete, design.codes, design.n_groups, fixed)
+        return TableTask(table, data, design, scale, centre)
+
+    # Results
+
+    def _finish_table(self, task: TableTask, decision: Decision) -> None:
+        """Set the fitted attributes of a mixed or incomplete table."""
+        search = decision.search
+        assert search is not None
+        units = None
+        offset = 0.0
+        if task.centre is not None:
+            assert task.table.x is not None
+            units = Units.from_scale(task.centre, task.scale)
+            offset = float(units.log_density_unit(task.table.x).sum())
+        # Restarts of the search, unless a fit of the effects with the clusters was chosen.
+        restarts = Restarts(search.labels, -(search.objective + offset), search.converged)
+        self._search_restarts = restarts
+        end = decision.end
+        membership = decision.problem.layout.from_blocks(np.asarray(end.state.r))
+        trace = _trace(end)
+        chosen = Restarts(
+            membership.argmax(1)[None], -np.asarray(end.state.objective)[None] - offset,
+            np.asarray(end.converged)[None],
+        )  # fmt: skip
+        self._store_results(
+            restarts if decision.kind == "subtract" else chosen, membership=membership,
+            trace=-trace - offset, n_iter=int(end.n_iter),
+        )  # fmt: skip
+        self._steps = search.n_iter
+        self._freed = [decision.weights == "free"]
+        self.errors_ = "gaussian"
+        self._set_joint(decision, task.data, units, task.table)
+        self.log_likelihood_ = float(self._row_log_densities(task).sum())
+        self.penalty_ = self.objective_ + self.log_likelihood_
+        self._warn_joint(task.design)
+
+    def _row_log_densities(self, task: TableTask) -> np.ndarray:
+        fitted, data = self._fitted, task.data
+        value = logsumexp(fitted.log_joint(data.x, data.columns, data.groups), axis=1)
+        if self._units is not None and task.table.x is not None:
+            value = value + self._units.log_density_unit(task.table.x)
+        return value
+
+    def _set_joint(
+        self, decision: Decision, data: TableData, units: Units | None, table: TableInput
+    ) -> None:
+        """Set what follows from the parameters of a fit by the joint EM."""
+        held = decision.kind == "subtract"
+        fitted = FittedTable.from_state(decision.end.state, data, decision.location, held)
+        self._fitted, self._units = fitted, units
+        self.effects_kind_ = decision.kind
+        self._shares_by_group = decision.weights == "by_group"
+        self.decisions_ = decision.gains
+        self.effects_gain_ = _effects_gain(decision)
+        self.weights_ = fitted.overall_shares
+        share = np.exp(fitted.log_share)
+        self.shares_ = share / share.sum(1, keepdims=True)
+        d = 0 if units is None else len(units.centre)
+        self.means_, self.covariance_ = np.zeros((len(self.weights_), d)), np.zeros((d, d))
+        self.effects_ = np.zeros((data.n_groups, d))
+        self.effects_covariance_, self._offsets = np.zeros((d, d)), np.zeros((data.n_groups, d))
+        if units is not None:
+            # The level of all samples belongs to the effects, so that centres are about 0.
+            level = self.weights_ @ fitted.b
+            self.means_ = (fitted.b - level) @ units.back
+            self._offsets = fitted.m @ units.back
+            self.effects_ = units.centre + level @ units.back + self._offsets
+            self.covariance_ = units.back.T @ fitted.sigma @ units.back
+            self.effects_covariance_ = units.back.T @ fitted.t @ units.back
+        self.n_components_ = fitted.b.shape[1]
+        self._set_columns(table)
+
+    def _set_columns(self, table: TableInput) -> None:
+        """Set what follows from the columns of the table."""
+        import pandas as pd
+
+        self._columns = table.columns
+        self.columns_ = table.columns.kinds
+        self.n_missing_ = table.n_missing
+        self.tables_ = {}
+        self.location_ = None
+        fitted = self._fitted
+        if fitted is None:
+            return
+        names = pd.RangeIndex(self.n_clusters, name="cluster")
+        for column, values in zip(table.columns.discrete, fitted.average_tables(), strict=True):
+            index = pd.Index(column.values.tolist(), name=column.name)
+            self.tables_[column.name] = pd.DataFrame(values, index, names)
+        if fitted.location and self._units is not None:
+            numeric = [table.columns.columns[j].name for j in table.columns.numeric_positions]
+            self.location_ = pd.DataFrame(fitted.slopes @ self._units.back, columns=numeric)
+
+    # Effects of a complete numeric table, fitted with the clusters
+
+    def _joint_data(self, X: np.ndarray, design: Design, fixed) -> tuple[TableData, Units]:
+        """A complete numeric table in the coordinates of the subtraction fit."""
+        coordinates: Coordinates = self._coordinates
+        basis, back = coordinates.basis / coordinates.inflation, coordinates.back
+        centre = X.mean(0, dtype=np.float64)
+        one_component = fit_one_component(
+            (X - centre) / coordinates.scale, design.codes, design.n_groups
+        )
+        tau0 = effect_variance(one_component, design.codes)
+        data = TableData(
+            (X - centre) @ basis, [], design.codes, design.n_groups, fixed,
+            target=1 / coordinates.variances, nu0=coordinates.nu0, tau0=tau0,
+        )  # fmt: skip
+        log_det = -0.5 * float(np.log(coordinates.variances).sum())
+        log_det -= basis.shape[1] * np.log(coordinates.scale)
+        return data, Units(centre, basis, back, log_det)
+
+    def _fit_joint(self, X: np.ndarray, design: Design, fixed) -> None:
+        """Choose group effects and shares, and take over the joint fit if it is chosen."""
+        data, units = self._joint_data(X, design, fixed)
+        problem = make_problem(
+            data, self.n_clusters, covariance=self.covariance, ridge=self.ridge, location=False,
+            tol=self.tol, max_iter=self.max_iter,
+        )  # fmt: skip
+        choices = replace(self._choices(), location=False)
+        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
+        r = problem.layout.to_blocks(self.membership_.astype(np.float64))[None]
+        shares = FREE if self.weights == "free" else UNIFORM
+        held = problem.run(r, [Form(True, False, False, shares)]).pick(0)
+        kind, weights, _, end, gains = decide_effects(
+            data, problem, {False: held}, False, 0.0, choices, rng
+        )
+        self.decisions_ = gains
+        self.effects_gain_ = max(gains["gain_equal"], gains["gain_by_group"])
+        if end is None:
+            self._warn_shares(gains)
+            return
+        decision = Decision(kind, weights, False, problem, end, None, gains)
+        offset = float(units.log_density_unit(X).sum())
+        self.membership_ = problem.layout.from_blocks(np.asarray(end.state.r))
+        self.labels_ = self.membership_.argmax(1)
+        self.objective_ = -float(end.state.objective) - offset
+        self._restarts = Restarts(
+            self.labels_[None], np.array([self.objective_]), np.array([bool(end.converged)])
+        )
+        self.objective_trace_ = -_trace(end) - offset
+        self.n_iter_, self.converged_ = int(end.n_iter), bool(end.converged)
+        table = TableInput(self._columns, X, [], None, self.n_missing_, len(X))
+        self._set_joint(decision, data, units, table)
+        self.log_likelihood_ = float(
+            logsumexp(self._fitted.log_joint(data.x, [], data.groups), axis=1).sum() + offset
+        )
+        self.penalty_ = self.objective_ + self.log_likelihood_
+        self._warn_joint(design)
+
+    # Warnings
+
+    def _warn_shares(self, gains: dict[str, float]) -> None:
+        """Warn if shares by group fit much better, but were not taken."""
+        enough = gains["gain_by_group"] > 1.5 * gains["margin"] + gains["shares_penalty"]
+        if enough and self.weights == "auto":
+            warn(
+                "a fit with shares of clusters by known group gains "
+                f"{gains['gain_by_group']:.0f} nats, but its clusters are not clearer; got "
+                "weights='auto', which did not take it; pass weights='by_group' if shares of "
+                "clusters can differ between your groups"
+            )
+
+    def _warn_joint(self, design: Design) -> None:
+        """Warn of shares that differ between groups, and of means of small groups."""
+        if self.effects_kind_ == "subtract":
+            return
+        if self.effects == "auto" and "gain_by_group" in self.decisions_ and len(self.shares_) > 1:
+            spread = np.abs(self.shares_ - self.weights_).max()
+            gain = self.decisions_["gain_by_group"]
+            if self._shares_by_group and spread > _SPREAD:
+                warn(
+                    f"shares of clusters differ between known groups (gain {gain:.0f} nats), so "
+                    "group effects were fitted with the clusters; got effects='auto'; see shares_, "
+                    "or pass effects='subtract' to subtract group means"
+                )
+
+    # New samples
+
+    def _table_log_joint(self, X, known, *, spread: bool) -> np.ndarray:
+        """Log share plus log density (n, K) of new samples, in units of the table."""
+        with standard():
+            table = self._read_table(X, reset=False)
+        design = self._encoder.transform(known, table.n_samples)
+        x = table.x
+        unit: Any = 0.0
+        if table.plain is not None:
+            positions = self._columns.numeric_positions
+            x = np.asarray(table.plain, np.float64)
+            if len(self._units.centre) != x.shape[1]:
+                x = x[:, positions]
+        if x is not None and self._units is not None:
+            unit = self._units.log_density_unit(x)[:, None]
+            x = self._units(x)
+        return self._fitted.log_joint(x, table.discrete, design.codes, spread=spread) + unit
+
+    def _table_membership(self, X, known) -> np.ndarray:
+        return softmax(self._table_log_joint(X, known, spread=False), axis=1)
+
+
+def _varies_within(table: TableInput, design: Design) -> bool:
+    """Whether a column has different values within a known group."""
+    columns = [column.codes.astype(float) for column in table.discrete]
+    columns = [np.where(codes < 0, np.nan, codes) for codes in columns]
+    columns += [] if table.x is None else list(table.x.T)
+    for values in columns:
+        seen = ~np.isnan(values)
+        low, high = np.full(design.n_groups, np.inf), np.full(design.n_groups, -np.inf)
+        np.minimum.at(low, design.codes[seen], values[seen])
+        np.maximum.at(high, design.codes[seen], values[seen])
+        if (high > low).any():
+            return True
+    return False
+
+
+def _trace(end: Any) -> np.ndarray:
+    """Objectives of a restart after its warm-up."""
+    trace = np.asarray(end.trace)
+    trace = trace[~np.isnan(trace)]
+    return trace[-min(int(end.n_iter), len(trace)) :] if len(trace) else trace
+
+
+def _effects_gain(decision: Decision) -> float:
+    """Objective of the best joint fit less the one with subtracted means, in nats."""
+    gains = decision.gains
+    if "gain_equal" not in gains:
+        return 0.0
+    return max(gains["gain_equal"], gains["gain_by_group"])

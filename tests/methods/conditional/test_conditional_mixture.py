@@ -1,0 +1,183 @@
+"""Conditional mixtures: mixed columns, missing values, and group effects fitted with clusters."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+from nrprob import ResidualMixture
+from nrprob.metrics import adjusted_rand_index, normalized_mutual_information
+
+FEW = {"n_init": 12, "random_state": 0}
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:two solutions:UserWarning"),
+    pytest.mark.filterwarnings("ignore:shares of clusters differ:UserWarning"),
+]
+
+
+def flag_table(seed=0, n=300):
+    """Numbers that carry the clusters, an irrelevant flag, and a known site."""
+    rng = np.random.default_rng(seed)
+    cluster, site = rng.integers(2, size=n), rng.choice(["x", "y"], n)
+    frame = pd.DataFrame(rng.normal(size=(n, 4)), columns=[*"abcd"])
+    frame[["a", "b"]] += 4.0 * cluster[:, None]
+    frame["flag"] = rng.random(n) < 0.3
+    frame["site"] = site
+    return frame, cluster
+
+
+def turned_shares(seed=0, n=450, n_groups=3):
+    """Clusters whose shares differ between known groups, which have effects of their own."""
+    rng = np.random.default_rng(seed)
+    groups = np.arange(n) % n_groups
+    share = np.array([np.roll([0.7, 0.2, 0.1], z) for z in range(n_groups)])
+    cluster = (rng.random((n, 1)) > share[groups].cumsum(1)[:, :-1]).sum(1)
+    centres = 3.5 / np.sqrt(2) * np.eye(3, 4)
+    effects = rng.normal(size=(n_groups, 4))
+    return centres[cluster] + effects[groups] + rng.normal(size=(n, 4)), groups, cluster, effects
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    frame, cluster = flag_table()
+    return frame, cluster, ResidualMixture(2, **FEW).fit(frame, known="site")
+
+
+@pytest.fixture(scope="module")
+def unequal():
+    X, groups, cluster, effects = turned_shares()
+    return X, groups, cluster, effects, ResidualMixture(3, **FEW).fit(X, known=groups)
+
+
+def test_an_irrelevant_flag_does_not_capture_the_clusters(mixed):
+    frame, cluster, model = mixed
+    assert normalized_mutual_information(model.labels_, cluster) > 0.95
+    assert normalized_mutual_information(model.labels_, frame["flag"].to_numpy()) < 0.01
+    assert model.columns_ == {**dict.fromkeys("abcd", "number"), "flag": "categorical"}
+    np.testing.assert_allclose(model.tables_["flag"].sum(axis=0), 1)
+
+
+def test_prediction_repeats_the_fit(mixed, unequal):
+    frame, _, model = mixed
+    np.testing.assert_allclose(model.predict_proba(frame), model.membership_, atol=1e-6)
+    X, groups, _, _, model = unequal
+    assert model.effects_kind_ == "random"
+    np.testing.assert_allclose(model.predict_proba(X, known=groups), model.membership_, atol=1e-6)
+
+
+def test_a_flag_may_be_text_numbers_or_booleans(mixed):
+    frame, _, model = mixed
+    frame = frame.drop(columns="site")
+    for flag in (frame["flag"].astype(float), frame["flag"].map({True: "yes", False: "no"})):
+        other = clone(model).fit(frame.assign(flag=flag), known=mixed[0]["site"])
+        np.testing.assert_allclose(other.membership_, model.membership_, atol=1e-6)
+
+
+def test_densities_of_all_values_of_the_flag_add_up_to_the_density_without_it(mixed):
+    frame, _, model = mixed
+    rows = frame.head(20).astype({"flag": object})
+    total = sum(np.exp(_row_scores(model, rows.assign(flag=value))) for value in (True, False))
+    np.testing.assert_allclose(total, np.exp(_row_scores(model, rows.assign(flag=None))))
+
+
+def _row_scores(model, rows):
+    return np.array([model.score(rows.iloc[[i]]) for i in range(len(rows))])
+
+
+def test_shares_that_differ_between_groups_are_fitted_with_the_effects(unequal):
+    X, groups, cluster, effects, model = unequal
+    subtracted = clone(model).set_params(effects="subtract").fit(X, known=groups)
+    assert adjusted_rand_index(model.labels_, cluster) > 0.75
+    assert adjusted_rand_index(subtracted.labels_, cluster) < 0.5
+    assert model.effects_gain_ > 0
+    np.testing.assert_allclose(model.shares_.sum(1), 1)
+    estimate = model.effects_ - model.effects_.mean(0)
+    assert np.abs(estimate - (effects - effects.mean(0))).max() < 0.5
+
+
+def test_centres_and_effects_add_up_to_the_level_of_the_table(unequal):
+    X, groups, _, _, model = unequal
+    fit = model.effects_[groups] + model.membership_ @ model.means_
+    np.testing.assert_allclose(fit.mean(0), X.mean(0), atol=0.05)
+
+
+def test_missing_values_at_random_change_little():
+    X, groups, cluster, _ = turned_shares()
+    X[np.random.default_rng(1).random(X.shape) < 0.05] = np.nan
+    model = ResidualMixture(3, **FEW).fit(X, known=groups)
+    assert adjusted_rand_index(model.labels_, cluster) > 0.65
+    np.testing.assert_array_equal(model.n_missing_, np.isnan(X).sum(0))
+    assert np.isfinite(model.predict_proba(X, known=groups)).all()
+
+
+def test_a_value_that_did_not_occur_in_fit_is_missing(mixed):
+    frame, _, model = mixed
+    rows = frame.head(8)
+    with pytest.warns(UserWarning, match="column 'flag' has values that did not occur in fit"):
+        result = model.predict_proba(rows.assign(flag="maybe"))
+    expected = model.predict_proba(rows.assign(flag=pd.array([pd.NA] * 8, "boolean")))
+    np.testing.assert_allclose(result, expected)
+
+
+def test_one_discrete_column_that_depends_on_nothing_gains_nothing():
+    frame, _ = flag_table()
+    for_numbers = frame.drop(columns="flag")
+    gains = []
+    for table in (frame, for_numbers):
+        values = [
+            ResidualMixture(k, effects="subtract", **FEW).fit(table, known="site").objective_
+            for k in (1, 2)
+        ]
+        gains.append(values[0] - values[1])
+    # Numbers alone have the objective of residuals, which differs by the effects' uncertainty.
+    assert abs(gains[0] - gains[1]) < 5
+
+
+def test_labels_of_some_samples_stay():
+    frame, cluster = flag_table()
+    y = np.where(np.arange(len(frame)) < 10, 1 - cluster, -1)
+    model = ResidualMixture(2, **FEW).fit(frame, y, known="site")
+    assert (model.labels_[:10] == 1 - cluster[:10]).all()
+    assert normalized_mutual_information(model.labels_, cluster) > 0.8
+
+
+def test_what_a_mixed_table_does_not_take_is_refused():
+    frame, _ = flag_table(n=60)
+    ages = np.linspace(20, 60, 60)[:, None]
+    table = frame.drop(columns="site")
+    cases = [
+        ({"errors": "t"}, {"known": frame["site"]}, "does not take errors='t'"),
+        ({"balance": 1.0}, {"known": frame["site"]}, "does not take balance"),
+        ({}, {"known": ages}, "known must be labels for a table with discrete columns"),
+        ({"categorical": ["nothing"]}, {}, "categorical must name columns of X"),
+        ({"categorical": ["flag"], "ordered": ["flag"]}, {}, "either categorical or ordered"),
+        ({"location": "maybe"}, {}, "location must be True, False or 'auto'"),
+        ({"effects": "subtract", "weights": "by_group"}, {}, "group means contain the shares"),
+    ]
+    for parameters, known, message in cases:
+        with pytest.raises(ValueError, match=message):
+            ResidualMixture(2, **FEW | parameters).fit(table, **known)
+    with pytest.raises(ValueError, match="need known groups"):
+        ResidualMixture(2, effects="random").fit(table[[*"abcd"]])
+    names = table.assign(name=[f"person {i}" for i in range(60)])
+    with pytest.raises(ValueError, match="values of a categorical column have to repeat"):
+        ResidualMixture(2).fit(names)
+    with pytest.raises(TypeError, match="dates or other objects in 'day'"):
+        ResidualMixture(2).fit(table.assign(day=pd.Timestamp("2020-01-01")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_shares_that_differ_are_found_on_other_tables(seed):
+    X, groups, cluster, _ = turned_shares(seed)
+    model = ResidualMixture(3, random_state=0).fit(X, known=groups)
+    assert adjusted_rand_index(model.labels_, cluster) > 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_flags_do_not_capture_clusters_of_other_tables(seed):
+    frame, cluster = flag_table(seed)
+    model = ResidualMixture(2, random_state=0).fit(frame, known="site")
+    assert normalized_mutual_information(model.labels_, cluster) > 0.9
+    assert normalized_mutual_information(model.labels_, frame["flag"].to_numpy()) < 0.02

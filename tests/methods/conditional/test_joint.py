@@ -1,0 +1,289 @@
+"""The joint EM of the conditional mixture: objective, steps, limits and invariants."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from joint_reference import log_joint, objective
+
+from nrprob.methods.conditional.discrete_block import (
+    DiscreteBlock,
+    TiltRidge,
+    initial_discrete,
+    wright_omega,
+)
+from nrprob.methods.conditional.gaussian_block import Effects, Ridge, initial_gaussian
+from nrprob.methods.conditional.joint import JointModel, Settings
+from nrprob.methods.conditional.shares import BY_GROUP, FREE, UNIFORM, initial_shares
+from nrprob.methods.conditional.table import DiscreteColumn, lay_out_table
+
+K = 3
+SHARES = {"uniform": UNIFORM, "free": FREE, "by_group": BY_GROUP}
+FORMS = ("random", "held", "fixed", "absent")
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def mixed_table(kind, missing=0.0, n=90, n_groups=3, seed=0):
+    """Numbers or None, discrete columns, and known groups."""
+    rng = np.random.default_rng(seed)
+    groups, cluster = rng.permutation(np.arange(n) % n_groups), rng.integers(K, size=n)
+    x = rng.normal(size=(n, 3)) + 2 * rng.normal(size=(K, 3))[cluster]
+    x += rng.normal(size=(n_groups, 3))[groups]
+    columns = []
+    if kind != "numbers":
+        for _ in range(2):
+            odds = rng.normal(size=(K, 4))[cluster] + 0.7 * rng.normal(size=(n_groups, 4))[groups]
+            p = np.exp(odds) / np.exp(odds).sum(1, keepdims=True)
+            codes = (rng.random((n, 1)) > p.cumsum(1)[:, :-1]).sum(1)
+            columns.append(DiscreteColumn(codes, 4))
+    if kind == "mixed":
+        values, codes = np.unique(rng.poisson(np.exp(0.5 + 0.5 * cluster)), return_inverse=True)
+        columns.append(DiscreteColumn(codes, len(values), values.astype(float)))
+    if missing:
+        x[rng.random(x.shape) < missing] = np.nan
+        for column in columns:
+            column.codes[rng.random(n) < missing] = -1
+    return (None if kind == "categories" else x), columns, groups
+
+
+@partial(jax.jit, static_argnames="covariance")
+def run_em(table, settings, start, n_steps, covariance):
+    model = JointModel(table, settings, covariance)
+    return model.run(model.begin(*start, jnp.zeros((), int)), n_steps)
+
+
+class Fit:
+    """A table with the settings of one form of the model, and random initial memberships."""
+
+    def __init__(self, data, form="random", shares="uniform", q=None, covariance="tied", tol=0.0):
+        self.x, self.columns, self.groups = data
+        self.q, self.form, self.shares = q, form, shares
+        self.table, self.layout = lay_out_table(
+            self.x, self.columns, self.groups, self.groups.max() + 1, q
+        )
+        effects = Effects(*(jnp.asarray(form == name) for name in ("held", "fixed", "absent")))
+        self.ridge = self.tilt_ridge = gaussian = discrete = None
+        n_groups = len(self.table.sizes)
+        if self.x is not None:
+            width, d = self.table.numeric.x.shape[2], self.x.shape[1]
+            self.ridge = Ridge(
+                *map(jnp.asarray, (30.0, d + 2.0, 0.5, 50.0)),
+                jnp.ones(width),
+                jnp.zeros((width, width)),
+            )
+            means = np.zeros((n_groups, width))
+            for z in {*self.groups} if form == "held" else ():
+                means[z, :d] = np.nan_to_num(np.nanmean(self.x[self.groups == z], 0))
+            gaussian = initial_gaussian(
+                K, 0 if q is None else q.shape[1], jnp.asarray(means), jnp.eye(width),
+                self.ridge, jnp.asarray(self.table.numeric.real),
+            )  # fmt: skip
+        if self.columns:
+            self.tilt_ridge = TiltRidge(*map(jnp.asarray, (1.0, 2.0, 0.25)))
+            values = jax.tree.map(jnp.asarray, self.table.values)
+            discrete = initial_discrete(values, K, n_groups, 0.25)
+        self.settings = Settings(
+            self.ridge, self.tilt_ridge, effects, jnp.asarray(SHARES[shares]), jnp.asarray(tol)
+        )
+        self.covariance = covariance
+        r = np.random.default_rng(1).dirichlet(np.ones(K), len(self.groups))
+        self.r = jnp.asarray(self.layout.to_blocks(r))
+        self.gaussian, self.discrete = gaussian, discrete
+        self.initial_shares = initial_shares(n_groups, K, jnp.float64)
+
+    def run(self, n_steps, **changes):
+        settings = self.settings._replace(**changes)
+        start = self.r, self.gaussian, self.discrete, self.initial_shares
+        result = run_em(self.table, settings, start, n_steps, covariance=self.covariance)
+        return jax.tree.map(np.asarray, result)
+
+    def memberships(self, result):
+        return self.layout.from_blocks(result.state.r)
+
+
+GRID = list(itertools.product(("numbers", "categories", "mixed"), (0.0, 0.2), FORMS, SHARES))
+FAST = [
+    ("mixed", 0.2, "random", "by_group"),
+    ("mixed", 0.0, "held", "free"),
+    ("categories", 0.0, "fixed", "uniform"),
+    ("numbers", 0.2, "absent", "by_group"),
+]
+
+
+def check_objective(kind, missing, form, shares, **sizes):
+    data = mixed_table(kind, missing, **sizes)
+    rng = np.random.default_rng(2)
+    q = rng.normal(size=(len(data[2]), 2)) if kind == "mixed" else None
+    fit = Fit(data, form, shares, q)
+    result = fit.run(60)
+    trace = result.trace[0][~np.isnan(result.trace[0])]
+    assert len(trace) == 60
+    assert (np.diff(trace) >= -1e-9 * abs(trace[-1])).all()
+    expected = objective(*data, q, result.state, fit.ridge, fit.tilt_ridge, form, shares)
+    np.testing.assert_allclose(result.state.objective, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind, missing, form, shares", FAST)
+def test_steps_raise_the_objective_which_is_its_definition(kind, missing, form, shares):
+    check_objective(kind, missing, form, shares)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind, missing, form, shares", [c for c in GRID if c not in FAST])
+def test_steps_raise_the_objective_of_all_forms(kind, missing, form, shares):
+    check_objective(kind, missing, form, shares)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form, shares", [*itertools.product(FORMS, SHARES)])
+def test_steps_raise_the_objective_of_small_groups(form, shares):
+    missing = 0.0 if form == "fixed" else 0.2
+    check_objective("mixed", missing, form, shares, n=120, n_groups=30)
+
+
+@pytest.mark.parametrize("form", ["random", pytest.param("fixed", marks=pytest.mark.slow)])
+def test_parameters_are_stationary_where_steps_end(form):
+    fit = Fit(mixed_table("mixed", 0.2), form)
+    state, table = (jax.tree.map(jnp.asarray, a) for a in (fit.run(3000).state, fit.table))
+
+    def value(gaussian, discrete):
+        model = JointModel(table, fit.settings, "tied")
+        state_ = state._replace(
+            gaussian=gaussian, precisions=model.gaussian.precisions(gaussian), discrete=discrete
+        )
+        return model.e_step(state_).objective
+
+    gaussian, discrete = jax.jit(jax.grad(value, (0, 1)))(state.gaussian, state.discrete)
+    d = fit.x.shape[1]
+    symmetric = gaussian.sigma[:d, :d] + gaussian.sigma[:d, :d].T
+    for slope in (gaussian.b, gaussian.m, symmetric, gaussian.t[:d, :d], *discrete):
+        # Values that a group never has stop at a bound if effects are fixed.
+        np.testing.assert_allclose(slope, 0, atol=1e-4)
+
+
+def test_densities_sum_to_one_over_all_discrete_values():
+    fit = Fit(mixed_table("categories"), "random", "by_group")
+    theta = fit.run(5).state.discrete
+    values = jax.tree.map(jnp.asarray, fit.table.values)
+    block = DiscreteBlock(
+        values, fit.table.mass, fit.table.group[fit.table.cell], len(fit.table.sizes),
+        fit.tilt_ridge, jnp.asarray(False), jnp.asarray(False),
+    )  # fmt: skip
+    probability = np.exp(block.log_table(theta))
+    for first, second in itertools.product(range(3), range(K)):
+        pairs = np.multiply.outer(probability[first, second, :4], probability[first, second, 4:8])
+        np.testing.assert_allclose(pairs.sum(), 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_order_of_samples_and_names_of_groups_and_values_do_not_matter(missing):
+    x, columns, groups = mixed_table("mixed", missing)
+    plain = Fit((x, columns, groups))
+    rng = np.random.default_rng(3)
+    order, names, value_names = rng.permutation(len(x)), rng.permutation(3), rng.permutation(4)
+    renamed = [
+        DiscreteColumn(
+            np.where(c.codes < 0, -1, value_names[c.codes]) if c.scores is None else c.codes,
+            c.n_values,
+            # A tilt does not depend on the unit of its scores.
+            None if c.scores is None else 3 * c.scores + 1,
+        )
+        for c in columns
+    ]
+    moved = [DiscreteColumn(c.codes[order], c.n_values, c.scores) for c in renamed]
+    other = Fit((x[order], moved, names[groups][order]))
+    r = plain.layout.from_blocks(np.asarray(plain.r))[order]
+    other.r = jnp.asarray(other.layout.to_blocks(r))
+    expected, result = plain.run(20), other.run(20)
+    np.testing.assert_allclose(
+        other.memberships(result), plain.memberships(expected)[order], atol=1e-7
+    )
+
+
+def test_a_flat_prior_of_group_effects_is_the_limit_of_a_wide_one():
+    data = mixed_table("numbers")
+    fixed = Fit(data, "fixed")
+    wide = Fit(data, "random")
+    ridge = wide.ridge._replace(tau0=jnp.asarray(1e7), nu_t=jnp.asarray(1e7))
+    wide.gaussian = wide.gaussian._replace(t=1e7 * jnp.eye(wide.ridge.target.size))
+    expected, result = fixed.run(30), wide.run(30, ridge=ridge)
+    np.testing.assert_allclose(wide.memberships(result), fixed.memberships(expected), atol=1e-5)
+
+
+def test_no_group_effects_are_the_limit_of_a_narrow_prior():
+    data = mixed_table("numbers")
+    absent, narrow = Fit(data, "absent"), Fit(data, "random")
+    ridge = narrow.ridge._replace(tau0=jnp.asarray(1e-9), nu_t=jnp.asarray(1e9))
+    narrow.gaussian = narrow.gaussian._replace(t=1e-9 * jnp.eye(narrow.ridge.target.size))
+    expected, result = absent.run(30), narrow.run(30, ridge=ridge)
+    np.testing.assert_allclose(narrow.memberships(result), absent.memberships(expected), atol=1e-5)
+
+
+def test_fixed_effects_do_not_depend_on_the_level_of_a_group():
+    x, columns, groups = mixed_table("numbers")
+    plain = Fit((x, columns, groups), "fixed")
+    shifted = Fit((x + 5.0 * np.arange(3)[groups][:, None], columns, groups), "fixed")
+    expected, result = plain.run(20), shifted.run(20)
+    np.testing.assert_allclose(shifted.memberships(result), plain.memberships(expected), atol=1e-6)
+
+
+def test_free_effects_reach_at_least_the_objective_of_held_ones():
+    data = mixed_table("mixed", 0.2)
+    held = Fit(data, "held")
+    end = held.run(60)
+    joint = Fit(data, "random")
+    joint.r = jnp.asarray(end.state.r)
+    joint.gaussian, joint.discrete = end.state.gaussian, end.state.discrete
+    assert joint.run(60).state.objective >= end.state.objective - 1e-9
+
+
+def test_equal_concentrations_are_equal_shares():
+    data = mixed_table("mixed")
+    uniform, dirichlet = Fit(data, "random"), Fit(data, "random", "by_group")
+    wide = dirichlet.initial_shares._replace(concentration=jnp.full(K, 1e3))
+    dirichlet.initial_shares = wide
+    np.testing.assert_allclose(
+        dirichlet.memberships(dirichlet.run(1)), uniform.memberships(uniform.run(1)), atol=0.05
+    )
+
+
+def test_groups_of_one_sample_give_finite_effects():
+    x, columns, _ = mixed_table("mixed", n=60)
+    fit = Fit((x, columns, np.arange(60)), "random")
+    state = fit.run(40).state
+    for leaf in jax.tree.leaves(state):
+        assert np.isfinite(leaf).all()
+
+
+def test_samples_without_an_observed_value_have_the_shares_of_their_group():
+    x, columns, groups = mixed_table("mixed", 0.2)
+    x[7] = np.nan
+    for column in columns:
+        column.codes[7] = -1
+    fit = Fit((x, columns, groups), "random", "by_group")
+    result = fit.run(15)
+    share = np.exp(result.state.shares.log_share[groups[7]])
+    np.testing.assert_allclose(fit.memberships(result)[7], share / share.sum(), rtol=1e-9)
+
+
+def test_memberships_follow_from_the_definition():
+    data = mixed_table("mixed", 0.2)
+    fit = Fit(data, "random", "free")
+    result = fit.run(10)
+    log_p = log_joint(*data, None, result.state)
+    expected = np.exp(log_p - np.logaddexp.reduce(log_p, 1, keepdims=True))
+    np.testing.assert_allclose(fit.memberships(result), expected, atol=1e-9)
+
+
+def test_wright_omega_solves_its_equation():
+    x = np.concatenate([np.linspace(-700, 700, 1401), np.linspace(-3, 3, 101)])
+    w = np.asarray(wright_omega(jnp.asarray(x)))
+    np.testing.assert_allclose(w + np.log(w), x, rtol=1e-10, atol=1e-10)
