@@ -55,7 +55,10 @@ def cases(scale: int, kind: type) -> dict[str, tuple[bool, Callable[[], Any]]]:
         "CCIB, 20 columns": (False, lambda: nrprob.CCIB(8, **same).fit(x, known=group)),
         "CCIB, 1,000 counts": (False, lambda: nrprob.CCIB(8, **same).fit(words, known=topic)),
         "IB, 1,000 counts": (False, lambda: nrprob.IB(8, **same).fit(words)),
-        "ResidualMixture": (False, lambda: nrprob.ResidualMixture(8, **same).fit(x, known=group)),
+        "ConditionalMixture": (
+            False,
+            lambda: nrprob.ConditionalMixture(8, **same).fit(x, known=group),
+        ),
         "ResidualSpectral": (
             False,
             lambda: nrprob.ResidualSpectral(8, **same).fit(words, known=topic),

@@ -27,7 +27,7 @@ from common import console, header, show, verdict  # isort: skip
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from nrprob import ResidualMixture, evidence
+from nrprob import ConditionalMixture, evidence
 
 N, D, GROUPS, LEVEL = 240, 6, 3, 0.05
 
@@ -260,7 +260,7 @@ CERTAIN = {
     "zeros and ones": Cell(traits, d=12),
 }
 ASSUMED = evidence.test(  # which clusters need, and these are given
-    ResidualMixture(2), np.arange(80.0)[:, None] + 100 * (np.arange(80) % 2)[:, None], n_splits=1
+    ConditionalMixture(2), np.arange(80.0)[:, None] + 100 * (np.arange(80) % 2)[:, None], n_splits=1
 )
 BINS = (0.6, 0.7, 0.8, 0.9, 0.99)  # of confidence
 
@@ -286,7 +286,7 @@ def tests(chosen: argparse.Namespace) -> None:
             result = []
             for seed in range(chosen.sets):
                 X, rows = make(cell.draw, number, seed, n=cell.n, d=cell.d)
-                model = ResidualMixture(cell.k, weights=chosen.weights)
+                model = ConditionalMixture(cell.k, weights=chosen.weights)
                 one = evidence.test(model, X, known=rows.z, random_state=seed, n_init=chosen.n_init)
                 # Where there is no test of a gap, none is found.
                 result.append((one.p_structure_, 1.0 if one.p_gap_ is None else one.p_gap_))
@@ -326,7 +326,7 @@ def numbers(chosen: argparse.Namespace) -> None:
         result = Counter()
         for seed in range(chosen.sets):
             X, rows = make(draw, 1000 + number, seed)
-            model = ResidualMixture(weights=chosen.weights)
+            model = ConditionalMixture(weights=chosen.weights)
             answer = evidence.n_clusters(
                 model, X, known=rows.z, random_state=seed, n_init=chosen.n_init
             )
@@ -349,7 +349,7 @@ def certainty(chosen: argparse.Namespace) -> None:
         parts = []
         for seed in range(chosen.sets):
             X, rows = make(cell.draw, 2000 + number, seed, n=cell.n, d=cell.d)
-            model = ResidualMixture(cell.k, weights=chosen.weights, random_state=seed, n_init=24)
+            model = ConditionalMixture(cell.k, weights=chosen.weights, random_state=seed, n_init=24)
             model.fit(X, known=rows.z)
             sure = evidence.confidence(
                 model, X, known=rows.z, evidence=ASSUMED, force=True, random_state=seed

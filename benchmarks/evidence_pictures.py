@@ -11,7 +11,7 @@ import evidence as kinds
 import matplotlib.pyplot as plt
 import numpy as np
 
-from nrprob import ResidualMixture, evidence
+from nrprob import ConditionalMixture, evidence
 
 ROWS = {
     "one cloud per group": ("gaussian", "decaying spectrum", "unequal covariances", "t 3"),
@@ -43,7 +43,7 @@ def draw_gap() -> plt.Figure:
     figure, axes = plt.subplots(1, 2, figsize=(13, 4.2), layout="constrained")
     for apart, ax in zip((3, 5), axes, strict=True):
         X, rows = kinds.make(kinds.planted(apart), 4)
-        result = evidence.test(ResidualMixture(2), X, known=rows.z, random_state=0)
+        result = evidence.test(ConditionalMixture(2), X, known=rows.z, random_state=0)
         result.plot(ax)
         ax.set_title(f"{apart} standard deviations apart")
         console.print(f"{apart} sd: {result}")

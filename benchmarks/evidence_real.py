@@ -17,7 +17,7 @@ import numpy as np
 from realdata_pairs import HOPELESS, TABULAR, prepared, tabular_pairs
 from sklearn.metrics import normalized_mutual_info_score
 
-from nrprob import ResidualMixture, evidence
+from nrprob import ConditionalMixture, evidence
 from nrprob.evidence.inputs import TooFewRows
 
 # Data set, and labelings that are all known.
@@ -36,7 +36,7 @@ CONTROLS = (
 def line(name: str, X: np.ndarray, known: np.ndarray, k: int, target: np.ndarray | None) -> tuple:
     """Tests of a fit, and how it agrees with what was sought."""
     start = time.process_time()
-    model = ResidualMixture(k, random_state=0).fit(X, known=known)
+    model = ConditionalMixture(k, random_state=0).fit(X, known=known)
     nmi = "" if target is None else normalized_mutual_info_score(target, model.labels_)
     try:
         result = evidence.test(model, X, known=known, random_state=0)

@@ -17,7 +17,7 @@ from common import console, header, show  # isort: skip  (pins BLAS before numpy
 import evidence as kinds
 import numpy as np
 
-from nrprob import ResidualMixture, evidence
+from nrprob import ConditionalMixture, evidence
 
 NULLS = (
     "gaussian", "decaying spectrum", "unequal covariances", "t 3", "t 2", "mirrored gamma", "ball",
@@ -54,7 +54,7 @@ def refits(X: np.ndarray, z: np.ndarray, k: int, n_init: int, seed: int) -> tupl
     def gain(rows: np.ndarray) -> float:
         settings = {"weights": "uniform", "n_init": n_init, "random_state": seed}
         one, several = (
-            ResidualMixture(c, **settings).fit(rows, known=z).objective_ for c in (1, k)
+            ConditionalMixture(c, **settings).fit(rows, known=z).objective_ for c in (1, k)
         )
         return one - several
 
@@ -90,7 +90,7 @@ def main() -> None:
         seconds = np.zeros(2)
         for seed in range(chosen.first, chosen.first + n_sets):
             X, rows = kinds.make(cell.draw, 3000 + number, seed)
-            model = ResidualMixture(cell.k, weights="uniform")
+            model = ConditionalMixture(cell.k, weights="uniform")
             start = time.process_time()
             p = []
             for n_folds, n_splits in ((5, 3), (2, 4)):

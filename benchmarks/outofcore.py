@@ -68,7 +68,7 @@ def fit(path: str, method: str, how: str) -> None:
             model = nrprob.CCIB(_K, random_state=0, **few)
         else:
             few = {} if default else {"n_init": 1, "tol": 1e-9, "max_iter": passes}
-            model = nrprob.ResidualMixture(_K, random_state=0, weights="uniform", **few)
+            model = nrprob.ConditionalMixture(_K, random_state=0, weights="uniform", **few)
         model.fit(X, known=known)
         return time.perf_counter() - wall, time.process_time() - cpu, model.n_iter_
 

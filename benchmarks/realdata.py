@@ -41,10 +41,10 @@ from nrprob import (
     IBSI,
     NACI,
     CondEns,
+    ConditionalMixture,
     ConvEM,
     DecKMeans,
     Orthogonalization,
-    ResidualMixture,
     ResidualSpectral,
     recommend,
 )
@@ -119,9 +119,9 @@ BASELINES = {
 # From the quick to the slow, so that an interrupted run has what matters.
 METHODS = BASELINES | {
     OURS: Method(_recommended, (*DENSE, *COUNTS)),
-    "ResidualMixture, gauss": Method(_estimator(ResidualMixture, errors="gaussian"), DENSE),
-    "ResidualMixture, t": Method(_estimator(ResidualMixture, errors="t"), DENSE),
-    "ResidualMixture, auto": Method(_estimator(ResidualMixture, errors="auto"), DENSE),
+    "ConditionalMixture, gauss": Method(_estimator(ConditionalMixture, errors="gaussian"), DENSE),
+    "ConditionalMixture, t": Method(_estimator(ConditionalMixture, errors="t"), DENSE),
+    "ConditionalMixture, auto": Method(_estimator(ConditionalMixture, errors="auto"), DENSE),
     "ResidualSpectral": Method(_estimator(ResidualSpectral), COUNTS),
     "CondEns[k-means]": Method(_estimator(CondEns), (*DENSE, *COUNTS)),
     "CondEns, adjusted": Method(_estimator(CondEns, extension="adjusted"), DENSE),
@@ -145,8 +145,8 @@ METHODS = BASELINES | {
     "IBSI, gamma=10, n_init=1": Method(_estimator(IBSI, gamma=10.0, n_init=1), COUNTS),
 }
 # Left out of --fresh, which is to take a minute or two, unless named.
-SLOW = ("ResidualMixture, auto", "IBSI, gamma=10", "CCIB, n_init=1", "IBSI, gamma=10, n_init=1")
-_GAUSS = partial(_estimator, ResidualMixture, errors="gaussian")
+SLOW = ("ConditionalMixture, auto", "IBSI, gamma=10", "CCIB, n_init=1", "IBSI, gamma=10, n_init=1")
+_GAUSS = partial(_estimator, ConditionalMixture, errors="gaussian")
 ABLATIONS = BASELINES | {
     "mixture, gauss": Method(_GAUSS(), DENSE),
     "spherical": Method(_GAUSS(covariance="spherical"), DENSE),
@@ -158,8 +158,8 @@ ABLATIONS = BASELINES | {
     "ridge 1": Method(_GAUSS(ridge=1.0), DENSE),
     "ridge 10": Method(_GAUSS(ridge=10.0), DENSE),
     "balanced": Method(_GAUSS(balance=np.inf), DENSE),
-    "t errors": Method(_estimator(ResidualMixture, errors="t"), DENSE),
-    "auto errors": Method(_estimator(ResidualMixture, errors="auto"), DENSE),
+    "t errors": Method(_estimator(ConditionalMixture, errors="t"), DENSE),
+    "auto errors": Method(_estimator(ConditionalMixture, errors="auto"), DENSE),
     "consensus": Method(_estimator(ResidualSpectral), COUNTS),
     "not damped": Method(_estimator(ResidualSpectral, damp="none"), COUNTS),
     "1 member": Method(_estimator(ResidualSpectral, members=1), COUNTS),

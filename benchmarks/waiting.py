@@ -61,7 +61,7 @@ PARAMETERS = {
     "MDLMixture": {"num_warmup": 50, "num_samples": 100},  # a tenth of its default
 }
 ROWS = {"MDLMultiView": "[X[:n, :2], X[:n, 2:]]"}
-BARS = {"ResidualMixture": (4.0, 0.9)}  # of a first fit, cold and cached
+BARS = {"ConditionalMixture": (4.0, 0.9)}  # of a first fit, cold and cached
 
 
 def estimators(quick: bool) -> list[tuple[str, str, dict, str]]:

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.cluster import KMeans
 
-from nrprob import ResidualMixture
+from nrprob import ConditionalMixture
 
 
 def main() -> None:
@@ -18,9 +18,13 @@ def main() -> None:
     X = random.normal(size=(240, 2)) * [0.9, 0.5]
     X += np.outer(batch, [5.0, 1.5]) + np.outer(kind, [-1.0, 2.6])
     found = KMeans(2, n_init=10, random_state=0).fit_predict(X)
-    told = ResidualMixture(2, random_state=0).fit(X, known=batch).labels_
+    told = ConditionalMixture(2, random_state=0).fit(X, known=batch).labels_
     figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", sharey=True)
-    titles = "what is known: the batch", "k-means, told nothing", "ResidualMixture, told the batch"
+    titles = (
+        "what is known: the batch",
+        "k-means, told nothing",
+        "ConditionalMixture, told the batch",
+    )
     for ax, title, labels in zip(axes, titles, (batch, found, told), strict=True):
         for group, (colour, marker) in enumerate((("#0072b2", "o"), ("#d55e00", "^"))):
             ax.scatter(*X[labels == group].T, s=16, color=colour, marker=marker, alpha=0.75, lw=0)

@@ -31,7 +31,7 @@ from nrprob.methods.cec.fuzzy import SemiSupervisedFCM as SemiSupervisedFCM
 from nrprob.methods.cec.partition_kmeans import PartitionKMeans as PartitionKMeans
 from nrprob.methods.cec.spectral import SemiSupervisedSpectral as SemiSupervisedSpectral
 from nrprob.methods.cmbc.estimator import CMBC as CMBC
-from nrprob.methods.conditional.mixture import ResidualMixture as ResidualMixture
+from nrprob.methods.conditional.estimator import ConditionalMixture as ConditionalMixture
 from nrprob.methods.conditional.spectral import ResidualSpectral as ResidualSpectral
 from nrprob.methods.constrained.cop_kmeans import COPKMeans as COPKMeans
 from nrprob.methods.constrained.mdl import MDLConstrained as MDLConstrained

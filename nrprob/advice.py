@@ -19,7 +19,7 @@ from nrprob.data.storage.stored import refuse_stored
 from nrprob.data.validation import CLUSTERS, check_number, check_rows
 from nrprob.exceptions import warn
 from nrprob.methods.bottleneck.ccib import CCIB
-from nrprob.methods.conditional.mixture import ResidualMixture
+from nrprob.methods.conditional.estimator import ConditionalMixture
 from nrprob.methods.conditional.spectral import ResidualSpectral
 from nrprob.methods.mixture.em import MixtureEM
 
@@ -72,7 +72,7 @@ def recommend(
     - `ResidualSpectral` for counts;
     - `CCIB` for binary features with known groups, or `ResidualSpectral` if the known structure
       needs a linear model that CCIB cannot fit to sparse or few samples;
-    - `ResidualMixture` for all other tables.
+    - `ConditionalMixture` for all other tables.
 
     ``benchmarks/realdata.py`` compares estimators on tables and counts.
 
@@ -173,9 +173,9 @@ def _choose_estimator(
         return CCIB(k), (
             f"{what}: CCIB conditions on known structure, with a Bernoulli model of every feature"
         )
-    return ResidualMixture(k), (
-        f"{what}: ResidualMixture removes the effects of known structure, and fits clusters with a "
-        "common covariance, so that directions of small variance count as well"
+    return ConditionalMixture(k), (
+        f"{what}: ConditionalMixture estimates the effects of known structure, and fits clusters "
+        "with a common covariance, so that directions of small variance count as well"
     )
 
 

@@ -133,7 +133,7 @@ def explore(
         for every clustering.
     n_clusters : int or "auto", optional
         Number of clusters of every clustering. By default, the number of the estimator. "auto"
-        chooses it in every fit, those of the test included; see `ResidualMixture`.
+        chooses it in every fit, those of the test included; see `ConditionalMixture`.
     n_clusterings : int, optional
         Number of clusterings. By default, the search continues while `nrprob.evidence.test` rejects
         the null model of one elliptical distribution per known group. Groups are combinations of
@@ -340,7 +340,7 @@ def _encode_labelings(known: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     if design.kind not in ("nothing", "labels"):
         raise ValueError(
             "known structure of explore must be labels, to which it adds clusterings; got "
-            f"{design.description}; cut covariates into groups, or fit ResidualMixture or CCIB"
+            f"{design.description}; cut covariates into groups, or fit ConditionalMixture or CCIB"
         )
     codes = design.labelings
     text = [

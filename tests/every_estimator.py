@@ -35,7 +35,7 @@ OURS = {
     },
     "cross_partition": {"tol": 1e-4},
     "residual-spectral": {"damp": "none", "members": 1},
-    "residual-mixture": {"n_init": 4, "whitening_exponents": (0.0,)},
+    "conditional-mixture": {"n_init": 4, "whitening_exponents": (0.0,)},
     "dec_kmeans": {"lam": 0.1},
 }
 # The same for scikit-learn's checks: parameters that differ from two restarts.
@@ -55,7 +55,7 @@ THEIRS = {
     "cross_partition": {"n_init": 1, "max_iter": 50},
     "cecib": {"n_clusters": 3},
     "residual-spectral": {"members": 2},
-    "residual-mixture": {
+    "conditional-mixture": {
         "n_init": 1,
         "whitening_exponents": (0.5,),
         "aligned": False,

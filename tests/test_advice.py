@@ -7,7 +7,15 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 from slowly import slowly
 
-from nrprob import CCIB, MixtureEM, ResidualMixture, ResidualSpectral, explore, metrics, recommend
+from nrprob import (
+    CCIB,
+    ConditionalMixture,
+    MixtureEM,
+    ResidualSpectral,
+    explore,
+    metrics,
+    recommend,
+)
 from nrprob.known import Memberships
 
 rng = np.random.default_rng(0)
@@ -21,10 +29,10 @@ Z = np.arange(60) % 3
 @pytest.mark.parametrize(
     ("X", "given", "cls"),
     [
-        (REAL, {"known": Z}, ResidualMixture),
-        (REAL, {}, ResidualMixture),
-        (REAL, {"known": REAL[:, :2]}, ResidualMixture),
-        (GREY, {"known": Z}, ResidualMixture),
+        (REAL, {"known": Z}, ConditionalMixture),
+        (REAL, {}, ConditionalMixture),
+        (REAL, {"known": REAL[:, :2]}, ConditionalMixture),
+        (GREY, {"known": Z}, ConditionalMixture),
         (COUNTS, {"known": Z}, ResidualSpectral),
         (sparse.csr_array(COUNTS), {"known": Z}, ResidualSpectral),
         (sparse.csr_array(COUNTS * 0.5), {"known": Z}, ResidualSpectral),
@@ -33,8 +41,8 @@ Z = np.arange(60) % 3
         (sparse.csr_array(BINARY), {"known": Z}, CCIB),
         (REAL, {"y": np.where(Z == 0, -1, Z)}, MixtureEM),
         (COUNTS, {"y": np.where(Z == 0, -1, Z)}, MixtureEM),
-        (REAL, {"y": np.where(Z == 0, -1, Z), "known": Z}, ResidualMixture),
-        (REAL, {"known": Memberships(np.eye(3)[Z])}, ResidualMixture),
+        (REAL, {"y": np.where(Z == 0, -1, Z), "known": Z}, ConditionalMixture),
+        (REAL, {"known": Memberships(np.eye(3)[Z])}, ConditionalMixture),
     ],
 )
 def test_choice_fits_the_data(X, given, cls):
@@ -121,5 +129,5 @@ def test_explore_takes_the_recommendation():
     a, b = np.arange(200) % 2, np.arange(200) // 2 % 2
     X = centres[0][a] + centres[1][b] + rng.normal(size=(200, 6))
     result = explore(X, known=a, n_clusters=2, n_clusterings=1, random_state=0)
-    assert type(result.estimators_[0]) is ResidualMixture
+    assert type(result.estimators_[0]) is ConditionalMixture
     assert metrics.matched_accuracy(result.labels_[:, 0], b) > 0.95

@@ -281,8 +281,8 @@ def test_what_is_wrong_is_told_before_anything_heavy_is_loaded(data, tmp_path):
             *("--solver", "sequental")
         ],
         "there is no such solver; --solver split; choose from anneal,": ["--solver", "split"],
-        "residual-mixture has no such parameter; --solver; choose from aligned, ": [
-            *("--method", "residual-mixture", "--solver", "anneal")
+        "conditional-mixture has no such parameter; --solver; choose from aligned, ": [
+            *("--method", "conditional-mixture", "--solver", "anneal")
         ],
         "there is no such features; --features poison; choose from auto, multi": [
             *("--features", "poison")
@@ -506,7 +506,7 @@ def test_messages_are_in_terms_of_the_options(said, shown):
 
 def test_results_are_not_overwritten_in_silence(invoke, data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = ["--known", "species", "--method", "residual-mixture", "--n-init", "1"]
+    options = ["--known", "species", "--method", "conditional-mixture", "--n-init", "1"]
     fit = lambda *more: invoke("fit", data, *options, *more)  # noqa: E731
     assert fit().exit_code == 0
     first = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()}
@@ -531,7 +531,7 @@ def test_results_are_not_overwritten_in_silence(invoke, data, tmp_path, monkeypa
 
 def test_two_fits_at_once_do_not_share_a_folder(invoke, data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = ["--known", "species", "--method", "residual-mixture", "--n-init", "1"]
+    options = ["--known", "species", "--method", "conditional-mixture", "--n-init", "1"]
     fit, others = fits.fit_method, []
 
     def while_another_does(*arguments, **keywords):
@@ -575,7 +575,7 @@ def test_what_is_overwritten_leaves_nothing_of_its_own(invoke, data, tmp_path):
     ours = ["summary.png", "clustering_1.png", "clustering_2.png", "clustering_2_evidence.png"]
     theirs = ["clustering_mine.png", "other.png", "clustering_1.txt"]
     common = ["--known", "species", "--no-plot", "--out", out]
-    fit = ["fit", data, "--method", "residual-mixture", "--n-init", "1"]
+    fit = ["fit", data, "--method", "conditional-mixture", "--n-init", "1"]
     explore = ["explore", data, "--n-clusterings", "1", "--k", "2"]
     for command in (fit, explore):
         for name in (*ours, *theirs):
@@ -628,7 +628,7 @@ def test_features_of_a_matrix_may_have_names(invoke, tmp_path):
     assert "no names; " in line and "name them with --feature-names" in line
 
 
-@pytest.mark.parametrize("method", ["mixture", *slowly("residual-mixture", "auto")])
+@pytest.mark.parametrize("method", ["mixture", *slowly("conditional-mixture", "auto")])
 def test_the_number_of_clusters_is_found_where_it_can_be(invoke, tmp_path, method):
     rng = np.random.default_rng(0)
     sought = np.arange(90) % 3

@@ -110,7 +110,7 @@ CLAIMS = {
         sampled.converged_ and posterior.diagnose(draws, random_state=0)["r_hat"].max() < 1.05
     ),
     "start": lambda model, metrics, parity, result, **_: (
-        "ResidualMixture" in model.reason_
+        "ConditionalMixture" in model.reason_
         and metrics.normalized_mutual_information(model.labels_, parity) < 0.01
         and result.p_structure_ > 0.05
     ),

@@ -31,7 +31,7 @@ def test_python_examples_run():
     scope: dict = {}
     for block in blocks:  # one after the other, as somebody reading would type them
         exec(block, scope)
-    assert "ResidualMixture" in scope["model"].reason_
+    assert "ConditionalMixture" in scope["model"].reason_
     assert scope["model"].labels_.shape == scope["parity"].shape
     # Of the 30 pairs, the six wrong ones are not believed.
     accepted = scope["soft"].accepted_["accepted"].to_numpy()

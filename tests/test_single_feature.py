@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from nrprob import (
     CCIB,
+    ConditionalMixture,
     MixtureEM,
-    ResidualMixture,
     ResidualSpectral,
     evidence,
     explore,
@@ -63,7 +63,7 @@ def fitted():
 
 def test_a_fit_warns_of_the_flag_that_hides_the_planted_clusters(fitted):
     frame, planted, model, messages = fitted
-    assert isinstance(model, ResidualMixture)
+    assert isinstance(model, ConditionalMixture)
     assert metrics.normalized_mutual_information(model.labels_, planted) < 0.05
     assert metrics.normalized_mutual_information(model.labels_, frame["vip"]) > 0.95
     cluster = round(model.labels_[frame["vip"]].mean())
@@ -87,7 +87,7 @@ def test_without_the_flag_nothing_is_said(fitted):
     frame, planted, model, _ = fitted
     with warnings.catch_warnings():
         warnings.simplefilter("error", SingleFeatureWarning)
-        model = ResidualMixture(2, n_init=6, random_state=0)
+        model = ConditionalMixture(2, n_init=6, random_state=0)
         model.fit(frame.drop(columns="vip"), known="site")
     assert metrics.normalized_mutual_information(model.labels_, planted) > 0.7
 
@@ -142,7 +142,7 @@ def test_explore_says_it_first(invoke, tmp_path):
     [
         CCIB(2, features="gaussian", n_init=2, random_state=0),
         MixtureEM(2, covariance="diag", n_init=2, random_state=0),
-        ResidualMixture(2, categorical=[], n_init=2, random_state=0),
+        ConditionalMixture(2, categorical=[], n_init=2, random_state=0),
     ],
 )
 def test_recommended_estimators_warn(model):
@@ -155,7 +155,7 @@ def test_a_discrete_column_of_the_conditional_mixture_does_not_capture_the_clust
     frame, planted = flagged()
     with warnings.catch_warnings():
         warnings.simplefilter("error", SingleFeatureWarning)
-        model = ResidualMixture(2, n_init=12, random_state=0).fit(frame, known="site")
+        model = ConditionalMixture(2, n_init=12, random_state=0).fit(frame, known="site")
     assert metrics.normalized_mutual_information(model.labels_, planted) > 0.7
     assert metrics.normalized_mutual_information(model.labels_, frame["vip"]) < 0.05
 

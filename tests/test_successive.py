@@ -10,9 +10,9 @@ from nrprob import (
     CECIB,
     IB,
     IBSI,
+    ConditionalMixture,
     Exploration,
     MDLConstrained,
-    ResidualMixture,
     evidence,
     explore,
     information,
@@ -70,9 +70,9 @@ def test_refusals(four):
     with pytest.raises(ValueError, match="n_clusterings must be given.*got zeros and ones"):
         explore(X, CCIB(2))
     with pytest.raises(ValueError, match="n_clusterings must be given.*got zeros and ones"):
-        explore(X, ResidualMixture(2))
+        explore(X, ConditionalMixture(2))
     with pytest.raises(ValueError, match="n_clusterings must be given.*too few rows"):
-        explore(rng.normal(size=(20, 3)), ResidualMixture(2), known=np.arange(20) // 2)
+        explore(rng.normal(size=(20, 3)), ConditionalMixture(2), known=np.arange(20) // 2)
     with pytest.raises(
         ValueError, match="criterion must be one of 'structure', 'gap'; got 'valley'"
     ):
@@ -133,7 +133,7 @@ def hidden(n_clusterings, seed, n=240, d=6, gap=5.0):
 @pytest.mark.contract
 def test_goes_on_until_the_test_finds_no_more():
     X, known, sought = hidden(2, seed=0)
-    model = ResidualMixture(2, n_init=12)
+    model = ConditionalMixture(2, n_init=12)
     result = explore(X, model, known=known, random_state=0)
     assert result.labels_.shape == (240, 2) and len(result.estimators_) == 2
     assert [e.p_structure_ <= 0.05 for e in result.evidence_] == [True, True]
@@ -148,7 +148,7 @@ def test_goes_on_until_the_test_finds_no_more():
 @pytest.mark.contract
 def test_the_first_clustering_is_there_whatever_the_test_says():
     X, known, _ = hidden(0, seed=1)
-    result = explore(X, ResidualMixture(2, n_init=12), known=known, random_state=0)
+    result = explore(X, ConditionalMixture(2, n_init=12), known=known, random_state=0)
     assert result.labels_.shape == (240, 1) and result.rejected_ is None
     assert result.evidence_[0].p_structure_ > 0.05 and result.reason_.startswith("clustering 1: no")
 
@@ -157,7 +157,7 @@ def test_the_first_clustering_is_there_whatever_the_test_says():
 @pytest.mark.contract
 def test_ends_where_groups_are_too_small_for_a_test():
     X, known, _ = hidden(1, seed=0, n=90)
-    result = explore(X, ResidualMixture(4, n_init=12), known=known, alpha=1.0, random_state=0)
+    result = explore(X, ConditionalMixture(4, n_init=12), known=known, alpha=1.0, random_state=0)
     assert result.labels_.shape[1] == 1 and len(result.evidence_) == 1
     assert "clustering 2 cannot be tested: too few rows per known group" in result.reason_
 
@@ -168,7 +168,7 @@ def test_a_second_clustering_that_is_not_there_is_seldom_found():
     more = 0
     for seed in range(4):
         X, known, _ = hidden(1, seed=100 + seed)
-        result = explore(X, ResidualMixture(2, n_init=12), known=known, random_state=0)
+        result = explore(X, ConditionalMixture(2, n_init=12), known=known, random_state=0)
         assert result.evidence_[0].p_structure_ < 0.05
         more += result.labels_.shape[1] > 1
     assert more <= 1

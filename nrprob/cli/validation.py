@@ -21,7 +21,7 @@ __all__ = [
     "in_options",
 ]
 
-RECOMMENDED = ("ccib", "residual-mixture", "residual-spectral", "mixture")  # choices of "auto"
+RECOMMENDED = ("ccib", "conditional-mixture", "residual-spectral", "mixture")  # choices of "auto"
 
 _OPTIONS = {
     "n_clusters": "--k",

@@ -428,5 +428,5 @@ def _unsupported_message(kind: str, description: str) -> str:
     return (
         f"{what} not supported by this estimator; got {description}; pass labels "
         "(1-D of any type, or 2-D of integers or strings), or known.Memberships for "
-        "probabilities, or use CCIB, ResidualMixture or ResidualSpectral"
+        "probabilities, or use CCIB, ConditionalMixture or ResidualSpectral"
     )

@@ -309,7 +309,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         """Fit stored rows; known structure and partial labels may be column names."""
         raise TypeError(
             f"{type(self).__name__} needs its rows in memory; got stored rows; pass an "
-            "array, or use CCIB, IB or ResidualMixture"
+            "array, or use CCIB, IB or ConditionalMixture"
         )
 
     def prepare(self, X, y, known=None) -> Any:

@@ -83,7 +83,7 @@ def _refuse_auto(name: str, value: Any) -> None:
     if isinstance(value, str) and value == "auto":
         raise ValueError(
             f"{name}='auto' needs a density to score held-out rows; got an estimator without a "
-            "density; pass a number, or use ResidualMixture or MixtureEM for continuous features"
+            "density; pass a number, or use ConditionalMixture or MixtureEM for continuous features"
         )
 
 

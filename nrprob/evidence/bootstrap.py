@@ -60,12 +60,12 @@ class Confidence:
     Examples
     --------
     >>> import numpy as np
-    >>> from nrprob import ResidualMixture, evidence
+    >>> from nrprob import ConditionalMixture, evidence
     >>> rng = np.random.default_rng(0)
     >>> known, sought = rng.integers(2, size=(2, 100))
     >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
     >>> X[:, 2] += 6 * sought
-    >>> result = evidence.confidence(ResidualMixture(2), X, known=known, random_state=0)
+    >>> result = evidence.confidence(ConditionalMixture(2), X, known=known, random_state=0)
     >>> result.withheld_, result.rows_.shape
     ('', (100,))
     >>> bool(result.clusters_.min() > 0.9 and result.jaccard_.min() > 0.9)
@@ -132,7 +132,7 @@ def confidence(
 
     Parameters
     ----------
-    estimator : ResidualMixture or MixtureEM
+    estimator : ConditionalMixture or MixtureEM
         As in `nrprob.evidence.test`. The clusters in question are its ``labels_`` if it was fitted
         to as many samples, else those of a clone that is fitted to X.
     X : array-like of shape (n_samples, n_features)
@@ -194,12 +194,12 @@ def confidence(
     Examples
     --------
     >>> import numpy as np
-    >>> from nrprob import ResidualMixture, evidence
+    >>> from nrprob import ConditionalMixture, evidence
     >>> rng = np.random.default_rng(0)
     >>> known, sought = rng.integers(2, size=(2, 100))
     >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
     >>> X[:, 2] += 8 * sought
-    >>> result = evidence.confidence(ResidualMixture(2), X, known=known, random_state=0)
+    >>> result = evidence.confidence(ConditionalMixture(2), X, known=known, random_state=0)
     >>> bool(result.rows_.mean() > 0.99)
     True
     """
@@ -215,7 +215,7 @@ def confidence(
     if not isinstance(estimator, LabelInitialised):
         raise TypeError(
             "confidence needs a clusterer that can start from labels; got "
-            f"{type(estimator).__name__}; use ResidualMixture, or MixtureEM without known groups"
+            f"{type(estimator).__name__}; use ConditionalMixture, or MixtureEM without known groups"
         )
     n = len(rows)
     random = check_random_state(random_state)

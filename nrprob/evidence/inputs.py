@@ -62,7 +62,7 @@ def as_density_estimator(estimator: Any) -> Any:
     if not isinstance(number, numbers.Integral) or not hasattr(estimator, "fit"):
         raise TypeError(
             "estimator must be a clusterer with the parameter n_clusters, an integer; got "
-            f"{type(estimator).__name__}; use for example ResidualMixture"
+            f"{type(estimator).__name__}; use for example ConditionalMixture"
         )
     _check_feature_model(estimator)
     return SharedCovarianceMixture.from_estimator(estimator)
@@ -115,7 +115,7 @@ def _check_estimator(estimator: Any) -> None:
     if not isinstance(estimator, DensityEstimator):
         raise TypeError(
             "estimator must define a density of continuous features; got "
-            f"{type(estimator).__name__}; use ResidualMixture, or MixtureEM without known groups"
+            f"{type(estimator).__name__}; use ConditionalMixture, or MixtureEM without known groups"
         )
     _check_feature_model(estimator)
 
@@ -124,7 +124,7 @@ def _check_clusterer(estimator: Any) -> None:
     if not isinstance(estimator, BaseEstimator):
         raise TypeError(
             f"estimator must be a clusterer; got {type(estimator).__name__}; "
-            "pass for example ResidualMixture()"
+            "pass for example ConditionalMixture()"
         )
 
 
@@ -136,7 +136,7 @@ def check_accepts_known(estimator: Any) -> None:
     if not any(p.name == "known" or p.kind is p.VAR_KEYWORD for p in parameters):
         raise TypeError(
             f"{type(estimator).__name__} takes no known structure; known groups or earlier "
-            "clusterings cannot be passed to its fit; use ResidualMixture or CCIB"
+            "clusterings cannot be passed to its fit; use ConditionalMixture or CCIB"
         )
 
 

@@ -67,12 +67,12 @@ class NumberOfClusters:
     Examples
     --------
     >>> import numpy as np
-    >>> from nrprob import ResidualMixture, evidence
+    >>> from nrprob import ConditionalMixture, evidence
     >>> rng = np.random.default_rng(0)
     >>> known, sought = rng.integers(2, size=(2, 100))
     >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
     >>> X[:, 2] += 6 * sought
-    >>> model = ResidualMixture()
+    >>> model = ConditionalMixture()
     >>> result = evidence.n_clusters(model, X, known=known, candidates=(1, 2, 3), random_state=0)
     >>> result
     <NumberOfClusters: 2 (of 1, 2, 3)>
@@ -134,7 +134,7 @@ def n_clusters(
 
     Parameters
     ----------
-    estimator : ResidualMixture or MixtureEM
+    estimator : ConditionalMixture or MixtureEM
         As in `nrprob.evidence.test`; its ``n_clusters`` is ignored.
     X : array-like of shape (n_samples, n_features)
         Continuous features.
@@ -193,12 +193,12 @@ def n_clusters(
     Examples
     --------
     >>> import numpy as np
-    >>> from nrprob import ResidualMixture, evidence
+    >>> from nrprob import ConditionalMixture, evidence
     >>> rng = np.random.default_rng(0)
     >>> known, sought = rng.integers(2, size=(2, 100))
     >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
     >>> X[:, 2] += 8 * sought
-    >>> evidence.n_clusters(ResidualMixture(), X, known=known, random_state=0).n_clusters_
+    >>> evidence.n_clusters(ConditionalMixture(), X, known=known, random_state=0).n_clusters_
     2
     """
     check_number("n_folds", n_folds, low=2, high=100, integer=True)

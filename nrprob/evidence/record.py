@@ -67,12 +67,12 @@ class Evidence:
     Examples
     --------
     >>> import numpy as np
-    >>> from nrprob import ResidualMixture, evidence
+    >>> from nrprob import ConditionalMixture, evidence
     >>> rng = np.random.default_rng(0)
     >>> known, sought = rng.integers(2, size=(2, 100))
     >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
     >>> X[:, 2] += 6 * sought
-    >>> result = evidence.test(ResidualMixture(2), X, known=known, n_splits=1, random_state=0)
+    >>> result = evidence.test(ConditionalMixture(2), X, known=known, n_splits=1, random_state=0)
     >>> result.rival_, result.p_gap_ < 0.001
     ('one cluster of the same estimator', True)
     >>> result.groups_.shape, result.place_.shape

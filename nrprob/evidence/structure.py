@@ -44,7 +44,7 @@ def test(
     ----------
     estimator : clusterer
         Fitted or not. Clones are fitted; the estimator itself is not changed. If it was fitted to
-        as many samples, the result uses its cluster labels. `ResidualMixture` and `MixtureEM`
+        as many samples, the result uses its cluster labels. `ConditionalMixture` and `MixtureEM`
         (gaussian features, no known groups) predict held-out samples by their own density, and may
         have ``n_clusters="auto"``; each refit then chooses the number. The clusters of any other
         estimator are described by a Gaussian mixture with one covariance, after subtracting the
@@ -164,12 +164,12 @@ def test(
     Examples
     --------
     >>> import numpy as np
-    >>> from nrprob import ResidualMixture, evidence
+    >>> from nrprob import ConditionalMixture, evidence
     >>> rng = np.random.default_rng(0)
     >>> known, sought = rng.integers(2, size=(2, 100))
     >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
     >>> X[:, 2] += 6 * sought
-    >>> result = evidence.test(ResidualMixture(2), X, known=known, n_splits=1, random_state=0)
+    >>> result = evidence.test(ConditionalMixture(2), X, known=known, n_splits=1, random_state=0)
     >>> result.p_structure_ < 0.001
     True
     """

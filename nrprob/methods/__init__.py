@@ -8,7 +8,7 @@ ESTIMATORS = {
     "cmbc": "nrprob.methods.cmbc.estimator:CMBC",
     "condens": "nrprob.methods.ensemble.condens:CondEns",
     "residual-spectral": "nrprob.methods.conditional.spectral:ResidualSpectral",
-    "residual-mixture": "nrprob.methods.conditional.mixture:ResidualMixture",
+    "conditional-mixture": "nrprob.methods.conditional.estimator:ConditionalMixture",
     "ib": "nrprob.methods.bottleneck.ib:IB",
     "mixture": "nrprob.methods.mixture.em:MixtureEM",
     "mdl_mixture": "nrprob.methods.bayes.estimator:MDLMixture",

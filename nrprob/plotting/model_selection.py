@@ -23,8 +23,8 @@ def plot_by_n_clusters(result: Any, ax: Axes | None = None, *, n_clusters: int =
     result : estimator or NumberOfClusters
         One of
 
-        - the result of `nrprob.evidence.n_clusters`, or a `ResidualMixture` or `MixtureEM` fitted
-          with ``n_clusters="auto"``, whose ``number_`` is such a result: the mean held-out
+        - the result of `nrprob.evidence.n_clusters`, or a `ConditionalMixture` or `MixtureEM`
+          fitted with ``n_clusters="auto"``, whose ``number_`` is such a result: the mean held-out
           log-likelihood per sample. Error bars are standard errors of the difference from the best
           number. The chosen number is marked, and the title gives the reason: the highest
           log-likelihood, or no gain of several clusters over a null model;

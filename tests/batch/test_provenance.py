@@ -70,7 +70,7 @@ def digests(*paths):
 
 def test_a_single_run_says_what_a_fit_says(invoke, folder):
     standard = 'standardize = true\ndrop = ["customer_id", "year"]'
-    model, out = write(folder, "residual-mixture", data=standard), folder / "out"
+    model, out = write(folder, "conditional-mixture", data=standard), folder / "out"
     result = invoke("run", model, "--out", out)
     assert result.exit_code == 0, result.output
     stored = json.loads((out / "result.json").read_text())

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from nrprob import (
     CCIB,
     IBSI,
+    ConditionalMixture,
     CrossPartition,
     MDLMultiView,
     MixtureEM,
-    ResidualMixture,
     annotate,
     evidence,
     explore,
@@ -78,10 +78,10 @@ def test_rows_and_what_is_known_of_them(cells):
     two = cells.obs[["batch", "donor"]]
     same(CCIB(**FIT), counts, two, rows_of(cells, layer="counts"), ["batch", "donor"])
     embedded = rows_of(cells, obsm="X_pca")
-    same(ResidualMixture(**FIT), pca, batch, embedded, "batch")
+    same(ConditionalMixture(**FIT), pca, batch, embedded, "batch")
     # Labels and numbers are a design.
     both = ["batch", "depth"]
-    same(ResidualMixture(**FIT), pca, cells.obs[both], embedded, both)
+    same(ConditionalMixture(**FIT), pca, cells.obs[both], embedded, both)
     with pytest.raises(ValueError, match="floats in 'depth' and labels in 'batch'"):
         IBSI(**FIT, gamma=1.0).fit(rows_of(cells, layer="counts"), known=both)
 
@@ -112,15 +112,17 @@ def test_all_that_takes_rows_takes_annotated_data(cells):
     pca, batch = rows_of(cells, obsm="X_pca"), cells.obs["batch"].to_numpy()
     plain = cells.obsm["X_pca"]
     model = recommend(pca, known="batch", n_clusters=2)
-    assert isinstance(model, ResidualMixture)
+    assert isinstance(model, ConditionalMixture)
     model.set_params(n_init=2, random_state=0).fit(pca, known="batch")
     assert model.score(pca, known="batch") == model.score(plain, known=batch) == model.score(pca)
     assert (model.predict(pca) == model.predict(plain, known=batch)).all()
     result = evidence.test(model, pca, known="batch", random_state=0)
     expected = evidence.test(model, plain, known=batch, random_state=0)
     assert result.p_structure_ == expected.p_structure_
-    searched = explore(pca, ResidualMixture(**FIT), known="batch", n_clusterings=1, random_state=0)
-    other = explore(plain, ResidualMixture(**FIT), known=batch, n_clusterings=1, random_state=0)
+    searched = explore(
+        pca, ConditionalMixture(**FIT), known="batch", n_clusterings=1, random_state=0
+    )
+    other = explore(plain, ConditionalMixture(**FIT), known=batch, n_clusterings=1, random_state=0)
     np.testing.assert_array_equal(searched.labels_, other.labels_)
     views = [rows_of(cells, layer="counts"), pca]
     both = MDLMultiView(2, n_init=2, random_state=0).fit([cells.layers["counts"].toarray(), plain])
@@ -200,7 +202,7 @@ def test_what_a_fit_writes(cells, tmp_path):
         assert told["method"] == "CCIB" and told["params"]["n_clusters"] == 2
         assert told["objective"] == pytest.approx(model.objective_, rel=1e-12)
     result = explore(
-        rows_of(cells, obsm="X_pca"), ResidualMixture(**FIT), n_clusterings=2, random_state=0
+        rows_of(cells, obsm="X_pca"), ConditionalMixture(**FIT), n_clusterings=2, random_state=0
     )
     annotate(cells, result, key_added="found")
     for r in (0, 1):
@@ -236,7 +238,7 @@ def test_a_copy_is_written_to_where_one_is_asked_for(cells):
 
 def test_the_evidence_of_an_exploration_is_written(cells, tmp_path):
     random = np.random.default_rng(0)
-    model = ResidualMixture(**FIT).fit(cells.obsm["X_pca"])
+    model = ConditionalMixture(**FIT).fit(cells.obsm["X_pca"])
     own = Evidence(
         0.01, None, 2.5, random.normal(size=60), "one", {"one": 0.01}, model.labels_,
         random.normal(size=60), 0.5, np.zeros((1, 5, 3)), np.zeros(60, int), ["all rows"], 5, 1, 2,
@@ -252,7 +254,7 @@ def test_the_evidence_of_an_exploration_is_written(cells, tmp_path):
     assert told["method"] == "Exploration" and told["reason"] == "enough"
     assert told["params"] == {"criterion": "gap", "known": "['batch', 'donor']"}
     first = told["clusterings"]["1"]
-    assert first["method"] == "ResidualMixture" and first["params"]["n_clusters"] == 2
+    assert first["method"] == "ConditionalMixture" and first["params"]["n_clusters"] == 2
     assert first["evidence"]["p_structure"] == 0.01 and first["evidence"]["rival"] == "one"
     assert "p_gap" not in first["evidence"] and first["evidence"]["summary"] == str(own)
     assert told["rejected"]["evidence"]["p_structure"] == 0.5
@@ -298,7 +300,7 @@ def test_cells_at_the_command_line(cells, invoke):
     assert labels["batch"].tolist() == kept.obs["batch"].tolist()
     assert told["prepared"]["features"] == [*"abc"]
     labels, told = invoke(*drop, "--known", "depth", "--obsm", "X_pca")
-    assert told["method"] == "ResidualMixture" and told["n_features"] == 3
+    assert told["method"] == "ConditionalMixture" and told["n_features"] == 3
     assert told["prepared"]["known"] == ["batch", "depth"] and len(labels) == 59
 
 

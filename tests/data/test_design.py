@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nrprob import CCIB, CMBC, CondEns, ResidualMixture, ResidualSpectral
+from nrprob import CCIB, CMBC, CondEns, ConditionalMixture, ResidualSpectral
 from nrprob.data import design as module
 from nrprob.data.design import Design, DesignEncoder
 from nrprob.datasets import make_binary_partitions
@@ -419,7 +419,7 @@ class TestDesign:
         CCIB(2, multi="additive"),
         CMBC(2, multi="additive"),
         CondEns(2),
-        ResidualMixture(2, balance=0.1, categorical=[], ordered=[]),
+        ConditionalMixture(2, balance=0.1, categorical=[], ordered=[]),
         ResidualSpectral(2, multi="additive"),
     ],
     ids=lambda model: type(model).__name__,

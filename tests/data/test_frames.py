@@ -16,8 +16,8 @@ from nrprob import (
     CMBC,
     NACI,
     CondEns,
+    ConditionalMixture,
     CrossPartition,
-    ResidualMixture,
     ResidualSpectral,
     explore,
 )
@@ -146,7 +146,7 @@ def test_a_table_that_cannot_be_read_is_refused_by_name():
 
 MODELS = {
     "CCIB": CCIB(2, n_init=2, random_state=0),
-    "ResidualMixture": ResidualMixture(2, n_init=3, random_state=0),
+    "ConditionalMixture": ConditionalMixture(2, n_init=3, random_state=0),
     "CMBC": CMBC(2, binarize=12, n_init=2, random_state=0),
     "CondEns": CondEns(2, random_state=0),
 }
@@ -173,7 +173,7 @@ def test_names_are_their_columns(name):
 
 def test_several_names_in_every_library(library):
     frame = table()[["x", "batch", "y", "donor"]]
-    model = ResidualMixture(2, n_init=2, random_state=0)
+    model = ConditionalMixture(2, n_init=2, random_state=0)
     result = model.fit(library(frame), known=["batch", "donor"])
     codes = np.unique(frame[["batch", "donor"]].astype(str).sum(axis=1), return_inverse=True)[1]
     expected = clone(model).fit(frame[["x", "y"]], known=codes)
@@ -182,7 +182,7 @@ def test_several_names_in_every_library(library):
     np.testing.assert_array_equal(predicted, expected.predict(frame[["x", "y"]], known=codes))
 
 
-@pytest.mark.parametrize("name", first_fast(["CCIB", "ResidualMixture"]))
+@pytest.mark.parametrize("name", first_fast(["CCIB", "ConditionalMixture"]))
 def test_labels_and_numbers_are_one_linear_model(name):
     """It is the one that 0/1 columns and the numbers make, given as continuous structure."""
     model, frame = MODELS[name], table()[["x", "batch", "age", "y", "z"]]
@@ -199,7 +199,7 @@ def test_labels_and_numbers_are_one_linear_model(name):
 
 
 # Those that have a linear model of numbers, of which labels are a part.
-MODEL_NUMBERS = {"ccib", "residual-mixture", "residual-spectral"}
+MODEL_NUMBERS = {"ccib", "conditional-mixture", "residual-spectral"}
 NEEDED = {"ibsi": {"gamma": 1.0}, "cmbc": {"binarize": 12}}
 TOLD = [name for name, method in METHODS.items() if method.capabilities.known]
 
@@ -249,7 +249,7 @@ def test_a_model_takes_new_frames_as_fit_does(name):
 @pytest.mark.parametrize("n", [1, 2])
 def test_as_few_rows_as_known_columns_are_no_labels(n):
     frame = table(60)[["x", "y", "batch"]].assign(site=[*"pq"] * 30)
-    model = ResidualMixture(2, n_init=2, random_state=0).fit(frame, known=["batch", "site"])
+    model = ConditionalMixture(2, n_init=2, random_state=0).fit(frame, known=["batch", "site"])
     expected = model.predict(frame[["x", "y"]], known=frame[["batch", "site"]])
     np.testing.assert_array_equal(model.predict(frame[:n]), expected[:n])
     with pytest.raises(ValueError, match="known is required to predict"):
@@ -321,7 +321,7 @@ def test_subsets_may_be_a_column():
 
 def test_the_evidence_takes_names():
     frame = table(80)[["x", "batch", "y", "z"]]
-    model = ResidualMixture(2, n_init=2, random_state=0)
+    model = ConditionalMixture(2, n_init=2, random_state=0)
     settings = {"n_splits": 1, "random_state": 0}
     result = evidence_of(model, frame, known="batch", **settings)
     expected = evidence_of(

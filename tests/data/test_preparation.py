@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from nrprob import ResidualMixture, explore, known, prepare, recommend
+from nrprob import ConditionalMixture, explore, known, prepare, recommend
 from nrprob.data.design import DesignEncoder
 from nrprob.data.frames import quote_names
 from nrprob.data.preparation.columns import (
@@ -577,7 +577,7 @@ def test_explore_makes_a_frame_ready_and_says_so(frame):
 def test_recommend_says_what_has_to_be_done(frame):
     with pytest.warns(UserWarning, match="go through nrprob.prepare before a fit; text 'site' bec"):
         model = recommend(frame, known="batch")
-    assert isinstance(model, ResidualMixture)
+    assert isinstance(model, ConditionalMixture)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         recommend(frame[["size", "weight", "batch"]], known="batch")
@@ -589,14 +589,14 @@ def test_what_a_preparation_would_refuse_is_no_reason_not_to_recommend(frame):
     frame.loc[1, "size"] = np.nan
     with pytest.warns(UserWarning, match=gaps):
         model = recommend(frame, known="batch", y=y)
-    assert isinstance(model, ResidualMixture) and model.n_clusters == 2
+    assert isinstance(model, ConditionalMixture) and model.n_clusters == 2
     frame["day"] = pd.Timestamp("2020-02-02")
     with pytest.warns(UserWarning) as caught:
         model = recommend(frame, known="batch", y=y)
     said = [str(w.message) for w in caught]
     for what in (gaps, dates):
         assert sum(bool(re.search(what, line)) for line in said) == 1
-    assert isinstance(model, ResidualMixture)
+    assert isinstance(model, ConditionalMixture)
     with pytest.raises(ValueError, match="no feature is left"):
         recommend(frame[["day", "batch"]], known="batch")
     with pytest.raises(ValueError, match="y must hold one label per row"), pytest.warns():
@@ -610,6 +610,6 @@ def test_a_model_of_labels_and_numbers_is_recommended(frame):
     model = recommend(numbers, known=["batch", "age"], n_clusters=2).set_params(
         n_init=3, random_state=0
     )
-    assert isinstance(model, ResidualMixture)
+    assert isinstance(model, ConditionalMixture)
     expected = model.fit(ready.X, known=ready.known).labels_
     np.testing.assert_array_equal(model.fit(numbers, known=["batch", "age"]).labels_, expected)

@@ -14,10 +14,10 @@ from nrprob import (
     CMBC,
     IB,
     IBSI,
+    ConditionalMixture,
     ConstrainedMixture,
     MDLMultiView,
     MixtureEM,
-    ResidualMixture,
 )
 from nrprob.datasets import make_binary_partitions
 from nrprob.engines import batching, placement
@@ -174,8 +174,8 @@ def test_a_program_keeps_within_memory(calls, one_worker, monkeypatch):
         (CECIB(2, n_init=1), None),
         (ConstrainedMixture(2, n_init=1), None),
         (MixtureEM(2, n_init=1, features="gaussian", covariance="diag"), None),
-        (ResidualMixture(2, n_init=12, errors="gaussian"), False),
-        (ResidualMixture(2, n_init=12, errors="gaussian", covariance="diag"), False),
+        (ConditionalMixture(2, n_init=12, errors="gaussian"), False),
+        (ConditionalMixture(2, n_init=12, errors="gaussian", covariance="diag"), False),
         (MDLMultiView(2, n_init=1), None),
     ],
     ids=lambda p: repr(p).replace("\n", "") if not isinstance(p, bool | None) else str(p),

@@ -15,7 +15,7 @@ from nrprob.statistics import rows
 COMPILED = "/jax/core/compile/backend_compile_duration"
 # What they look at: few numbers of clusters for one program, and few numbers of known groups.
 PADDED = [
-    "ib", "ibsi", "ccib", "mixture", "cecib", "residual-mixture", "partition_kmeans",
+    "ib", "ibsi", "ccib", "mixture", "cecib", "conditional-mixture", "partition_kmeans",
     "semi_supervised_fcm", "condens", "cmbc", "mdl_constrained", "semi_supervised_spectral",
     "constrained_mixture", "mdl_multiview", "residual-spectral", "cop_kmeans", "coala",
     "dec_kmeans",
@@ -91,7 +91,7 @@ def test_padding_changes_nothing(name, programs, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.contract
-@pytest.mark.parametrize("name", ["ibsi", "cmbc", "residual-mixture", "naci", "coala"])
+@pytest.mark.parametrize("name", ["ibsi", "cmbc", "conditional-mixture", "naci", "coala"])
 def test_what_was_found_is_known_without_another_program(name, programs):
     X, _ = few_rows(name)
     settings = {"n_clusters": 2, "random_state": 0}

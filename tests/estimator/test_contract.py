@@ -176,7 +176,7 @@ for model, X, known, labels in pickle.load(open(sys.argv[1], "rb")):
 
 def test_pickles_are_read_in_another_process(tmp_path, quiet):
     some = []
-    for name in ("ib", "residual-spectral", "residual-mixture", "mdl_constrained", "condens"):
+    for name in ("ib", "residual-spectral", "conditional-mixture", "mdl_constrained", "condens"):
         model, X, known = fitted(name)
         some.append((model, X, known, model.predict(X, **known)))
     (tmp_path / "models").write_bytes(pickle.dumps(some))
@@ -306,8 +306,8 @@ def test_every_count_has_an_upper_bound(name):
 
 
 def test_whitening_exponents_are_few():
-    X, known = few_rows("residual-mixture")
-    model = clone(ENTRIES["residual-mixture"].ours).set_params(whitening_exponents=(0.5,) * 101)
+    X, known = few_rows("conditional-mixture")
+    model = clone(ENTRIES["conditional-mixture"].ours).set_params(whitening_exponents=(0.5,) * 101)
     with pytest.raises(
         ValueError, match="whitening_exponents must be at most 100; got 101; pass fewer"
     ):
@@ -348,7 +348,7 @@ def test_numbers_without_squares_are_refused(name):
 
 def test_clusters_without_rows_have_the_mean_for_their_centre_and_get_none(name, quiet):
     X, known = few_rows(name)
-    if name in ("residual-mixture", "orthogonalization"):
+    if name in ("conditional-mixture", "orthogonalization"):
         known = {}  # which would be all that there is
     X = X[np.arange(60) % 2]  # two kinds of rows for three clusters
     fitted = clone(ENTRIES[name].ours).fit(X, **known)
@@ -362,7 +362,7 @@ def test_clusters_without_rows_have_the_mean_for_their_centre_and_get_none(name,
         np.testing.assert_allclose(
             fitted.cluster_centers_[empty], [X.mean(0)] * empty.size, atol=1e-5
         )
-    soft = ("mixture", "cmbc", "residual-mixture", "cross_partition", "constrained_mixture")
+    soft = ("mixture", "cmbc", "conditional-mixture", "cross_partition", "constrained_mixture")
     if name not in (*soft, "semi_supervised_fcm"):
         new = np.concatenate([X, np.tile(X.mean(0), (60, 1))])[30:90]
         assert set(fitted.predict(new, **known)) <= set(fitted.labels_)

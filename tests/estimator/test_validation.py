@@ -125,7 +125,7 @@ def test_pandas_rows_of_one_order_or_of_no_common_one_go_by_position():
     for new in (model.predict, model.predict_proba, CondEns(2, **QUICK).fit(X, known=Z).predict):
         with pytest.raises(ValueError, match="in the order of X"):
             new(FRAME, known=back)
-    for name in ("residual-mixture", "residual-spectral"):
+    for name in ("conditional-mixture", "residual-spectral"):
         fitted = ALL[name].fit(FRAME, known=told)
         for new in (fitted.predict, fitted.predict_proba):
             with pytest.raises(ValueError, match="in the order of X"):

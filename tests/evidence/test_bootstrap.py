@@ -6,7 +6,7 @@ from remembering import Remembering
 from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 
-from nrprob import MixtureEM, ResidualMixture, evidence
+from nrprob import ConditionalMixture, MixtureEM, evidence
 from nrprob.evidence import bootstrap, held_out
 
 N = 61
@@ -14,7 +14,7 @@ Z = np.arange(N) % 2
 NOISE = np.random.default_rng(0).normal(size=(N, 2))
 C = np.arange(N) // 2 % 2
 APART = NOISE + 12 * C[:, None] + 5 * Z[:, None]
-MODEL = ResidualMixture(2, effects="subtract", weights="uniform", n_init=3, random_state=0)
+MODEL = ConditionalMixture(2, effects="subtract", weights="uniform", n_init=3, random_state=0)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,9 @@ def test_it_is_right_where_one_fit_is_too_sure(tested):
         X = rng.normal(size=(240, 6))
         X[:, 0] += 2 * c
         X = X @ rng.normal(size=(6, 6)) + 4 * rng.normal(size=(3, 6))[z]
-        model = ResidualMixture(2, weights="uniform", n_init=12, random_state=seed).fit(X, known=z)
+        model = ConditionalMixture(2, weights="uniform", n_init=12, random_state=seed).fit(
+            X, known=z
+        )
         result = evidence.confidence(model, X, known=z, evidence=tested, random_state=seed)
         table = np.zeros((2, 2))
         np.add.at(table, (model.labels_, c), 1)

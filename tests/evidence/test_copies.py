@@ -5,7 +5,7 @@ import pytest
 from remembering import Remembering
 from sklearn.datasets import load_iris
 
-from nrprob import ResidualMixture, evidence
+from nrprob import ConditionalMixture, evidence
 from nrprob.evidence import bootstrap, held_out
 from nrprob.evidence.copies import Copies
 from nrprob.evidence.inputs import TooFewRows
@@ -14,7 +14,7 @@ N = 61
 Z = np.arange(N) % 2
 NOISE = np.random.default_rng(0).normal(size=(N, 2))
 APART = NOISE + 9 * (np.arange(N) // 2 % 2)[:, None] + 5 * Z[:, None]
-MODEL = ResidualMixture(2, n_init=2, weights="uniform", random_state=0)
+MODEL = ConditionalMixture(2, n_init=2, weights="uniform", random_state=0)
 MANY = pytest.mark.filterwarnings("ignore:samples are exact copies")
 
 

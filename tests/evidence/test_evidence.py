@@ -7,7 +7,7 @@ from remembering import Remembering
 from scipy import sparse, stats
 from sklearn.base import BaseEstimator, clone
 
-from nrprob import CCIB, CECIB, DecKMeans, MDLMixture, MixtureEM, ResidualMixture, evidence
+from nrprob import CCIB, CECIB, ConditionalMixture, DecKMeans, MDLMixture, MixtureEM, evidence
 from nrprob.estimator.density import DensityEstimator
 from nrprob.evidence.held_out import NULL_MODELS, _match_labels, assign_folds, split_fold
 from nrprob.evidence.null_model import NullModel
@@ -92,14 +92,14 @@ def mixture():
     "make",
     [
         mixture,
-        lambda: ResidualMixture(2, weights="free", n_init=2, random_state=0).fit(APART, known=Z),
+        lambda: ConditionalMixture(2, weights="free", n_init=2, random_state=0).fit(APART, known=Z),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_estimators_give_densities_and_their_covariance(make):
     model = make()
     assert isinstance(model, DensityEstimator)
-    known = {"known": np.zeros(40_000, int)} if isinstance(model, ResidualMixture) else {}
+    known = {"known": np.zeros(40_000, int)} if isinstance(model, ConditionalMixture) else {}
     # Residuals are affine in the samples of one known group.
     p = model.n_features_in_
     origin, *units = model.residuals_of(
@@ -131,18 +131,18 @@ def test_densities_are_of_samples_about_the_training_mean():
 
 def test_clusters_are_found_and_noise_is_not():
     before = solve_residuals._cache_size()
-    result = evidence.test(ResidualMixture(2, weights="uniform"), APART, known=Z, **FEW)
+    result = evidence.test(ConditionalMixture(2, weights="uniform"), APART, known=Z, **FEW)
     assert result.p_structure_ < 1e-6
     assert "one elliptical distribution per known group is rejected (p < 0.001; 2 clusters" in str(
         result
     )
     # Free weights have more null models, and no other program.
-    model = ResidualMixture(2, weights="free", random_state=0)
+    model = ConditionalMixture(2, weights="free", random_state=0)
     alike = evidence.test(model, APART, known=np.array(["b", "a"])[Z], **FEW)
     assert list(alike.p_by_rival_) == list(NULL_MODELS)
     assert alike.p_structure_ < 1e-6
     assert not hasattr(model, "labels_")
-    noise = evidence.test(ResidualMixture(2, weights="free"), NOISE, known=Z, **FEW)
+    noise = evidence.test(ConditionalMixture(2, weights="free"), NOISE, known=Z, **FEW)
     assert noise.p_structure_ > 0.05
     assert str(noise).startswith("no evidence of further structure (p = ")
     assert solve_residuals._cache_size() <= before + 1
@@ -162,7 +162,7 @@ CENTRES = 9 * np.array([[0, 0], [1, 0], [0, 1]])
 def test_labels_are_those_of_the_fit(seed):
     rng = np.random.default_rng([10, seed])
     rows = rng.normal(size=(N, 2)) + CENTRES[rng.permutation(np.arange(N) % 3)] + 5 * Z[:, None]
-    model = ResidualMixture(3, n_init=4, weights="uniform", random_state=seed).fit(rows, known=Z)
+    model = ConditionalMixture(3, n_init=4, weights="uniform", random_state=seed).fit(rows, known=Z)
     result = evidence.test(model, rows, known=Z, **FEW)
     assert (result.labels_ == model.labels_).mean() > 0.95
     # The picture has the direction to one cluster: all of it is on one side in every fold.
@@ -171,7 +171,7 @@ def test_labels_are_those_of_the_fit(seed):
 
 
 def test_p_values_do_not_depend_on_labels_and_the_picture_has_those_of_the_fit():
-    model = ResidualMixture(2, n_init=2, weights="uniform", random_state=0)
+    model = ConditionalMixture(2, n_init=2, weights="uniform", random_state=0)
     once = evidence.test(model, APART, known=Z, **FEW)
     model.fit(APART, known=Z)
     model.labels_ = 3 * model.labels_ + 1
@@ -206,7 +206,7 @@ def test_clusters_are_matched_by_what_they_share():
 
 
 def test_a_row_far_out_and_a_group_of_one_point_are_no_structure():
-    model = ResidualMixture(2, weights="uniform")
+    model = ConditionalMixture(2, weights="uniform")
     far = np.concatenate([NOISE[:-1], [[1e6, 1e6]]])
     assert evidence.test(model, far, known=Z, **FEW).p_structure_ > 0.05
     near = NOISE * np.where(Z, 1, 1e-9)[:, None]
@@ -265,7 +265,7 @@ def test_clusters_of_other_estimators_are_tested_too(model):
     assert not hasattr(model, "labels_")
 
 
-@pytest.mark.parametrize("model", [ResidualMixture(2), CECIB(2)])
+@pytest.mark.parametrize("model", [ConditionalMixture(2), CECIB(2)])
 def test_places_to_start_from_are_of_all_rows_and_left_out(model, monkeypatch):
     asked = []
 
@@ -280,7 +280,7 @@ def test_places_to_start_from_are_of_all_rows_and_left_out(model, monkeypatch):
 
 
 def test_one_cluster_is_no_structure():
-    result = evidence.test(ResidualMixture(1), NOISE, known=Z)
+    result = evidence.test(ConditionalMixture(1), NOISE, known=Z)
     assert result.p_structure_ == 1
     assert "one cluster describes" in str(result)
     plt.close(result.plot().figure)
@@ -293,20 +293,20 @@ def test_one_cluster_is_no_structure():
         (CCIB(2, features="bernoulli"), {}, ValueError, "got features='bernoulli'"),
         (3, {}, TypeError, "must be a clusterer; got int"),
         (MixtureEM(2, features="multinomial"), {}, ValueError, "got features='multinomial'"),
-        (ResidualMixture(2), {"X": NOISE > 0}, ValueError, "got zeros and ones"),
-        (ResidualMixture(2), {"X": (3 * NOISE**2).astype(int) // 4}, ValueError, "got counts"),
-        (ResidualMixture(2), {"X": NOISE.round()}, ValueError, "distinct values at most"),
-        (ResidualMixture(2), {"X": sparse.csr_array(NOISE)}, TypeError, "got a sparse matrix"),
-        (ResidualMixture(2), {"known": np.arange(N) // 6}, ValueError, "too few rows per known"),
-        (ResidualMixture(2), {"known": NOISE}, ValueError, "got a 2-D array of floats"),
+        (ConditionalMixture(2), {"X": NOISE > 0}, ValueError, "got zeros and ones"),
+        (ConditionalMixture(2), {"X": (3 * NOISE**2).astype(int) // 4}, ValueError, "got counts"),
+        (ConditionalMixture(2), {"X": NOISE.round()}, ValueError, "distinct values at most"),
+        (ConditionalMixture(2), {"X": sparse.csr_array(NOISE)}, TypeError, "got a sparse matrix"),
+        (ConditionalMixture(2), {"known": np.arange(N) // 6}, ValueError, "too few rows per known"),
+        (ConditionalMixture(2), {"known": NOISE}, ValueError, "got a 2-D array of floats"),
         (
-            ResidualMixture(2), {"known": Memberships(np.eye(2)[Z])}, ValueError,
+            ConditionalMixture(2), {"known": Memberships(np.eye(2)[Z])}, ValueError,
             "got soft memberships",
         ),
-        (ResidualMixture(2), {"n_folds": 1}, ValueError, "n_folds must be at least 2"),
-        (ResidualMixture(2), {"n_splits": 0}, ValueError, "n_splits must be at least 1"),
-        (ResidualMixture(2), {"n_init": 0}, ValueError, "n_init must be at least 1"),
-        (ResidualMixture(2), {"alpha": 2}, ValueError, "alpha must be at least 0"),
+        (ConditionalMixture(2), {"n_folds": 1}, ValueError, "n_folds must be at least 2"),
+        (ConditionalMixture(2), {"n_splits": 0}, ValueError, "n_splits must be at least 1"),
+        (ConditionalMixture(2), {"n_init": 0}, ValueError, "n_init must be at least 1"),
+        (ConditionalMixture(2), {"alpha": 2}, ValueError, "alpha must be at least 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_known_is_refused(estimator, given, error, message):
@@ -334,7 +334,7 @@ def heavy(rng, z, e):
 @pytest.mark.slow
 def test_level_where_clusters_could_follow_tails_and_groups():
     """At a level of 0.05 it fails in 1 of 1000 runs, at the measured level in far fewer."""
-    model = ResidualMixture(2, weights="free")
+    model = ConditionalMixture(2, weights="free")
     p = [
         evidence.test(model, X, known=z, n_splits=1, n_init=4, random_state=0).p_structure_
         for draw in (unequal, heavy)
@@ -347,7 +347,7 @@ def test_level_where_clusters_could_follow_tails_and_groups():
 def test_a_shrunk_covariance_is_no_structure():
     """As above; clusters compensate for it, so that one null model is not enough."""
     result = [
-        evidence.test(ResidualMixture(2, weights="uniform"), X, known=z, **FEW)
+        evidence.test(ConditionalMixture(2, weights="uniform"), X, known=z, **FEW)
         for X, z in draws(10, lambda rng, z, e: e * np.where(np.arange(20) == 0, 1.8, 1), d=20)
     ]
     p = np.array([one.p_structure_ for one in result])
@@ -367,7 +367,7 @@ def test_power():
         return (e + rng.integers(2, size=240)[:, None] * apart) @ rng.normal(size=(6, 6))
 
     for X, z in draws(6, draw):
-        result = evidence.test(ResidualMixture(2, weights="uniform"), X, known=z, **FEW)
+        result = evidence.test(ConditionalMixture(2, weights="uniform"), X, known=z, **FEW)
         assert result.p_structure_ <= 0.05
 
 

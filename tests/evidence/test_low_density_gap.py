@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nrprob import ResidualMixture, evidence
+from nrprob import ConditionalMixture, evidence
 from nrprob.evidence.low_density_gap import (
     GapCandidate,
     GapCount,
@@ -119,7 +119,7 @@ def test_pairs_by_their_definition():
 
 @pytest.fixture(scope="module")
 def apart():
-    return evidence.test(ResidualMixture(2, weights="uniform"), APART, known=Z, **FEW)
+    return evidence.test(ConditionalMixture(2, weights="uniform"), APART, known=Z, **FEW)
 
 
 def test_a_gap_is_found_and_said(apart):
@@ -154,7 +154,7 @@ def test_the_gap_is_where_the_picture_has_no_rows(apart):
 
 
 def test_noise_has_no_gap_and_discrete_values_have_no_test():
-    model = ResidualMixture(2, weights="uniform")
+    model = ConditionalMixture(2, weights="uniform")
     assert evidence.test(model, NOISE, known=Z, **FEW).p_gap_ > 0.05
     discrete = np.column_stack([np.round(APART[:, 0]), 1e-3 * NOISE[:, 1]])
     assert evidence.test(model, discrete, known=Z, **FEW).p_gap_ is None
@@ -169,5 +169,5 @@ def test_power():
         z = rng.integers(3, size=240)
         X = rng.normal(size=(240, 6)) + 4 * rng.normal(size=(3, 6))[z]
         X[:, 0] += 5 * rng.integers(2, size=240)
-        result.append(evidence.test(ResidualMixture(2, weights="uniform"), X, known=z, n_init=4))
+        result.append(evidence.test(ConditionalMixture(2, weights="uniform"), X, known=z, n_init=4))
     assert sum(one.p_gap_ <= 0.05 for one in result) >= 4

@@ -5,13 +5,13 @@ import pytest
 from remembering import Remembering
 from sklearn.base import clone
 
-from nrprob import CCIB, MixtureEM, ResidualMixture, evidence, explore, stored
+from nrprob import CCIB, ConditionalMixture, MixtureEM, evidence, explore, stored
 
 N = 61
 Z = np.arange(N) % 2
 NOISE = np.random.default_rng(0).normal(size=(N, 2))
 THREE = NOISE + 9 * np.array([[0, 0], [1, 0], [0, 1]])[np.arange(N) % 3] + 5 * Z[:, None]
-MODEL = ResidualMixture("auto", n_init=2, weights="uniform", random_state=0)
+MODEL = ConditionalMixture("auto", n_init=2, weights="uniform", random_state=0)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_clusters_that_follow_tails_are_one_component():
         (lambda: clone(MODEL).fit(THREE, np.where(Z, Z, -1)), "cannot use target labels"),
         (lambda: clone(MODEL).fit(NOISE > 0), "clusters are tested in continuous features only"),
         (lambda: clone(MODEL).prepare(THREE, None), "is resolved by fit"),
-        (lambda: ResidualMixture("all").fit(THREE), "n_clusters must be one of 'auto'"),
+        (lambda: ConditionalMixture("all").fit(THREE), "n_clusters must be one of 'auto'"),
         (lambda: evidence.n_clusters(MODEL, THREE, candidates=[]), "candidates must not be empty"),
         (lambda: evidence.n_clusters(MODEL, THREE, candidates=[0]), "candidates must be at least"),
         (lambda: explore(THREE, n_clusters="many"), "n_clusters must be one of 'auto'"),

@@ -61,7 +61,7 @@ def stored(
 ) -> Stored:
     """Describe rows that need not fit into memory, to be passed as ``X``.
 
-    `CCIB` and `IB` (``solver="anneal"``) and `ResidualMixture` accept them. Every pass over the
+    `CCIB` and `IB` (``solver="anneal"``) and `ConditionalMixture` accept them. Every pass over the
     rows adds up statistics of blocks; memory holds a group code and a label per row. ``known`` and
     ``y`` are names of columns, or arrays in memory.
 
@@ -105,7 +105,7 @@ def stored(
     See Also
     --------
     CCIB : Conditional information bottleneck, which fits stored rows.
-    ResidualMixture : Mixture of residuals, which fits stored rows.
+    ConditionalMixture : Mixture of residuals, which fits stored rows.
 
     Examples
     --------

@@ -183,7 +183,7 @@ class ADFT(TransformClusterer):
     --------
     Orthogonalization : Removes the directions of the known means instead.
     NACI : Alternative clusters of any shape.
-    ResidualMixture : Gaussian mixture of the residuals from known structure.
+    ConditionalMixture : Gaussian mixture of the residuals from known structure.
 
     Notes
     -----

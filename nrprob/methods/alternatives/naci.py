@@ -246,7 +246,7 @@ class NACI(PairClusterer):
     See Also
     --------
     COALA : Average linkage under cannot-links from the known groups.
-    ResidualMixture : Gaussian mixture of the residuals from known structure.
+    ConditionalMixture : Gaussian mixture of the residuals from known structure.
     Orthogonalization : Removes the directions of the known means.
 
     Notes

@@ -106,7 +106,7 @@ class Orthogonalization(TransformClusterer):
     See Also
     --------
     ADFT : Inverts a metric that is learnt from the known groups.
-    ResidualMixture : Gaussian mixture of the residuals from known structure.
+    ConditionalMixture : Gaussian mixture of the residuals from known structure.
     NACI : Alternative clusters of any shape.
 
     Notes

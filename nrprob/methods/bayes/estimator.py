@@ -242,7 +242,7 @@ class MDLMixture(Inputs):
     --------
     nrprob.posterior : Summaries of draws of partitions.
     nrprob.MixtureEM : Mixture with a fixed number of components, by maximum likelihood.
-    nrprob.ResidualMixture : Point estimate of the model with ``known``.
+    nrprob.ConditionalMixture : Point estimate of the model with ``known``.
 
     Notes
     -----
@@ -331,7 +331,7 @@ class MDLMixture(Inputs):
     cluster and the error. S, all centres and all offsets are integrated out. With covariates
     :math:`t_i` (standardised), memberships, or indicators of several labelings with
     ``multi="additive"``, :math:`A' t_i` replaces :math:`a_g`, with coefficients of each covariate
-    from :math:`N(0, S / \omega)`. This is the model of `ResidualMixture`.
+    from :math:`N(0, S / \omega)`. This is the model of `ConditionalMixture`.
 
     Counts and binary features have with ``known`` the description length
 

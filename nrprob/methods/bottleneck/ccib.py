@@ -219,7 +219,7 @@ class CCIB(BottleneckEstimator):
     IB : Information bottleneck without known structure.
     IBSI : Penalises the information about the known groups instead of conditioning on them.
     CondEns : Clusters within known groups, and combines the clusterings.
-    ResidualMixture : Gaussian mixture of the residuals from known structure.
+    ConditionalMixture : Gaussian mixture of the residuals from known structure.
 
     Notes
     -----

@@ -1,1 +1,1 @@
-"""Clusters conditional on known structure: residual mixtures and residual spectral clustering."""
+"""Clusters given known structure: conditional mixtures and residual spectral clustering."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.data.frames import is_frame, kind_of_value, listed
+from nrprob.data.frames import is_frame, kind_of_value, quote_names
 from nrprob.exceptions import short_repr, warn
 from nrprob.methods.conditional.table import DiscreteColumn
 
@@ -90,7 +90,7 @@ class Columns:
         if both:
             raise ValueError(
                 "a column is either categorical or ordered; got "
-                f"{listed([names[j] for j in both])} in both; leave it out of one"
+                f"{quote_names([names[j] for j in both])} in both; leave it out of one"
             )
         guesses = [_guess_kind(X, j, cells[j]) for j in range(len(names))]
         counts = sum(kind in (ORDERED, COUNT) for kind in guesses)

@@ -1,4 +1,4 @@
-"""Densities of a residual mixture, by which significance tests reach it."""
+"""Densities of a conditional mixture, by which significance tests reach it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ResidualDensity(Clusterer):
 
         Returns
         -------
-        ResidualMixture
+        ConditionalMixture
 
         See Also
         --------

@@ -1,4 +1,4 @@
-"""E-step and M-step of a residual mixture with one covariance."""
+"""E-step and M-step of a conditional mixture with one covariance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search for the best residual mixture: EM from many starts, with successive halving."""
+"""Search for the best conditional mixture: EM from many starts, with successive halving."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class ResidualSpectral(Clusterer):
 
     See Also
     --------
-    ResidualMixture : Mixture of residuals, for continuous features.
+    ConditionalMixture : Mixture of residuals, for continuous features.
     CondEns : Ensemble clustering conditional on known structure.
     CCIB : Information bottleneck conditional on known structure.
 
@@ -312,7 +312,7 @@ class ResidualSpectral(Clusterer):
             X,
             lambda v: v < 0,
             "ResidualSpectral takes counts, or other non-negative weights of terms",
-            "pass raw counts; for other features see ResidualMixture or CCIB",
+            "pass raw counts; for other features see ConditionalMixture or CCIB",
         )
         x = sparse.csr_array(X)
         if not x.has_canonical_format or (x.data == 0).any():

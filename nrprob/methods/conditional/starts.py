@@ -1,4 +1,4 @@
-"""Initial labels of a residual mixture: k-means of all rows, or within every known group.
+"""Initial labels of a conditional mixture: k-means of all rows, or within every known group.
 
 They are computed by NumPy on the host: compiled programs would take seconds to compile and
 milliseconds to run. Rows lie in blocks of one known group each, as

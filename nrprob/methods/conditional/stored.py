@@ -1,4 +1,4 @@
-"""Residual mixtures of out-of-core rows: every EM step is a sum over blocks.
+"""Conditional mixtures of out-of-core rows: every EM step is a sum over blocks.
 
 Group means take one pass over the data, the covariance of the residuals one, and each EM step one,
 shared by all active restarts. The restarts begin on a sample in memory.
@@ -198,7 +198,7 @@ class _Search:
 
 
 def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
-    """Fit a `nrprob.ResidualMixture` to stored rows."""
+    """Fit a `nrprob.ConditionalMixture` to stored rows."""
     model.check_parameters()
     model._check_one_device()
     if model.balance > 0:

@@ -1,4 +1,4 @@
-"""Contributions of blocks to a residual mixture: moments, coordinates and EM steps."""
+"""Contributions of blocks to a conditional mixture: moments, coordinates and EM steps."""
 
 from __future__ import annotations
 

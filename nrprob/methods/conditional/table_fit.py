@@ -27,6 +27,7 @@ from nrprob.methods.conditional.one_component import effect_variance, fit_one_co
 from nrprob.methods.conditional.shares import FREE, UNIFORM
 from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.methods.conditional.table_data import TableData
+from nrprob.methods.conditional.units import Units
 from nrprob.settings import standard
 
 SMALL_GROUP = 10  # median samples of a known group below which its mean is a poor estimate
@@ -75,40 +76,6 @@ class TableTask:
     scale: float
     centre: np.ndarray | None
     calls: list[Any] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Units:
-    """Map from the numeric columns to the coordinates of a fit.
-
-    Attributes
-    ----------
-    centre : (d,) origin
-    basis, back : (d, p), (p, d) to the coordinates and back
-    log_det : log determinant of ``basis`` by complete sample
-    """
-
-    centre: np.ndarray
-    basis: np.ndarray
-    back: np.ndarray
-    log_det: float
-
-    @classmethod
-    def from_scale(cls, centre: np.ndarray, scale: float) -> Units:
-        """Return units of one common scale, which leave missing values alone."""
-        eye = np.eye(len(centre))
-        return cls(centre, eye / scale, eye * scale, -len(centre) * np.log(scale))
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Coordinates (n, p) of numbers (n, d)."""
-        if np.isnan(x).any():
-            return (x - self.centre) * np.diagonal(self.basis)
-        return (x - self.centre) @ self.basis
-
-    def log_density_unit(self, x: np.ndarray) -> np.ndarray:
-        """Log (n,) of the volume by which densities in coordinates differ from those of numbers."""
-        share = (~np.isnan(x)).mean(1)
-        return share * self.log_det
 
 
 class TableMixin(Clusterer):

@@ -97,7 +97,7 @@ def lay_out(
 
     Parameters
     ----------
-    model : a `ResidualMixture`, of which parameters are read
+    model : a `ConditionalMixture`, of which parameters are read
     coordinates : coordinates
     y : (n, p) residuals in them
     design : groups by which initial values are aligned and balanced

@@ -177,7 +177,7 @@ class CrossPartition(Clusterer):
     --------
     IB : Information bottleneck without subsets; ``solver="split"`` follows the same path.
     CCIB : Clusters conditional on known groups.
-    ResidualMixture : Adjusts continuous features for known groups.
+    ConditionalMixture : Adjusts continuous features for known groups.
 
     Notes
     -----

@@ -137,7 +137,7 @@ class CondEns(Clusterer):
     See Also
     --------
     CCIB : Conditions on the known groups in one objective.
-    ResidualMixture : Gaussian mixture of the residuals from known structure.
+    ConditionalMixture : Gaussian mixture of the residuals from known structure.
     IB : Base clusterer "daib".
     MixtureEM : Base clusterer "em".
 

@@ -249,7 +249,7 @@ class MixtureEM(  # type: ignore[misc]
 
     See Also
     --------
-    ResidualMixture : Gaussian mixture of the residuals from known structure.
+    ConditionalMixture : Gaussian mixture of the residuals from known structure.
     MDLMixture : Bayesian mixture with an unknown number of components.
     CMBC : Bernoulli mixture with a penalty on known groups.
     IB : Information bottleneck of the same features.

@@ -259,7 +259,7 @@ def chapter(n_clusters, title=""):
     labelings = {"site": np.array(SITES)[rng.integers(30, size=240)], "type": labels % 2}
     names = [f"feature_of_{'a_long_' * 4}name_{j}" for j in range(5)]
     fits = [
-        Fit("ResidualMixture", "ResidualMixture", {"n_init": 3}, labels, 1.0,
+        Fit("ConditionalMixture", "ConditionalMixture", {"n_init": 3}, labels, 1.0,
             n_clusters=n_clusters, scores={"NMI of site": 0.5}),
         Fit("IB", "IB", {}, labels[::-1], 1.0, n_clusters=n_clusters, scores={"NMI of site": 0.2}),
     ]  # fmt: skip

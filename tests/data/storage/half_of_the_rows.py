@@ -12,7 +12,7 @@ jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"127.0.0.1:{port}", 2, number)
 
 import nrprob  # noqa: E402
-from nrprob import CCIB, ResidualMixture  # noqa: E402
+from nrprob import CCIB, ConditionalMixture  # noqa: E402
 
 warnings.simplefilter("ignore")
 rng = np.random.default_rng(0)
@@ -24,11 +24,11 @@ own = slice(0, 500) if number == 0 else slice(500, n)
 out = []
 for model in (
     CCIB(k, cooling=2.0, n_init=2, random_state=0),
-    ResidualMixture(k, n_init=6, random_state=0),
+    ConditionalMixture(k, n_init=6, random_state=0),
 ):
     model.fit(nrprob.stored(X[own], processes=True), known=known[own])
     out.append((model.labels_.tolist(), model.objective_))
 # Without a seed, too, all processes begin alike.
-model = ResidualMixture(k, n_init=4).fit(nrprob.stored(X[own], processes=True), known=known[own])
+model = ConditionalMixture(k, n_init=4).fit(nrprob.stored(X[own], processes=True), known=known[own])
 out.append(model.start_table_.objective.tolist())
 print(json.dumps(out))

@@ -156,11 +156,11 @@ def fit(place, known="batch", **options):
             "need solver='anneal'; got solver='sequential'",
         ),
         (
-            lambda p: nrprob.ResidualMixture(2, balance=1.0).fit(nrprob.stored(p / "rows.npy")),
+            lambda p: nrprob.ConditionalMixture(2, balance=1.0).fit(nrprob.stored(p / "rows.npy")),
             "balance needs all rows in memory",
         ),
         (
-            lambda p: nrprob.ResidualMixture(60).fit(nrprob.stored(p / "rows.npy")),
+            lambda p: nrprob.ConditionalMixture(60).fit(nrprob.stored(p / "rows.npy")),
             "n_samples=50 should be >= n_clusters=60",
         ),
         (

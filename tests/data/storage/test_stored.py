@@ -18,7 +18,7 @@ from sklearn.metrics import adjusted_rand_score
 from slowly import first_fast
 
 import nrprob
-from nrprob import CCIB, IB, ResidualMixture
+from nrprob import CCIB, IB, ConditionalMixture
 from nrprob.data.labels import read_labels
 from nrprob.data.storage import blocks
 from nrprob.data.storage.blocks import LocalBlocks, WorkerBlocks
@@ -157,7 +157,8 @@ def check_alike(one, other, known=None, objective=0.01):
 
 
 @pytest.mark.parametrize(
-    "model", first_fast([CCIB(K, **QUICK), IB(K, beta=3.0, **QUICK), ResidualMixture(K, n_init=2)])
+    "model",
+    first_fast([CCIB(K, **QUICK), IB(K, beta=3.0, **QUICK), ConditionalMixture(K, n_init=2)]),
 )
 def test_new_rows_may_be_stored(tmp_path, model):
     X, known, _ = make()
@@ -269,14 +270,14 @@ def test_moments_give_the_coordinates_of_residuals():
     "setting",
     [{}, {"covariance": "diag", "errors": "t"}, {"covariance": "spherical", "weights": "free"}],
 )
-def test_a_residual_mixture_finds_what_it_finds_in_memory(setting, tmp_path):
+def test_a_conditional_mixture_finds_what_it_finds_in_memory(setting, tmp_path):
     X, known, sought = make(3000, 5, dtype=np.float64)
     y = np.where(np.arange(len(X)) < 60, sought, -1)
     np.save(tmp_path / "rows.npy", X)
     parameters = {"n_init": 6, "random_state": 0} | setting
-    whole = ResidualMixture(K, **parameters).fit(X, y, known=known)
+    whole = ConditionalMixture(K, **parameters).fit(X, y, known=known)
     rows = nrprob.stored(tmp_path / "rows.npy", memory=0, membership=True)
-    model = ResidualMixture(K, **parameters).fit(rows, y, known=known)
+    model = ConditionalMixture(K, **parameters).fit(rows, y, known=known)
     assert model.objective_ == pytest.approx(whole.objective_, abs=0.05)
     np.testing.assert_allclose(model.membership_, whole.membership_, atol=0.02)
     assert model.converged_ and (model.labels_[:60] == y[:60]).all()
@@ -310,7 +311,7 @@ def test_workers_find_what_one_process_does(client, tmp_path):
     table = pd.DataFrame(X, columns=[*"abcd"]).assign(batch=known)
     table.to_parquet(tmp_path / "rows.parquet", row_group_size=400)
     place = tmp_path / "rows.parquet"
-    for model in (CCIB(K, **QUICK), ResidualMixture(K, n_init=6, random_state=0)):
+    for model in (CCIB(K, **QUICK), ConditionalMixture(K, n_init=6, random_state=0)):
         one = model.fit(nrprob.stored(place), known="batch")
         labels, objective = one.labels_, one.objective_
         for rows in (place, da.from_array(X, chunks=(600, 3))):
@@ -346,7 +347,7 @@ def test_two_processes_with_half_of_the_rows_each_find_what_one_does():
     ]  # fmt: skip
     result = [json.loads(p.communicate(timeout=300)[0].splitlines()[-1]) for p in said]
     X, known, _ = make(1200)
-    for i, model in enumerate((CCIB(K, **QUICK), ResidualMixture(K, n_init=6, random_state=0))):
+    for i, model in enumerate((CCIB(K, **QUICK), ConditionalMixture(K, n_init=6, random_state=0))):
         whole = model.fit(X, known=known)
         (one, own), (two, other) = (process[i] for process in result)
         assert own == other == pytest.approx(whole.objective_, rel=0.005)

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from nrprob import ResidualMixture
+from nrprob import ConditionalMixture
 from nrprob.metrics import adjusted_rand_index, normalized_mutual_information
 
 FEW = {"n_init": 12, "random_state": 0}
@@ -40,13 +40,13 @@ def turned_shares(seed=0, n=450, n_groups=3):
 @pytest.fixture(scope="module")
 def mixed():
     frame, cluster = flag_table()
-    return frame, cluster, ResidualMixture(2, **FEW).fit(frame, known="site")
+    return frame, cluster, ConditionalMixture(2, **FEW).fit(frame, known="site")
 
 
 @pytest.fixture(scope="module")
 def unequal():
     X, groups, cluster, effects = turned_shares()
-    return X, groups, cluster, effects, ResidualMixture(3, **FEW).fit(X, known=groups)
+    return X, groups, cluster, effects, ConditionalMixture(3, **FEW).fit(X, known=groups)
 
 
 def test_an_irrelevant_flag_does_not_capture_the_clusters(mixed):
@@ -104,7 +104,7 @@ def test_centres_and_effects_add_up_to_the_level_of_the_table(unequal):
 def test_missing_values_at_random_change_little():
     X, groups, cluster, _ = turned_shares()
     X[np.random.default_rng(1).random(X.shape) < 0.05] = np.nan
-    model = ResidualMixture(3, **FEW).fit(X, known=groups)
+    model = ConditionalMixture(3, **FEW).fit(X, known=groups)
     assert adjusted_rand_index(model.labels_, cluster) > 0.65
     np.testing.assert_array_equal(model.n_missing_, np.isnan(X).sum(0))
     assert np.isfinite(model.predict_proba(X, known=groups)).all()
@@ -125,7 +125,7 @@ def test_one_discrete_column_that_depends_on_nothing_gains_nothing():
     gains = []
     for table in (frame, for_numbers):
         values = [
-            ResidualMixture(k, effects="subtract", **FEW).fit(table, known="site").objective_
+            ConditionalMixture(k, effects="subtract", **FEW).fit(table, known="site").objective_
             for k in (1, 2)
         ]
         gains.append(values[0] - values[1])
@@ -136,7 +136,7 @@ def test_one_discrete_column_that_depends_on_nothing_gains_nothing():
 def test_labels_of_some_samples_stay():
     frame, cluster = flag_table()
     y = np.where(np.arange(len(frame)) < 10, 1 - cluster, -1)
-    model = ResidualMixture(2, **FEW).fit(frame, y, known="site")
+    model = ConditionalMixture(2, **FEW).fit(frame, y, known="site")
     assert (model.labels_[:10] == 1 - cluster[:10]).all()
     assert normalized_mutual_information(model.labels_, cluster) > 0.8
 
@@ -156,21 +156,21 @@ def test_what_a_mixed_table_does_not_take_is_refused():
     ]
     for parameters, known, message in cases:
         with pytest.raises(ValueError, match=message):
-            ResidualMixture(2, **FEW | parameters).fit(table, **known)
+            ConditionalMixture(2, **FEW | parameters).fit(table, **known)
     with pytest.raises(ValueError, match="need known groups"):
-        ResidualMixture(2, effects="random").fit(table[[*"abcd"]])
+        ConditionalMixture(2, effects="random").fit(table[[*"abcd"]])
     names = table.assign(name=[f"person {i}" for i in range(60)])
     with pytest.raises(ValueError, match="values of a categorical column have to repeat"):
-        ResidualMixture(2).fit(names)
+        ConditionalMixture(2).fit(names)
     with pytest.raises(TypeError, match="dates or other objects in 'day'"):
-        ResidualMixture(2).fit(table.assign(day=pd.Timestamp("2020-01-01")))
+        ConditionalMixture(2).fit(table.assign(day=pd.Timestamp("2020-01-01")))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 11))
 def test_shares_that_differ_are_found_on_other_tables(seed):
     X, groups, cluster, _ = turned_shares(seed)
-    model = ResidualMixture(3, random_state=0).fit(X, known=groups)
+    model = ConditionalMixture(3, random_state=0).fit(X, known=groups)
     assert adjusted_rand_index(model.labels_, cluster) > 0.7
 
 
@@ -178,6 +178,6 @@ def test_shares_that_differ_are_found_on_other_tables(seed):
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_flags_do_not_capture_clusters_of_other_tables(seed):
     frame, cluster = flag_table(seed)
-    model = ResidualMixture(2, random_state=0).fit(frame, known="site")
+    model = ConditionalMixture(2, random_state=0).fit(frame, known="site")
     assert normalized_mutual_information(model.labels_, cluster) > 0.9
     assert normalized_mutual_information(model.labels_, frame["flag"].to_numpy()) < 0.02

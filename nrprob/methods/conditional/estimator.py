@@ -1,4 +1,4 @@
-"""Residual mixture: clusters after removing group effects, with one covariance."""
+"""Conditional mixture: clusters after removing group effects, with one covariance."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _check_location(name: str, value: Any) -> None:
 
 
 @parameters.constructor
-class ResidualMixture(
+class ConditionalMixture(
     TableMixin, ResidualDensity, ResidualSearch, AutoClustersMixin, ScoreMixin, Clusterer
 ):
     r"""Mixture of tables given known groups, p(x | cluster, known group).
@@ -321,12 +321,12 @@ class ResidualMixture(
     Examples
     --------
     >>> import numpy as np
-    >>> from nrprob import ResidualMixture
+    >>> from nrprob import ConditionalMixture
     >>> rng = np.random.default_rng(0)
     >>> known, hidden = rng.integers(2, size=(2, 100))
     >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
     >>> X[:, 2] += 6 * hidden
-    >>> model = ResidualMixture(2, random_state=0).fit(X, known=known)
+    >>> model = ConditionalMixture(2, random_state=0).fit(X, known=known)
     >>> agreement = (model.labels_ == hidden).mean()
     >>> bool(max(agreement, 1 - agreement) > 0.95)
     True

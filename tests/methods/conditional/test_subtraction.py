@@ -1,4 +1,4 @@
-"""ResidualMixture: the objective by its definition, EM by a literal reference, and invariants."""
+"""Subtracted group means: objective by its definition, EM by a literal reference, invariants."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.model_selection import GridSearchCV
 from slowly import first_fast
 
-from nrprob import DegenerateClusterWarning, ResidualMixture, datasets
+from nrprob import ConditionalMixture, DegenerateClusterWarning, datasets
 from nrprob.data.design import DesignEncoder
 from nrprob.engines.batching import Batcher
 from nrprob.known import Memberships
@@ -90,7 +90,7 @@ def scale_of(model):
 @pytest.fixture(scope="module")
 def fitted():
     X, c, z = make()
-    return X, c, z, ResidualMixture(K, **FEW).fit(X, known=z)
+    return X, c, z, ConditionalMixture(K, **FEW).fit(X, known=z)
 
 
 # The objective and its maximum
@@ -101,7 +101,7 @@ def fitted():
 )
 def test_objective_and_memberships_by_their_definition(setting):
     X, _, z = make(1, gap=3.0)
-    model = ResidualMixture(K, tol=1e-9, max_iter=2000, **(FEW | setting)).fit(X, known=z)
+    model = ConditionalMixture(K, tol=1e-9, max_iter=2000, **(FEW | setting)).fit(X, known=z)
     nu = 8.0 if model.errors_ == "t" else None
     kappa = setting.get("balance", 0.0)
     offset = model._offset if kappa else None
@@ -183,7 +183,7 @@ def literal_em(X, z, labels, covariance, nu, steps, ridge=3.0):
 )
 def test_every_step_is_that_of_a_literal_em(covariance, errors):
     X, _, z = make(2, gap=3.0)
-    model = ResidualMixture(
+    model = ConditionalMixture(
         K, covariance=covariance, errors=errors, whitening_exponents=(0.5,), aligned=False,
         warm_up=False, weights="uniform", n_init=1, max_iter=12, random_state=0,
     )  # fmt: skip
@@ -205,7 +205,7 @@ def test_every_step_is_that_of_a_literal_em(covariance, errors):
 def test_pieces_of_many_rows_add_up(covariance, errors, monkeypatch):
     X, c, z = make(3, 600, gap=3.0)
     y = np.where(np.arange(600) < 5, c, -1)
-    model = ResidualMixture(K, covariance=covariance, errors=errors, weights="free", n_init=1)
+    model = ConditionalMixture(K, covariance=covariance, errors=errors, weights="free", n_init=1)
     with jax.enable_x64(True):
         laid_out = model.prepare(X, y, z)
         data, hyperparameters = laid_out.data, laid_out.hyperparameters
@@ -235,7 +235,7 @@ def test_the_objective_never_rises(seed):
     X, _, z = make(seed, gap=2.0)
     settings_ = [{}, {"errors": "t"}, {"balance": 1.0}]
     for setting in settings_:
-        model = ResidualMixture(K, **(FEW | setting)).fit(X, known=z)
+        model = ConditionalMixture(K, **(FEW | setting)).fit(X, known=z)
         trace = model.objective_trace_
         allowed = 1e-6 if "balance" in setting else 1e-11
         assert (np.diff(trace) <= allowed * abs(trace[0])).all()
@@ -250,7 +250,7 @@ def test_the_objective_never_rises(seed):
 def test_groups_may_be_shifted_and_renamed(seed):
     X, _, z = make(seed % 5)
     rng = np.random.default_rng(seed)
-    model = ResidualMixture(K, **FEW).fit(X, known=z)
+    model = ConditionalMixture(K, **FEW).fit(X, known=z)
     moved = clone(model).fit(X + 100 * rng.normal(size=(L, D))[z], known=z)
     np.testing.assert_allclose(moved.membership_, model.membership_, atol=1e-6)
     assert moved.objective_ == pytest.approx(model.objective_, abs=1e-6)
@@ -264,7 +264,7 @@ def test_rows_may_come_in_any_order():
     # Starts are drawn by place, so that only the best of enough of them is the same.
     X, _, z = make(0)
     order = np.random.default_rng(0).permutation(N)
-    whole = ResidualMixture(K, **FEW).set_params(n_init=120).fit(X, known=z)
+    whole = ConditionalMixture(K, **FEW).set_params(n_init=120).fit(X, known=z)
     shuffled = clone(whole).fit(X[order], known=z[order])
     assert shuffled.objective_ == pytest.approx(whole.objective_, abs=0.01)
     assert adjusted_rand_score(shuffled.labels_, whole.labels_[order]) > 0.95
@@ -274,9 +274,9 @@ def test_rows_may_come_in_any_order():
 def test_one_group_is_a_tied_mixture_with_equal_weights():
     X, _, _ = make(3)
     z = np.zeros(N, int)
-    plain = ResidualMixture(K, **FEW).fit(X)
+    plain = ConditionalMixture(K, **FEW).fit(X)
     with pytest.warns(DegenerateClusterWarning, match="one group only"):
-        one = ResidualMixture(K, **FEW).fit(X, known=z)
+        one = ConditionalMixture(K, **FEW).fit(X, known=z)
     assert one.objective_ == plain.objective_ and (one.labels_ == plain.labels_).all()
     assert plain.objective_ == pytest.approx(
         definition(X, z, plain.means_, plain.covariance_, plain.weights_)[0], abs=1e-3
@@ -288,22 +288,22 @@ def test_one_group_is_a_tied_mixture_with_equal_weights():
 @pytest.mark.contract
 def test_a_heavy_ridge_makes_the_covariance_a_sphere(fitted):
     X, c, z, _ = fitted
-    heavy = ResidualMixture(K, ridge=1e9, max_iter=1000, **FEW).fit(X, known=z)
+    heavy = ConditionalMixture(K, ridge=1e9, max_iter=1000, **FEW).fit(X, known=z)
     scale = np.trace(heavy.covariance_) / D
     np.testing.assert_allclose(heavy.covariance_, scale * np.eye(D), atol=1e-3 * scale)
-    sphere = ResidualMixture(K, covariance="spherical", **FEW).fit(X, known=z)
+    sphere = ConditionalMixture(K, covariance="spherical", **FEW).fit(X, known=z)
     scale = np.trace(sphere.covariance_) / D
     np.testing.assert_allclose(sphere.covariance_, scale * np.eye(D), atol=1e-9 * scale)
     # The metrics of the starts do not do it alone.
     assert matched_accuracy(sphere.labels_, c) < 0.7
-    diagonal = ResidualMixture(K, covariance="diag", **FEW).fit(X, known=z).covariance_
+    diagonal = ConditionalMixture(K, covariance="diag", **FEW).fit(X, known=z).covariance_
     np.testing.assert_allclose(diagonal, np.diag(np.diag(diagonal)), atol=1e-12)
 
 
 def test_without_a_ridge_linear_maps_of_the_columns_change_nothing(fitted):
     X, _, z, _ = fitted
     turn = np.random.default_rng(0).normal(size=(D, D))
-    model = ResidualMixture(K, ridge=0.0, whitening_exponents=(1.0, 1.0, 1.0), **FEW).fit(
+    model = ConditionalMixture(K, ridge=0.0, whitening_exponents=(1.0, 1.0, 1.0), **FEW).fit(
         X, known=z
     )
     mapped = clone(model).fit(X @ turn, known=z)
@@ -314,15 +314,15 @@ def test_without_a_ridge_linear_maps_of_the_columns_change_nothing(fitted):
 
 def test_infinite_balance_gives_equal_shares():
     X, _, z = make(4, gap=3.0)
-    exact = ResidualMixture(K, balance=np.inf, **FEW).fit(X, known=z)
-    free = ResidualMixture(K, **FEW).fit(X, known=z)
+    exact = ConditionalMixture(K, balance=np.inf, **FEW).fit(X, known=z)
+    free = ConditionalMixture(K, **FEW).fit(X, known=z)
 
     def shares(model):
         return np.stack([model.membership_[z == g].mean(0) for g in range(L)])
 
     np.testing.assert_allclose(shares(exact), 1 / K, atol=1e-3)
     assert abs(shares(free) - 1 / K).max() > 0.02
-    half = ResidualMixture(K, balance=1.0, **FEW).fit(X, known=z)
+    half = ConditionalMixture(K, balance=1.0, **FEW).fit(X, known=z)
     assert abs(shares(half) - 1 / K).max() < abs(shares(free) - 1 / K).max()
     for model in (exact, half):
         np.testing.assert_allclose(model.predict_proba(X, known=z), model.membership_, atol=1e-9)
@@ -330,7 +330,7 @@ def test_infinite_balance_gives_equal_shares():
 
 def test_t_errors_with_many_degrees_of_freedom_are_normal(fitted):
     X, _, z, model = fitted
-    t = ResidualMixture(K, nu=1e7, **(FEW | {"errors": "t"})).fit(X, known=z)
+    t = ConditionalMixture(K, nu=1e7, **(FEW | {"errors": "t"})).fit(X, known=z)
     assert t.objective_ == pytest.approx(model.objective_, abs=1e-2)
     np.testing.assert_allclose(t.membership_, model.membership_, atol=1e-4)
 
@@ -339,10 +339,10 @@ def test_automatic_errors_take_the_smaller_objective():
     for noise, expected in (("gaussian", "gaussian"), ("t", "t")):
         X, _, z = make(5, noise=noise)
         each = {
-            e: ResidualMixture(K, **(FEW | {"errors": e})).fit(X, known=z)
+            e: ConditionalMixture(K, **(FEW | {"errors": e})).fit(X, known=z)
             for e in ("gaussian", "t")
         }
-        auto = ResidualMixture(K, **(FEW | {"errors": "auto"})).fit(X, known=z)
+        auto = ConditionalMixture(K, **(FEW | {"errors": "auto"})).fit(X, known=z)
         assert auto.errors_ == expected == min(each, key=lambda e: each[e].objective_)
         assert auto.objective_ == each[expected].objective_
         assert (auto.predict(X, known=z) == auto.labels_).all()
@@ -369,9 +369,9 @@ def test_crabs(data_dir, monkeypatch):
     data = datasets.load("crabs")
     X = (data.X - data.X.mean(0)) / data.X.std(0)
     species, sex = data.labelings["species"], data.labelings["sex"]
-    result = ResidualMixture(2, random_state=0).fit(X, known=sex).labels_
+    result = ConditionalMixture(2, random_state=0).fit(X, known=sex).labels_
     assert normalized_mutual_information(result, species) == pytest.approx(1)
-    result = ResidualMixture(2, random_state=0).fit(X, known=species).labels_
+    result = ConditionalMixture(2, random_state=0).fit(X, known=species).labels_
     assert normalized_mutual_information(result, sex) >= 0.6
 
 
@@ -429,7 +429,7 @@ def test_a_sweep_compiles_once(fitted):
 def test_scores_are_log_likelihoods_and_choose_the_number_of_clusters(fitted):
     X, _, z, model = fitted
     dof = N - L
-    robust = ResidualMixture(K, **FEW | {"errors": "t"}).fit(X, known=z)
+    robust = ConditionalMixture(K, **FEW | {"errors": "t"}).fit(X, known=z)
     for one in (model, robust):
         assert one.score(X, known=z) == pytest.approx(one.log_likelihood_ / dof)
     with pytest.raises(ValueError, match="known is required"):
@@ -460,18 +460,18 @@ def test_wanted_labels_stay_and_keep_their_names(fitted):
     X, c, z, _ = fitted
     y = np.full(N, -1)
     y[:12] = np.array([30, 7, 12])[c[:12]]
-    model = ResidualMixture(K, **FEW).fit(X, y, known=z)
+    model = ConditionalMixture(K, **FEW).fit(X, y, known=z)
     assert model.classes_.tolist() == [7, 12, 30]
     assert (model.classes_[model.labels_[:12]] == y[:12]).all()
     np.testing.assert_allclose(model.membership_[:12].max(1), 1)
     assert (model.classes_[model.labels_] == np.array([30, 7, 12])[c]).mean() > 0.95
     # A wrong label is kept too, in every restart.
     y[0] = 7 if c[0] != 1 else 12
-    wrong = ResidualMixture(K, **FEW).fit(X, y, known=z)
+    wrong = ConditionalMixture(K, **FEW).fit(X, y, known=z)
     assert wrong.classes_[wrong.labels_[0]] == y[0]
     assert (wrong.restarts_.labels[:, 0] == wrong.labels_[0]).all()
     with pytest.raises(ValueError, match="more than n_clusters"):
-        ResidualMixture(2, **FEW).fit(X, y, known=z)
+        ConditionalMixture(2, **FEW).fit(X, y, known=z)
 
 
 @pytest.mark.slow
@@ -481,10 +481,10 @@ def test_several_labelings_numbers_and_soft_memberships():
     other = rng.integers(2, size=N)
     X = X + 30 * rng.normal(size=(2, D))[other]
     both = np.stack([z, other], 1)
-    product = ResidualMixture(K, **FEW).fit(X, known=both)
-    code = ResidualMixture(K, **FEW).fit(X, known=z * 2 + other)
+    product = ConditionalMixture(K, **FEW).fit(X, known=both)
+    code = ConditionalMixture(K, **FEW).fit(X, known=z * 2 + other)
     assert (product.labels_ == code.labels_).all() and product.effects_.shape == (6, D)
-    additive = ResidualMixture(K, multi="additive", **FEW).fit(X, known=both)
+    additive = ConditionalMixture(K, multi="additive", **FEW).fit(X, known=both)
     assert matched_accuracy(additive.labels_, c) > 0.9
     design = np.column_stack([np.eye(L)[z], np.eye(2)[other]])
     fit = design @ np.linalg.lstsq(design, X, rcond=None)[0]
@@ -501,16 +501,16 @@ def test_several_labelings_numbers_and_soft_memberships():
     numbers = rng.normal(size=(N, 2))
     Y, c, groups = make(8, gap=15.0)
     Y = residuals(Y, groups) + 40 * numbers @ rng.normal(size=(2, D))
-    model = ResidualMixture(K, **FEW).fit(Y, known=numbers)
+    model = ConditionalMixture(K, **FEW).fit(Y, known=numbers)
     assert matched_accuracy(model.labels_, c) > 0.9 and model.effects_.shape == (3, D)
     assert (model.predict(Y, known=numbers) == model.labels_).all()
     moved = clone(model).fit(Y + numbers @ rng.normal(size=(2, D)), known=numbers)
     np.testing.assert_allclose(moved.membership_, model.membership_, atol=1e-6)
-    soft_model = ResidualMixture(K, **FEW).fit(X, known=soft)
+    soft_model = ConditionalMixture(K, **FEW).fit(X, known=soft)
     assert (soft_model.predict(X, known=soft) == soft_model.labels_).all()
     for known in (numbers, soft):
         with pytest.raises(ValueError, match="balance needs known groups"):
-            ResidualMixture(K, balance=1.0).fit(X, known=known)
+            ConditionalMixture(K, balance=1.0).fit(X, known=known)
 
 
 @pytest.mark.slow
@@ -527,7 +527,7 @@ def test_columns_that_say_nothing_change_nothing(fitted):
 def test_wide_rows_are_projected():
     rng = np.random.default_rng(0)
     wide = rng.normal(size=(40, 141)) + 3 * rng.normal(size=(2, 141))[np.arange(40) % 2]
-    result = ResidualMixture(2, **FEW).fit(wide, known=np.arange(40) // 20)
+    result = ConditionalMixture(2, **FEW).fit(wide, known=np.arange(40) // 20)
     assert result.n_components_ == 19 and np.isfinite(result.membership_).all()
     assert matched_accuracy(result.labels_, np.arange(40) % 2) > 0.95
     assert (result.predict(wide, known=np.arange(40) // 20) == result.labels_).all()
@@ -549,7 +549,7 @@ def test_degenerate_rows_are_never_nan(errors):
     for data, known, k in cases:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fit = ResidualMixture(k, **(FEW | {"errors": errors})).fit(data, known=known)
+            fit = ConditionalMixture(k, **(FEW | {"errors": errors})).fit(data, known=known)
         assert np.isfinite(fit.membership_).all() and np.isfinite(fit.objective_)
         assert np.isfinite(fit.restarts_.objective.values).all()
 
@@ -557,7 +557,7 @@ def test_degenerate_rows_are_never_nan(errors):
 @pytest.mark.slow
 def test_one_cluster(fitted):
     X, _, z, _ = fitted
-    model = ResidualMixture(1, **FEW).fit(X, known=z)
+    model = ConditionalMixture(1, **FEW).fit(X, known=z)
     assert (model.labels_ == 0).all() and model.converged_ and model.objective_margin_ == np.inf
     r = residuals(X, z)
     nu0 = 3 * (N - L) * model.shrinkage_ / (1 - model.shrinkage_)
@@ -569,30 +569,30 @@ def test_one_cluster(fitted):
 def test_refusals_name_a_way_out(fitted):
     X, _, z, _ = fitted
     cases = [
-        (ResidualMixture(2), X, np.arange(N), "pass fewer groups"),
-        (ResidualMixture(2), np.eye(L)[z], z, "explains X completely"),
-        (ResidualMixture(2), np.ones((9, 2)), None, "all rows are alike"),
-        (ResidualMixture(5), X[:6], [0, 0, 0, 1, 1, 1], "degrees of freedom"),
-        (ResidualMixture(2, nu=2.0), X, z, "nu must be at least 2.001"),
-        (ResidualMixture(2, ridge=np.inf), X, z, "ridge must be at least 0 and at most"),
+        (ConditionalMixture(2), X, np.arange(N), "pass fewer groups"),
+        (ConditionalMixture(2), np.eye(L)[z], z, "explains X completely"),
+        (ConditionalMixture(2), np.ones((9, 2)), None, "all rows are alike"),
+        (ConditionalMixture(5), X[:6], [0, 0, 0, 1, 1, 1], "degrees of freedom"),
+        (ConditionalMixture(2, nu=2.0), X, z, "nu must be at least 2.001"),
+        (ConditionalMixture(2, ridge=np.inf), X, z, "ridge must be at least 0 and at most"),
         (
-            ResidualMixture(2, whitening_exponents=()),
+            ConditionalMixture(2, whitening_exponents=()),
             X,
             z,
             "whitening_exponents must be a sequence",
         ),
-        (ResidualMixture(2, whitening_exponents=(2.0,)), X, z, "at most 1"),
-        (ResidualMixture(2, errors="normal"), X, z, "errors must be one of"),
-        (ResidualMixture(2, covariance="full"), X, z, "covariance must be one of"),
-        (ResidualMixture(2, multi="sum"), X, z, "multi must be one of"),
-        (ResidualMixture(2, init=z[:-1]), X, z, "init must have a label for each of"),
-        (ResidualMixture(2, init=np.arange(N) % 3), X, z, "with 3 labels"),
+        (ConditionalMixture(2, whitening_exponents=(2.0,)), X, z, "at most 1"),
+        (ConditionalMixture(2, errors="normal"), X, z, "errors must be one of"),
+        (ConditionalMixture(2, covariance="full"), X, z, "covariance must be one of"),
+        (ConditionalMixture(2, multi="sum"), X, z, "multi must be one of"),
+        (ConditionalMixture(2, init=z[:-1]), X, z, "init must have a label for each of"),
+        (ConditionalMixture(2, init=np.arange(N) % 3), X, z, "with 3 labels"),
     ]
     for model, data, known, message in cases:
         with pytest.raises(ValueError, match=message):
             model.fit(data, known=known)
     with pytest.raises(TypeError, match="aligned must be True or False"):
-        ResidualMixture(2, aligned="no").fit(X, known=z)
+        ConditionalMixture(2, aligned="no").fit(X, known=z)
 
 
 @pytest.mark.slow
@@ -609,13 +609,13 @@ def test_what_makes_a_result_doubtful_is_said(fitted):
     half = corner + rng.normal(size=(N // 2, 2))
     sides = np.column_stack([np.concatenate([half, half[:, ::-1]]), rng.normal(size=(N, D - 2))])
     with pytest.warns(UserWarning, match="cannot tell"):
-        doubtful = ResidualMixture(2, **FEW).fit(sides, known=np.arange(N) % L)
+        doubtful = ConditionalMixture(2, **FEW).fit(sides, known=np.arange(N) % L)
     assert doubtful.objective_margin_ < 1
     # One group falls into two parts, and nothing else does.
     away = rng.normal(size=(N, D))
     away[z == 1] += 100 * rng.choice([-1, 1], (z == 1).sum())[:, None]
     with pytest.warns(DegenerateClusterWarning, match="one known group only"):
-        ResidualMixture(K, **FEW).fit(away, known=z)
+        ConditionalMixture(K, **FEW).fit(away, known=z)
     with pytest.warns(ConvergenceWarning, match="raise max_iter"):
         clone(model).set_params(max_iter=1).fit(X, known=z)
 
@@ -635,7 +635,7 @@ def test_free_weights_find_a_minority_and_auto_frees_them_where_that_pays():
     X, c, z = shares(1, (0.9, 0.1))
     runs = {"n_init": 12, "random_state": 0}
     result = {
-        weights: ResidualMixture(2, weights=weights, **runs).fit(X, known=z)
+        weights: ConditionalMixture(2, weights=weights, **runs).fit(X, known=z)
         for weights in ("uniform", "free", "auto")
     }
     index = {weights: adjusted_rand_score(c, model.labels_) for weights, model in result.items()}
@@ -650,16 +650,16 @@ def test_free_weights_find_a_minority_and_auto_frees_them_where_that_pays():
         result["auto"].predict_proba(X, known=z), result["auto"].membership_, atol=1e-6
     )
     X, _, z = shares(1, (0.5, 0.5))
-    equal = ResidualMixture(2, **runs).fit(X, known=z)  # "auto" is the default
+    equal = ConditionalMixture(2, **runs).fit(X, known=z)  # "auto" is the default
     assert (equal.weights_ == 0.5).all()
-    alone = ResidualMixture(2, weights="uniform", **runs).fit(X, known=z)
+    alone = ConditionalMixture(2, weights="uniform", **runs).fit(X, known=z)
     assert equal.objective_ == pytest.approx(alone.objective_)
     assert adjusted_rand_score(equal.labels_, alone.labels_) == 1  # of restarts that tie, any
     how = ["errors", "start", "metric", "warmed_up"]
     assert equal.start_table_[how].equals(alone.start_table_[how])
     assert (alone.set_params(balance=1.0, weights="auto").fit(X, known=z).weights_ == 0.5).all()
     with pytest.raises(ValueError, match="balance asks for clusters of equal shares; got balance"):
-        ResidualMixture(2, balance=1.0, weights="free").fit(X, known=z)
+        ConditionalMixture(2, balance=1.0, weights="free").fit(X, known=z)
 
 
 @pytest.mark.slow
@@ -669,7 +669,7 @@ def test_clusters_of_unequal_shares_are_found(true):
         index = []
         for seed in range(20):
             X, c, z = shares(seed, true)
-            model = ResidualMixture(len(true), weights=weights, n_init=36, random_state=0)
+            model = ConditionalMixture(len(true), weights=weights, n_init=36, random_state=0)
             index.append(adjusted_rand_score(c, model.fit(X, known=z).labels_))
         assert np.mean(index) >= 0.9
 
@@ -765,7 +765,9 @@ def test_leaders_are_the_best_of_those_that_differ():
 def test_parameters_of_fewer_digits_lead_no_better_than_they_are(covariance):
     """Judged by all rows, what a sample found in single precision must not beat its own steps."""
     X, _, z = make(3, 600, gap=3.0)
-    model = ResidualMixture(K, covariance=covariance, errors="gaussian", weights="free", n_init=1)
+    model = ConditionalMixture(
+        K, covariance=covariance, errors="gaussian", weights="free", n_init=1
+    )
     with jax.enable_x64(True):
         laid_out = model.prepare(X, None, z)
         data, hyperparameters = laid_out.data, laid_out.hyperparameters
@@ -790,7 +792,9 @@ def test_in_single_precision_the_best_has_gone_to_its_end():
     c, z = rng.integers(8, size=2000), rng.integers(4, size=2000)
     b, a = 1.5 * rng.normal(size=(8, 20)), 3 * rng.normal(size=(4, 20))
     X = (b[c] + a[z] + rng.normal(size=(2000, 20))).astype(np.float32)
-    model = ResidualMixture(8, errors="gaussian", weights="uniform", random_state=0).fit(X, known=z)
+    model = ConditionalMixture(8, errors="gaussian", weights="uniform", random_state=0).fit(
+        X, known=z
+    )
     assert model.converged_
     assert 0 < model.n_iter_ == np.isfinite(model.objective_trace_).sum()
 
@@ -807,7 +811,7 @@ def test_restarts_that_race_find_the_same(setting, monkeypatch):
     X, _, z = make(3, 600, gap=3.0)
     y = np.full(600, -1)
     y[:5] = [0, 1, 1, 2, 0]
-    model = ResidualMixture(K, **FEW | setting).fit(X, y, known=z)
+    model = ConditionalMixture(K, **FEW | setting).fit(X, y, known=z)
     monkeypatch.setattr(task, "_LARGE", 0)
     monkeypatch.setattr(task, "_FEW", 200)
     monkeypatch.setattr(task, "_EACH", 1)

@@ -1,4 +1,4 @@
-"""`ResidualMixture` against a plain vectorised NumPy version of the same algorithm.
+"""`ConditionalMixture` against a plain vectorised NumPy version of the same algorithm.
 
 Both make their own starts (k-means in three metrics, of all rows and of aligned groups), warm half
 of them up with balanced groups, run EM from all, and choose by the objective. The bars: 2 s for
@@ -164,20 +164,20 @@ def many_rows(quick: bool) -> list[tuple]:
     """Compare with scikit-learn's mixture of as many clusters; the bars."""
     from sklearn.mixture import GaussianMixture
 
-    from nrprob import ResidualMixture
+    from nrprob import ConditionalMixture
 
     rows: list[Any] = []
     bars = []
     for n in (10_000,) if quick else (10_000, 100_000):
         for apart in (1.0, 0.5):
             x, z = data(n, 20, 5, 5, apart=apart)
-            model = ResidualMixture(5, random_state=0)
+            model = ConditionalMixture(5, random_state=0)
             first = timed(partial(model.fit, x, known=z))
             plain = GaussianMixture(5, covariance_type="tied", n_init=10, random_state=0)
             calls = {"ours": partial(model.fit, x, known=z), "theirs": partial(plain.fit, x)}
             result = interleave(calls, 1 if quick else 3)
             ours, theirs = result["ours"].cpu, result["theirs"].cpu
-            whole = ResidualMixture(5, successive_halving=False, random_state=0)
+            whole = ConditionalMixture(5, successive_halving=False, random_state=0)
             slow = timed(partial(whole.fit, x, known=z)).cpu if n < 50_000 else np.nan
             above = model.objective_ - getattr(whole, "objective_", np.nan)
             name = f"n={n} apart {apart}"
@@ -202,8 +202,8 @@ def many_rows(quick: bool) -> list[tuple]:
 
 def main() -> None:
     quick = arguments(__doc__).quick
-    header("ResidualMixture")
-    from nrprob import ResidualMixture
+    header("ConditionalMixture")
+    from nrprob import ConditionalMixture
 
     repeats = 1 if quick else 3
     sizes: list[tuple[int, int, int, int]] = [(1000, 20, 5, 5)]
@@ -212,7 +212,7 @@ def main() -> None:
     rows: list[Any] = []
     for n, d, k, n_groups in sizes:
         x, z = data(n, d, k, n_groups)
-        model = ResidualMixture(k, weights="uniform", random_state=0)
+        model = ConditionalMixture(k, weights="uniform", random_state=0)
         first = timed(partial(model.fit, x, known=z))
         objectives: list[float] = []
         calls = {
