@@ -85,7 +85,7 @@ def fits() -> dict:
                     {"known": GROUPS}),
         "CondEns, em": (n.CondEns(3, base="em", n_init_base=2, **QUICK), REAL,
                         {"known": GROUPS}),
-        "ConditionalMixture": (n.ConditionalMixture(3, n_init=24, random_state=0), REAL,
+        "ConditionalMixture": (n.ConditionalMixture(3, effects="subtract", n_init=24, random_state=0), REAL,
                             {"known": GROUPS}),
         "ConditionalMixture, t": (n.ConditionalMixture(3, errors="t", balance=1.0, n_init=24,
                                                  random_state=0), REAL,

@@ -1,4 +1,4 @@
-"""Draw docs/idea.png: the same points by batch, by k-means, and by what is left of both batches."""
+"""Draw docs/idea.png: points by batch, by k-means, and by clusters given the batches."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def main() -> None:
     told = ConditionalMixture(2, random_state=0).fit(X, known=batch).labels_
     figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", sharey=True)
     titles = (
-        "what is known: the batch",
-        "k-means, told nothing",
-        "ConditionalMixture, told the batch",
+        "known: the batch",
+        "k-means, without the batch",
+        "ConditionalMixture, given the batch",
     )
     for ax, title, labels in zip(axes, titles, (batch, found, told), strict=True):
         for group, (colour, marker) in enumerate((("#0072b2", "o"), ("#d55e00", "^"))):

@@ -375,6 +375,6 @@ def _check_header(stored: IO[bytes], member: zipfile.ZipInfo) -> None:
     shape, _, dtype = read(stored)
     if dtype.hasobject:
         raise ValueError(f"{member.filename} holds Python objects, which are not read")
-    claimed, there = math.prod(shape) * dtype.itemsize, member.file_size - stored.tell()
-    if claimed != there or member.file_size > _RATIO * member.compress_size:
+    claimed, n_bytes = math.prod(shape) * dtype.itemsize, member.file_size - stored.tell()
+    if claimed != n_bytes or member.file_size > _RATIO * member.compress_size:
         raise ValueError(f"{member.filename} claims {claimed} bytes that are not there")

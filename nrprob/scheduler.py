@@ -97,8 +97,8 @@ def _call(address: str) -> None:
 
     async def answered() -> None:
         keys = Security().get_connection_args("client")
-        async with asyncio.timeout(TIMEOUT), rpc(address, connection_args=keys) as there:
-            who = await there.identity()
+        async with asyncio.timeout(TIMEOUT), rpc(address, connection_args=keys) as server:
+            who = await server.identity()
         if "workers" not in who:
             raise ValueError(f"this is a {who.get('type')}")
 

@@ -21,8 +21,8 @@ def node(cls: type[T]) -> type[T]:
     equal where their fields are alike, and only hashes, of which a table compares seven bits, keep
     a compiled program from being run with the fields of another class.
     """
-    made: Any = dataclasses.dataclass(frozen=True)(cls)
-    fields = dataclasses.fields(made)
+    node_class: Any = dataclasses.dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(node_class)
     static = tuple(field.name for field in fields if field.metadata.get("static"))
     traced = tuple(field.name for field in fields if field.name not in static)
     keys = tuple(jax.tree_util.GetAttrKey(name) for name in traced)
@@ -31,12 +31,12 @@ def node(cls: type[T]) -> type[T]:
         return tuple(getattr(x, name) for name in names)
 
     def unflatten(aux: Iterable[Any], children: Iterable[Any]) -> Any:
-        return made(**dict(zip(static + traced, (*aux, *children), strict=True)))
+        return node_class(**dict(zip(static + traced, (*aux, *children), strict=True)))
 
     jax.tree_util.register_pytree_with_keys(
-        made,
+        node_class,
         lambda x: (tuple(zip(keys, values(x, traced), strict=True)), values(x, static)),
         unflatten,
         lambda x: (values(x, traced), values(x, static)),
     )
-    return made
+    return node_class

@@ -77,7 +77,7 @@ def credible_ball(
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Labels. Names of clusters are arbitrary within each draw.
+        Cluster labels, which may switch between draws.
     center : array of int of shape (n_samples,), optional
         The partition in the middle; `point_estimate` of the same loss by default.
     level : float in (0, 1], default=0.95

@@ -71,7 +71,7 @@ def chain_distances(draws: Any, *, loss: str = "vi") -> np.ndarray:
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Labels. Names of clusters are arbitrary within each draw. Of a single chain, the halves are
+        Cluster labels, which may switch between draws. Of a single chain, the halves are
         compared.
     loss : {"vi", "binder"}, default="vi"
         The metric; see `expected_loss`.
@@ -129,7 +129,7 @@ def n_clusters(draws: Any) -> pd.DataFrame:
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Labels. Names of clusters are arbitrary within each draw; without a chain axis the draws
+        Cluster labels, which may switch between draws; without a chain axis the draws
         are one chain.
 
     Returns
@@ -200,7 +200,7 @@ def label_free(
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Labels. Names of clusters are arbitrary within each draw; without a chain axis the draws
+        Cluster labels, which may switch between draws; without a chain axis the draws
         are one chain.
     reference : array of int of shape (n_samples,), optional
         The partition from which distances are taken; `point_estimate` by default.

@@ -184,7 +184,7 @@ def point_estimate(
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Labels. Names of clusters are arbitrary within each draw.
+        Cluster labels, which may switch between draws.
     loss : {"vi", "binder"}, default="vi"
         Variation of information or pair loss; see `expected_loss`. "binder" tends to keep small
         clusters apart that "vi" joins.

@@ -93,7 +93,7 @@ def expected_loss(
     labels : array of int of shape (n_samples,) or (n_partitions, n_samples)
         The partition, or several.
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Labels. Names of clusters are arbitrary within each draw.
+        Cluster labels, which may switch between draws.
     loss : {"vi", "binder"}, default="vi"
         "vi" is the variation of information H(a|b) + H(b|a) in nats (Meila 2007); "binder" is the
         share of the pairs of samples that one partition joins and the other separates, which is 1

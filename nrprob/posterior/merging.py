@@ -172,7 +172,7 @@ def merge_path(
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Labels. Names of clusters are arbitrary within each draw.
+        Cluster labels, which may switch between draws.
     labels : array of int of shape (n_samples,), optional
         The partition at the start; `point_estimate` of the same loss by default.
     loss : {"vi", "binder"}, default="vi"

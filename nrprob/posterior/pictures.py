@@ -53,7 +53,7 @@ def plot_coclustering(
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Labels. Names of clusters are arbitrary within each draw.
+        Cluster labels, which may switch between draws.
     labels : array of int of shape (n_samples,), optional
         The partition that orders the samples; `point_estimate` by default.
     ax : matplotlib.axes.Axes, optional
@@ -140,7 +140,7 @@ def plot_n_clusters(draws: Any, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Labels. Names of clusters are arbitrary within each draw.
+        Cluster labels, which may switch between draws.
     ax : matplotlib.axes.Axes, optional
         Where to draw; a new figure when it is None.
 

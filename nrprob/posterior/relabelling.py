@@ -39,7 +39,7 @@ def relabel(draws: Any, reference: Any = None, *, random_state: Any = None) -> n
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Labels. Names of clusters are arbitrary within each draw.
+        Cluster labels, which may switch between draws.
     reference : array of int of shape (n_samples,), optional
         The partition that gives the names; `point_estimate` by default.
     random_state : int, RandomState instance or None, default=None

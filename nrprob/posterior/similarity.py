@@ -121,7 +121,7 @@ def coclustering(
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Labels. Names of clusters are arbitrary within each draw.
+        Cluster labels, which may switch between draws.
     weights : array of shape (chain, draw) or (draw,), optional
         Weights of the draws, of any scale; equal by default.
     rows : array of int of shape (n_rows,), optional

@@ -182,7 +182,7 @@ def stable_clusters(
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Labels. Names of clusters are arbitrary within each draw.
+        Cluster labels, which may switch between draws.
     center : array of int of shape (n_samples,), optional
         The partition whose clusters are judged; `point_estimate` by default.
     threshold : float in (0, 1], default=0.75

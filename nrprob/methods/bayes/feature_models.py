@@ -335,8 +335,8 @@ class SampledGaussian(FeatureModel):
             return SharedCovariance(
                 both.T @ both, initial, power, m, weighted, both.shape[1] - m, grouped
             )
-        one = np.float64(1)  # the hyperparameters are set later
-        code = NormalWishart(one, one, one, m, self.covariance != "diag", power, weighted)
+        unset = np.float64(1)  # the hyperparameters are set later
+        code = NormalWishart(unset, unset, unset, m, self.covariance != "diag", power, weighted)
         if self.covariance == "shrunk":
             return HierarchicalCovariances(code, initial, np.eye(m) * initial.variance)
         return SeparateCovariances(code, initial)
