@@ -182,6 +182,8 @@ BAD_SPARSE = {
 def test_rows_that_are_no_numbers_are_refused(bad):
     rows, what = BAD_ROWS[bad]
     for name in ALL:
+        if bad == "text" and ALL[name].__sklearn_tags__().input_tags.categorical:
+            continue
         with pytest.raises(ValueError, match=what):
             ALL[name].fit(rows, **known_of(name))
     with pytest.raises(ValueError, match=what):

@@ -79,9 +79,8 @@ class Columns:
         Raises
         ------
         ValueError
-            If a column is declared twice, does not exist, or has no values that repeat.
-        TypeError
-            If a column holds dates or other objects.
+            If a column is declared twice, does not exist, has no values that repeat, or holds dates
+            or other objects.
         """
         names, cells = _cells(X)
         as_categorical = _positions("categorical", categorical, names)
@@ -167,9 +166,11 @@ def _cells(X: Any) -> tuple[list[Any], list[np.ndarray]]:
         values = np.where(missing, None, values)
         kinds = {kind_of_value(v) for v in values[~missing].tolist()}
         if kinds & {"date", "object"}:
-            raise TypeError(
-                f"columns must hold numbers, booleans or text; got dates or other objects in "
-                f"{short_repr(name)}; turn them into numbers, or drop the column"
+            dates = "date" in kinds
+            raise ValueError(
+                "X must hold numbers, booleans or text; got "
+                f"{'dates or times' if dates else 'lists or other objects'} (column "
+                f"{short_repr(name)}); turn it into numbers of a unit of your choice, or drop it"
             )
         if kinds == {"number"}:
             cells.append(np.array([np.nan if v is None else float(v) for v in values]))

@@ -162,7 +162,7 @@ def test_what_a_mixed_table_does_not_take_is_refused():
     names = table.assign(name=[f"person {i}" for i in range(60)])
     with pytest.raises(ValueError, match="values of a categorical column have to repeat"):
         ConditionalMixture(2).fit(names)
-    with pytest.raises(TypeError, match="dates or other objects in 'day'"):
+    with pytest.raises(ValueError, match=r"dates or times \(column 'day'\)"):
         ConditionalMixture(2).fit(table.assign(day=pd.Timestamp("2020-01-01")))
 
 
