@@ -421,7 +421,7 @@ def test_rows_without_counts_go_to_the_largest_cluster(solver):
     X[np.arange(120) % 4 == 1] = 0
     thin = sparse.csr_array(X) if solver in ("anneal", "sequential") else X
     for rows in (X, thin):
-        with pytest.warns(UserWarning, match=r"found 30 such row.*go to the largest"):
+        with pytest.warns(UserWarning, match=r"got 30 such row.*assigned to the largest"):
             model = IB(3, solver=solver, random_state=0).fit(rows)
             predicted = model.predict(rows)
         largest = np.bincount(model.labels_[X.any(1)]).argmax()

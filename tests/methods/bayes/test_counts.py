@@ -194,7 +194,7 @@ def test_sparse_rows_are_made_dense(fitted, monkeypatch):
 def test_new_rows_far_longer_than_any_are_refused(fitted):
     X, known, _, model = fitted
     assert model.predict(10 * X, known=known).shape == (90,)
-    with pytest.raises(ValueError, match="up to 600 counts, ten times those of the longest row"):
+    with pytest.raises(ValueError, match="up to 600 counts, ten times the largest"):
         model.predict(11 * X, known=known)
     with pytest.raises(ValueError, match="whole numbers"):
         model.predict(X + 0.5, known=known)
