@@ -108,7 +108,7 @@ class TableMixin(Clusterer):
     def _choices(self) -> Choices:
         """Settings that bound the choice of effects, shares and location effects."""
         effects = self.effects
-        if self.balance > 0 or self.errors != "gaussian":
+        if self.balance > 0 or self.errors == "t":
             effects = "subtract"
         return Choices(effects, self.weights, self.location, self._start_exponents)
 
@@ -155,11 +155,12 @@ class TableMixin(Clusterer):
             f"multi={self.multi!r}": design.columns is not None and design.kind == "labels",
             "init": self.init is not None and len(np.shape(self.init)) != 1,
         }
+        numbers_only = "pass categorical=[] and ordered=[] to take all columns for numbers"
+        remedy = numbers_only if table.discrete else "impute missing values first"
         for name, is_set in refused.items():
             if is_set:
                 raise ValueError(
-                    f"a table with {what} does not take {name}; got it; leave it out, or pass "
-                    "complete numeric columns"
+                    f"a table with {what} does not take {name}; got it; leave it out, or {remedy}"
                 )
         if design.kind not in ("nothing", "labels"):
             raise ValueError(

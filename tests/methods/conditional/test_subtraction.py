@@ -546,10 +546,12 @@ def test_degenerate_rows_are_never_nan(errors):
         (rng.standard_cauchy(size=(40, 4)), np.arange(40) % 2, 3),
         (rng.normal(size=(40, 4)).astype(np.float32) * 1e15, np.arange(40) % 2, 3),
     ]
+    # t errors take complete numbers alone.
+    settings = FEW | ({} if errors == "gaussian" else {"categorical": [], "ordered": []})
     for data, known, k in cases:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fit = ConditionalMixture(k, **(FEW | {"errors": errors})).fit(data, known=known)
+            fit = ConditionalMixture(k, **(settings | {"errors": errors})).fit(data, known=known)
         assert np.isfinite(fit.membership_).all() and np.isfinite(fit.objective_)
         assert np.isfinite(fit.restarts_.objective.values).all()
 
