@@ -221,7 +221,7 @@ def quote_names(names: Any, most: int = 8) -> str:
 
 
 def as_codes(frame: Any) -> tuple[Any, dict[Any, list[str]]]:
-    """A frame of the same names whose columns are numeric, and the values that codes stand for.
+    """Return a numeric frame with the same names, and the original values of encoded columns.
 
     Columns that are not numeric hold the position of their value, NaN where it is missing.
     """

@@ -318,7 +318,7 @@ def check_random_state(random_state: Any) -> np.random.RandomState:
 
 
 def _check_indices(X: Any) -> None:
-    """Refuse what conversions of sparse matrices would follow out of their memory, or wrap."""
+    """Raise ValueError for sparse indices that are out of bounds or negative."""
     if max(X.shape) >= 2**31:
         raise ValueError(
             f"sparse X must have fewer than 2**31 rows and columns; got shape {X.shape}; "

@@ -91,7 +91,7 @@ class TermEstimator(LinearClusterer):
     # Fitting
 
     def prepare(self, X, y, known=None) -> Task:
-        """Check the input and lay it out: all of `fit` that comes before something is computed."""
+        """Validate the input and arrange it in blocks: the part of `fit` before any computation."""
         self.check_parameters()
         task = self._read_task(X, y, known)
         self._check_size_of(task, self._descent().solver)

@@ -163,7 +163,7 @@ def _choose_clusters(
 
 
 def _adjust_for(design: Design) -> tuple[np.ndarray, np.ndarray | None]:
-    """Known groups (n,), and columns (n, q) of covariates and labels, if there are covariates."""
+    """Known groups (n,), and a matrix (n, q) of covariates and labels if covariates are known."""
     if design.kind == "soft":
         raise ValueError(
             "features are adjusted for labels or covariates; got soft Memberships; pass hard labels"

@@ -14,7 +14,7 @@ __all__ = ["align", "relabel"]
 
 
 def _match_clusters(draws: Draws, codes: np.ndarray) -> list[np.ndarray]:
-    """For every draw, the reference's cluster that each of its clusters stands for, or -1.
+    """Match each cluster of every draw to a cluster of the reference partition, or to -1.
 
     The assignment maximises the number of samples that keep the reference's name; clusters that
     share no sample are not matched.

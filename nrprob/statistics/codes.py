@@ -148,7 +148,7 @@ class CountCode(_CodeByDifference):
         )
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) of rows (p, b)."""
+        """Increase (K, b) of the cost if each of the rows (p, b) joins each cluster."""
         if not self.single:
             return super().join_costs(prepared, row)
         return sum_of_products(prepared, row[self.first : self.stop])
@@ -178,7 +178,7 @@ class BinaryCode(_CodeByDifference):
         return _table_difference(self.count_nats, ones) - zero, rest
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) of rows (p, b)."""
+        """Increase (K, b) of the cost if each of the rows (p, b) joins each cluster."""
         one_minus_zero, rest = prepared
         return sum_of_products(one_minus_zero, row[self.first : self.stop]) + row[-1] * rest
 
@@ -199,7 +199,7 @@ class LabelCode(_CodeByDifference):
         return _table_difference(self.count_nats, cells[-1])
 
     def join_costs(self, prepared: jax.Array, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) of rows (p, b)."""
+        """Increase (K, b) of the cost if each of the rows (p, b) joins each cluster."""
         return prepared * row[-1]
 
 
@@ -246,7 +246,7 @@ class NormalNML(_CodeByDifference):
         return cells, n, 1 / n, _look_up(self.complexity, n) - self(cells.T)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) of rows (p, b)."""
+        """Increase (K, b) of the cost if each of the rows (p, b) joins each cluster."""
         cells, n, inverse, rest = prepared
         m = self.n_features
         first, second = (cells[i : i + m] + row[i : i + m, None] for i in (0, m))
@@ -288,7 +288,7 @@ class NormalInverseGamma(_CodeByDifference):
         return cells, _look_up(self.table, cells[-1] + 1) - self(cells.T)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) of rows (p, b)."""
+        """Increase (K, b) of the cost if each of the rows (p, b) joins each cluster."""
         cells, rest = prepared
         return self._fit_nats(cells + row[:, None]) + rest
 
@@ -338,7 +338,7 @@ class NormalInverseWishart:
         return constant, 0.5 * (self.nu + n + 1), less, mean, jnp.moveaxis(white, 0, -1)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) of rows (p, b)."""
+        """Increase (K, b) of the cost if each of the rows (p, b) joins each cluster."""
         constant, half, less, mean, white = prepared
         return constant + half * jnp.log1p(
             less * _mahalanobis_squares(white, row[: self.n_features], mean)
@@ -444,7 +444,7 @@ class NormalWishart:
         return constant, freedom, precision, mean, jnp.moveaxis(white, 0, -1)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) of rows (p, b)."""
+        """Increase (K, b) of the cost if each of the rows (p, b) joins each cluster."""
         constant, freedom, precision, mean, scatter = prepared
         more: Any = self.power
         if self.weighted:

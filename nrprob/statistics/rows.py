@@ -452,7 +452,7 @@ def _scatter_rows(x: jax.Array, slot: jax.Array, shape: tuple[int, int, int]) ->
 
 
 def _sparse_statistics(x: Any, layout: Layout, p: int, n_groups: int) -> Sparse:
-    """Entries in the order of the padded rows, with a last statistic of 1 per row."""
+    """Sparse entries in the order of the padded rows; every row gets a last entry of 1."""
     # Append the mass, and sort the rows by slot.
     n = x.shape[0]
     ones = sparse.csr_array((np.ones(n, x.dtype), (np.arange(n), np.full(n, p - 1))), shape=(n, p))

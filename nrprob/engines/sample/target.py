@@ -141,9 +141,9 @@ class Target:
         return total
 
     def change(self, cells: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
-        """Difference of lengths as some (groups, m, p) of the cells are replaced.
+        """Change of the length if the statistics (groups, m, p) of some cells are replaced.
 
-        It exists where the target is `incremental`.
+        Defined only if the target is `incremental`.
         """
         k, m = occupied(cells).sum(), new.shape[1]
         k_new = k + occupied(new).sum() - occupied(old).sum()

@@ -79,8 +79,8 @@ def labels_by_subsample(
 ) -> np.ndarray:
     """Labels (n_chains, n) of all samples, from dispersed chains on a subsample.
 
-    Each other sample joins its most probable cluster. The subsample has the samples with a class,
-    up to half of it, and one sample of each known group.
+    Each other sample joins its most probable cluster. The subsample contains one
+    sample of each known group; labelled samples make up at most half of it.
     """
     n = len(X)
     classed = np.flatnonzero(codes >= 0)

@@ -104,7 +104,7 @@ class YeoJohnsonUpdate(JointUpdate):
         return self.with_indices(target, distance.argmin(1).astype(jnp.int32))
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """The target after a Metropolis step of some features each, in random order."""
+        """Return the target after Metropolis steps, each of which updates several features."""
         n, m = target.rows.shape
         count = min(m, _MAX_FEATURES, max(_ROWS_PER_STEP // n, 1))
         u = jax.random.uniform(key, (2 + 3 * count,), minval=jnp.finfo(float).tiny)

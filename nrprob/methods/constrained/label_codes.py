@@ -53,7 +53,7 @@ def _count_words(
 
 
 def _optimal_weights(count: np.ndarray, open_: np.ndarray, max_iter: int = 2000) -> np.ndarray:
-    """Weights that minimise the length of the words: a convex problem, by minorise-maximise."""
+    """Weights that minimise the total code length of the words, by minorise-maximise (convex)."""
     # Words with the same available clusters enter as one pattern with its frequency.
     patterns, often = np.unique(open_, axis=0, return_counts=True)
     w = count / count.sum()
