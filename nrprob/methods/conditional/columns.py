@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -287,8 +286,3 @@ def _values(X: Any, j: int, cells: np.ndarray, kind: str) -> np.ndarray:
         numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in levels)
         return np.array(levels, np.float64 if numeric else object)
     return values
-
-
-def names_of_constants(columns: Sequence[Column]) -> list[Any]:
-    """Names of the constant columns."""
-    return [column.name for column in columns if column.kind == CONSTANT]

@@ -84,12 +84,17 @@ class ResidualDensity(Clusterer):
         """
         check_is_fitted(self)
         refuse_stored(X, "residuals_of")
+        self._check_subtracted("residuals_of")
+        return self._residuals(*self._split_known(X, known))[0]
+
+    def _check_subtracted(self, what: str) -> None:
+        """Raise ValueError if the fit has no density of residuals about group means."""
+        check_is_fitted(self)
         if self._fitted is not None:
             raise ValueError(
-                "residuals_of needs a fit of complete numbers with subtracted group means; got "
+                f"{what} needs a fit of complete numbers with subtracted group means; got "
                 f"effects_kind_={self.effects_kind_!r}; fit with effects='subtract'"
             )
-        return self._residuals(*self._split_known(X, known))[0]
 
     def _residuals(self, X, known) -> tuple[np.ndarray, Design]:
         """Residuals (n, p) of new rows in the coordinates of the fit, and their design."""
@@ -155,7 +160,7 @@ class ResidualDensity(Clusterer):
         log_density_of : Log density in the same coordinates.
         has_flexible_clusters : Which null models the clusters have to beat.
         """
-        check_is_fitted(self)
+        self._check_subtracted("mixture_covariance")
         return self._sigma + (self._centres.T * self.weights_) @ self._centres
 
     def has_flexible_clusters(self):

@@ -200,8 +200,8 @@ class ConditionalMixture(
     effects_covariance_ : ndarray of shape (n_numeric, n_numeric)
         Covariance T of the effects; only for a fit by F.
     effects_gain_ : float
-        F of the best fit of effects with clusters less F with subtracted means, in nats; 0 if no
-        such fit was tried.
+        F of the best fit of random effects less F with subtracted means, in nats; 0 if no such fit
+        was tried.
     shares_ : ndarray of shape (n_groups, n_clusters)
         Shares of the clusters by known group.
     tables_ : dict of pandas.DataFrame

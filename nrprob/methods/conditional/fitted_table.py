@@ -27,7 +27,6 @@ class FittedTable:
     tables : list of (L, K, V) log probabilities of the values of every discrete column
     data : the table of the fit
     location : whether there are location effects
-    held : whether group effects were held at the means
     """
 
     b: np.ndarray
@@ -40,12 +39,9 @@ class FittedTable:
     tables: list[np.ndarray]
     data: TableData
     location: bool
-    held: bool
 
     @classmethod
-    def from_state(
-        cls, state: JointState, data: TableData, location: bool, held: bool
-    ) -> FittedTable:
+    def from_state(cls, state: JointState, data: TableData, location: bool) -> FittedTable:
         """Take the parameters of a restart, without padding."""
         n_groups = data.n_groups
         k = np.shape(state.shares.log_share)[1]
@@ -71,7 +67,7 @@ class FittedTable:
                     logits = theta.alpha[where] + slope[..., None] * score
                 tables.append(logits - logsumexp(logits, axis=-1, keepdims=True))
         log_share = np.asarray(state.shares.log_share)[:n_groups]
-        return cls(b, slopes, m, s, sigma, t, log_share, tables, data, location, held)
+        return cls(b, slopes, m, s, sigma, t, log_share, tables, data, location)
 
     def log_joint(
         self, x: np.ndarray | None, columns: list[DiscreteColumn], groups: np.ndarray,

@@ -205,7 +205,7 @@ def sample_leaders(
             break
     memberships = []
     for i in leaders:
-        fitted = FittedTable.from_state(ends.pick(i).state, part, form.location, True)
+        fitted = FittedTable.from_state(ends.pick(i).state, part, form.location)
         log_p = fitted.log_joint(data.x, data.columns, data.groups)
         memberships.append(softmax(log_p, axis=1))
     return memberships

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp, softmax
+from scipy.special import logsumexp
 
 from nrprob.data.design import Design
 from nrprob.data.frames import as_codes, as_frame, is_frame, is_table
@@ -153,7 +153,6 @@ class TableMixin(Clusterer):
             "errors='t'": self.errors == "t",
             f"balance={self.balance}": self.balance > 0,
             f"multi={self.multi!r}": design.columns is not None and design.kind == "labels",
-            "init": self.init is not None and len(np.shape(self.init)) != 1,
         }
         numbers_only = "pass categorical=[] and ordered=[] to take all columns for numbers"
         remedy = numbers_only if table.discrete else "impute missing values first"
@@ -216,14 +215,10 @@ class TableMixin(Clusterer):
         self._search_restarts = restarts
         end = decision.end
         membership = decision.problem.layout.from_blocks(np.asarray(end.state.r))
-        trace = _trace(end)
-        chosen = Restarts(
-            membership.argmax(1)[None], -np.asarray(end.state.objective)[None] - offset,
-            np.asarray(end.converged)[None],
-        )  # fmt: skip
+        subtracted = decision.kind == "subtract"
         self._store_results(
-            restarts if decision.kind == "subtract" else chosen, membership=membership,
-            trace=-trace - offset, n_iter=int(end.n_iter),
+            restarts if subtracted else _single_restart(end, membership, offset),
+            membership=membership, trace=-_trace(end) - offset, n_iter=int(end.n_iter),
         )  # fmt: skip
         self._steps = search.n_iter
         self._freed = [decision.weights == "free"]
@@ -231,7 +226,7 @@ class TableMixin(Clusterer):
         self._set_joint(decision, task.data, units, task.table)
         self.log_likelihood_ = float(self._row_log_densities(task).sum())
         self.penalty_ = self.objective_ + self.log_likelihood_
-        self._warn_joint(task.design)
+        self._warn_joint()
 
     def _row_log_densities(self, task: TableTask) -> np.ndarray:
         fitted, data = self._fitted, task.data
@@ -244,8 +239,7 @@ class TableMixin(Clusterer):
         self, decision: Decision, data: TableData, units: Units | None, table: TableInput
     ) -> None:
         """Set what follows from the parameters of a fit by the joint EM."""
-        held = decision.kind == "subtract"
-        fitted = FittedTable.from_state(decision.end.state, data, decision.location, held)
+        fitted = FittedTable.from_state(decision.end.state, data, decision.location)
         self._fitted, self._units = fitted, units
         self.effects_kind_ = decision.kind
         self._shares_by_group = decision.weights == "by_group"
@@ -257,13 +251,12 @@ class TableMixin(Clusterer):
         d = 0 if units is None else len(units.centre)
         self.means_, self.covariance_ = np.zeros((len(self.weights_), d)), np.zeros((d, d))
         self.effects_ = np.zeros((data.n_groups, d))
-        self.effects_covariance_, self._offsets = np.zeros((d, d)), np.zeros((data.n_groups, d))
+        self.effects_covariance_ = np.zeros((d, d))
         if units is not None:
             # The level of all samples belongs to the effects, so that centres are about 0.
             level = self.weights_ @ fitted.b
             self.means_ = (fitted.b - level) @ units.back
-            self._offsets = fitted.m @ units.back
-            self.effects_ = units.centre + level @ units.back + self._offsets
+            self.effects_ = units.centre + (level + fitted.m) @ units.back
             self.covariance_ = units.back.T @ fitted.sigma @ units.back
             self.effects_covariance_ = units.back.T @ fitted.t @ units.back
         self.n_components_ = fitted.b.shape[1]
@@ -324,27 +317,24 @@ class TableMixin(Clusterer):
             data, problem, {False: held}, False, 0.0, choices, rng
         )
         self.decisions_ = gains
-        self.effects_gain_ = max(gains["gain_equal"], gains["gain_by_group"])
         if end is None:
+            self.effects_gain_ = max(gains["gain_equal"], gains["gain_by_group"])
             self._warn_shares(gains)
             return
         decision = Decision(kind, weights, False, problem, end, None, gains)
         offset = float(units.log_density_unit(X).sum())
-        self.membership_ = problem.layout.from_blocks(np.asarray(end.state.r))
-        self.labels_ = self.membership_.argmax(1)
-        self.objective_ = -float(end.state.objective) - offset
-        self._restarts = Restarts(
-            self.labels_[None], np.array([self.objective_]), np.array([bool(end.converged)])
-        )
-        self.objective_trace_ = -_trace(end) - offset
-        self.n_iter_, self.converged_ = int(end.n_iter), bool(end.converged)
+        membership = problem.layout.from_blocks(np.asarray(end.state.r))
+        self._store_results(
+            _single_restart(end, membership, offset), membership=membership,
+            trace=-_trace(end) - offset, n_iter=int(end.n_iter),
+        )  # fmt: skip
         table = TableInput(self._columns, X, [], None, self.n_missing_, len(X))
         self._set_joint(decision, data, units, table)
         self.log_likelihood_ = float(
             logsumexp(self._fitted.log_joint(data.x, [], data.groups), axis=1).sum() + offset
         )
         self.penalty_ = self.objective_ + self.log_likelihood_
-        self._warn_joint(design)
+        self._warn_joint()
 
     # Warnings
 
@@ -359,8 +349,8 @@ class TableMixin(Clusterer):
                 "clusters can differ between your groups"
             )
 
-    def _warn_joint(self, design: Design) -> None:
-        """Warn of shares that differ between groups, and of means of small groups."""
+    def _warn_joint(self) -> None:
+        """Warn of shares of clusters that differ between known groups."""
         if self.effects_kind_ == "subtract":
             return
         if self.effects == "auto" and "gain_by_group" in self.decisions_ and len(self.shares_) > 1:
@@ -392,9 +382,6 @@ class TableMixin(Clusterer):
             x = self._units(x)
         return self._fitted.log_joint(x, table.discrete, design.codes, spread=spread) + unit
 
-    def _table_membership(self, X, known) -> np.ndarray:
-        return softmax(self._table_log_joint(X, known, spread=False), axis=1)
-
 
 def _varies_within(table: TableInput, design: Design) -> bool:
     """Whether a column has different values within a known group."""
@@ -411,6 +398,14 @@ def _varies_within(table: TableInput, design: Design) -> bool:
     return False
 
 
+def _single_restart(end: Any, membership: np.ndarray, offset: float) -> Restarts:
+    """Record of a fit of the effects with the clusters; ``offset`` brings it to units of X."""
+    return Restarts(
+        membership.argmax(1)[None], -np.asarray(end.state.objective)[None] - offset,
+        np.asarray(end.converged)[None],
+    )  # fmt: skip
+
+
 def _trace(end: Any) -> np.ndarray:
     """Objectives of a restart after its warm-up."""
     trace = np.asarray(end.trace)
@@ -419,8 +414,11 @@ def _trace(end: Any) -> np.ndarray:
 
 
 def _effects_gain(decision: Decision) -> float:
-    """Objective of the best joint fit less the one with subtracted means, in nats."""
+    """Objective of the best joint fit less the one with subtracted means, in nats.
+
+    Fixed effects have a flat prior, so that their objective does not compare.
+    """
     gains = decision.gains
-    if "gain_equal" not in gains:
+    if "gain_equal" not in gains or decision.kind == "fixed":
         return 0.0
     return max(gains["gain_equal"], gains["gain_by_group"])
