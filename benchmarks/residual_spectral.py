@@ -75,6 +75,7 @@ def labelings(pair: Pair, seed: int) -> dict[str, np.ndarray]:
         "damped": one_liner(pair, True, seed),
         "across 1.5, 20": fit(members=[("across", 1.5, 20)]),
         "within 1, 10": fit(members=1),
+        "scatter": fit(consensus="scatter"),
         "consensus": fit(),
     }
 

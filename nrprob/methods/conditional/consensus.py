@@ -1,21 +1,30 @@
 """Consensus of an ensemble of labelings with equal numbers of clusters.
 
-The criterion is the one of `Consensus`: the within-cluster scatter of the stacked indicators of the
-ensemble members. Every member is itself an estimate of the consensus, so the search starts from the
-members. A row has one label per member, so that an iteration is a table look-up.
+There are two criteria for the stacked indicators of the members' labels. `find_consensus` minimises
+their within-cluster scatter, as `Consensus` does. Every member is itself an estimate of the
+consensus, so the search starts from the members. A row has one label per member, so that an
+iteration is a table look-up. `fit_consensus` fits a Gaussian mixture to the principal components of
+the indicators, which are weighted by the agreement of their member with the others.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 from scipy.optimize import linear_sum_assignment
+from scipy.special import entr
 
+from nrprob.methods.conditional.moments import leading_eigenvectors
+from nrprob.methods.conditional.spectral_mixture import fit_mixtures
 from nrprob.statistics.ensembles import centroid_scores, stack_indicators
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.rows import cluster_means
+
+_LEAST = 1e-6  # lower bound of the mean agreement of a member
+_TOL = 1e-6  # relative tolerance of the principal components of the indicators
+_BLOCK = 1 << 22  # entries of the contingency tables that are computed together
 
 
 class Agreement(NamedTuple):
@@ -30,6 +39,7 @@ class Agreement(NamedTuple):
     best : of the starts
     trace : objective of the best start at every iteration
     centroids : (k, indicators) shares of the members' labels in every cluster
+    model : mixture of the indicators; None if the scatter is minimised
     """
 
     labels: np.ndarray
@@ -39,6 +49,28 @@ class Agreement(NamedTuple):
     best: int
     trace: np.ndarray
     centroids: np.ndarray
+    model: ConsensusModel | None = None
+
+
+class ConsensusModel(NamedTuple):
+    """Mixture of the principal components of weighted indicators.
+
+    Attributes
+    ----------
+    directions : (indicators, q) of the indicators, which includes the members' weights
+    centre : (q,) component scores of the mean indicators
+    coef : (k, q), intercept : (k,); see `Mixtures`
+    """
+
+    directions: np.ndarray
+    centre: np.ndarray
+    coef: np.ndarray
+    intercept: np.ndarray
+
+    def predict(self, columns: np.ndarray) -> np.ndarray:
+        """Cluster (n,) of rows with the members' labels (n, members)."""
+        scores = _indicators(columns, len(self.coef)) @ self.directions - self.centre
+        return (scores @ self.coef.T + self.intercept).argmax(1)
 
 
 def find_consensus(
@@ -57,7 +89,7 @@ def find_consensus(
     columns : (n, members) labels below ``k``
     fixed : (n,) cluster of labelled rows, else -1
     """
-    x = stack_indicators(columns, [np.arange(k)] * columns.shape[1])
+    x = _indicators(columns, k)
     transpose = sparse.csr_array(x.T)
     n, members = columns.shape
 
@@ -112,6 +144,90 @@ def find_consensus(
     )
 
 
+def agreement_weights(columns: np.ndarray, k: int) -> np.ndarray:
+    """Weights (members,) of labelings, with mean 1.
+
+    The weight is the square of the mean normalised mutual information with the other members.
+    """
+    n, members = columns.shape
+    if members == 1:
+        return np.ones(1)
+    x = _indicators(columns, k)
+    entropy = entr(np.asarray(x.sum(0)).reshape(members, k) / n).sum(1)
+    step = max(_BLOCK // (k * k * members), 1)
+    total = np.zeros(members)
+    for first in range(0, members, step):
+        part = slice(first, min(first + step, members))
+        block = x[:, first * k : part.stop * k]
+        tables = (block.T @ x).toarray().reshape(-1, k, members, k) / n
+        both = entropy[part, None] + entropy
+        shared = both - entr(tables).sum((1, 3))
+        informative = np.minimum(entropy[part, None], entropy) > 0
+        nmi = np.where(informative, 2 * shared / np.where(informative, both, 1), 0)
+        nmi[np.arange(part.stop - first), np.arange(first, part.stop)] = 0
+        total[part] = nmi.sum(1)
+    weights = np.maximum(total / (members - 1), _LEAST) ** 2
+    return weights / weights.mean()
+
+
+def fit_consensus(
+    columns: np.ndarray, k: int, fixed: np.ndarray | None, weights: np.ndarray,
+    present: np.ndarray, keys: np.ndarray, seeds: np.ndarray, *, reg: float, max_iter: int,
+    tol: float, dtype: Any,
+) -> Agreement:  # fmt: skip
+    """Fit a Gaussian mixture to the k + 1 leading principal components of weighted indicators.
+
+    Members scatter in a few directions within clusters. Unlike k-means, a mixture with a tied
+    covariance takes the size of this scatter into account.
+
+    Parameters
+    ----------
+    columns : (n, members) labels below ``k``
+    fixed : (n,) cluster of labelled rows, else -1
+    weights : (members,) with mean 1
+    present, keys, seeds, reg, max_iter, tol : see `fit_mixtures`
+    dtype : precision of the mixture
+    """
+    members = columns.shape[1]
+    x = _indicators(columns, k)
+    scale = np.sqrt(np.repeat(weights, k) / members)  # so that rows have unit length
+    seen = x[present]
+    transpose = sparse.csr_array(seen.T)
+    mean = np.asarray(seen.mean(0))
+
+    def apply_moment(v):
+        """Covariance of the weighted indicators times v, up to the number of rows."""
+        v = scale[:, None] * v
+        scatter = transpose @ (seen @ v) - seen.shape[0] * np.outer(mean, mean @ v)
+        return scale[:, None] * scatter
+
+    _, vectors = leading_eigenvectors(
+        apply_moment, members * k, min(k + 1, members * k), np.float64, _TOL
+    )
+    directions = scale[:, None] * vectors
+    centre = mean @ directions
+    scores = (x @ directions - centre).astype(dtype)
+    scores = np.pad(scores, ((0, 0), (0, max(1 - scores.shape[1], 0))))
+    result = fit_mixtures(
+        np.repeat(scores[None], len(seeds), 0), present, keys, seeds, k, fixed,
+        reg=reg, max_iter=max_iter, tol=tol,
+    )  # fmt: skip
+    best = int(result.objective.argmin())
+    labels = result.labels[best]
+    sums = np.asarray(sparse.csr_array(x.T) @ np.eye(k)[labels]).T
+    q = directions.shape[1]
+    return Agreement(
+        result.labels, result.objective.astype(float), result.converged, result.n_iter, best,
+        result.trace[best], cluster_means(sums, np.bincount(labels, minlength=k)),
+        ConsensusModel(directions, centre, result.coef[best][:, :q], result.intercept[best]),
+    )  # fmt: skip
+
+
+def _indicators(columns: np.ndarray, k: int) -> sparse.csr_array:
+    """Stacked indicators (n, members * k) of labels below ``k``."""
+    return stack_indicators(columns, [np.arange(k)] * columns.shape[1])
+
+
 def match_labels(labels: np.ndarray, consensus: np.ndarray, k: int, n_classes: int) -> np.ndarray:
     """Cluster of the consensus for each of ``k`` labels, one to one, with the most common rows.
 
@@ -124,10 +240,13 @@ def match_labels(labels: np.ndarray, consensus: np.ndarray, k: int, n_classes: i
     return name
 
 
-def vote_shares(columns: np.ndarray, names: np.ndarray) -> np.ndarray:
-    """Shares (n, k) of the members' votes, whose labels are renamed by ``names`` (members, k)."""
-    n, members = columns.shape
+def vote_shares(columns: np.ndarray, names: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Shares (n, k) of the members' votes, weighted by ``weights`` (members,).
+
+    Labels are renamed by ``names`` (members, k).
+    """
+    n = len(columns)
     total = np.zeros((n, names.shape[1]))
-    for column, name in zip(columns.T, names, strict=True):
-        total[np.arange(n), name[column]] += 1
-    return total / members
+    for column, name, weight in zip(columns.T, names, weights, strict=True):
+        total[np.arange(n), name[column]] += weight
+    return total / weights.sum()

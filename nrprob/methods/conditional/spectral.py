@@ -17,7 +17,14 @@ from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
 from nrprob.estimator.capabilities import KINDS, Capabilities
 from nrprob.exceptions import short_repr, warn
-from nrprob.methods.conditional.consensus import find_consensus, match_labels, vote_shares
+from nrprob.methods.conditional.consensus import (
+    Agreement,
+    agreement_weights,
+    find_consensus,
+    fit_consensus,
+    match_labels,
+    vote_shares,
+)
 from nrprob.methods.conditional.moments import (
     Projection,
     Shared,
@@ -76,6 +83,27 @@ class Model(NamedTuple):
     intercept: np.ndarray
 
 
+class Ensemble(NamedTuple):
+    """Members of a fit and their consensus.
+
+    Attributes
+    ----------
+    columns : (n, members) labels
+    rows : row of ``members_`` for every member
+    models : mixture of every member
+    weights : (members,) in the consensus, with mean 1
+    agreement : the consensus
+    nothing_left : reason why the counts have no structure left; empty if they have
+    """
+
+    columns: np.ndarray
+    rows: list[dict[str, Any]]
+    models: list[Model]
+    weights: np.ndarray
+    agreement: Agreement
+    nothing_left: str
+
+
 @dataclass
 class SpectralInput:
     """Checked input of one fit."""
@@ -102,13 +130,14 @@ class ResidualSpectral(Clusterer):
 
     "within" is the first; "across" is the second, the moments that known groups share, where
     :math:`R_l` are the rows of group l. The member clusters the rows of RV, at unit length, by a
-    Gaussian mixture with a tied covariance. The result is the clustering C that agrees best with
-    the clusterings :math:`C_j` of all members. It minimises
+    Gaussian mixture with a tied covariance. The result is a consensus of the clusterings
+    :math:`C_j` of all M members, which have the weights
 
-    .. math:: \frac{n}{2} \sum_j \left[H^2(C_j) - I^2(C;C_j)\right]
+    .. math:: w_j \propto \Big[\frac{1}{M-1} \sum_{k \ne j} \mathrm{NMI}(C_j, C_k)\Big]^2
 
-    with the quadratic entropy :math:`H^2` and the quadratic mutual information :math:`I^2`, as in
-    `CondEns`, and n rows. No setting is tuned to the data.
+    with mean 1. The indicators of the members' clusters, times :math:`\sqrt{w_j / M}`, form a
+    matrix whose K + 1 leading principal components are clustered by a mixture of K Gaussians with a
+    tied covariance. No setting is tuned to the data.
 
     Parameters
     ----------
@@ -125,9 +154,15 @@ class ResidualSpectral(Clusterer):
     multi : {"product", "additive"}, default="product"
         Combination of several known labelings: every combination of labels is a group, or the
         labelings have additive effects. Prefer "additive" if combinations have few rows.
+    consensus : {"mixture", "scatter"}, default="mixture"
+        Criterion of the consensus. "mixture" is the weighted mixture above. "scatter" takes the
+        clustering C that minimises :math:`\frac{n}{2} \sum_j [H^2(C_j) - I^2(C;C_j)]` for n rows,
+        with the quadratic entropy :math:`H^2` and the quadratic mutual information :math:`I^2`, as
+        in `CondEns`. This is the within-cluster scatter of the indicators; members have equal
+        weights. Its labels were worse on joined articles. A single member is its own consensus.
     n_init : int, default=10
-        Number of starts of the consensus; the best one is kept. Starts are the members with the
-        smallest objective as a consensus.
+        Number of starts of the consensus; the best one is kept. A mixture starts from k-means. The
+        scatter is minimised from the members with the smallest objective as a consensus.
     max_iter : int, default=100
         Maximum number of iterations of a mixture, and of the consensus; at most 10**6.
     tol : float, default=1e-3
@@ -142,20 +177,21 @@ class ResidualSpectral(Clusterer):
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
         Shares of the members that vote for a cluster, after matching the clusters of each member
-        to the consensus one to one. The largest share may differ from ``labels_`` if members
-        disagree.
+        to the consensus one to one, with the weights of the members. The largest share may differ
+        from ``labels_`` if members disagree.
     agreement_ : ndarray of shape (n_samples,)
-        Share of the members that vote for the row's own cluster. Low values for all rows indicate
-        that there is little structure.
+        Weighted share of the members that vote for the row's own cluster. Low values for all rows
+        indicate that there is little structure.
     <n_clusters_>
     objective_ : float
-        The minimised sum of squares of the consensus, not in nats. A row contributes from 0 (all
-        members agree) to the number of members. 0 for a single member.
+        The minimised objective of the consensus: minus the log likelihood of its mixture. If
+        ``consensus="scatter"``, a sum of squares, to which a row contributes from 0 (all members
+        agree) to the number of members. 0 for a single member.
     members_ : pandas.DataFrame
         One row per member: ``mode``, ``power``, ``rank`` (number of directions that exist, at most
         the requested number), ``start``, ``objective`` (minus the log likelihood of its mixture,
-        in nats; comparable between starts only), ``converged``, and ``agreement`` (normalised
-        mutual information with the consensus).
+        in nats; comparable between starts only), ``converged``, ``weight`` (in the consensus, mean
+        1), and ``agreement`` (normalised mutual information with the consensus).
     member_labels_ : ndarray of shape (n_samples, n_members)
         Labels of every member.
     eigenvalues_ : dict of (mode, power) to ndarray
@@ -196,7 +232,8 @@ class ResidualSpectral(Clusterer):
     1. Damp and weight the counts; terms in fewer than three rows are dropped.
     2. For every member, compute eigenvectors by a block Krylov method on sparse products.
     3. Fit the mixture of every member by EM from k-means.
-    4. Find the consensus by moving rows to the nearest cluster, from ``n_init`` members.
+    4. Weight the members, and fit the mixture of their indicators by EM from ``n_init`` starts; or
+       minimise the scatter by moving rows to the nearest cluster, from ``n_init`` members.
 
     Eigenvectors take time and memory proportional to the entries of X, and no dense array of the
     size of X is formed. An EM step of a mixture costs :math:`O(n r K)` for rank r and K clusters.
@@ -219,8 +256,8 @@ class ResidualSpectral(Clusterer):
     operators", Bernoulli 6, doi:10.2307/3318636, for deleting the diagonal of a Gram matrix.
 
     A. Topchy, A. K. Jain and W. Punch (2003), "Combining multiple weak clusterings", IEEE
-    International Conference on Data Mining, for the consensus. The combination is an addition of
-    this package.
+    International Conference on Data Mining, for ``consensus="scatter"``. The weighted mixture and
+    the combination are additions of this package.
 
     Examples
     --------
@@ -242,6 +279,7 @@ class ResidualSpectral(Clusterer):
     damp: Annotated[str, parameters.Choice(("log", "none"))] = "log"
     members: int = 32
     multi: parameters.Combination = "product"
+    consensus: Annotated[str, parameters.Choice(("mixture", "scatter"))] = "mixture"
     n_init: parameters.Count = 10
     max_iter: parameters.Count = 100
     tol: parameters.Tolerance = 1e-3
@@ -391,7 +429,33 @@ class ResidualSpectral(Clusterer):
                 models[j] = Model(mode, power, r, result.coef[i][:, :r], result.intercept[i])
                 end = {"objective": float(result.objective[i]), "converged": result.converged[i]}
                 rows[j] = task.members[j]._asdict() | {"rank": r} | end
-        return [(columns, rows, models)]
+        # Leave out members without a direction, unless all members have none.
+        informative = [j for j in sorted(rows) if rows[j]["rank"] > 0] or [0]
+        nothing_left = ""
+        if rows[informative[0]]["rank"] == 0 and self.n_clusters > 1:
+            nothing_left = (
+                "no structure is left after removing the known structure; got second moments "
+                "without a positive eigenvalue; do not interpret the clusters"
+            )
+            columns = np.zeros((n, 1), int) if task.fixed is None else task.fixed[:, None]
+            columns = np.maximum(columns, 0)
+        else:
+            columns = columns[:, informative]
+        weights = np.ones(columns.shape[1])
+        if self.consensus == "scatter" or columns.shape[1] == 1 or self.n_clusters == 1:
+            agreement = find_consensus(
+                columns, self.n_clusters, task.fixed, self.n_init, self.max_iter
+            )
+        else:
+            weights = agreement_weights(columns, self.n_clusters)
+            seeds = random.randint(2**31 - 1, size=self.n_init).astype(np.uint32)
+            agreement = fit_consensus(
+                columns, self.n_clusters, task.fixed, weights, present, keys, seeds,
+                reg=_RIDGE, max_iter=self.max_iter, tol=self.tol, dtype=dtype,
+            )  # fmt: skip
+        rows_left = [rows[j] | {"weight": w} for j, w in zip(informative, weights, strict=True)]
+        models_left = [models[j] for j in informative]
+        return [Ensemble(columns, rows_left, models_left, weights, agreement, nothing_left)]
 
     def _check_present(self, present: np.ndarray) -> None:
         if present.all():
@@ -412,32 +476,19 @@ class ResidualSpectral(Clusterer):
         import pandas as pd
         from sklearn.metrics import normalized_mutual_info_score
 
-        (columns, rows, models), fixed = result[0], task.fixed
-        # Leave out members without a direction, unless all members have none.
-        informative = [j for j in sorted(rows) if rows[j]["rank"] > 0] or [0]
-        nothing_left = ""
-        if rows[informative[0]]["rank"] == 0 and self.n_clusters > 1:
-            nothing_left = (
-                "no structure is left after removing the known structure; got second moments "
-                "without a positive eigenvalue; do not interpret the clusters"
-            )
-            columns = np.zeros((len(columns), 1), int) if fixed is None else fixed[:, None]
-            columns = np.maximum(columns, 0)
-        else:
-            columns = columns[:, informative]
+        columns, members, self._models, weights, agreed, nothing_left = result[0]
         self.member_labels_ = columns
-        self._models = [models[j] for j in informative]
-        k = self.n_clusters
-        agreed = find_consensus(columns, k, fixed, self.n_init, self.max_iter)
+        k, fixed = self.n_clusters, task.fixed
+        self._weights, self._consensus_model = weights, agreed.model
         self.member_centers_ = agreed.centroids
         if self.verbose:
             least = agreed.objective[agreed.best]
-            print(f"consensus of {columns.shape[1]}: sum of squares {least:.6g}")
+            print(f"consensus of {columns.shape[1]}: objective {least:.6g}")
         labels, n_classes = agreed.labels[agreed.best], 0 if fixed is None else fixed.max() + 1
         self._names = np.stack([match_labels(c, labels, k, int(n_classes)) for c in columns.T])
         self._store_results(
             Restarts(agreed.labels, agreed.objective, agreed.converged),
-            membership=vote_shares(columns, self._names),
+            membership=vote_shares(columns, self._names, weights),
             trace=agreed.trace,
             n_iter=agreed.n_iter[agreed.best],
             nothing_left=nothing_left,
@@ -445,14 +496,14 @@ class ResidualSpectral(Clusterer):
         hard = np.eye(k)[self.labels_]
         self.cluster_centers_ = row_means(task.x, hard)
         self.agreement_ = self.membership_[np.arange(len(columns)), self.labels_]
-        self.members_ = pd.DataFrame([rows[j] for j in informative])
+        self.members_ = pd.DataFrame(members)
         self.members_["agreement"] = [
             normalized_mutual_info_score(self.labels_, column) for column in columns.T
         ]
         slow = int((~self.members_["converged"]).sum())
         if slow:
             warn(
-                f"{slow} of {len(informative)} mixtures did not converge; got "
+                f"{slow} of {len(members)} mixtures did not converge; got "
                 f"max_iter={self.max_iter}; raise max_iter or tol",
                 ConvergenceWarning,
             )
@@ -480,10 +531,11 @@ class ResidualSpectral(Clusterer):
         return columns
 
     def predict(self, X, *, known=None):
-        """Cluster of new rows: the one nearest to the votes of all members.
+        """Cluster of new rows by the votes of all members.
 
-        The effects of the known structure are subtracted, every member assigns the rows by its
-        mixture, and the nearest cluster of the consensus is taken.
+        The effects of the known structure are subtracted, and every member assigns the rows by its
+        mixture. The mixture of the consensus then assigns the labels of the members, or the nearest
+        centroid if ``consensus="scatter"``.
 
         Parameters
         ----------
@@ -502,6 +554,8 @@ class ResidualSpectral(Clusterer):
         """
         X, known = self._split_known(X, known)
         columns = self._member_columns(X, known)
+        if self._consensus_model is not None:
+            return self._consensus_model.predict(columns)
         x = stack_indicators(columns, [np.arange(self.n_clusters)] * columns.shape[1])
         return centroid_scores(x, self.member_centers_, self._holds_rows).argmax(1)
 
@@ -519,4 +573,4 @@ class ResidualSpectral(Clusterer):
         ndarray of shape (n_samples, n_clusters)
         """
         X, known = self._split_known(X, known)
-        return vote_shares(self._member_columns(X, known), self._names)
+        return vote_shares(self._member_columns(X, known), self._names, self._weights)

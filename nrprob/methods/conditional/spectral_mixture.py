@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.hash_rng import fold_in
-from nrprob.engines.optimise.iterate import iterate, map_restarts
+from nrprob.engines.optimise.iterate import empty_trace, iterate, map_restarts
 from nrprob.engines.optimise.kmeans import kmeans_plus_plus, lloyd_iterations
 from nrprob.engines.placement import on_cpu
 from nrprob.engines.programs import jit_by_size
@@ -23,6 +23,7 @@ from nrprob.statistics.rows import active_mask, bucket_size
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 _LLOYD = 100  # maximum number of iterations of the k-means that initialises EM
+_CAPACITY = 256  # entries of a trace
 _CANDIDATES = 4  # candidates per initial centre, of which the best is taken
 
 
@@ -36,6 +37,7 @@ class Mixtures(NamedTuple):
     coef : (S, K, p), intercept : (S, K); the log posterior is ``x @ coef.T + intercept + const``
     n_iter : (S,)
     converged : (S,)
+    trace : (S, capacity) objective after every EM step; NaN after the last
     """
 
     labels: np.ndarray
@@ -44,6 +46,7 @@ class Mixtures(NamedTuple):
     intercept: np.ndarray
     n_iter: np.ndarray
     converged: np.ndarray
+    trace: np.ndarray
 
 
 def fit_mixtures(
@@ -158,13 +161,15 @@ def _fit_program(
         def em_step(state, _):
             model = m_step(state[0])
             r, value = e_step(*model)
-            return (r, value, *model[:2]), ~(value - state[1] > tol * total), ()
+            return (r, value, *model[:2]), ~(value - state[1] > tol * total), -value
 
         zero = jnp.zeros((n_clusters, x.shape[1]), x.dtype), jnp.zeros(n_clusters, x.dtype)
-        result = iterate(em_step, (r, -jnp.asarray(jnp.inf, x.dtype), *zero), max_iter)
+        trace = empty_trace(_CAPACITY, x.dtype)
+        start = r, -jnp.asarray(jnp.inf, x.dtype), *zero
+        result = iterate(em_step, start, max_iter, trace=trace)
         _, value, coef, intercept = result.state
         labels = jnp.where(is_fixed[:, 0], fixed, (dot(x, coef.T) + intercept).argmax(1))
-        return Mixtures(labels, -value, coef, intercept, result.n_iter, result.done)
+        return Mixtures(labels, -value, coef, intercept, result.n_iter, result.done, result.trace)
 
     return map_restarts(fit_one, (x, seeds), together)
 

@@ -18,7 +18,13 @@ from sklearn.metrics import normalized_mutual_info_score as nmi
 from nrprob import DegenerateClusterWarning, ResidualSpectral
 from nrprob.datasets import load, make_crossed_counts
 from nrprob.known import Memberships
-from nrprob.methods.conditional.consensus import find_consensus, match_labels, vote_shares
+from nrprob.methods.conditional.consensus import (
+    agreement_weights,
+    find_consensus,
+    fit_consensus,
+    match_labels,
+    vote_shares,
+)
 from nrprob.methods.conditional.moments import (
     Projection,
     Shared,
@@ -308,9 +314,8 @@ def test_consensus_is_as_good_as_that_of_single_moves():
     assert result.objective.min() <= 1.005 * least
     matched = match_labels(columns[:, 0], result.labels[result.best], k, 0)
     assert (matched[columns[:, 0]] == result.labels[result.best]).mean() > 0.6
-    share = vote_shares(
-        columns, np.stack([match_labels(c, result.labels[result.best], k, 0) for c in columns.T])
-    )
+    names = np.stack([match_labels(c, result.labels[result.best], k, 0) for c in columns.T])
+    share = vote_shares(columns, names, np.ones(members))
     np.testing.assert_allclose(share.sum(1), 1)
     assert (share.argmax(1) == result.labels[result.best]).mean() > 0.9
 
@@ -325,6 +330,88 @@ def test_members_that_agree_little_are_left():
     result = find_consensus(columns, k, None, 10, 100)
     assert nmi(result.labels[result.best], truth) > 0.4
     assert max(nmi(column, truth) for column in columns.T) < 0.2
+
+
+def _vague_members(seed, n=300, k=3, members=8, share=0.6):
+    """Labels of a partition and of members that agree with it in a share of the rows."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(k, size=n)
+    noise = rng.integers(k, size=(n, members))
+    return truth, np.where(rng.random((n, members)) < share, truth[:, None], noise)
+
+
+def _mixture_consensus(columns, k, weights, seed=0, fixed=None):
+    keys = np.random.default_rng(seed).integers(2**32, size=len(columns), dtype=np.uint32)
+    with jax.enable_x64(True):
+        return fit_consensus(
+            columns, k, fixed, weights, np.ones(len(columns), bool), keys,
+            np.arange(10, dtype=np.uint32), reg=1e-3, max_iter=200, tol=1e-9, dtype=np.float64,
+        )  # fmt: skip
+
+
+def test_weights_are_the_mean_information_with_other_members(monkeypatch):
+    _, columns = _vague_members(0)
+    columns[:, 5] = 1  # no information
+    table = np.array([[nmi(a, b) for b in columns.T] for a in columns.T])
+    np.fill_diagonal(table, 0)
+    table[5] = table[:, 5] = 0
+    expected = np.maximum(table.sum(1) / 7, 1e-6) ** 2
+    weights = agreement_weights(columns, 3)
+    np.testing.assert_allclose(weights, expected / expected.mean(), rtol=1e-9)
+    monkeypatch.setattr("nrprob.methods.conditional.consensus._BLOCK", 200)
+    np.testing.assert_allclose(agreement_weights(columns, 3), weights, rtol=1e-12)
+    # Names of clusters and the order of members do not matter.
+    renamed = np.stack([np.roll(np.arange(3), j)[c] for j, c in enumerate(columns.T)], 1)
+    np.testing.assert_allclose(agreement_weights(renamed[:, ::-1], 3), weights[::-1], rtol=1e-9)
+    assert agreement_weights(columns[:, :1], 3) == 1
+
+
+def test_components_are_those_of_the_weighted_indicators():
+    _, columns = _vague_members(1)
+    k, weights = 3, agreement_weights(columns, 3)
+    result = _mixture_consensus(columns, k, weights)
+    z = np.concatenate(
+        [np.eye(k)[c] * np.sqrt(w / 8) for c, w in zip(columns.T, weights, strict=True)], 1
+    )
+    scores = np.concatenate([np.eye(k)[c] for c in columns.T], 1) @ result.model.directions
+    scores = scores - result.model.centre
+    u, s, _ = np.linalg.svd(z - z.mean(0), full_matrices=False)
+    expected = u[:, : k + 1] * s[: k + 1]
+    signs = np.sign((scores * expected).sum(0))
+    np.testing.assert_allclose(scores, expected * signs, atol=1e-3)
+    labels = result.labels[result.best]
+    assert (result.model.predict(columns) == labels).all()
+    assert result.objective.min() == result.objective[result.best]
+    assert result.trace[~np.isnan(result.trace)][-1] == pytest.approx(result.objective.min())
+    share = np.stack([z[labels == c].mean(0) for c in range(k)]) / np.sqrt(
+        np.repeat(weights, k) / 8
+    )
+    np.testing.assert_allclose(result.centroids, share, atol=1e-9)
+
+
+def test_a_bad_member_does_not_matter():
+    rng = np.random.default_rng(0)
+    truth, k = rng.integers(4, size=200), 4
+    columns = np.stack([*[rng.permutation(k)[truth] for _ in range(31)], rng.integers(k, size=200)])
+    weights = agreement_weights(columns.T, k)
+    assert weights[-1] < 0.01 * weights[0]
+    result = _mixture_consensus(columns.T, k, weights)
+    assert adjusted_rand_score(result.labels[result.best], truth) == 1
+    # Members that are all equal leave fewer directions than clusters.
+    equal = _mixture_consensus(columns.T[:, :31], k, np.ones(31))
+    assert equal.model.directions.shape[1] == k - 1
+    assert adjusted_rand_score(equal.labels[equal.best], truth) == 1
+
+
+def test_mixture_of_weak_members_recovers_their_partition():
+    truth, columns = _vague_members(2, n=600, k=4, members=16, share=0.4)
+    fixed = np.where(np.arange(600) < 10, truth, -1)
+    columns[:10] = truth[:10, None]
+    result = _mixture_consensus(columns, 4, agreement_weights(columns, 4), fixed=fixed)
+    labels = result.labels[result.best]
+    assert (labels[:10] == truth[:10]).all()
+    # Classes keep their names, so that the labels compare directly.
+    assert (labels == truth).mean() > 0.85 > max((c == truth).mean() for c in columns.T) + 0.2
 
 
 # The estimator
@@ -354,20 +441,14 @@ def test_fitted_attributes(data, fitted):
     assert fitted.labels_.shape == (N,) and fitted.n_clusters_ == 2
     assert fitted.membership_.shape == (N, 2) and fitted.n_features_in_ == M
     np.testing.assert_allclose(fitted.membership_.sum(1), 1)
-    np.testing.assert_allclose(fitted.membership_ * 8, np.round(fitted.membership_ * 8))
     assert (fitted.agreement_ == fitted.membership_[np.arange(N), fitted.labels_]).all()
     assert len(fitted.members_) == 8 and fitted.member_labels_.shape == (N, 8)
     assert set(fitted.members_["mode"]) == {"within", "across"}
     assert (fitted.members_["rank"] <= 20).all() and fitted.members_["converged"].all()
-    # The objective is the scatter of the members' indicators within clusters.
-    ones = np.concatenate([np.eye(2)[column] for column in fitted.member_labels_.T], 1)
-    scatter = sum(
-        ((ones[fitted.labels_ == k] - ones[fitted.labels_ == k].mean(0)) ** 2).sum()
-        for k in range(2)
-    )
-    assert fitted.objective_ == pytest.approx(scatter)
     assert fitted.objective_ == pytest.approx(fitted.restarts_.objective.values.min())
-    assert 1 <= fitted.restarts_.sizes["restart"] <= 8
+    assert fitted.restarts_.sizes["restart"] == 10
+    assert fitted.objective_trace_[-1] == pytest.approx(fitted.objective_)
+    assert fitted.members_["weight"].mean() == pytest.approx(1)
     for values in fitted.eigenvalues_.values():
         assert (values > 0).all() and (np.diff(values) <= 0).all()
     # The share of a row's votes is that of members that agree once their names are matched.
@@ -376,7 +457,23 @@ def test_fitted_attributes(data, fitted):
         for column in fitted.member_labels_.T
     ]
     same = [n[c] == fitted.labels_ for n, c in zip(names, fitted.member_labels_.T, strict=True)]
-    np.testing.assert_allclose(fitted.agreement_, np.mean(same, 0))
+    weights = fitted.members_["weight"]
+    np.testing.assert_allclose(fitted.agreement_, np.average(same, 0, weights=weights))
+
+
+def test_the_scatter_as_consensus(data):
+    x, z, _ = data
+    fitted = ResidualSpectral(2, members=8, consensus="scatter", random_state=0).fit(x, known=z)
+    ones = np.concatenate([np.eye(2)[column] for column in fitted.member_labels_.T], 1)
+    scatter = sum(
+        ((ones[fitted.labels_ == k] - ones[fitted.labels_ == k].mean(0)) ** 2).sum()
+        for k in range(2)
+    )
+    assert fitted.objective_ == pytest.approx(scatter)
+    assert 1 <= fitted.restarts_.sizes["restart"] <= 8
+    np.testing.assert_allclose(fitted.membership_ * 8, np.round(fitted.membership_ * 8))
+    assert (fitted.members_["weight"] == 1).all()
+    assert (fitted.predict(x, known=z) == fitted.labels_).all()
 
 
 def test_new_rows(data, fitted):
@@ -505,6 +602,7 @@ def test_refusals_name_a_way_out(data):
         (lambda: ResidualSpectral(N + 1).fit(x, known=z), "lower n_clusters"),
         (lambda: ResidualSpectral(2).fit(x, known=np.arange(N)), "pass fewer groups"),
         (lambda: ResidualSpectral(2, damp="sqrt").fit(x), "damp must be one of"),
+        (lambda: ResidualSpectral(2, consensus="vote").fit(x), "consensus must be one of"),
         (lambda: ResidualSpectral(2, members=0).fit(x), "members must be at least 1"),
         (lambda: ResidualSpectral(2, members=[]).fit(x), "must hold a member"),
         (lambda: ResidualSpectral(2, members=[("del", 1, 2)]).fit(x), "mode of a member"),
