@@ -59,6 +59,10 @@ def _gaussian_penalty(x, groups, n_groups, theta, ridge, form):
     log_det = np.linalg.slogdet(sigma)[1]
     value = -ridge.nu0 / 2 * (log_det + theta.s0 * np.trace(inverse) - d * np.log(theta.s0))
     value -= ridge.location / 2 * np.trace(slopes @ inverse @ slopes.T)
+    for row in x:
+        seen = np.flatnonzero(~np.isnan(row))
+        part = np.ix_(seen, seen)
+        value -= 0.5 * np.trace(np.linalg.inv(sigma[part]) @ ridge.rounding[part])
     if form == "absent":
         return value
     for i, z in enumerate(groups):

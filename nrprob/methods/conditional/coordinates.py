@@ -26,6 +26,7 @@ class Coordinates:
     shrinkage : intensity of Ledoit and Wolf
     nu0, s0 : weight of the ridge, and the variance that it shrinks to
     dof : residual degrees of freedom
+    rounding : (p, p) covariance of the rounding errors of the columns, in units of the errors
     """
 
     basis: np.ndarray
@@ -37,18 +38,23 @@ class Coordinates:
     nu0: float
     s0: float
     dof: int
+    rounding: np.ndarray
 
     @classmethod
     def from_residuals(
-        cls, r: np.ndarray, dof: int, covariance: str, ridge: float
-    ) -> tuple[Coordinates, np.ndarray]:
-        """Coordinates of residuals (n, m) with ``dof`` degrees of freedom, and their values y."""
+        cls, r: np.ndarray, dof: int, covariance: str, ridge: float,
+        rounding: np.ndarray | None = None,
+    ) -> tuple[Coordinates, np.ndarray]:  # fmt: skip
+        """Coordinates of residuals (n, m) with ``dof`` degrees of freedom, and their values y.
+
+        ``rounding`` (m,) are variances of rounding errors of the columns.
+        """
         inflation, scale = _residual_scales(float(np.mean(r**2)), len(r), dof)
         z, basis, variances = _varying_directions(r * (inflation / scale), dof, covariance)
         alone = z.shape[1] == 1
         shrinkage = 0.0 if alone else float(ledoit_wolf_shrinkage(z, assume_centered=True))
         coordinates = cls._from_variances(
-            basis, variances, shrinkage, inflation, scale, dof, covariance, ridge
+            basis, variances, shrinkage, inflation, scale, dof, covariance, ridge, rounding
         )
         return coordinates, z / np.sqrt(coordinates.variances)
 
@@ -59,7 +65,8 @@ class Coordinates:
         """Coordinates of n residuals from their moments; n must exceed twice the number of columns.
 
         The moments are the sums of products (m, m), and the sum of the fourth powers of the
-        lengths, which Ledoit and Wolf's intensity needs in addition.
+        lengths, which Ledoit and Wolf's intensity needs in addition. Rounding errors are left out,
+        because steps between distinct values are no moments.
         """
         m = len(square)
         inflation, scale = _residual_scales(float(np.trace(square)) / (n * m), n, dof)
@@ -79,6 +86,7 @@ class Coordinates:
     def _from_variances(
         cls, basis: np.ndarray, variances: np.ndarray, shrinkage: float, inflation: float,
         scale: float, dof: int, covariance: str, ridge: float,
+        rounding: np.ndarray | None = None,
     ) -> Coordinates:  # fmt: skip
         shrinkage = min(shrinkage, 0.99)
         # A sphere is what it shrinks to.
@@ -86,8 +94,13 @@ class Coordinates:
         s0 = float(variances.mean())
         ridged = (dof * variances + nu0 * s0) / (dof + nu0)
         root = np.sqrt(ridged)
-        basis, back = basis / root * (inflation / scale), (basis * root).T * scale
-        return cls(basis, back, inflation, scale, ridged, shrinkage, nu0, s0, dof)
+        # Errors are not inflated, and neither are their rounding errors.
+        turn = basis / (root * scale)
+        errors = np.zeros((len(root),) * 2)
+        if rounding is not None:
+            errors = (turn.T * rounding) @ turn
+        basis, back = turn * inflation, (basis * root).T * scale
+        return cls(basis, back, inflation, scale, ridged, shrinkage, nu0, s0, dof, errors)
 
     def metric_map(self, y: np.ndarray, metric: Any, n_clusters: int) -> np.ndarray:
         """Map (p, p) from y to the metric of a k-means: a whitening exponent, or "kurtosis"."""

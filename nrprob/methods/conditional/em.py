@@ -51,6 +51,7 @@ class Hyperparameters(NamedTuple):
     dof : residual degrees of freedom
     nu0, s0 : weight of the ridge, and the variance that it shrinks to
     floor : lower bound of variances
+    rounding : (p, p) covariance of rounding errors; (p,) variances unless the covariance is full
     log_scale : log determinant of the scales of the coordinates
     log_det : the same in units of the rows
     constant : constant part of the log densities in the objective
@@ -65,6 +66,7 @@ class Hyperparameters(NamedTuple):
     nu0: Any
     s0: Any
     floor: Any
+    rounding: Any
     log_scale: Any
     log_det: Any
     constant: Any
@@ -244,11 +246,12 @@ class Model:
         total = h.dof + h.nu0
         if self.covariance == "tied":
             eye = jnp.eye(len(self.real), dtype=b.dtype)
+            scatter = scatter + h.dof * h.rounding
             sigma = (scatter - _dot(row_sums.T, b) + target[:, None] * eye) / total
             # Padded coordinates have unit variance and no part in anything.
             sigma = jnp.where(self.real[:, None] & self.real, sigma, eye)
         else:
-            sigma = jnp.maximum(scatter - (row_sums * b).sum(0), 0) + target
+            sigma = jnp.maximum(scatter - (row_sums * b).sum(0), 0) + h.dof * h.rounding + target
             if self.covariance == "spherical":
                 # In these coordinates a sphere has variances proportional to 1/D.
                 scale = jnp.where(self.real, 1 / jnp.where(self.real, data.inverse_scale, 1), 0)
@@ -409,6 +412,7 @@ class Model:
         # The divergence of N(0, Sigma) from N(0, s0 I), in which units cancel.
         ridge = 0.5 * (s0 * trace - d + t.log_det + h.log_scale - d * jnp.log(s0))
         floor = 0.5 * h.floor * h.dof * jnp.where(self.real, variances, 0).sum()
+        rounding = 0.5 * h.dof.astype(wide) * (precision * h.rounding).sum()
 
         def balance_terms():
             p = self.group_shares(self.from_pieces(w)).astype(wide)
@@ -420,7 +424,7 @@ class Model:
 
         none = jnp.zeros_like(free)
         off, cost = jax.lax.cond(h.kappa > 0, balance_terms, lambda: (none, none))
-        penalty = h.nu0 * ridge + floor + cost
+        penalty = h.nu0 * ridge + floor + rounding + cost
         return free - off + h.constant - 0.5 * h.dof * log_det - penalty, penalty
 
     def em_step(

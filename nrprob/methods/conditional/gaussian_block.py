@@ -87,7 +87,7 @@ class Ridge(NamedTuple):
     nu_t, tau0 : weight and scale of the prior of T
     location : precision lambda_B of the location effects
     target : (d,) diagonal that Sigma and T shrink to, up to a factor
-    rounding : (d, d) covariance of the rounding errors of the columns
+    rounding : (d, d) covariance of the rounding errors of the numbers
     """
 
     nu0: jax.Array
@@ -349,7 +349,9 @@ class GaussianBlock:
         )  # fmt: skip
         result = c.xx - x_fit - jnp.swapaxes(x_fit, 1, 2) + fit_fit
         result = result - m_left - jnp.swapaxes(m_left, 1, 2)
+        # Uncertain group effects and rounding errors add to the products.
         uncertain = self._by_pattern(c.n_cell[:, None, None] * theta.s[self.group])
+        uncertain = uncertain + c.n_pattern[:, None, None] * self.ridge.rounding
         seen = self.data.observed
         return (result + uncertain) * seen[:, :, None] * seen[:, None, :]
 
@@ -362,7 +364,6 @@ class GaussianBlock:
             "p,pde->de", n, theta.sigma - _einsum("pde,ef->pdf", turn, theta.sigma)
         )
         total = total + self.ridge.location * _einsum("sd,se->de", theta.slopes, theta.slopes)
-        total = total + n.sum() * self.ridge.rounding
         if self.covariance != "tied":
             variances = jnp.diagonal(total)
             if self.covariance == "spherical":
@@ -407,8 +408,8 @@ class GaussianBlock:
         )
         slopes = theta.slopes
         value -= 0.5 * ridge.location * _einsum("sd,de,se->", slopes, precisions.sigma, slopes)
-        n = self.constants.n_cell.sum()
-        value -= 0.5 * n * _einsum("de,de->", precisions.sigma, ridge.rounding)
+        n_pattern = self.constants.n_pattern
+        value -= 0.5 * _einsum("p,pde,de->", n_pattern, precisions.observed, ridge.rounding)
 
         # Group effects: expected loss, and the divergence of N(m_z, S_z) from N(0, T).
         a_cell = precisions.observed[self.data.pattern]

@@ -60,9 +60,12 @@ def make_problem(
         tau0 = effect_variance(one_component, data.groups) if data.tau0 is None else data.tau0
         target = np.ones(width)
         target[:d] = 1 if data.target is None else data.target
+        rounding = np.zeros((width, width))
+        if data.rounding is not None:
+            rounding[:d, :d] = data.rounding
         gaussian_ridge = Ridge(
             np.asarray(float(nu0)), np.asarray(d + 2.0), np.asarray(float(tau0)),
-            np.asarray(LOCATION_RIDGE), target, np.zeros((width, width)),
+            np.asarray(LOCATION_RIDGE), target, rounding,
         )  # fmt: skip
         sigma = np.eye(width)
         sigma[:d, :d] = one_component.covariance + 1e-9 * np.trace(

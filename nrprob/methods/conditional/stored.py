@@ -288,8 +288,13 @@ def _prepare_sample(
     task.data = task.data._replace(active=None)
     width = task.data.y.shape[-1] - y.shape[1]
     if width:
+        p = y.shape[1]
         task.data = task.data._replace(
-            y=task.data.y[..., : y.shape[1]], inverse_scale=task.data.inverse_scale[: y.shape[1]]
+            y=task.data.y[..., :p], inverse_scale=task.data.inverse_scale[:p]
+        )
+        rounding = task.hyperparameters.rounding
+        task.hyperparameters = task.hyperparameters._replace(
+            rounding=rounding[(slice(p),) * rounding.ndim]
         )
     squares = blocks.map_sum(partial(block_scatter, covariance=model.covariance)) * (
         coordinates.dof / n

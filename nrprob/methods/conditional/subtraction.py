@@ -79,8 +79,8 @@ class ResidualSearch(Clusterer):
         best = int(np.where(enough, sizes, -sizes).argmax())
         return Design.from_groups(design.labelings[:, best], int(sizes[best]))
 
-    def _lay_out(self, r, dof, design, fixed, dtype, init) -> ResidualTask:
-        coordinates, y = Coordinates.from_residuals(r, dof, self.covariance, self.ridge)
+    def _lay_out(self, r, dof, design, fixed, dtype, init, rounding) -> ResidualTask:
+        coordinates, y = Coordinates.from_residuals(r, dof, self.covariance, self.ridge, rounding)
         self._coordinates = coordinates
         self.shrinkage_ = coordinates.shrinkage
         uniform = self.balance > 0 or self.weights == "by_group"

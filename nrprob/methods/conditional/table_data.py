@@ -23,6 +23,7 @@ class TableData:
     n_groups : int
     labels : (n,) cluster of labelled samples, else -1; None where no sample has a label
     target : (d,) diagonal that covariances shrink to, up to a factor; by default 1
+    rounding : (d, d) covariance of rounding errors of the numbers; by default 0
     nu0, tau0 : weight of the ridge, and variance of the group effects; by default estimated
     one_component : one-component fit of the numbers
     location : design of the location effects
@@ -34,6 +35,7 @@ class TableData:
     n_groups: int
     labels: np.ndarray | None = None
     target: np.ndarray | None = None
+    rounding: np.ndarray | None = None
     nu0: float | None = None
     tau0: float | None = None
     one_component: OneComponent | None = field(init=False, default=None)

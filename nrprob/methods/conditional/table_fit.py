@@ -24,6 +24,7 @@ from nrprob.methods.conditional.joint_fit import (
 )
 from nrprob.methods.conditional.joint_search import Form
 from nrprob.methods.conditional.one_component import effect_variance, fit_one_component
+from nrprob.methods.conditional.rounding import rounding_variances
 from nrprob.methods.conditional.shares import FREE, UNIFORM
 from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.methods.conditional.table_data import TableData
@@ -185,7 +186,7 @@ class TableMixin(Clusterer):
                 f"{what}, so there is nothing to cluster; got n_samples={table.n_samples}; pass "
                 "other features, or known structure of fewer groups"
             )
-        x, centre, scale = table.x, None, 1.0
+        x, centre, scale, rounding = table.x, None, 1.0, None
         if x is not None:
             one_component = fit_one_component(x, design.codes, design.n_groups)
             if not one_component.scale > 0:
@@ -194,8 +195,10 @@ class TableMixin(Clusterer):
                     "them out, or pass other known groups"
                 )
             centre, scale = one_component.means.mean(0), one_component.scale
+            variances = np.diagonal(one_component.covariance)
+            rounding = np.diag(rounding_variances(x, variances) / scale**2)
             x = (x - centre) / scale
-        data = TableData(x, table.discrete, design.codes, design.n_groups, fixed)
+        data = TableData(x, table.discrete, design.codes, design.n_groups, fixed, rounding=rounding)
         return TableTask(table, data, design, scale, centre)
 
     # Results
@@ -295,7 +298,8 @@ class TableMixin(Clusterer):
         tau0 = effect_variance(one_component, design.codes)
         data = TableData(
             (X - centre) @ basis, [], design.codes, design.n_groups, fixed,
-            target=1 / coordinates.variances, nu0=coordinates.nu0, tau0=tau0,
+            target=1 / coordinates.variances, rounding=coordinates.rounding,
+            nu0=coordinates.nu0, tau0=tau0,
         )  # fmt: skip
         log_det = -0.5 * float(np.log(coordinates.variances).sum())
         log_det -= basis.shape[1] * np.log(coordinates.scale)

@@ -113,9 +113,11 @@ def lay_out(
     n_groups = padded_count(design.n_groups, y.size)  # padded for one group as well
     pad = bucket_size(p, 256) - p
     log_scale = float(np.log(coordinates.variances).sum())
+    rounding = np.pad(coordinates.rounding, (0, pad))
     narrow = {
         "d": p, "nu0": coordinates.nu0, "dof": dof, "s0": coordinates.s0, "tol": model.tol,
         "kappa": model.balance, "nu": model.nu,
+        "rounding": rounding if model.covariance == "tied" else np.diagonal(rounding),
     }  # fmt: skip
 
     def laid_out(chosen: np.ndarray, mass: np.ndarray, dtype: Any) -> ResidualTask:

@@ -74,10 +74,13 @@ class Fit:
         n_groups = len(self.table.sizes)
         if self.x is not None:
             width, d = self.table.numeric.x.shape[2], self.x.shape[1]
+            # Rounding errors of one column, and of two that were rotated.
+            rounding = np.zeros((width, width))
+            rounding[:3, :3] = [[0.3, 0, 0], [0, 0.1, 0.05], [0, 0.05, 0.1]]
             self.ridge = Ridge(
                 *map(jnp.asarray, (30.0, d + 2.0, 0.5, 50.0)),
                 jnp.ones(width),
-                jnp.zeros((width, width)),
+                jnp.asarray(rounding),
             )
             means = np.zeros((n_groups, width))
             for z in {*self.groups} if form == "held" else ():

@@ -133,12 +133,17 @@ def test_objective_and_memberships_by_their_definition(setting):
                 assert other >= value - (1e-6 if not kappa else 2 * size**2)
 
 
-def literal_em(X, z, labels, covariance, nu, steps, ridge=3.0):
-    """EM in the coordinates of X, row by row; returns the objective after every step."""
+def literal_em(X, z, labels, covariance, nu, steps, ridge=3.0, step=0.0):
+    """EM in the coordinates of X, row by row; returns the objective after every step.
+
+    The columns are rounded to multiples of ``step``.
+    """
     n, d = X.shape
     dof = n - (z.max() + 1)
     r = residuals(X, z) * math.sqrt(n / dof)
-    r /= math.sqrt((r**2).mean())
+    unit = math.sqrt((r**2).mean())
+    r /= unit
+    rounding = (step / unit) ** 2 / 12 * np.eye(d)
     shrinkage = min(ledoit_wolf_shrinkage(r, assume_centered=True), 0.99)
     nu0 = 0 if covariance == "spherical" else ridge * dof * shrinkage / (1 - shrinkage)
     s0 = np.trace(r.T @ r) / n / d
@@ -150,7 +155,7 @@ def literal_em(X, z, labels, covariance, nu, steps, ridge=3.0):
         s = np.zeros((d, d))
         for i, c in itertools.product(range(n), range(K)):
             s += dof / n * w[i, c] * u[i, c] * np.outer(r[i] - b[c], r[i] - b[c])
-        sigma = (s + nu0 * s0 * np.eye(d)) / (dof + nu0)
+        sigma = (s + nu0 * s0 * np.eye(d) + dof * rounding) / (dof + nu0)
         if covariance == "diag":
             sigma = np.diag(np.diag(sigma))
         if covariance == "spherical":
@@ -167,25 +172,27 @@ def literal_em(X, z, labels, covariance, nu, steps, ridge=3.0):
             u = (nu + d) / (nu + q)
         log_p -= math.log(K)
         w = np.exp(log_p - logsumexp(log_p, 1, keepdims=True))
-        ridge_value = nu0 * 0.5 * (log_det - d * math.log(s0))
-        values.append(ridge_value - dof / n * logsumexp(log_p, 1).sum())
+        penalty = nu0 * 0.5 * (log_det - d * math.log(s0))
+        penalty += dof / 2 * np.trace(inverse @ rounding)
+        values.append(penalty - dof / n * logsumexp(log_p, 1).sum())
     return np.array(values)
 
 
 @pytest.mark.parametrize(
-    ("covariance", "errors"),
+    ("covariance", "errors", "step"),
     [
-        ("tied", "gaussian"),
-        ("tied", "t"),
-        pytest.param("diag", "gaussian", marks=pytest.mark.slow),
-        pytest.param("spherical", "t", marks=pytest.mark.slow),
+        ("tied", "gaussian", 3.0),
+        ("tied", "t", 0.0),
+        pytest.param("diag", "gaussian", 3.0, marks=pytest.mark.slow),
+        pytest.param("spherical", "t", 3.0, marks=pytest.mark.slow),
     ],
 )
-def test_every_step_is_that_of_a_literal_em(covariance, errors):
+def test_every_step_is_that_of_a_literal_em(covariance, errors, step):
     X, _, z = make(2, gap=3.0)
+    X = np.round(X / step) * step if step else X
     model = ConditionalMixture(
         K, covariance=covariance, errors=errors, whitening_exponents=(0.5,), aligned=False,
-        warm_up=False, weights="uniform", n_init=1, max_iter=12, random_state=0,
+        warm_up=False, weights="uniform", n_init=1, max_iter=12, ordered=[], random_state=0,
     )  # fmt: skip
     with jax.enable_x64(True):
         laid_out = model.prepare(X, None, z)
@@ -194,7 +201,8 @@ def test_every_step_is_that_of_a_literal_em(covariance, errors):
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, known=z)
     ours = model.objective_trace_
-    theirs = literal_em(X, z, labels, covariance, 8.0 if errors == "t" else None, len(ours))
+    nu = 8.0 if errors == "t" else None
+    theirs = literal_em(X, z, labels, covariance, nu, len(ours), step=step)
     unit = math.sqrt((residuals(X, z) ** 2).mean() * N / (N - L))
     theirs += (N - L) * D * math.log(unit)
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
