@@ -165,8 +165,10 @@ class DesignEncoder:
     def __init__(self, multi: str | None = None, *, min_additive: int = 1, drop_first: bool = True):
         self.multi, self.min_additive, self.drop_first = multi, min_additive, drop_first
 
-    def fit(self, known: Any, n_samples: int) -> Design:
+    def fit(self, known: Any, n_samples: int, weights: np.ndarray | None = None) -> Design:
         """Learn groups, or centre and scale of columns, and encode ``known``.
+
+        ``weights`` (n,) weight the samples in the centre and the scale.
 
         Raises
         ------
@@ -179,7 +181,9 @@ class DesignEncoder:
             raise ValueError(_unsupported_message(source.kind, source.description))
         coded = [factorize(labels) for labels in source.labels]
         labelings = np.stack([codes for codes, _ in coded], 1) if coded else _no_labels(n_samples)
-        return self._learn_groups(source, labelings, [categories for _, categories in coded])
+        return self._learn_groups(
+            source, labelings, [categories for _, categories in coded], weights
+        )
 
     def fit_labelings(
         self, labelings: np.ndarray, categories: list[dict[Any, int]], names: Sequence[Any]
@@ -190,7 +194,11 @@ class DesignEncoder:
         )
 
     def _learn_groups(
-        self, source: _Input, labelings: np.ndarray, categories: list[dict[Any, int]]
+        self,
+        source: _Input,
+        labelings: np.ndarray,
+        categories: list[dict[Any, int]],
+        weights: np.ndarray | None = None,
     ) -> Design:
         self._kind, self._sizes, self._is_float = source.kind, source.sizes, source.is_float
         self.categories_ = categories
@@ -206,14 +214,20 @@ class DesignEncoder:
         additive = self.multi == "additive" and len(names) >= max(self.min_additive, 1)
         self.has_columns_ = source.covariates is not None or additive
         if self.has_columns_:
-            self._learn_columns(source, labelings)
+            self._learn_columns(source, labelings, weights)
         return self._make_design(source, labelings, codes)
 
-    def _learn_columns(self, source: _Input, labelings: np.ndarray) -> None:
+    def _learn_columns(
+        self, source: _Input, labelings: np.ndarray, weights: np.ndarray | None
+    ) -> None:
         """Learn centre and scale of covariates, and which columns vary."""
         z, q = self._raw_columns(source, labelings), self._sizes["columns"]
         self._centre, self._scale = np.zeros(z.shape[1]), np.ones(z.shape[1])
         self._centre[:q], self._scale[:q] = z[:, :q].mean(0), z[:, :q].std(0)
+        if weights is not None:
+            shares = weights / weights.sum()
+            self._centre[:q] = shares @ z[:, :q]
+            self._scale[:q] = np.sqrt(shares @ (z[:, :q] - self._centre[:q]) ** 2)
         # Relative to the values, since the mean of equal values is off by rounding.
         self._varies = np.ones(z.shape[1], bool)
         self._varies[:q] = self._scale[:q] > 1e-12 * abs(z[:, :q]).max(0)

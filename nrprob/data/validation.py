@@ -19,6 +19,7 @@ MOST = 2**31 - 1  # that a number of things may be
 ENTRIES = 2**30  # of an array that a function makes: 8 GiB of floats
 ITERATIONS = 10**6  # restarts, or steps of a loop
 CLUSTERS = 10**6  # of one clustering
+MOST_WEIGHT = 1e9  # of a sample
 LARGEST = 1e140  # of a feature: sums of the squares of larger ones are no numbers
 
 
@@ -296,6 +297,51 @@ def check_not_masked(values: Any, name: str) -> None:
             f"{name} must not have masked entries; found {np.ma.count_masked(values)}; "
             "fill them, or drop what they belong to"
         )
+
+
+def count_samples(X: Any) -> int:
+    """Number of samples of an array, frame, list or sparse matrix, or of soft memberships."""
+    from sklearn.utils.validation import _num_samples
+
+    return _num_samples(getattr(X, "probabilities", X))
+
+
+def check_sample_weight(sample_weight: Any, n: int) -> np.ndarray:
+    """Weights (n,) of the samples, in float64.
+
+    Raises
+    ------
+    ValueError
+        If there is not one weight per sample; if a weight is no number, negative, infinite or above
+        1e9; or if no weight reaches 1e-9.
+    """
+    weights = as_array(sample_weight, "sample_weight")
+    if weights.shape != (n,):
+        raise ValueError(
+            f"sample_weight must be 1D, with one weight per sample; got shape {weights.shape} for "
+            f"{n} samples; pass one weight per row of X"
+        )
+    if weights.dtype.kind == "O":
+        kinds = {kind_of_value(value) for value in weights}
+        weights = weights.astype(float) if kinds <= {"number", "boolean"} else weights
+    if weights.dtype.kind not in "biuf":
+        raise ValueError(
+            f"sample_weight must hold numbers; got dtype {weights.dtype}; pass one number per row"
+        )
+    weights = weights.astype(np.float64)
+    wrong = ~((weights >= 0) & (weights <= MOST_WEIGHT))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(
+            f"sample_weight must be from 0 to {MOST_WEIGHT:g}; got {weights[row]:g} at row {row}; "
+            "replace negative, missing and infinite weights, or divide all weights"
+        )
+    if weights.max() < 1 / MOST_WEIGHT:
+        raise ValueError(
+            f"sample_weight must not be zero for all samples; got at most {weights.max():g}; "
+            "give the samples that count a weight of 1"
+        )
+    return weights
 
 
 def check_random_state(random_state: Any) -> np.random.RandomState:

@@ -34,6 +34,7 @@ from nrprob.data.validation import (
 from nrprob.engines import sharding
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.parameters import check_parameters
+from nrprob.estimator.weights import fit_weighted
 from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range, largest_magnitude
@@ -88,12 +89,13 @@ def fitted_labelings(estimator: Any) -> np.ndarray:
 def row_means(X: Any, membership: np.ndarray) -> np.ndarray:
     """Cluster means (k, m) of raw rows (n, m), weighted by membership (n, k).
 
-    An empty cluster has the mean of all rows.
+    ``membership`` may be multiplied by weights of the rows. An empty cluster has the mean of all
+    rows.
     """
     size = membership.sum(0)
     # Weights sum to 1, so that no sum overflows the dtype of X. Another dtype would copy X.
-    shares = np.column_stack([membership / np.where(size > 0, size, 1), np.ones(len(membership))])
-    shares[:, -1] /= len(membership)
+    shares = np.column_stack([membership / np.where(size > 0, size, 1), membership.sum(1)])
+    shares[:, -1] /= size.sum()
     weights = shares.T.astype(X.dtype)
     if isinstance(X, jax.Array):
         means = jax.numpy.matmul(weights, X, precision=jax.lax.Precision.HIGHEST)
@@ -151,10 +153,11 @@ class Clusterer(ClusterMixin, BaseEstimator):
         Validate parameters that do not depend on the data. Bounds of single parameters are
         declared with them (`nrprob.estimator.parameters`); the method checks combinations.
     ``prepare(X, y, known=None)``
-        Validate and encode the data. Return a task, an object whose ``calls`` are the compiled
-        runs of the restarts (`nrprob.engines.optimise.solve.SolverCall`). Batch runs execute the
-        calls of many fits in their own order. ``calls`` is empty if the estimator cannot split
-        its computation that way.
+        Validate and encode the data. An estimator that is capable of ``weights`` also takes
+        ``sample_weight``: positive weights, or None. Return a task, an object whose ``calls`` are
+        the compiled runs of the restarts (`nrprob.engines.optimise.solve.SolverCall`). Batch runs
+        execute the calls of many fits in their own order. ``calls`` is empty if the estimator
+        cannot split its computation that way.
     ``compute(task)``
         Return the results of ``task.calls``, or of the whole computation if there are no calls.
     ``finish(task, result)``
@@ -184,6 +187,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     _small_remedy = "remove samples that are outliers, or change n_clusters or other parameters"
     # Whether `fit` warns if one discrete feature determines the clusters.
     _warns_of_single_feature = False
+    # Which samples (n,) have a positive weight; None if all have.
+    _has_weight: np.ndarray | None = None
 
     def __sklearn_tags__(self):
         """Return scikit-learn's description of what the estimator accepts."""
@@ -282,16 +287,21 @@ class Clusterer(ClusterMixin, BaseEstimator):
         """
         return self.fit(X, y, **keywords).labels_
 
-    def _fit(self, X, y, **keywords):
+    def _fit(self, X, y, *, sample_weight=None, **keywords):
         """Fit, with the keywords of `prepare`."""
         self.check_parameters()
         known_as = self.capabilities.known_as
         rows = as_stored(X) if self._takes_stored or isinstance(X, Stored) else None
         if rows is not None:
+            if sample_weight is not None:
+                raise ValueError(
+                    "stored rows all have weight 1; got sample_weight; pass an array or a frame, "
+                    "or leave the weights out"
+                )
             self._fit_stored(rows, y, **keywords)
             self._known_columns = column_names(keywords.get(known_as))
             return self
-        check_same_order(X, y=y)
+        check_same_order(X, y=y, sample_weight=sample_weight)
         argument = keywords.get(known_as)
         X, known = extract_known(X, argument, known_as)
         if known is not None:
@@ -299,11 +309,18 @@ class Clusterer(ClusterMixin, BaseEstimator):
         with fit_context(self), standard():
             # If column names were passed, `extract_known` returned a frame of these columns.
             self._known_columns = [] if known is argument else [*known.columns]
-            task = self.prepare(X, y, **keywords)
-            self.finish(task, self.compute(task))
+            if sample_weight is None:
+                self._fit_samples(X, y, **keywords)
+            else:
+                fit_weighted(self, X, y, sample_weight, keywords)
         if self._warns_of_single_feature:
             warn_of_single_feature(X, self.labels_)
         return self
+
+    def _fit_samples(self, X, y, **keywords) -> None:
+        """Fit samples in memory, with the keywords of `prepare`."""
+        task = self.prepare(X, y, **keywords)
+        self.finish(task, self.compute(task))
 
     def _fit_stored(self, rows: Stored, y, known=None):
         """Fit stored rows; known structure and partial labels may be column names."""

@@ -26,6 +26,7 @@ class Capabilities:
     known_as : keyword of `fit` and `predict` for the known structure
     singleton_groups : whether each sample may be a known group of its own
     labels : whether `fit` uses partial labels ``y``
+    weights : whether `fit` takes ``sample_weight``
     predicts_classes : whether `predict` returns the classes of ``y``; False if clusters are not
         tied to classes
     pairs : whether `fit` takes ``must_link`` and ``cannot_link``
@@ -44,6 +45,7 @@ class Capabilities:
     known_as: str = "known"
     singleton_groups: bool = False
     labels: bool = True
+    weights: bool = False
     predicts_classes: bool = True
     pairs: bool = False
     views: bool = False

@@ -34,6 +34,7 @@ class Task:
     fixed : (n,) clusters of the rows whose cluster is given, else -1; or None
     design : known structure of the rows
     mesh : devices that share the rows, or None
+    weights : (n,) weights of the samples; None if all are 1
     rows, layout : the same rows as engines take them, and where each of them is there; among the
         groups of ``rows`` may be empty ones at the end
     settings : numbers that the programs read
@@ -47,6 +48,7 @@ class Task:
     fixed: np.ndarray | None
     design: Design
     mesh: Any = None
+    weights: np.ndarray | None = None
     rows: Rows = field(init=False)
     layout: Layout = field(init=False)
     settings: Any = None
@@ -79,7 +81,7 @@ class LinearClusterer(Clusterer):
 
     A class that derives from it gives, beside what `Clusterer` asks for,
 
-    ``_fit_features(X)``
+    ``_fit_features(X, sample_weight)``
         What turns raw rows into statistics; see `nrprob.statistics.families.FeatureMap`.
 
     and sets in `finish`, by `_keep_costs`, what new rows cost.
@@ -91,7 +93,7 @@ class LinearClusterer(Clusterer):
     # Whether the rows themselves, beside their statistics, are needed to the end of the fit.
     _keeps_rows = False
 
-    def _fit_features(self, X: Any) -> Any:
+    def _fit_features(self, X: Any, sample_weight: Any) -> Any:
         raise NotImplementedError
 
     # Input
@@ -101,22 +103,23 @@ class LinearClusterer(Clusterer):
         mesh = sharding.active_mesh()
         return sharding.mesh_of(X) if mesh is None else mesh
 
-    def _read_task(self, X, y, known) -> Task:
-        """Checked rows as statistics, wanted labels and known groups."""
+    def _read_task(self, X, y, known, sample_weight=None) -> Task:
+        """Checked rows as statistics, target labels, known groups and weights."""
         mesh = self._device_mesh(X)
         X = self._validate(X, reset=True)
         n_samples = X.shape[0]
         self._check_size(n_samples)
         fixed = self._target_clusters(y, n_samples)
-        design = self._encode_known(X, known, mesh)
+        design = self._encode_known(X, known, mesh, sample_weight)
         self._check_groups(design)
-        self._features = self._fit_features(X)
-        return Task(X if self._keeps_rows else None, self._features(X), fixed, design, mesh)
+        self._features = self._fit_features(X, sample_weight)
+        rows = X if self._keeps_rows else None
+        return Task(rows, self._features(X), fixed, design, mesh, sample_weight)
 
-    def _encode_known(self, X, known, mesh: Any) -> Design:
+    def _encode_known(self, X, known, mesh: Any, sample_weight: Any) -> Design:
         """Learn how known structure is encoded, and encode that of the checked rows ``X``."""
         self._encoder = DesignEncoder()
-        return self._encoder.fit(known, X.shape[0])
+        return self._encoder.fit(known, X.shape[0], sample_weight)
 
     def _validate(self, X, *, reset: bool):
         if isinstance(X, jax.Array) and X.ndim == 2 and X.size:
@@ -265,8 +268,8 @@ class LinearClusterer(Clusterer):
 class FeatureParameters(LinearClusterer):
     """Linear clusterer with the parameters ``features`` and ``binarize``."""
 
-    def _fit_features(self, X: Any) -> Any:
-        return families.fit_features(X, self.features, self.binarize)
+    def _fit_features(self, X: Any, sample_weight: Any) -> Any:
+        return families.fit_features(X, self.features, self.binarize, sample_weight)
 
 
 class ScoreMixin:

@@ -106,9 +106,9 @@ class SplittingEstimator(TermEstimator):
     def _calls(self, task: Task) -> list[solve.SolverCall]:
         return [] if self.solver == "split" else super()._calls(task)
 
-    def prepare(self, X, y, known=None) -> Task:
+    def prepare(self, X, y, known=None, sample_weight=None) -> Task:
         """Validate and encode the data; see `Clusterer.prepare`."""
-        task = super().prepare(X, y, known)
+        task = super().prepare(X, y, known, sample_weight)
         if self.solver == "split" and task.fixed is not None and (task.fixed >= 0).any():
             raise ValueError(
                 "solver='split' takes no partial labels; got labels in y; use solver='anneal', or "
@@ -166,8 +166,8 @@ class SplittingEstimator(TermEstimator):
         """Set the fitted attributes; see `Clusterer.finish`."""
         super().finish(task, result)
         if self.solver == "split":
-            n = len(self.labels_)
-            self.path_, _ = path_granularities(self._path, task.layout, np.full(n, 1 / n))
+            mass = np.ones(len(self.labels_)) if task.weights is None else task.weights
+            self.path_, _ = path_granularities(self._path, task.layout, mass / mass.sum())
             self.trials_ = trials_frame(self._path)
             self.status_ = path_status(self._path)[0]
             del self._path

@@ -82,6 +82,7 @@ def check_survey(estimator: Any, survey: Survey) -> np.ndarray | None:
         estimator.feature_names_in_ = np.asarray(source.features, object)
     estimator._store_magnitude(survey.moments.largest, source.dtype)
     estimator._check_size(survey.n_all)
+    estimator._total_mass = float(survey.n_all)
     return estimator._target_clusters(survey.target_labels, survey.n_samples)
 
 

@@ -80,9 +80,9 @@ class TermEstimator(LinearClusterer):
         """Whether, of counts, costs are sums over columns, so that most of sparse ones are 0."""
         return True
 
-    def _row_masses(self, fixed: np.ndarray | None) -> np.ndarray | None:
-        """Weights of the rows; None where all are equal."""
-        return None
+    def _row_masses(self, task: Task) -> np.ndarray | None:
+        """Masses (n,) of the rows; None if all are 1."""
+        return task.weights
 
     def _initial_memberships(self, task: Task, n_clusters: int) -> np.ndarray | None:
         """Log memberships (B, r, n_clusters) to start an annealing from; None for random ones."""
@@ -90,12 +90,14 @@ class TermEstimator(LinearClusterer):
 
     # Fitting
 
-    def prepare(self, X, y, known=None) -> Task:
+    def prepare(self, X, y, known=None, sample_weight=None) -> Task:
         """Validate the input and arrange it in blocks: the part of `fit` before any computation."""
         self.check_parameters()
-        task = self._read_task(X, y, known)
+        task = self._read_task(X, y, known, sample_weight)
         self._check_size_of(task, self._descent().solver)
-        task.lay_out(self._row_masses(task.fixed), self._one_is_few)
+        mass = self._row_masses(task)
+        self._total_mass = float(len(task.design.codes) if mass is None else mass.sum())
+        task.lay_out(mass, self._one_is_few)
         task.build, parameters = self._problem(task)
         self._minimised = descent = self._descent()
         self._check_sparse(task, descent.solver)
@@ -158,8 +160,10 @@ class TermEstimator(LinearClusterer):
         p = rows.x.n_statistics
         cells = np.zeros((rows.n_groups, 1, size, p), x.dtype)
         dense = np.asarray(x.toarray() if sparse.issparse(x) else x)
-        np.add.at(cells[:, 0, :, :m], (design.codes, cluster), dense)
-        np.add.at(cells[:, 0, :, -1], (design.codes, cluster), 1)
+        mass = np.ones(n) if task.weights is None else task.weights
+        weighted = dense * mass.astype(dense.dtype)[:, None]
+        np.add.at(cells[:, 0, :, :m], (design.codes, cluster), weighted)
+        np.add.at(cells[:, 0, :, -1], (design.codes, cluster), mass)
         alive = np.arange(size) < used.size
         classes = np.concatenate([classes, np.full(size - used.size, -1)])
         compressed = self._minimised.compressed
@@ -259,7 +263,7 @@ class TermEstimator(LinearClusterer):
         beta, compression = self._minimised.beta, self._minimised.compression
         if np.isinf(beta) or np.isinf(self.beta_):
             # Hard labels pay for their entropy.
-            cost = cost + compression * (1 + np.log(self.labels_.size)) / beta
+            cost = cost + compression * (1 + np.log(self._total_mass)) / beta
             return np.where(np.isfinite(self._log_prior), -cost, -np.inf).max(1)
-        log_prior = self._log_prior - compression * np.log(self.labels_.size)
+        log_prior = self._log_prior - compression * np.log(self._total_mass)
         return logsumexp(log_prior - beta * cost, axis=1) / beta

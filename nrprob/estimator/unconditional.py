@@ -63,3 +63,35 @@ class UnconditionalMixin:
         ndarray of shape (n_samples, n_clusters)
         """
         return super().predict_proba(X)  # type: ignore[misc]
+
+
+class WeightedUnconditionalMixin(UnconditionalMixin):
+    """`fit` without ``known`` and with ``sample_weight``; see `UnconditionalMixin`."""
+
+    def fit(self, X, y=None, *, sample_weight=None):
+        """Cluster the rows of ``X``.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, JAX array, frame or AnnData of shape (n_samples, n_features)
+            Float32 input is computed in float32, all else in float64. Some estimators also take
+            rows that do not fit into memory; see `nrprob.stored`.
+        y : array-like of shape (n_samples,), optional
+            Partial labels, -1 where unknown. Cluster i is the i-th of the sorted labels; the other
+            clusters have no label.
+        sample_weight : array-like of shape (n_samples,), optional
+            Frequency weights, from 0 to 1e9: a sample of weight 2 counts as two equal samples, and
+            all sizes are sums of weights. A sample of weight 0 takes no part in the fit and gets
+            the label of `predict`. By default, all weights are 1.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If the data do not fit the parameters; the message says what to change.
+        """
+        model: Any = self
+        return model._fit(X, y, sample_weight=sample_weight)

@@ -307,10 +307,17 @@ class AutoClustersMixin:
                 "elsewhere; pass a number of clusters"
             )
 
-    def _fit(self, X, y, **known):
+    def _fit(self, X, y, *, sample_weight=None, **known):
         if self.n_clusters != AUTO:
-            return super()._fit(X, y, **known)  # type: ignore[misc]
+            return super()._fit(  # type: ignore[misc]
+                X, y, sample_weight=sample_weight, **known
+            )
         check_parameters(self)
+        if sample_weight is not None:
+            raise ValueError(
+                "n_clusters='auto' counts held-out samples without weights; got sample_weight; "
+                "pass a number of clusters, or leave the weights out"
+            )
         refuse_stored(X, "n_clusters='auto'")
         if y is not None and (read_labels(y, _num_samples(X))[1] >= 0).any():
             raise ValueError(

@@ -63,7 +63,7 @@ class Family:
     cost : cell cost; see `nrprob.statistics.costs`
     statistics : ``(feature_map, x) -> (n, m)``, statistics of raw rows; raises ValueError for
         values outside the domain
-    fit : ``x -> FeatureMap``
+    fit : ``x -> FeatureMap``; weights (n,) of the rows are a second argument, if there are any
     row_constant : ``statistics -> (n,)``, part of the objective that does not depend on the cell
     constant : sum of ``row_constant`` over all rows, compiled
     scale : curvature of the null model, compiled
@@ -73,7 +73,7 @@ class Family:
     name: str
     cost: Cost
     statistics: Callable[[FeatureMap, Any], Any]
-    fit: Callable[[Any], FeatureMap]
+    fit: Callable[..., FeatureMap]
     row_constant: Callable[[Any], np.ndarray] = lambda x: np.zeros(x.shape[0])
     constant: Callable[[Rows], jax.Array] = lambda rows: jnp.zeros((), jnp.float64)
     scale: Callable[[Rows], jax.Array] = lambda rows: jnp.ones((), jnp.float64)
@@ -135,11 +135,17 @@ def missing_property_error(name: str, what: str, others: Any) -> ValueError:
     )
 
 
-def fit_features(x: Any, name: str, binarize: float | None) -> FeatureMap:
-    """Select and fit the model of the features; "auto" selects it by the values."""
+def fit_features(
+    x: Any, name: str, binarize: float | None, weights: np.ndarray | None = None
+) -> FeatureMap:
+    """Select and fit the model of the features; "auto" selects it by the values.
+
+    ``weights`` (n,) weight the rows.
+    """
     if binarize is not None:
         return FeatureMap("bernoulli", float(binarize))
-    return get_family(feature_types.guess_features(x) if name == "auto" else name).fit(x)
+    family = get_family(feature_types.guess_features(x) if name == "auto" else name)
+    return family.fit(x) if weights is None else family.fit(x, weights)
 
 
 def sum_of_squares(rows: Rows) -> jax.Array:
@@ -166,7 +172,7 @@ register_family(
         "multinomial",
         costs.multinomial_cost,
         lambda feature_map, x: features.to_proportions(x),
-        lambda x: FeatureMap("multinomial"),
+        lambda x, weights=None: FeatureMap("multinomial"),
         link=links.log,
     )
 )
@@ -175,7 +181,7 @@ register_family(
         "bernoulli",
         costs.bernoulli_cost,
         lambda feature_map, x: features.check_unit_interval(x),
-        lambda x: FeatureMap("bernoulli"),
+        lambda x, weights=None: FeatureMap("bernoulli"),
         scale=lambda rows: jnp.ones((), jnp.float64) * rows.x.n_statistics,
         link=links.logit,
     )
@@ -185,7 +191,9 @@ register_family(
         "gaussian",
         costs.gaussian_cost,
         lambda feature_map, x: features.standardise(x, feature_map.centre, feature_map.scale),
-        lambda x: FeatureMap("gaussian", None, *features.fit_centre_and_scale(x)),
+        lambda x, weights=None: FeatureMap(
+            "gaussian", None, *features.fit_centre_and_scale(x, weights)
+        ),
         row_constant=half_squares,
         constant=lambda rows: 0.5 * sum_of_squares(rows),
         scale=lambda rows: sum_of_squares(rows) / rows.mass.sum(),

@@ -41,17 +41,27 @@ def standardise(x: Any, centre: np.ndarray | None, scale: float) -> Any:
     return (x * (unit / scale)).astype(x.dtype)
 
 
-def fit_centre_and_scale(x: Any) -> tuple[np.ndarray | None, float]:
-    """Mean (m,) of the rows, None for sparse rows, and the root of their mean variance."""
+def fit_centre_and_scale(
+    x: Any, weights: np.ndarray | None = None
+) -> tuple[np.ndarray | None, float]:
+    """Mean (m,) of the rows, None for sparse rows, and the root of their mean variance.
+
+    ``weights`` (n,) weight the rows.
+    """
     if sparse.issparse(x):
         # Centring would fill the matrix, and does not change distances.
         wide = x.astype(np.float64)
-        mean = np.asarray(wide.mean(0)).ravel()
-        variance = float((np.asarray(wide.multiply(wide).mean(0)).ravel() - mean**2).mean())
+        shares = np.full(x.shape[0], 1 / x.shape[0]) if weights is None else weights / weights.sum()
+        mean = shares @ wide
+        variance = float((shares @ wide.multiply(wide) - mean**2).mean())
         return None, _positive_root(variance)
     wide = jnp.asarray(x, jnp.float64) if isinstance(x, jax.Array) else x.astype(np.float64)
-    centre = np.asarray(wide.mean(0))
-    return centre, _positive_root(float(((wide - centre) ** 2).mean()))
+    if weights is None:
+        centre = np.asarray(wide.mean(0))
+        return centre, _positive_root(float(((wide - centre) ** 2).mean()))
+    shares = weights / weights.sum()
+    centre = np.asarray(shares @ wide)
+    return centre, _positive_root(float((shares @ (wide - centre) ** 2).mean()))
 
 
 def check_range(x: Any) -> None:

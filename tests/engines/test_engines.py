@@ -466,7 +466,7 @@ def test_one_compilation_for_a_grid():
 
 def test_rounding_is_told_from_changes_that_fall_or_grow():
     def ends(changes):
-        quiet = RoundingMonitor.from_largest_mass(np.float32(1))
+        quiet = RoundingMonitor.start(np.float32)
         for change in changes:
             quiet = quiet.add_change(np.float32(change))
         return bool(quiet.is_rounding(np.float32(changes[-1])))

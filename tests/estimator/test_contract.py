@@ -215,6 +215,7 @@ ARGUMENTS = {  # of a method, for rows of clusters 0, 1, 2, 0, ...
     "cannot_link": [[0, 1]],
     "known": few_rows("ccib")[1]["known"],
     "subsets": few_rows("ccib")[1]["known"],
+    "sample_weight": 1.0 + np.arange(60) % 2,
 }
 
 

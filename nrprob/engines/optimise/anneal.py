@@ -140,19 +140,15 @@ class RoundingMonitor(NamedTuple):
     ----------
     smallest : smallest change so far; a decrease by less than a tenth does not count
     n_since : comparisons since ``smallest`` decreased
-    limit : upper bound of a change by rounding
     """
 
     smallest: jax.Array
     n_since: jax.Array
-    limit: jax.Array
 
     @classmethod
-    def from_largest_mass(cls, heaviest: jax.Array) -> RoundingMonitor:
-        """Start without observations, for rows of masses up to ``heaviest``."""
-        dtype = heaviest.dtype
-        unseen = jnp.asarray(jnp.inf, dtype), jnp.zeros((), jnp.int32)
-        return cls(*unseen, jnp.finfo(dtype).eps ** 0.5 * heaviest)
+    def start(cls, dtype: Any) -> RoundingMonitor:
+        """Start without observations."""
+        return cls(jnp.asarray(jnp.inf, dtype), jnp.zeros((), jnp.int32))
 
     def add_change(self, change: jax.Array) -> RoundingMonitor:
         """Add one change, infinite where none was computed."""
@@ -163,7 +159,7 @@ class RoundingMonitor(NamedTuple):
     def is_rounding(self, change: jax.Array) -> jax.Array:
         """Whether the change neither decreases nor grows any more."""
         stalled = (self.n_since >= _PATIENCE) & (change <= 2 * self.smallest)
-        return stalled & (self.smallest <= self.limit)
+        return stalled & (self.smallest <= jnp.finfo(self.smallest.dtype).eps ** 0.5)
 
 
 class AnnealingResult(NamedTuple):
@@ -228,8 +224,8 @@ def term_update(terms: Terms, compression: Any) -> Update:
 
     where alpha is ``compression``: 1 is the information bottleneck, 0 a mixture or information
     distortion. H(C) is concave in p(c), so its tangent at the current p(c) is an upper bound and no
-    update raises the objective if F is concave. All rows have mass 1: F and the entropies are in
-    nats of the whole data set.
+    update raises the objective if F is concave. The masses are the weights of the rows: F and the
+    entropies are in nats of the whole data set.
     """
 
     def m_step(state, sums, beta):
@@ -282,7 +278,7 @@ def anneal(
     mass = jnp.concatenate([block.mass for block in blocks])
     number = jnp.concatenate([block.number for block in blocks])
     total = mass.sum()
-    heaviest = mass.max()
+    share = jnp.where(mass > 0, 1 / jnp.where(mass > 0, mass, 1), 0)[..., None, None]
     tiny = jnp.finfo(w.dtype).tiny
     real = mass > 0
     stop = jnp.minimum(schedule.start, schedule.final) * RANGE
@@ -300,7 +296,7 @@ def anneal(
         # The final level of a finite schedule runs to a tighter tolerance.
         finish = jnp.all(last)
         tol = jnp.where(finish, schedule.tol * 1e-3, schedule.tol)
-        tol = jnp.maximum(tol, 8 * jnp.finfo(w.dtype).eps) * heaviest
+        tol = jnp.maximum(tol, 8 * jnp.finfo(w.dtype).eps)
         max_iter = jnp.where(finish, 100 * schedule.max_iter, schedule.max_iter)
         shortest = 1 / (1 + beta * schedule.curvature)
 
@@ -319,7 +315,7 @@ def anneal(
                 # Comparing all memberships takes a good part of an update: every other time.
                 change = jax.lax.cond(
                     (count & 1 == 1) | (count + 1 >= max_iter),
-                    lambda: jnp.abs(new - w).max(),
+                    lambda: (jnp.abs(new - w) * share).max(),
                     lambda: jnp.asarray(jnp.inf, w.dtype),
                 )
                 return state, new, count + 1, change, monitor.add_change(change), step, reached
@@ -331,7 +327,8 @@ def anneal(
             # Accept a descent up to rounding, or the shortest step; then adapt the step length.
             slack = 16 * jnp.finfo(w.dtype).eps * jnp.abs(reached)
             accept = (goal <= reached + slack) | (step <= shortest)
-            change = jnp.where(accept, jnp.abs(new - w).max((0, 1, 3)) / step, jnp.inf).max()
+            change = (jnp.abs(new - w) * share).max((0, 1, 3))
+            change = jnp.where(accept, change / step, jnp.inf).max()
             w = jnp.where(accept[:, None], new, w)
             reached = jnp.where(accept, goal, reached)
             step = jnp.clip(jnp.where(accept, 2 * step, step / 4), shortest, 1)
@@ -339,7 +336,7 @@ def anneal(
 
         reached = evaluate(state, w, beta) if damped else jnp.zeros_like(beta)
         unknown = jnp.asarray(jnp.inf, w.dtype)
-        monitor = RoundingMonitor.from_largest_mass(heaviest)
+        monitor = RoundingMonitor.start(w.dtype)
         start = state, w, 0, unknown, monitor, jnp.ones_like(beta), reached
         state, w, steps, change, monitor, _, _ = jax.lax.while_loop(continues, take_step, start)
         # Labels are hard if 99.9 % of the mass is in rows with a membership above 0.999.

@@ -77,5 +77,6 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
         super().finish(task, result)
-        self.cluster_centers_ = row_means(task.X, self.membership_)
+        w = self.membership_ if task.weights is None else self.membership_ * task.weights[:, None]
+        self.cluster_centers_ = row_means(task.X, w)
         return self

@@ -18,6 +18,7 @@ from nrprob.estimator import parameters
 from nrprob.estimator.capabilities import KINDS, Capabilities
 from nrprob.estimator.linear import Task
 from nrprob.estimator.terms import SOLVERS
+from nrprob.estimator.weights import WeightedMixin
 from nrprob.exceptions import warn
 from nrprob.methods.bottleneck.base import BottleneckEstimator
 from nrprob.methods.bottleneck.glm import GLMProblem, link_potential
@@ -136,7 +137,7 @@ class ModelBottleneck(ConditionalBottleneck):
 
 
 @parameters.constructor
-class CCIB(BottleneckEstimator):
+class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
     r"""Coordinated conditional information bottleneck (CCIB).
 
     CCIB finds clusters C that are informative about the features Y given the known structure Z. It
@@ -144,10 +145,10 @@ class CCIB(BottleneckEstimator):
 
     .. math:: n H(Y|C,Z) + \lambda G(C) + n I(C;X) / \beta
 
-    over the memberships p(c|x) of the n rows X, and anneals the inverse temperature :math:`\beta`
-    to infinity. H is the conditional entropy under the model of the features, or the negative log
-    likelihood per row. The coordination term G, with weight :math:`\lambda`, makes a cluster mean
-    the same in all known groups. There are two choices of G:
+    over the memberships p(c|x) of the rows X, of total weight n, and anneals the inverse
+    temperature :math:`\beta` to infinity. H is the conditional entropy under the model of the
+    features, or the negative log likelihood per row. The coordination term G, with weight
+    :math:`\lambda`, makes a cluster mean the same in all known groups. There are two choices of G:
 
     * "residual": half the within-cluster scatter of the residuals from the means of the known
       groups. C = Z gains nothing by it, however many features Z determines.
@@ -288,7 +289,7 @@ class CCIB(BottleneckEstimator):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    capabilities = Capabilities(known=KINDS, sparse=True)
+    capabilities = Capabilities(known=KINDS, weights=True, sparse=True)
     _weight_names = ("", "coordination_weight_")
     _warns_of_single_feature = True
     # Effects of the design matrix; None without generalised linear models.
@@ -297,9 +298,9 @@ class CCIB(BottleneckEstimator):
     _coordination: str | None = field(default=None, init=False)
     _faithful = False
 
-    def _encode_known(self, X, known, mesh):
+    def _encode_known(self, X, known, mesh, sample_weight):
         self._encoder = DesignEncoder(self.multi)
-        design = self._encoder.fit(known, X.shape[0])
+        design = self._encoder.fit(known, X.shape[0], sample_weight)
         if design.kind == "soft" and self.multi == "additive":
             raise ValueError(
                 "multi='additive' adds effects of labels; got soft Memberships; pass labels, or "
@@ -382,7 +383,8 @@ class CCIB(BottleneckEstimator):
                 "than rows; pass fewer columns"
             )
         x = np.asarray(task.x, np.float64)
-        self._least_squares = np.linalg.lstsq(matrix, x, rcond=None)[0]
+        root = np.ones((n, 1)) if task.weights is None else np.sqrt(task.weights)[:, None]
+        self._least_squares = np.linalg.lstsq(root * matrix, root * x, rcond=None)[0]
         # Pad the columns, so that designs share compiled programs; the ridge handles empty ones.
         wide = bucket_size(d, 64)
         design = np.pad(matrix, ((0, 0), (0, wide - d))).astype(task.x.dtype)

@@ -14,7 +14,7 @@ from nrprob.estimator import parameters
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.paths import SplittingEstimator
 from nrprob.estimator.terms import SOLVERS
-from nrprob.estimator.unconditional import UnconditionalMixin
+from nrprob.estimator.unconditional import WeightedUnconditionalMixin
 from nrprob.methods.bottleneck.base import BottleneckEstimator
 from nrprob.statistics.costs import mass_cost
 from nrprob.statistics.families import feature_term
@@ -78,10 +78,10 @@ class SplittingBottleneck(SplittingEstimator, BottleneckEstimator):
 
 
 @parameters.constructor
-class IB(UnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
+class IB(WeightedUnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
     r"""Information bottleneck: clusters that preserve the information about the features.
 
-    With all n rows X of equal weight, IB minimises, in nats of the whole data set,
+    With rows X of total weight n, IB minimises, in nats of the whole data set,
 
     .. math:: n H(Y|C) + n \, [\alpha H(C) - H(C|X)] / \beta
 
@@ -197,7 +197,7 @@ class IB(UnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    capabilities = Capabilities(known=(), sparse=True)
+    capabilities = Capabilities(known=(), weights=True, sparse=True)
 
     def score(self, X, y=None):  # type: ignore[override]
         r"""Negative mean cost of new rows under the fitted clusters.

@@ -245,7 +245,7 @@ class CMBC(ScoreMixin, LinearClusterer):
             )
         return X
 
-    def _fit_features(self, X):
+    def _fit_features(self, X, sample_weight):
         return fit_features(X, "bernoulli", self.binarize)
 
     def prepare(self, X, y, known=None) -> Task:

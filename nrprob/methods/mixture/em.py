@@ -21,7 +21,8 @@ from nrprob.estimator import parameters
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin
 from nrprob.estimator.terms import Descent, TermEstimator
-from nrprob.estimator.unconditional import UnconditionalMixin
+from nrprob.estimator.unconditional import WeightedUnconditionalMixin
+from nrprob.estimator.weights import entries_with_weight
 from nrprob.evidence.model_selection import AutoClustersMixin
 from nrprob.settings import standard
 from nrprob.statistics.costs import Cost, bernoulli_cost, mass_cost, multinomial_cost
@@ -161,17 +162,17 @@ class Mixture:
 
 @parameters.constructor
 class MixtureEM(  # type: ignore[misc]
-    UnconditionalMixin, AutoClustersMixin, FeatureParameters, ScoreMixin, TermEstimator
+    WeightedUnconditionalMixin, AutoClustersMixin, FeatureParameters, ScoreMixin, TermEstimator
 ):
     r"""Finite mixture of Bernoulli, multinomial or Gaussian components by annealed EM.
 
     MixtureEM minimises the negative log likelihood, in nats of the whole data set,
 
-    .. math:: - \sum_i \log \sum_k \pi_k p(x_i | \theta_k)
+    .. math:: - \sum_i w_i \log \sum_k \pi_k p(x_i | \theta_k)
 
     over the weights :math:`\pi_k` and the parameters :math:`\theta_k` of the components k, where
-    :math:`x_i` is row i. With target labels of some rows, it is semi-supervised EM: labelled rows
-    stay in the component of their class.
+    :math:`x_i` is row i and :math:`w_i` its sample weight, 1 by default. With target labels of some
+    rows, it is semi-supervised EM: labelled rows stay in the component of their class.
 
     Parameters
     ----------
@@ -324,7 +325,7 @@ class MixtureEM(  # type: ignore[misc]
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    capabilities = Capabilities(known=(), finds_number=True)
+    capabilities = Capabilities(known=(), weights=True, finds_number=True)
     _warns_of_single_feature = True
 
     @property
@@ -340,8 +341,8 @@ class MixtureEM(  # type: ignore[misc]
                 "with anneal=True; set anneal=False, or leave init out"
             )
 
-    def _fit_features(self, X):
-        base = super()._fit_features(X)
+    def _fit_features(self, X, sample_weight):
+        base = super()._fit_features(X, sample_weight)
         if base.features not in _COMPONENTS:
             raise missing_property_error(base.features, "components", _COMPONENTS)
         if base.features != "gaussian":
@@ -360,10 +361,11 @@ class MixtureEM(  # type: ignore[misc]
             )
         return MixtureMap(base, self.covariance)
 
-    def _row_masses(self, fixed):
-        if fixed is None or self.unlabelled_weight == 1:
-            return None
-        return np.where(fixed >= 0, 1.0, float(self.unlabelled_weight))
+    def _row_masses(self, task):
+        if task.fixed is None or self.unlabelled_weight == 1:
+            return task.weights
+        mass = np.where(task.fixed >= 0, 1.0, float(self.unlabelled_weight))
+        return mass if task.weights is None else mass * task.weights
 
     def _descent(self):
         # EM is the update without compression at temperature 1.
@@ -565,7 +567,7 @@ class MixtureEM(  # type: ignore[misc]
 
     def _log_init(self, n: int) -> np.ndarray:
         """Initial log memberships (n, k)."""
-        init, k = np.asarray(self.init), self.n_clusters
+        init, k = entries_with_weight(self, np.asarray(self.init)), self.n_clusters
         if init.shape == (n,):
             codes = np.unique(init, return_inverse=True)[1]
             if codes.max() >= k:
@@ -588,9 +590,9 @@ class MixtureEM(  # type: ignore[misc]
         super().finish(task, result)
         x = task.x.toarray() if sparse.issparse(task.x) else np.asarray(task.x, np.float64)
         w = self.membership_
-        fixed = self._row_masses(task.fixed)
-        if fixed is not None:
-            w = w * fixed[:, None]
+        mass = self._row_masses(task)
+        if mass is not None:
+            w = w * mass[:, None]
         self._set_component_parameters(w.T @ x, w.sum(0))
         return self
 
