@@ -2,8 +2,8 @@
 
 A large concentration of the sizes makes clusters of similar size likely; a small one allows any
 sizes. Each cluster has its own class probabilities. A concentration of the classes near 0 means
-that every cluster has one class, as when labels are right and classes are clusters; wrong labels
-require a larger one.
+that every cluster has one class, which suits correct labels; wrong labels require a larger
+concentration.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ConcentrationUpdate(JointUpdate):
         return self.with_index(target, jnp.abs(self.values - draw[self.names[0]]).argmin())
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """The target given a concentration drawn from its distribution given all else."""
+        """The target given a concentration sampled from its full conditional distribution."""
         lengths = self.lengths(target.partition, target.cells(labels))
         return self.with_index(target, jax.random.categorical(key, -lengths))
 
@@ -103,10 +103,10 @@ class SizeConcentrationUpdate(ConcentrationUpdate):
         return replace(self, totals=self.totals[:, : n_slots + 1])
 
     def split_merge_target(self, target: Target) -> Target:
-        """Integrate the concentration out: under one concentration, sizes that are alike stay so.
+        """Integrate the concentration out of a target whose code of sizes has one value.
 
-        It is resampled after the moves. Proposals may not depend on its current value, so that
-        their odds have the initial one.
+        The concentration is resampled after the moves. Proposals may not depend on its current
+        value, so they use the initial value.
         """
         index = np.abs(SIZE_VALUES - INITIAL_SIZE).argmin()
         fixed = replace(self, which=jnp.asarray(index, self.which.dtype))
@@ -116,7 +116,7 @@ class SizeConcentrationUpdate(ConcentrationUpdate):
 
 @node
 class SizeMixture(JointCode):
-    """Length of the sizes with their concentration integrated out, less that under one value.
+    """Length of the sizes with the concentration integrated out, minus the length under one value.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class SizeMixture(JointCode):
 
     def _excess(self, lengths: jax.Array) -> jax.Array:
         over, fixed = jnp.log(len(lengths)) - jax.nn.logsumexp(-lengths), lengths[self.update.which]
-        # Of too many clusters all lengths are infinite.
+        # With too many clusters, all lengths are infinite.
         return jnp.where(jnp.isfinite(fixed), over - fixed, 0)
 
     def __call__(self, cells: jax.Array) -> jax.Array:
@@ -137,7 +137,7 @@ class SizeMixture(JointCode):
         return self._excess(self.update.cluster_lengths(cells) + totals)
 
     def change(self, cells: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
-        """Difference in nats as some (groups, m, p) of the cells are replaced."""
+        """Difference in nats if some (groups, m, p) of the cells are replaced."""
         update, k = self.update, occupied(cells).sum()
         k_new = k + occupied(new).sum() - occupied(old).sum()
         before = update.cluster_lengths(cells) + update.totals[:, k]

@@ -17,20 +17,20 @@ from nrprob.settings import few_threads
 
 _EM_TYPES = {"diag": "diag", "tied": "tied", "full": "full", "shrunk": "full"}
 _MAX_ROWS = 2000
-# Nats by which full covariances must win. With few samples the search for partitions decides about
-# less: in 3 of 20 draws of 30 irises, half of them with classes, "full" won by up to 2.5, and
-# joined two species.
+# Nats by which full covariances must be better. With few samples the search for partitions is less
+# reliable: in 3 of 20 samples of 30 irises, half of them with classes, "full" was shorter by up to
+# 2.5 nats, and joined two species.
 _MARGIN = 3.0
 _SIZES = (1, 2, 3, 4, 6, 9)
 _MAX_PARTITIONS = len(_SIZES) + 1  # by EM under one covariance, the last of them with classes
 
 
 def candidates(n: int, m: int) -> tuple[str, ...]:
-    """Covariances to compare for n samples of m features, where products are features as well.
+    """Covariances to compare for n samples of m features; ``products`` counts as many as features.
 
-    With few features, samples determine full covariances. With more features, or fewer samples than
-    two covariances have parameters, a shrunk covariance stands in for the full one, which would win
-    by chance.
+    With few features, samples determine full covariances. With more features, or with fewer samples
+    than two covariances have parameters, a shrunk covariance replaces the full one, which could be
+    chosen by chance.
     """
     if m > 30:
         return "diag", "tied"
@@ -104,7 +104,7 @@ def shortest_lengths(
 
 
 def choose_covariance(lengths: dict[str, float]) -> str:
-    """The covariance of the shortest length; one per cluster only if it wins by `_MARGIN`."""
+    """The covariance with the shortest length; separate ones only if shorter by `_MARGIN`."""
     best = min(lengths, key=lambda name: lengths[name])
     fewer = lengths.keys() & {"diag", "tied"} or lengths.keys()
     simple = min(sorted(fewer), key=lambda name: lengths[name])
@@ -138,5 +138,5 @@ def _partition_by_classes(
 
 def _fit_predict(mixture: GaussianMixture, X: np.ndarray) -> np.ndarray:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is a start, converged or not
+        warnings.simplefilter("ignore")  # it provides initial values, converged or not
         return mixture.fit_predict(X)

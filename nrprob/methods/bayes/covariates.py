@@ -13,7 +13,7 @@ MAX_COLUMNS = 500
 
 
 def effects_width(design: Design) -> int:
-    """Number of columns that programs are compiled for; refuses too many."""
+    """Padded number of columns that programs are compiled for; raises if there are too many."""
     columns = design.columns if design.memberships is None else design.memberships
     if columns is None:
         return 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MAX_DRAWS = 512  # that predictions and point estimates use
 MAX_LABELS = 20_000_000  # of all draws that point estimates use
-_MIN_ROOM = 10  # clusters there is room for, so that most fits share their programs
+_MIN_ROOM = 10  # slots for clusters, so that most fits share their programs
 _DRAWS_PER_CHAIN = 256  # that convergence diagnostics use
 
 
@@ -39,9 +39,9 @@ def pad_draws(draws: dict[str, np.ndarray], target: Target) -> dict[str, np.ndar
 
 
 def compact_draws(draws: dict[str, np.ndarray], target: Any) -> tuple[dict[str, np.ndarray], Any]:
-    """Draws as by `pad_draws`, renumbered from 0, and a target with room for one cluster more.
+    """Padded draws with labels from 0, and a target with one slot more than occupied clusters.
 
-    Chains need room for many clusters; predictions need the occupied ones, and a new one.
+    Chains need many slots; predictions need the occupied ones and one for a new cluster.
     """
     result = pad_draws(draws, target)
     labels, n_slots = result["labels"], target.n_slots
@@ -71,8 +71,8 @@ def compare_chains(
 ) -> tuple[dict[str, float], pd.DataFrame]:
     """R-hat of the log density and the number of clusters, and of label-invariant quantities.
 
-    The table is by `nrprob.posterior.diagnose`, about the clustering ``labels`` (n,). Another row
-    compares distances between draws of different chains with distances within chains.
+    The table is by `nrprob.posterior.diagnose`, about the clustering ``labels`` (n,). An additional
+    row compares distances between draws of different chains with distances within chains.
     """
     from nrprob.posterior import chain_distances, diagnose
     from nrprob.posterior.convergence import r_hat

@@ -87,9 +87,8 @@ class MDLMixture(Inputs):
         Largest number of clusters. "auto" is 20, or the number of samples if that is less.
     kernel : {"collapsed", "six-move"}, default="collapsed"
         Sampler. "collapsed" samples partitions with the parameters of clusters integrated out.
-        "six-move" samples the parameters as well, by the moves of Yin (2007) with corrected
-        acceptance probabilities; its "nml" has parameters uniform within bounds, and clusters may
-        be empty.
+        "six-move" also samples the parameters, by the moves of Yin (2007) with corrected acceptance
+        probabilities. Its "nml" has parameters uniform within bounds, and allows empty clusters.
     energy : {"auto", "nml", "conjugate"}, default="auto"
         Code of a cluster. "conjugate" has conjugate priors, and both kernels then have the same
         target. "nml" is normalised maximum likelihood of independent Gaussian features within
@@ -97,19 +96,19 @@ class MDLMixture(Inputs):
         otherwise "conjugate".
     covariance : {"auto", "diag", "full", "shrunk", "tied"}, default="auto"
         Covariance of a cluster. "diag" and "full": one for each cluster. "shrunk": one for each
-        cluster, shrunk to a common covariance. "tied": one for all clusters, which ``known``
-        needs. All but "diag" need ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" is
-        "tied" with ``known``, and "diag" where no other is available. Otherwise "auto" compares the
-        description lengths of partitions by EM under "diag", "tied", and "full" or "shrunk"; the
-        latter must be shorter by 3 nats. It compares "shrunk" instead of "full" for 11 to 30
-        features m, or fewer than m (m + 1) samples, and neither above 30 features.
+        cluster, shrunk to a common covariance. "tied": one for all clusters, which ``known`` needs.
+        All but "diag" need ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" is "tied" with
+        ``known``, and "diag" if no other is available. Otherwise "auto" compares the description
+        lengths of partitions by EM under "diag", "tied", and "full" or "shrunk"; the latter must be
+        shorter by 3 nats. It compares "shrunk" instead of "full" for 11 to 30 features m, or fewer
+        than m (m + 1) samples, and neither above 30 features.
     likelihood_power : float, default=1.0
-        Likelihood tempering exponent of continuous features. Values below 1 allow clusters that
-        are not quite Gaussian, and keep skew clusters from being cut into Gaussian pieces; see
-        Notes. Needs ``energy="conjugate"`` and ``kernel="collapsed"``. From 0.01 to 1.
+        Likelihood tempering exponent of continuous features. Values below 1 allow clusters that are
+        not quite Gaussian, and keep skew clusters from being split into Gaussian pieces; see Notes.
+        Needs ``energy="conjugate"`` and ``kernel="collapsed"``. From 0.01 to 1.
     errors : {"gaussian", "t"}, default="gaussian"
         Distribution of continuous features about the centre of a cluster. With "gaussian", outliers
-        are clusters of their own. With "t", each sample has a latent scale weight, and the degrees
+        become separate clusters. With "t", each sample has a latent scale weight, and the degrees
         of freedom are sampled; this takes about twice the time. Needs ``energy="conjugate"`` and
         ``kernel="collapsed"``. "auto" of ``covariance`` assumes Gaussian errors.
     transformation : {"identity", "yeo-johnson"}, default="identity"
@@ -152,9 +151,9 @@ class MDLMixture(Inputs):
     unordered : bool, default=False
         Whether clusters are a set, without labels. With False, as published, a partition of k
         clusters costs log k! nats for the labels, a factor 1 / k! as in a Poisson prior of mean 1
-        on k (Nobile and Fearnside, 2007). With True all k have about the same prior probability;
-        with few samples, a few of them are then often clusters of their own, and predicted classes
-        are slightly more accurate.
+        on k (Nobile and Fearnside, 2007). With True all k have about the same prior probability.
+        With few samples, single samples are then often clusters, and predicted classes are slightly
+        more accurate.
     num_warmup, num_samples : int, default=500 and 1000
         Warm-up iterations (burn-in) and draws of each chain; at most 1e8.
     num_chains : int, default=4
@@ -202,9 +201,10 @@ class MDLMixture(Inputs):
         ``transformation="yeo-johnson"``, ``yeo_johnson_lambda`` of the features that vary. With
         ``covariance="shrunk"``, ``common_covariance``.
     sample_stats_ : xarray.Dataset
-        Numbers of proposed and accepted moves of each kind since the previous draw.
+        Numbers of proposed and accepted moves of each type since the previous draw.
     labels_ : ndarray of shape (n_samples,)
-        Point estimate: the partition of least expected loss. Not the classes; see `predict`.
+        Point estimate: the partition of least expected loss. These are not the classes; see
+        `predict`.
     membership_ : ndarray of shape (n_samples, n_clusters_)
         Mean share of a sample's cluster, over the draws, that lies in each cluster of ``labels_``.
     classes_ : ndarray of shape (n_classes,)
@@ -214,7 +214,7 @@ class MDLMixture(Inputs):
     objective_ : float
         Shortest description length of all draws, in nats of the standardised samples.
     objective_trace_ : ndarray of shape (num_samples,)
-        Description lengths of the chain that reached it.
+        Description lengths of the chain with the shortest description.
     r_hat_ : dict of str to float
         Rank-normalised R-hat of the description length and of the number of clusters.
     diagnostics_ : pandas.DataFrame
@@ -282,9 +282,9 @@ class MDLMixture(Inputs):
     *Algorithm.* One iteration of the collapsed kernel:
 
     1. A Gibbs sweep updates labels in blocks, accepted by the Metropolis-Hastings rule. With
-       "tied", it is given a covariance and offsets that are drawn first; with "t", label and scale
-       weight of a sample are drawn together.
-    2. Split-merge moves, after Jain and Neal (2004), and with known groups swaps. The
+       "tied", the sweep conditions on a covariance and offsets that are sampled first; with "t",
+       label and scale weight of a sample are sampled together.
+    2. Split-merge moves, after Jain and Neal (2004), and swaps if there are known groups. The
        concentration is integrated out of their acceptance probabilities.
     3. Griddy-Gibbs updates of kappa, nu, s and omega; Metropolis updates of the lambdas; Gibbs
        updates of the scale weights, the degrees of freedom and the concentrations.
@@ -293,24 +293,24 @@ class MDLMixture(Inputs):
     or O(n d^2), plus the labels of all draws.
 
     *Preprocessing.* Continuous features are standardised on the samples of `fit`; constant ones are
-    dropped. Where clusters have correlations and there are more samples than features, features
-    that depend linearly on others are dropped as well.
+    dropped. If clusters have correlations and there are more samples than features, features that
+    depend linearly on others are dropped as well.
 
     *Common covariance.* With ``covariance="shrunk"``, the covariance of a cluster is
     inverse-Wishart with f = d + 1 + nu degrees of freedom and scale f S. The common covariance S is
-    Wishart with d + 2 degrees of freedom and mean s I. S, s and nu (1 to 500) are sampled; with a
-    large nu, covariances are alike.
+    Wishart with d + 2 degrees of freedom and mean s I. S, s and nu (1 to 500) are sampled; a large
+    nu makes covariances similar.
 
     *Tempering.* With ``likelihood_power`` below 1 this is a generalised posterior, after the
-    coarsened posterior of Miller and Dunson (2019): frequencies of draws are no probabilities under
-    the model. The labels are coded in full, so that a low exponent favours few clusters: compare
-    the number of clusters along exponents from 0.5 to 1. New samples are predicted with their full
-    density.
+    coarsened posterior of Miller and Dunson (2019): frequencies of draws are not probabilities
+    under the model. The labels are coded in full, so that a low exponent favours few clusters:
+    compare the number of clusters along exponents from 0.5 to 1. New samples are predicted with
+    their full density.
 
-    *Student t errors.* With ``errors="t"`` the covariance S of sample i is divided by
-    :math:`w_i \sim \mathrm{Gamma}(f / 2, f / 2)`, on 16 values from 0.007 to 3.5, so that the
-    sample is t distributed with f degrees of freedom. Description lengths are those of samples,
-    partition and weights; predictions sum over the weights of new samples.
+    *Student t errors.* With ``errors="t"`` the covariance S of sample i is divided by :math:`w_i
+    \sim \mathrm{Gamma}(f / 2, f / 2)`, on 16 values from 0.007 to 3.5, so that the sample is t
+    distributed with f degrees of freedom. Description lengths include samples, partition and
+    weights; predictions sum over the weights of new samples.
 
     *Transformation.* With ``transformation="yeo-johnson"`` each feature is replaced by its
     transform (Yeo and Johnson, 2000) with the lambda :math:`\lambda`,
@@ -319,8 +319,8 @@ class MDLMixture(Inputs):
         t(x) = -\frac{(1 - x)^{2 - \lambda} - 1}{2 - \lambda} \quad (x < 0),
 
     shifted and scaled to unit variance; :math:`\lambda = 1` leaves it unchanged. Densities and
-    description lengths include the Jacobian, so that they are those of the features as they came.
-    Compare models with and without a transformation by `score`.
+    description lengths include the Jacobian, so they refer to the original features. Compare models
+    with and without a transformation by `score`.
 
     *Known structure.* With ``known`` and continuous features, sample i of group g and cluster c is
 
@@ -341,9 +341,9 @@ class MDLMixture(Inputs):
     where :math:`\lambda` is ``coordination_weight``. The first sum is the objective of `CCIB`
     (Gondek, 2005, eq. 4.10) plus the code of the parameters of each cell. The data are counted
     :math:`1 + \lambda` times, so that this is a generalised posterior unless :math:`\lambda` is 0.
-    "auto" is the weight at which the known groups, as clusters, would gain in the second sum half
-    of the code length of their labels, so that repeating them never improves the objective; at most
-    0.3.
+    "auto" is the weight at which the known groups, as clusters, gain half of the code length of
+    their labels in the second sum. So repeating the known groups never improves the objective. The
+    weight is at most 0.3.
 
     *Normalised maximum likelihood.* With :math:`m_j` labelled samples in cluster j, of which
     :math:`m_{jc}` have class c, the code "nml" is
@@ -486,17 +486,17 @@ class MDLMixture(Inputs):
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-            Samples, which are made dense. Samples to be predicted may be among them, without their
-            class, and improve the predictions.
+            Samples, which are made dense. They may include samples to be predicted, without their
+            class, which improves the predictions.
         y : array-like of shape (n_samples,), optional
             Classes, -1 where unknown.
         known : array-like, optional
-            Known labels, or several labelings (see ``multi``). A sample of continuous features is
-            the sum of the effects of its group and of its cluster, and of noise; with other
-            features, each cell of a group and a cluster has its own probabilities. So clusters are
-            conditioned on the groups. With continuous features also covariates, floats
-            (n_samples, q) with linear effects, a frame of labels and of floats, or
-            `nrprob.known.Memberships`. Names of columns, if ``X`` is a frame.
+            Known labels, or several labelings (see ``multi``). A continuous sample is the sum of
+            the effects of its group and of its cluster, and of noise; with other features, each
+            pair of a group and a cluster has separate probabilities. So clusters are conditioned on
+            the groups. With continuous features also covariates, floats (n_samples, q) with linear
+            effects, a frame of labels and of floats, or `nrprob.known.Memberships`. Column names,
+            if ``X`` is a frame.
 
         Returns
         -------
@@ -539,7 +539,7 @@ class MDLMixture(Inputs):
         return self
 
     def extend(self, num_samples):
-        """Continue sampling where `fit` or `extend` ended.
+        """Continue sampling from the last state of `fit` or `extend`.
 
         Parameters
         ----------
@@ -549,7 +549,7 @@ class MDLMixture(Inputs):
         Returns
         -------
         self
-            With the draws of all runs, as if `fit` had sampled as many at once.
+            The estimator with the draws of all runs, as if `fit` had sampled as many at once.
         """
         check_is_fitted(self, "_run")
         self._check_number("num_samples", num_samples, low=1, high=10**8, integer=True)
@@ -558,7 +558,7 @@ class MDLMixture(Inputs):
         return self
 
     def _sampled_gaussian(self, covariance: str, errors: str) -> SampledGaussian:
-        """Gaussian features whose hyperparameters are sampled unless they are numbers."""
+        """Gaussian features, with sampled hyperparameters unless they are numbers."""
         return SampledGaussian(
             covariance=covariance,
             mean_precision=_float_or_none(self.mean_precision),
@@ -634,7 +634,7 @@ class MDLMixture(Inputs):
     def _initial_labels(
         self, task: SampledRows, n_classes: int, key: jax.Array, random: np.random.RandomState
     ) -> np.ndarray | None:
-        """Initial labels (num_chains, n); None for dispersed ones."""
+        """Initial labels (num_chains, n); None for dispersed partitions."""
         n, n_chains = len(task.X), int(self.num_chains)
         if not isinstance(self.init, str):
             return starts.read_labels(self.init, n, n_chains, self._max_clusters)
@@ -648,7 +648,7 @@ class MDLMixture(Inputs):
         )  # fmt: skip
 
     def _count_proposals(self, n: int) -> int:
-        """Splits and merges that are proposed in an iteration."""
+        """Number of split and merge proposals in an iteration."""
         if isinstance(self.num_split_merge, str):
             return int(np.clip(_N_SPLIT_MERGE * _MODERATE // n, 1, _N_SPLIT_MERGE))
         return int(self.num_split_merge)
@@ -660,7 +660,7 @@ class MDLMixture(Inputs):
             kernel = JointKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
         if isinstance(self.block, str):
             return kernel
-        # A block of all samples would always come back as one cluster.
+        # A block of all samples would always return to one cluster.
         return replace(kernel, block=min(int(self.block), max(n // 2, 1)))
 
     def _choose_covariance(
@@ -685,7 +685,7 @@ class MDLMixture(Inputs):
     def _choose_floor(
         self, X: np.ndarray, codes: np.ndarray, n_classes: int, key: jax.Array
     ) -> float:
-        """Floor under which the labels are most probable, each left out in turn."""
+        """Variance floor with the largest leave-one-out probability of the labels."""
         kernel, scores = self._make_kernel(X.shape[0]), {}
         for floor in FLOORS:
             model = self._mixture_model(self._feature_model(floor))
@@ -703,7 +703,7 @@ class MDLMixture(Inputs):
         try:
             self._run.advance(num_warmup, num_draws, verbose=self.verbose)
         finally:
-            # The draws so far are kept if the user interrupts.
+            # An interrupt by the user keeps the draws so far.
             if self._run.n_draws:
                 self._summarise_draws()
 
@@ -751,9 +751,9 @@ class MDLMixture(Inputs):
             worst = max(every, key=lambda name: every[name])
             both = ", ".join(f"{name} {r:.3f}" for name, r in self.r_hat_.items())
             warn(
-                f"the chains do not agree yet; got R-hat of {both}, and at most {every[worst]:.3f} "
-                f"({worst}), after {self._run.n_draws} draws; look at diagnostics_, and go on with "
-                "extend, or raise num_warmup and num_samples",
+                f"the chains do not agree yet; got R-hat of {both}, and at most "
+                f"{every[worst]:.3f} ({worst}), after {self._run.n_draws} draws; look at "
+                "diagnostics_, and go on with extend, or raise num_warmup and num_samples",
                 ConvergenceWarning,
             )
 

@@ -43,8 +43,8 @@ from nrprob.statistics.codes import (
 from nrprob.statistics.groups import group_sums
 from nrprob.statistics.rows import padded_count
 
-COUNT_FACTOR = 10  # largest count of a new sample, in units of the largest of the fit
-_MAX_COORDINATION = 0.3  # weight of the code of clusters without regard to known groups
+COUNT_FACTOR = 10  # largest count of a new sample, relative to the largest of the fit
+_MAX_COORDINATION = 0.3  # weight of the code of clusters across known groups
 
 
 class FeatureModel:
@@ -65,17 +65,17 @@ class FeatureModel:
     transformation: str = "identity"
 
     def statistics(self, X: np.ndarray, design: Design | None = None) -> np.ndarray:
-        """Statistics (n, q) of the features of samples (n, m), of weight 1."""
+        """Statistics (n, q) of the features of samples (n, m) of weight 1."""
         return np.asarray(moments(X, full=self.covariance != "diag"))
 
     def neighbour_features(self, X: np.ndarray) -> np.ndarray:
-        """Coordinates in which samples near each other are paired in splits and merges."""
+        """Coordinates in which splits and merges pair nearby samples."""
         return X
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodedFeatures(FeatureModel):
-    """Features of which each cluster, or cell of a known group, has a code of its own."""
+    """Features with a separate code in each cluster, or in each cell of a known group."""
 
     def code(self, X: np.ndarray) -> CellCode:
         """Code of the features of a cell."""
@@ -86,7 +86,7 @@ class CodedFeatures(FeatureModel):
         return [code_term(self.code(X))]
 
     def groups(self, design: Design | None) -> np.ndarray | None:
-        """Known groups (n,) of the cells, if the model has such cells."""
+        """Known groups (n,) of the cells, or None if the model ignores them."""
         return None
 
     def mixture_prior(self, X: np.ndarray) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class CodedFeatures(FeatureModel):
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedGaussian(CodedFeatures):
-    """Independent Gaussian features with parameters in a box, by normalised maximum likelihood.
+    """Independent Gaussian features with bounded parameters, by normalised maximum likelihood.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class BoundedGaussian(CodedFeatures):
     floor: float
 
     def code(self, X: np.ndarray) -> CellCode:
-        """Code of the features of a cluster, with room for a new sample."""
+        """Code of the features of a cluster, valid with one sample more."""
         width = np.ptp(X, axis=0)
         return normal_nml(len(X) + 1, np.minimum(self.floor, 0.4 * width), width / 2, width)
 
@@ -132,13 +132,13 @@ class FixedGaussian(CodedFeatures):
     scale: float
 
     def code(self, X: np.ndarray) -> CellCode:
-        """Code of the features of a cluster, with room for a new sample."""
+        """Code of the features of a cluster, valid with one sample more."""
         n, m = X.shape
         prior = {"kappa": self.mean_precision}
         if self.covariance == "diag":
             prior |= {"shape": self.shape, "scale": self.scale}
             return normal_inverse_gamma(n + 1, m, **prior)
-        # The marginal of one feature is the normal-inverse-gamma one of the same parameters.
+        # The marginal of one feature is normal-inverse-gamma with the same parameters.
         return normal_inverse_wishart(
             n + 1, m, nu=2 * self.shape + m - 1, scale=2 * self.scale, **prior
         )
@@ -150,7 +150,7 @@ class FixedGaussian(CodedFeatures):
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteFeatures(CodedFeatures):
-    """Counts or binary features, whose cells of a cluster and a known group have own codes.
+    """Counts or binary features, with a separate code for each cluster in each known group.
 
     Attributes
     ----------
@@ -171,7 +171,7 @@ class DiscreteFeatures(CodedFeatures):
         return X
 
     def groups(self, design: Design | None) -> np.ndarray | None:
-        """Known groups (n,) of the cells, if there are any."""
+        """Known groups (n,) of the cells, or None without known groups."""
         return design.codes if design is not None and design.n_groups > 1 else None
 
     def terms(self, X: np.ndarray, x: np.ndarray, group: np.ndarray | None) -> list[CodeTerm]:
@@ -187,7 +187,7 @@ class DiscreteFeatures(CodedFeatures):
 
 @dataclass(frozen=True, kw_only=True)
 class CountFeatures(DiscreteFeatures):
-    """Counts: the tokens of each sample, of as many as there are."""
+    """Counts: tokens of each sample, given their number."""
 
     name: ClassVar[str] = "multinomial"
 
@@ -197,7 +197,7 @@ class CountFeatures(DiscreteFeatures):
         return CountCode(*count_tables(m, max_count(X), self.concentration), 0, m)
 
     def neighbour_features(self, X: np.ndarray) -> np.ndarray:
-        """Roots of proportions, whose distances are Hellinger distances."""
+        """Square roots of proportions, whose Euclidean distances are Hellinger distances."""
         return np.sqrt(X / np.maximum(X.sum(1, keepdims=True), 1))
 
 
@@ -208,24 +208,24 @@ class BinaryFeatures(DiscreteFeatures):
     name: ClassVar[str] = "bernoulli"
 
     def code(self, X: np.ndarray) -> CellCode:
-        """Code of the binary features of a cell, with room for a new sample."""
+        """Code of the binary features of a cell, valid with one sample more."""
         return BinaryCode(*count_tables(2, len(X) + 1, self.concentration), 0, X.shape[1])
 
 
 def max_count(X: np.ndarray) -> int:
-    """Counts that the code of a cell has room for: all of ``X``, and a new sample."""
+    """Largest counts that the code of a cell supports: all of ``X``, and a new sample."""
     total = X.sum(1)
     return int(total.sum() + COUNT_FACTOR * max(total.max(initial=0), 1))
 
 
 @jit_by_size()
 def _grouping_gain(code: CellCode, cells: Any) -> Any:
-    """Nats by which cells (groups, p) are shorter than all of them as one cell."""
+    """Nats that separate codes for cells (groups, p) save over one code for all of them."""
     return code(cells.sum(0)) - code(cells).sum()
 
 
 def _balanced_weight(code: CellCode, x: np.ndarray, group: np.ndarray) -> float:
-    """Weight at which known groups, as clusters, gain half of what coding their labels costs."""
+    """Weight at which known groups, as clusters, gain half of the code length of their labels."""
     cells = group_sums(x, group)
     pad = padded_count(len(cells), x.size) - len(cells)
     gain = float(_grouping_gain(code, np.pad(cells, ((0, pad), (0, 0)))))
@@ -264,7 +264,7 @@ class SampledGaussian(FeatureModel):
         return np.concatenate([_with_covariates(X, design), *weight], 1)
 
     def fix_prior(self, default: tuple[float, float, float] | None) -> FeatureModel:
-        """The model with fixed hyperparameters, where nothing is left to sample.
+        """The model with fixed hyperparameters, for fits that sample none.
 
         ``default`` values, if any, replace the hyperparameters that would be sampled.
         """
@@ -282,7 +282,7 @@ class SampledGaussian(FeatureModel):
         )
 
     def grid(self, *, grouped: bool) -> Hyperparameters:
-        """Grids of the hyperparameters, of one value where they are fixed."""
+        """Grids of the hyperparameters; a fixed one has a grid of one value."""
         grid = GRID if grouped else GRID._replace(group_precision=GRID.group_precision[-1:])
         if self.covariance == "shrunk":
             grid = grid._replace(freedom=SHRINKAGE, variance=VARIANCES)
@@ -306,8 +306,8 @@ class SampledGaussian(FeatureModel):
     ) -> JointTarget:
         """Distribution over partitions of samples (n, m) of statistics ``x`` (n, p).
 
-        ``updates(n_slots)`` makes the updates of the code of labels and classes, whose ``terms``
-        and function of the number of clusters ``sizes`` are without the features.
+        ``updates(n_slots)`` returns the updates of the code of labels and classes. ``terms`` and
+        the function ``sizes`` of the number of clusters exclude the features.
         """
         informed = design is not None and design.has_structure
         grid = self.grid(grouped=informed)

@@ -68,7 +68,7 @@ class SeparateCovariances:
         return self
 
     def statistics(self, x: jax.Array, features: jax.Array) -> jax.Array:
-        """Statistics (b, p), with features (b, d) in place of the features of ``x`` (b, p)."""
+        """Statistics (b, p) with features (b, d) replacing the features of ``x`` (b, p)."""
         columns = moments(features, self.code.full)
         rest = x[:, columns.shape[1] :]
         weight = rest[:, :1] if self.code.weighted else x[:, -1:]
@@ -83,7 +83,7 @@ class SeparateCovariances:
         return replace(partition, terms=(code_term(self.code), *partition.terms))
 
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
-        """The same, which is a sum over clusters."""
+        """The same code, which is a sum over clusters."""
         return self.partition_target(partition)
 
     def uncoded_nats(self, x: jax.Array) -> jax.Array:
@@ -91,7 +91,7 @@ class SeparateCovariances:
         return jnp.zeros(len(x))
 
     def _predictive(self, cells: jax.Array) -> tuple[NormalWishart, jax.Array]:
-        """Code of the full density of a new sample, and the cells that it is conditioned on.
+        """Code of the full density of a new sample, and the cells to condition on.
 
         The density of new samples is not tempered; the samples of the cells are.
         """
@@ -126,7 +126,7 @@ class SeparateCovariances:
         return jax.lax.map(log_density, weights[:, None] * x[:, -1])
 
     def draw_roots(self, cells: jax.Array, key: jax.Array) -> jax.Array:
-        """Roots of drawn precisions: ``root root'`` (K, m, m), or (K, m) of single features."""
+        """Roots of sampled precisions: ``root root'`` (K, m, m), or (K, m) for single features."""
         code, total = self._predictive(cells.sum(0))
         freedom = (code.n_features if code.full else 1) + 1 + code.freedom + total[:, -1:]
         scatter = code.scatter(total)
@@ -138,14 +138,14 @@ class SeparateCovariances:
     def squared_distances(
         self, partition: Target, cells: jax.Array, labels: jax.Array, key: jax.Array
     ) -> jax.Array:
-        """Squared Mahalanobis distances (n',) from centres; all parameters are drawn."""
+        """Squared Mahalanobis distances (n',) from centres, with all parameters sampled."""
         root_key, centre_key = jax.random.split(key)
         roots, (code, total) = self.draw_roots(cells, root_key), self._predictive(cells.sum(0))
         m, x = code.n_features, partition.x
         precision = code.kappa + total[:, self.width - 1 : self.width]
         means = total[:, :m] / precision
         noise = normal(centre_key, means.shape) / jnp.sqrt(precision)
-        # In the units of the precisions; the first m statistics are the features as they are.
+        # In units of the precisions; the first m statistics are the plain features.
         rows = unweighted(x[:, :m], x[:, self.width - 1])
 
         def add_cluster(k, result):

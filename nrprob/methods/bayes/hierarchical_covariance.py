@@ -1,20 +1,19 @@
-r"""Clusters whose covariances are shrunk to a common covariance, by an amount that is sampled.
+r"""Clusters whose covariances are shrunk to a common covariance, by a sampled amount.
 
 Sample i of cluster c is
 
     x_i = b_c + e_i,   e_i ~ N(0, S_c),   b_c ~ N(0, S_c / kappa),
     S_c ~ inverse-Wishart(f, f S),  f = d + 1 + nu,    S ~ Wishart(d + 2, s I / (d + 2)),
 
-so that the inverse of S is the expected inverse of a cluster's covariance, and s the expected
-variance of a feature. (With S as the mean of S_c, nu could not move while S stays.) With a small nu
-each cluster has its own covariance, with a large nu all clusters share one; nu, S and s are
-sampled.
+The inverse of S is the expected inverse of a cluster's covariance, and s is the expected variance
+of a feature. (With S as the mean of S_c, nu could not move while S stays.) With a small nu each
+cluster has its own covariance, with a large nu all clusters share one; nu, S and s are sampled.
 
-S has no variance near 0 (tr S^-1 is at most 10^10). Where all clusters lie in parallel planes, as
-copies of a few samples do, the density would otherwise be unbounded.
+The prior of S is zero near singular matrices (tr S^-1 is at most 10^10). If all clusters lie in
+parallel planes, as copies of a few samples do, the density would otherwise be unbounded.
 
 Given S, the code of a partition is a sum over clusters, whose centres and covariances are
-integrated out. S is drawn given the covariances, which are drawn first.
+integrated out. S is sampled given the covariances, which are sampled first.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from nrprob.statistics.matrices import whitener
 from nrprob.trees import node
 
 SHRINKAGE = np.geomspace(1, 500, 97)  # values of nu
-VARIANCES = np.logspace(-8, 0, 129)  # values of s, close to each other as S determines it well
+VARIANCES = np.logspace(-8, 0, 129)  # values of s, in small steps, since S determines it well
 MAX_INVERSE_TRACE = 1e10  # of S
 
 
@@ -76,7 +75,7 @@ class HierarchicalCovariances(SeparateCovariances):
         return replace(self, common=common)
 
     def statistics(self, x: jax.Array, features: jax.Array) -> jax.Array:
-        """Statistics (b, p), with features (b, d) in place of the features of ``x`` (b, p)."""
+        """Statistics (b, p) with features (b, d) replacing the features of ``x`` (b, p)."""
         return super().statistics(x, features @ whitener(self.common)[0].T)
 
     def common_nats(self) -> jax.Array:
@@ -106,7 +105,7 @@ class HierarchicalCovariances(SeparateCovariances):
         return log_density - 0.5 * whitener(self.common)[1]
 
     def draw_common(self, cells: jax.Array, roots: jax.Array, key: jax.Array) -> jax.Array:
-        """Draw the common covariance given roots (K, d, d) of the precisions of clusters.
+        """Sample the common covariance given roots (K, d, d) of the precisions of clusters.
 
         Clusters without samples do not count.
         """
@@ -139,13 +138,13 @@ class CommonCovarianceUpdate(HyperparameterUpdate):
         return target.with_likelihood(likelihood.with_common(draw["common_covariance"]))
 
     def nats(self, target: JointTarget) -> jax.Array:
-        """Minus the log density of the common covariance and of its units."""
+        """Minus the log density of the common covariance and the log Jacobian of its units."""
         likelihood, n = target.likelihood, target.x[:, -1].sum()
         volume = 0.5 * likelihood.power * n * whitener(likelihood.common)[1]
         return volume + likelihood.common_nats()
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """The target given values drawn from their distribution given all else."""
+        """The target given values sampled from their full conditional distributions."""
         cells = target.cells(labels)
         number_key, root_key, variance_key, common_key = jax.random.split(key, 4)
         # 1. All hyperparameters but s, on which the samples do not depend given S.
@@ -155,7 +154,7 @@ class CommonCovarianceUpdate(HyperparameterUpdate):
         log_p = -jax.vmap(lambda s: likelihood.with_variance(s).common_nats())(self.grid.variance)
         which = jax.random.categorical(variance_key, log_p)
         likelihood = likelihood.with_variance(self.grid.variance[which])
-        # 3. S given the covariances of the clusters. A draw beyond the bound is refused, which
+        # 3. S given the covariances of the clusters. A sample beyond the bound is rejected, which
         # leaves the distribution within it invariant.
         common = likelihood.draw_common(cells, likelihood.draw_roots(cells, root_key), common_key)
         within = jnp.square(whitener(common)[0]).sum() <= MAX_INVERSE_TRACE
@@ -163,5 +162,5 @@ class CommonCovarianceUpdate(HyperparameterUpdate):
         return target.with_likelihood(likelihood.with_common(common))
 
     def shortest_length(self, target: JointTarget, labels: jax.Array) -> jax.Array:
-        """Length of a partition, the common covariance integrated out."""
+        """Length of a partition, with the common covariance integrated out."""
         return integrated_length(target, self.grid, labels)

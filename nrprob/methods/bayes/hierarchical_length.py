@@ -1,15 +1,15 @@
-r"""Description length of a partition, the common covariance of its clusters integrated out.
+r"""Description length of a partition with the common covariance of its clusters integrated out.
 
 With centres and covariances of clusters integrated out, the density of the common covariance S is
 
     |S|^((m + K f)/2) exp(-m tr(S) / (2 s)) / prod_c |f S + A_c|^((f + n_c)/2),   m = d + 2,
 
-up to a constant, by the measure that does not depend on units; A_c is the scatter of cluster c
+up to a constant, in the measure that does not depend on units; A_c is the scatter of cluster c
 about its shrunken centre. Its mode is at
 
     S = (m + K f) (m/s I + sum_c (f + n_c) f (f S + A_c)^-1)^-1,
 
-and its integral is approximated by a normal density of the logarithm of S (Laplace's method).
+and its integral is approximated by a Gaussian density of the logarithm of S (Laplace's method).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nrprob.statistics.matrices import whitener
 
 _N_ROUNDS = 3  # of hyperparameters, and of the common covariance given them
 _N_STEPS = 12  # fixed-point iterations in a round
-_N_FREEDOMS = 9  # values of the degrees of freedom, at equal distances on their grid
+_N_FREEDOMS = 9  # values of the degrees of freedom, equally spaced on their grid
 
 
 class _Clusters(NamedTuple):
@@ -69,13 +69,13 @@ class _Clusters(NamedTuple):
         return jax.lax.fori_loop(0, _N_STEPS, iterate, jnp.eye(self.prior.shape[0]))
 
     def log_volume(self) -> jax.Array:
-        """Log of the integral about the mode, here I, over the density at the mode.
+        """Log of the integral about the mode, here I, minus the log density at the mode.
 
-        It is -inf where I is no mode, since the density rises towards a singular covariance.
+        It is -inf if I is not a mode, since the density then rises towards a singular covariance.
         """
         first, second = np.triu_indices(self.prior.shape[0])
         weights = self.weights
-        # How often an entry of the upper triangle stands in a symmetric matrix.
+        # Number of times that an entry of the upper triangle occurs in a symmetric matrix.
         multiplicity = np.where(first == second, 1.0, 2.0)
         curvature = jnp.diag(0.5 * self.total_freedom * multiplicity)
         inverses = self.inverse_covariances(jnp.eye(self.prior.shape[0]))
@@ -95,12 +95,12 @@ class _Clusters(NamedTuple):
 
 
 def integrated_length(target: JointTarget, grid: Hyperparameters, labels: jax.Array) -> jax.Array:
-    """Length of a partition under its best hyperparameters, the common covariance integrated out.
+    """Length of a partition at its best hyperparameters, common covariance integrated out.
 
     Parameters
     ----------
     target : JointTarget
-        Whose likelihood is `nrprob.methods.bayes.hierarchical_covariance.HierarchicalCovariances`.
+        Its likelihood is `nrprob.methods.bayes.hierarchical_covariance.HierarchicalCovariances`.
     grid : Hyperparameters
         Values of the hyperparameters.
     labels : array of shape (n',)
@@ -108,11 +108,11 @@ def integrated_length(target: JointTarget, grid: Hyperparameters, labels: jax.Ar
     Returns
     -------
     scalar
-        In nats; inf where the density has no mode in the common covariance.
+        Length in nats; inf if the density of the common covariance has no mode.
     """
     d = target.likelihood.n_features
     clusters = _cluster_terms(target, labels)
-    # Pooled scatter, with one sample's worth of the prior mean so that it has an inverse.
+    # Pooled scatter, plus the prior mean with the weight of one sample, so that it has an inverse.
     within = (clusters.scatter.sum(0) + jnp.eye(d)) / (clusters.n.sum() + 1)
     first_common = _from_units(target.likelihood.common, within)
 
@@ -132,7 +132,7 @@ def integrated_length(target: JointTarget, grid: Hyperparameters, labels: jax.Ar
         initial = target.likelihood.hyperparameters._replace(freedom=freedom)
         best = jax.lax.fori_loop(0, _N_ROUNDS, update_both, (initial, first_common))
         current = condition(*best)
-        # The density has the plain measure of S.
+        # The density refers to the Lebesgue measure of S.
         units = 0.5 * (d + 1) * whitener(best[1])[1]
         log_volume = _cluster_terms(current, labels).log_volume()
         length = current.length(current.cells(labels)) - units - log_volume
@@ -164,8 +164,8 @@ def _from_units(common: jax.Array, covariance: jax.Array) -> jax.Array:
 
 
 def _maximise(target: JointTarget, grid: Hyperparameters, cells: jax.Array) -> Hyperparameters:
-    """Hyperparameters, each the most probable given the others and the common covariance."""
-    # The samples depend on the variance s by the common covariance only.
+    """Hyperparameters, each maximised given the others and the common covariance."""
+    # The samples depend on the variance s through the common covariance only.
     fixed_variance = grid._replace(variance=grid.variance[:1])
     likelihood: Any = maximise_hyperparameters(target.likelihood, fixed_variance, cells)
     nats = jax.vmap(lambda s: likelihood.with_variance(s).common_nats())(grid.variance)

@@ -33,10 +33,10 @@ class Hyperparameters(NamedTuple):
 
 
 # With many features, samples determine the hyperparameters to a few hundredths. An outlier by
-# thousands, or a known group, may be nearly all of the variance of a feature. The prior of a centre
-# counts for one sample at most, the unit information of Kass and Wasserman (1995): above, centres
-# of clusters may about coincide, partitions explain the samples equally well, and data without
-# clusters get some.
+# thousands, or a known group, may cause nearly all of the variance of a feature. The prior of a
+# centre counts as one sample at most, the unit information of Kass and Wasserman (1995). With a
+# larger weight, centres of clusters may nearly coincide. Then partitions fit equally well, and data
+# without clusters get some.
 GRID = Hyperparameters(
     np.logspace(-10, 0, 321),
     np.logspace(-10, 0.5, 337),
@@ -46,7 +46,7 @@ GRID = Hyperparameters(
 _INITIAL = Hyperparameters(0.05, 0.05, 0.05, 10.0)
 _N_CANDIDATES = 12  # grid points of a line that an update evaluates
 _STRIDES = np.asarray([1, 2, 4, 8, 8, 8])  # between neighbouring candidates
-# The prior mean of the variance trades off with the degrees of freedom.
+# The prior mean of the variance and the degrees of freedom are correlated.
 _TRADE = Hyperparameters(0, 0, -1, 2)
 
 
@@ -59,10 +59,10 @@ def initial_hyperparameters(grid: Hyperparameters) -> Hyperparameters:
 def sample_hyperparameters(
     likelihood: Any, grid: Hyperparameters, cells: jax.Array, key: jax.Array
 ) -> Any:
-    """Draw the hyperparameters given a partition, along one line of their grid after another.
+    """Sample the hyperparameters given a partition, along one line of their grid after another.
 
-    The candidates on a line are drawn first. From each of them the same candidates would have been
-    drawn with the same probability, so that the choice among them leaves the posterior invariant.
+    The candidates on a line are sampled first. The same candidates have the same probability from
+    each of them, so choosing among them leaves the posterior invariant.
     """
     choice_key, candidate_key = jax.random.split(key)
 
@@ -81,7 +81,7 @@ def maximise_hyperparameters(likelihood: Any, grid: Hyperparameters, cells: jax.
     """Hyperparameters under which a partition is most probable, by coordinate ascent."""
 
     def candidate_steps(i, sweep, index, size):
-        # All over the line, and in later sweeps nearer and nearer.
+        # Candidates cover the line first, and approach the current value in later sweeps.
         wide = -(-size // _N_CANDIDATES)
         far = index % wide + wide * jnp.arange(_N_CANDIDATES) - index
         stride = jnp.where(sweep < 3, -(-wide // 4), 1)
@@ -103,8 +103,8 @@ def _update_lines(
 ) -> Any:
     """Replace the hyperparameters along lines of the grid, by their log probabilities.
 
-    Lines are one per hyperparameter, and `_TRADE`. Candidates are ``candidate_steps(update, sweep,
-    index, size)`` away from the current grid point, where the grid has them; on a short grid, they
+    There is one line per hyperparameter, and `_TRADE`. Candidates are ``candidate_steps(update,
+    sweep, index, size)`` away from the current grid point, within the grid; on a short grid, they
     are all its points.
     """
     sizes = np.asarray([values.shape[0] for values in grid])
@@ -118,7 +118,7 @@ def _update_lines(
     count = min(sizes.max(), _N_CANDIDATES)
     table = jnp.stack([jnp.pad(v, (0, sizes.max() - len(v)), mode="edge") for v in grid])
 
-    # One loop over lines: unrolled, the program would hold the likelihood once for each.
+    # One loop over lines: an unrolled program would contain the likelihood once per line.
     def update_line(i, current):
         which = i % len(lines)
         line = jnp.asarray(np.stack(lines))[which]
@@ -166,7 +166,7 @@ class HyperparameterUpdate(JointUpdate):
         return target.with_hyperparameters(Hyperparameters(*values))
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> Any:
-        """The target given hyperparameters drawn from their distribution given all else."""
+        """The target given hyperparameters sampled from their full conditional distribution."""
         cells = target.cells(labels)
         likelihood = sample_hyperparameters(target.likelihood, self.grid, cells, key)
         return target.with_hyperparameters(likelihood.hyperparameters)

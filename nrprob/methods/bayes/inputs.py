@@ -25,7 +25,7 @@ class SampledRows:
     X: np.ndarray
     codes: np.ndarray
     design: Design
-    calls: tuple = ()  # chains are no single call of a batched engine
+    calls: tuple = ()  # chains are not a single call of a batched engine
 
 
 class Inputs(Sampled):
@@ -115,7 +115,7 @@ class Inputs(Sampled):
     def _fit_scaling(self, X: np.ndarray) -> None:
         """Drop constant and linearly dependent features, and learn means and scales."""
         mean, sd = X.mean(0), X.std(0)
-        # Rounding leaves a trace that grows with the values themselves.
+        # Rounding errors grow with the magnitude of the values.
         constant = sd <= 1e-10 * np.maximum(np.abs(X).max(0), np.finfo(float).tiny)
         if X.shape[0] > 1 and constant.any():
             self._warn_degenerate(
@@ -124,10 +124,10 @@ class Inputs(Sampled):
             )
         self._columns = np.flatnonzero(~constant)
         self._mean, self._sd = mean[self._columns], sd[self._columns]
-        # Correlated clusters have no density on dependent features; independent ones do.
+        # Correlated clusters have no density on dependent features; independent features do.
         correlated = self.kernel == "collapsed" and self.energy != "nml"
         correlated = correlated and self.covariance != "diag"
-        # Of fewer samples than features, some features always depend on others.
+        # With fewer samples than features, some features always depend on others.
         if correlated and X.shape[0] > self._columns.size:
             self._drop_dependent(_find_dependent(self._standardise(X)))
 
@@ -149,7 +149,7 @@ def _name_columns(columns: np.ndarray) -> str:
 
 
 def _find_dependent(X: np.ndarray) -> np.ndarray:
-    """Which features of standardised samples (n, m) depend linearly on others and a constant."""
+    """Mask of features of standardised samples (n, m) that depend linearly on others."""
     dependent = np.zeros(X.shape[1], bool)
     if X.size:
         triangle, order = linalg.qr(X, mode="r", pivoting=True, check_finite=False)

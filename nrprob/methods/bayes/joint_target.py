@@ -1,8 +1,8 @@
 """Posterior over partitions and the variables that are sampled jointly with the partition.
 
 A `JointTarget` is the code of labels and classes, a likelihood of continuous features, and a tuple
-of Gibbs updates. Each update owns some variables: it states their names and current values, draws
-them given the partition, and states what they change elsewhere.
+of Gibbs updates. Each update owns some variables. It defines their names and current values,
+samples them given the partition, and defines their effects on the rest of the target.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nrprob.trees import node
 
 
 class Likelihood(Protocol):
-    """Marginal likelihood of features given the partition; means and covariances integrated out.
+    """Marginal likelihood of features given the partition.
 
     Attributes
     ----------
@@ -53,10 +53,10 @@ class Likelihood(Protocol):
         """The likelihood under other hyperparameters."""
 
     def with_statistics(self, x: jax.Array) -> Any:
-        """The likelihood of samples of other statistics (n', p)."""
+        """The likelihood of samples with other statistics (n', p)."""
 
     def statistics(self, x: jax.Array, features: jax.Array) -> jax.Array:
-        """Statistics (b, p), with features (b, d) in place of the features of ``x`` (b, p)."""
+        """Statistics (b, p) with features (b, d) replacing the features of ``x`` (b, p)."""
 
     def nats(self, cells: jax.Array) -> jax.Array:
         """Minus the log marginal likelihood of cells (groups, K, p)."""
@@ -65,22 +65,22 @@ class Likelihood(Protocol):
         """Add the code of the features to the code of labels and classes."""
 
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
-        """The same as a sum over clusters, given shared parameters, which are drawn."""
+        """The same code as a sum over clusters, given sampled shared parameters."""
 
     def uncoded_nats(self, x: jax.Array) -> jax.Array:
-        """Nats (n',) of samples of weight 1 that the terms of `gibbs_target` leave out."""
+        """Nats (n',) of samples of weight 1 that the terms of `gibbs_target` omit."""
 
     def squared_distances(
         self, partition: Target, cells: jax.Array, labels: jax.Array, key: jax.Array
     ) -> jax.Array:
-        """Squared Mahalanobis distances (n',) from centres; all parameters are drawn."""
+        """Squared Mahalanobis distances (n',) from centres, with all parameters sampled."""
 
     def feature_costs(
         self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
     ) -> jax.Array:
         """Minus the log predictive density (K, b) of new samples (b, p) in every cluster.
 
-        With ``weights`` (G,), for each of these scale weights: (K, G, b).
+        With ``weights`` (G,), the result (K, G, b) has one entry for each of these scale weights.
         """
 
     def left_out(
@@ -90,7 +90,7 @@ class Likelihood(Protocol):
         labels: jax.Array,
         weights: jax.Array | None = None,
     ) -> jax.Array:
-        """Log predictive density (n',) of every sample given the others, or (G, n')."""
+        """Leave-one-out log predictive density (n',) of samples; (G, n') with weights (G,)."""
 
 
 class JointUpdate:
@@ -115,7 +115,7 @@ class JointUpdate:
         return target
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """The target given values drawn from their distribution given all else."""
+        """The target given values sampled from their full conditional distributions."""
         return target
 
     def maximise(self, target: JointTarget, labels: jax.Array) -> JointTarget:
@@ -123,7 +123,7 @@ class JointUpdate:
         return target
 
     def nats(self, target: JointTarget) -> Any:
-        """Minus the log density that the variables add, whatever the partition."""
+        """Minus the log density that the variables add for every partition."""
         return 0.0
 
     def with_room(self, n_slots: int) -> JointUpdate:
@@ -131,15 +131,15 @@ class JointUpdate:
         return self
 
     def gibbs_target(self, joint: JointTarget, target: Target) -> Target:
-        """Change the target of Gibbs sweeps, where the variables are drawn with the labels."""
+        """Change the target of Gibbs sweeps, if they sample the variables with the labels."""
         return target
 
     def after_gibbs(self, joint: JointTarget, state: Partition) -> JointTarget:
-        """The target given the state that a Gibbs sweep ended in."""
+        """The target given the final state of a Gibbs sweep."""
         return joint
 
     def split_merge_target(self, target: Target) -> Target:
-        """Change the target of splits and merges: integrate the variables out, or hold them."""
+        """Change the target of splits and merges: integrate the variables out, or fix them."""
         return target
 
     def transform_rows(self, rows: jax.Array) -> tuple[jax.Array, Any]:
@@ -149,14 +149,14 @@ class JointUpdate:
     def integrate(self, cost: Callable[..., Any], target: JointTarget) -> Callable[..., Any]:
         """Integrate variables of single samples out of a predictive cost.
 
-        ``cost(weights)`` gives nats (..., b), or (..., G, b) for scale weights (G,).
+        ``cost(weights)`` returns nats (..., b), or (..., G, b) for scale weights (G,).
         """
         return cost
 
 
 @node
 class JointTarget:
-    """A distribution over partitions of samples and the variables of its updates.
+    """Distribution over partitions of samples and the variables of its updates.
 
     Attributes
     ----------
@@ -183,7 +183,7 @@ class JointTarget:
 
     @property
     def n_slots(self) -> int:
-        """Room for clusters, K."""
+        """Number of slots for clusters, K."""
         return self.partition.n_slots
 
     @property
@@ -201,13 +201,13 @@ class JointTarget:
         return self.partition.cells(labels)
 
     def update_of(self, name: str) -> Any:
-        """The update of a variable."""
+        """The update of the variable ``name``."""
         return next(update for update in self.updates if name in update.names)
 
     # Changes
 
     def with_update(self, update: JointUpdate, **changes: Any) -> JointTarget:
-        """The target with the update of some variables replaced, and other fields changed."""
+        """The target with other updates of some variables, and other fields."""
         updates = tuple(update if u.names == update.names else u for u in self.updates)
         return replace(self, updates=updates, **changes)
 
@@ -222,7 +222,7 @@ class JointTarget:
         return replace(self, likelihood=likelihood, partition=replace(self.partition, x=x))
 
     def with_likelihood(self, likelihood: Likelihood) -> JointTarget:
-        """The target of a likelihood that has other statistics of the same features."""
+        """The target of a likelihood with other statistics of the same features."""
         return replace(self, likelihood=likelihood).restate_features()
 
     def restate_features(self) -> JointTarget:
@@ -237,7 +237,7 @@ class JointTarget:
         return replace(self, likelihood=likelihood, partition=replace(self.partition, x=x))
 
     def with_room(self, n_slots: int) -> JointTarget:
-        """The distribution of those partitions that have ``n_slots`` clusters at most."""
+        """The distribution restricted to partitions with at most ``n_slots`` clusters."""
         updates = tuple(update.with_room(n_slots) for update in self.updates)
         return replace(self, partition=self.partition.with_room(n_slots), updates=updates)
 
@@ -268,7 +268,7 @@ class JointTarget:
         return result
 
     def after_gibbs(self, state: Partition) -> JointTarget:
-        """The target given the state that a Gibbs sweep ended in."""
+        """The target given the final state of a Gibbs sweep."""
         result = self
         for update in self.updates:
             result = update.after_gibbs(result, state)
@@ -301,13 +301,13 @@ class JointTarget:
     def condition(self, draw: Draw) -> JointTarget:
         """The target given values of the variables."""
         result = self
-        # Weights and transformations come before the variables of transformed features.
+        # Weights and transformations precede the variables of transformed features.
         for update in reversed(self.updates):
             result = update.condition(result, draw)
         return result
 
     def resample(self, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """The target given all variables, each drawn given the partition and the others."""
+        """The target after sampling each variable given the partition and the others."""
         result = self
         for i, update_key in enumerate(jax.random.split(key, len(self.updates))):
             result = result.updates[i].resample(result, labels, update_key)
@@ -318,7 +318,7 @@ class JointTarget:
     def feature_costs(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
         """Minus the log predictive density (K, b) of new samples in every cluster.
 
-        Their statistics (b, p) begin with the features as they came; their groups are (b,).
+        Their statistics (b, p) begin with the original features; their groups are (b,).
         """
         features, log_jacobian = self.transform_rows(x[:, : self.likelihood.n_features])
         x = self.likelihood.statistics(x, features)
@@ -343,22 +343,22 @@ class JointTarget:
 
 @jit_by_size()
 def begin_joint(target: JointTarget) -> JointTarget:
-    """The target whose statistics and codes are those of the initial values of its updates."""
+    """The target with the statistics and codes of the initial values of its updates."""
     return target.condition(target.draw())
 
 
 @dataclass(frozen=True)
 class JointKernel(CollapsedKernel):
-    """Collapsed moves over partitions, and the updates of a `JointTarget`."""
+    """Collapsed moves over partitions, followed by the updates of a `JointTarget`."""
 
     def begin(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
-        """State of one chain that starts at labels (n',)."""
+        """State of one chain with initial labels (n',)."""
         key, update_key = jax.random.split(key)
         target = target.resample(labels, update_key)
         return ChainState(_as_draw(target, labels), no_moves()._asdict(), key, nothing_usual())
 
     def begin_far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
-        """The same with the current values of the variables; resampling them compiles for long."""
+        """State with the current values of the variables, since resampling compiles for long."""
         return ChainState(_as_draw(target, labels), no_moves()._asdict(), key, nothing_usual())
 
     def step(self, target: Any, state: ChainState) -> ChainState:

@@ -14,12 +14,12 @@ from nrprob.methods.bayes.feature_models import CodedFeatures, FeatureModel, Sam
 from nrprob.methods.bayes.six_move_target import MixtureTarget, make_mixture_target
 from nrprob.statistics.codes import CountCode, code_term, count_tables, label_code
 
-_N_NEIGHBOURS, _MAX_SEARCHED = 20, 5000  # partners of a sample, and samples to search them in
-FIXED_CONCENTRATION, FIXED_CLASS_CONCENTRATION = 1.0, 0.5  # where "auto" samples none
+_N_NEIGHBOURS, _MAX_SEARCHED = 20, 5000  # neighbours of a sample, and candidates for them
+FIXED_CONCENTRATION, FIXED_CLASS_CONCENTRATION = 1.0, 0.5  # if "auto" samples none
 
 
 class NewRows(NamedTuple):
-    """Statistics (b, p) of new samples, of unknown class, and their known groups (b,)."""
+    """Statistics (b, p) of new samples of unknown class, and their known groups (b,)."""
 
     x: Any
     group: Any
@@ -27,7 +27,7 @@ class NewRows(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureModel:
-    """Mixture of an unknown number of components, some samples of which have a class.
+    """Mixture with an unknown number of components; some samples have a class.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class MixtureModel:
         n_classes: int,
         design: Design | None = None,
     ) -> np.ndarray:
-        """Statistics (n, p) of samples and of their classes, -1 where unknown."""
+        """Statistics (n, p) of samples and of their classes, which are -1 if unknown."""
         classes = (codes[:, None] == np.arange(n_classes)).astype(float)
         return np.concatenate([self.features.statistics(X, design), classes], 1)
 
@@ -66,7 +66,7 @@ class MixtureModel:
         return NewRows(np.concatenate([x, np.ones((len(x), 1))], 1), group)
 
     def _concentrations(self) -> tuple[float | None, float | None]:
-        """Concentrations of sizes and of classes that the codes begin with."""
+        """Initial concentrations of sizes and of classes."""
         if self.features.energy == "nml":
             return None, None
         sizes, classes = self.concentration, self.class_concentration
@@ -86,7 +86,7 @@ class MixtureModel:
         """Distribution over partitions of samples (n, m) with classes (n,).
 
         Terms are the codes of the features (unless variables are sampled jointly with the
-        partition), of the sizes, of the classes, and of clusters without regard to known groups.
+        partition), of the sizes, of the classes, and of clusters across known groups.
 
         Returns
         -------
@@ -127,10 +127,9 @@ class MixtureModel:
     def mixture_target(
         self, X: np.ndarray, codes: np.ndarray, n_classes: int, max_clusters: int
     ) -> MixtureTarget:
-        """Distribution over mixtures with their parameters; samples (n, m) of classes (n,).
+        """Distribution over mixtures with their parameters, for samples (n, m) with classes (n,).
 
-        Under the conjugate prior it is the distribution `target` before parameters are integrated
-        out.
+        Under the conjugate prior, integrating the parameters out gives the distribution `target`.
         """
         features: Any = self.features
         prior = features.mixture_prior(X)
@@ -145,7 +144,7 @@ class MixtureModel:
 
 
 def find_neighbours(X: np.ndarray) -> np.ndarray:
-    """Neighbours (n, q) of samples (n, d), among all samples or among evenly spaced ones."""
+    """Nearest neighbours (n, q) of samples (n, d), among all or among evenly spaced samples."""
     from sklearn.neighbors import NearestNeighbors
 
     n = len(X)

@@ -6,9 +6,9 @@ With z the labels of a draw, h its hyperparameters, and -i for "without sample i
           = log sum_c p(c | z_-i, h) p(x_i | x_-i, z_-i, c, h) p(y_i | y_-i, z_-i, c, h),
 
 where c runs over the components that hold other samples and over a new one. The last factor is 1
-where sample i has no class. The label of sample i itself is summed out: given its label, a sample
-of a separated cluster never visits the labels on which the importance weights 1 / p(x_i | ...) of
-leave-one-out cross-validation are large, so that their average has no variance and is wrong.
+where sample i has no class. The label of sample i itself is summed out. Given its label, a sample
+of a separated cluster never reaches the labels on which the importance weights 1 / p(x_i | ...) of
+leave-one-out cross-validation are large. Then their average has no variance and is wrong.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from nrprob.methods.bayes.joint_target import JointTarget
 from nrprob.methods.bayes.model import MixtureModel
 from nrprob.methods.bayes.predictive import condition
 
-_BLOCK = 1024  # samples at a time, so that memory does not grow with samples times components
+_BLOCK = 1024  # samples at a time, to bound memory
 
 
 def unavailable(model: MixtureModel) -> str:
-    """Why there is no pointwise log likelihood, and for which setting; "" where there is one."""
+    """Reason why there is no pointwise log likelihood, naming the setting; "" if there is one."""
     missing = "it is not implemented for {}"
     tempered = "importance weights need the powered density and the score needs the plain density"
     features = model.features
@@ -54,13 +54,13 @@ def unavailable(model: MixtureModel) -> str:
 
 @jit_by_size()
 def pointwise_log_likelihood(target: Any, draws: Draw) -> jax.Array:
-    """Log likelihood ell (S, n') of every sample under every draw, its own label summed out.
+    """Log likelihood ell (S, n') of every sample under every draw, with its label summed out.
 
     Parameters
     ----------
     target : Target or JointTarget
-        Whose code length of features is a sum over clusters, each a conjugate marginal likelihood
-        with a likelihood power of 1.
+        The code length of the features must be a sum over clusters of conjugate marginal
+        likelihoods, with a likelihood power of 1.
     draws : ``labels`` (S, n') and the hyperparameters drawn with them
     """
 
@@ -90,14 +90,15 @@ def log_likelihood_of_draw(target: Target, labels: jax.Array) -> jax.Array:
         own_cell = cells[0, label]
         alone = own_cell[:, -1] < 1.5
         is_own = slots == label
-        # Components without the sample. Its own component is the new one if nobody else is in it.
+        # Components without the sample. If its component has no other sample, this component is the
+        # new one.
         others = k - alone
         opens = (is_own & alone) | (free & ~alone)
         number = target.sizes[others + opens]
         possible = (is_occupied[:, None] | opens) & jnp.isfinite(number)
 
         def log_sum(part):
-            # A component gains the sample; its own one already has it.
+            # A component gains the sample; its own component already contains it.
             joins = part.joining(cells, x, jnp.zeros(len(x), jnp.int32))
             stays = sum(term.cost(own_cell) - term.cost(own_cell - x) for term in part.terms)
             nats = jnp.where(is_own, stays, joins) + number

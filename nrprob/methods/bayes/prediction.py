@@ -80,7 +80,7 @@ class Sampled(Clusterer):
         return X.toarray()
 
     def _check_coded(self, X: np.ndarray) -> None:
-        """Raise where the model of the features has no code for some samples."""
+        """Raise if the model of the features has no code for some samples."""
         self._features(X)
         if self._features.features != "multinomial":
             return
@@ -106,16 +106,16 @@ class Sampled(Clusterer):
         log_likelihood : bool or "auto", default="auto"
             Whether to export the pointwise log likelihood, which `arviz.loo` takes: one float64 for
             each draw and sample. It exists for continuous features with ``covariance_`` "diag" or
-            "full", ``energy_`` "conjugate", normal errors, untransformed columns and
+            "full", ``energy_`` "conjugate", Gaussian errors, untransformed columns and
             ``likelihood_power=1``. "auto" exports it if it exists and warns otherwise; True raises
-            where it does not exist.
+            if it does not exist.
 
         Returns
         -------
         arviz.InferenceData or xarray.DataTree
-            Posterior; ``sample_stats`` with the shares of accepted moves of every kind (NaN where
-            none was proposed); ``log_likelihood``, in nats and in the units of the features that
-            `fit` received; the standardised data.
+            Posterior; ``sample_stats`` with the shares of accepted moves of every type (NaN if none
+            was proposed); ``log_likelihood``, in nats and in the units of the features that `fit`
+            received; the standardised data.
 
         Raises
         ------
@@ -133,8 +133,8 @@ class Sampled(Clusterer):
         class of sample i, if it has one. Means, covariances, weights and the label of sample i are
         integrated out, so that :math:`1 / e^{\ell_i}` are the importance weights of leave-one-out
         cross-validation (Vehtari, Gelman and Gabry, 2017). Columns that `fit` dropped do not count.
-        Where `arviz.loo` reports a Pareto k above 0.7 for a sample whose log likelihood varies by
-        much more than 1 nat, fit without that sample, or compare by `score` on held-out samples.
+        If `arviz.loo` reports a Pareto k above 0.7 for a sample whose log likelihood varies by much
+        more than 1 nat, fit without this sample, or compare by `score` on held-out samples.
 
         The rows of the data are the dimension ``observation``.
         """
@@ -172,7 +172,7 @@ class Sampled(Clusterer):
         )
 
     def _exports_log_likelihood(self, requested: Any) -> bool:
-        """Whether `to_arviz` exports the pointwise log likelihood; it warns or raises if not."""
+        """Whether `to_arviz` exports the pointwise log likelihood; warns or raises if it cannot."""
         if not isinstance(requested, bool):
             self._check_choice("log_likelihood", requested, ("auto",), "or a boolean")
         if requested is False or not (why := unavailable(self._mixture)):
@@ -212,7 +212,7 @@ class Sampled(Clusterer):
         ----------
         X : array-like of shape (n_samples, n_features)
         known : as in `fit`; required if the model was fitted with it
-            Columns that `fit` took by name are taken from a frame ``X`` by themselves.
+            If `fit` took known columns by name, they are read from the frame ``X``.
 
         Returns
         -------
@@ -229,8 +229,8 @@ class Sampled(Clusterer):
 
         over the draws s and their blocks b, a new one among them. With ``energy="nml"``, p(x | b,
         s) is ``exp(-l)``, l being what the row adds to the code length of the block's features: no
-        density, but as good for comparisons with the same ``energy``. Columns that `fit` left out
-        do not count. Of counts it is the probability of a row's tokens in an order.
+        density, but comparisons with the same ``energy`` are valid. Columns that `fit` dropped do
+        not count. For counts it is the probability of a row's tokens in their order.
 
         Parameters
         ----------
@@ -241,7 +241,7 @@ class Sampled(Clusterer):
         Returns
         -------
         float
-            In nats per row.
+            Mean in nats per row.
         """
         result = self._average_draws(X, known, log_densities)
         return float(result.mean() - np.log(self._sd).sum())  # in the units of X
@@ -256,9 +256,9 @@ class Sampled(Clusterer):
         limit = LARGEST ** (1 / MAX_EXPONENT) if self.transformation != "identity" else LARGEST
         if not abs(X).max(initial=0) < limit:
             raise ValueError(
-                f"new rows must lie within {limit:.3g} standard deviations of the rows of the fit, "
-                f"or squares leave float64; got a distance of {abs(X).max():.3g}; pass them in the "
-                "units of the fit"
+                f"new rows must lie within {limit:.3g} standard deviations of the rows of the "
+                f"fit, or squares leave float64; got a distance of {abs(X).max():.3g}; pass "
+                "them in the units of the fit"
             )
         design = with_linear_effects(self._encoder.transform(known, len(X)), self._effects_width)
         with standard():
@@ -267,7 +267,7 @@ class Sampled(Clusterer):
             parts = []
             for i in range(0, X.shape[0], 1024):
                 part = np.arange(i, min(i + 1024, len(X)))
-                # Parts of a few sizes share compiled programs.
+                # Blocks of a few sizes share compiled programs.
                 wide = np.pad(part, (0, -len(part) % 64), mode="edge")
                 rows = self._mixture.new_rows(X[wide], self._n_classes, design.take_rows(wide))
                 result = np.asarray(call(target, draws, n_draws, rows))
@@ -275,7 +275,7 @@ class Sampled(Clusterer):
         return np.concatenate(parts)
 
     def _pool_draws(self, *names: str) -> tuple[dict[str, np.ndarray], int]:
-        """Draws that predictions average over, padded by the last one, and their number."""
+        """Draws over which predictions average, padded by the last draw, and their number."""
         draws = {name: pool_draws(self.posterior_[name].values, MAX_DRAWS) for name in names}
         n_draws = len(draws[names[0]])
         pad = max(MAX_DRAWS - n_draws, 0)
@@ -319,7 +319,7 @@ class Sampled(Clusterer):
         ----------
         X : array-like of shape (n_samples, n_features)
         known : as in `fit`; required if the model was fitted with it
-            Columns that `fit` took by name are taken from a frame ``X`` by themselves.
+            If `fit` took known columns by name, they are read from the frame ``X``.
 
         Returns
         -------

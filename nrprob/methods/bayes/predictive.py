@@ -18,9 +18,9 @@ from nrprob.methods.bayes.six_move_target import log_joint
 
 
 class _Costs(NamedTuple):
-    """``cost`` (K, b) of joining the clusters of a draw, and which clusters there are.
+    """``cost`` (K, b) of joining the clusters of a draw, and the mask of available clusters.
 
-    ``is_new`` (K,) is the slot of a new cluster, if one may open.
+    ``is_new`` (K,) marks the slot of a new cluster, if there may be one.
     """
 
     cost: jax.Array
@@ -40,7 +40,7 @@ def _class_code(target: Any) -> Any:
 
 
 def _without_coordination(target: Any) -> Any:
-    """The target without the weighted code of clusters across known groups, which is no density."""
+    """The target without the weighted code of clusters, which is not a density."""
     if isinstance(target, JointTarget):
         return target
     terms = (t for t in target.terms[2:] if getattr(t.cost, "single", False))
@@ -55,7 +55,7 @@ def _feature_costs(target: Any, cells: jax.Array, rows: NewRows) -> jax.Array:
 
 
 def _joining_costs(target: Any, labels: jax.Array, rows: NewRows) -> tuple[_Costs, jax.Array]:
-    """Costs of joining the clusters of labels (n',), and the cells of these."""
+    """Costs of joining the clusters of labels (n',), and the statistics of these clusters."""
     cells = target.cells(labels)
     is_occupied = occupied(cells)
     k, n_slots = is_occupied.sum(), target.n_slots
@@ -85,7 +85,7 @@ def class_probabilities(
     Parameters
     ----------
     target : Target or JointTarget
-        With a code of the classes.
+        Target with a code of the classes.
     draws : dict of array
         ``labels`` (S, n') and variables sampled jointly with them; the first ``n_draws`` are used.
     rows : NewRows
@@ -122,8 +122,8 @@ def cluster_probabilities(
 ) -> jax.Array:
     """p(cluster of a reference partition | sample), averaged over draws of partitions.
 
-    A cluster of a draw stands for the clusters in ``reference`` (n', C), one-hot, that its samples
-    lie in.
+    The probability of a cluster of a draw is shared among the clusters in ``reference`` (n', C),
+    one-hot, in proportion to its samples.
     """
 
     def cluster_log_p(draw):
@@ -148,7 +148,7 @@ def mixture_probabilities(
     Parameters
     ----------
     draws : dict of array
-        With a leading axis of draws, of which the first ``n_draws`` are used.
+        Draws with a leading axis; the first ``n_draws`` are used.
     x : array of shape (b, d)
         Features of new samples.
     rule : {"joint", "cond"}
@@ -161,8 +161,9 @@ def mixture_probabilities(
 def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -> jax.Array:
     """Log of p(sample), averaged over draws of partitions; (b,), arguments as above.
 
-    Under a draw the sample joins a cluster, or a new one, as the code of the sizes says. Under
-    normalised maximum likelihood, the density of the features is what the sample adds to the code.
+    Under a draw the sample joins a cluster, or a new one, with the probabilities of the code of the
+    sizes. Under normalised maximum likelihood, the density of the features is the increase of the
+    code length.
     """
 
     def log_density(draw):
@@ -182,13 +183,13 @@ def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -
 def _average_draws(
     log_p_of: Callable[[Any], jax.Array], draws: Any, n_draws: jax.Array, rule: str
 ) -> jax.Array:
-    """Average over draws of p (C, b), from log p up to a constant of the sample."""
+    """Average over draws of p (C, b), from log p up to a constant per sample."""
 
     def take_draw(s):
         return jax.tree.map(lambda a: a[s], draws)
 
     shape = jax.eval_shape(log_p_of, take_draw(0)).shape
-    # The largest log p so far is carried along, so that nothing under- or overflows.
+    # The running maximum of log p avoids overflow and underflow.
     begin = jnp.full(shape[1], -jnp.inf), jnp.zeros(shape)
 
     def add_draw(s, carry):
@@ -206,10 +207,10 @@ def _average_draws(
 
 @jit_by_size()
 def leave_one_out(target: Target, draws: jax.Array) -> jax.Array:
-    """Log p(class | features, all else) of every labelled sample, (n',); 0 without a label.
+    """Leave-one-out log p(class | features) of labelled samples, (n',); 0 for others.
 
-    Draws given all labels become draws without the sample's own label by their importance weights
-    1 / p(class | draw): the average is harmonic.
+    Draws given all labels are reweighted by 1 / p(class | draw) to omit the label of the sample,
+    which gives a harmonic mean.
     """
     code = _class_code(target)
 

@@ -1,19 +1,18 @@
-r"""Gaussian clusters that share one covariance; it and all centres are integrated out.
+r"""Gaussian clusters that share one covariance, with covariance and all centres integrated out.
 
 Sample i of cluster c, and of known group g if there are known groups, is
 
     x_i = a_g + b_c + e_i,   e_i ~ N(0, S),   b_c ~ N(0, S / kappa),   a_g ~ N(0, S / omega),
 
-and S ~ inverse-Wishart(d + 1 + nu, nu s I), so that s is the expected variance of a feature. With
-known covariates t_i, A t_i stands in place of a_g, and the coefficients of each covariate are
-N(0, S / omega).
+and S ~ inverse-Wishart(d + 1 + nu, nu s I), so s is the expected variance of a feature. With known
+covariates t_i, A t_i replaces a_g, and the coefficients of each covariate are N(0, S / omega).
 
-Given a partition, S and all centres are integrated out: a regression on indicators with a
-matrix-normal prior. A cluster that is cut in two thus makes S smaller for all clusters at once,
-which it could not if S were given. Only Gibbs sweeps use an S that is drawn.
+Given a partition, S and all centres are integrated out: this is a regression on indicators with a
+matrix-normal prior. A split of one cluster can thus reduce S for all clusters at once, which is
+impossible given S. Only Gibbs sweeps condition on a sampled S.
 
 Samples may have scale weights: e_i ~ N(0, S / w_i). Their statistics are then features times w_i,
-followed by w_i; the factors w_i^(d/2) of their density are left out.
+followed by w_i; the factors w_i^(d/2) of their density are omitted.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ _STATIC: dict[str, Any] = {"static": True}
 class _Fit(NamedTuple):
     """Regression on the known structure and on clusters.
 
-    ``scatter`` (d, d) with the scatter of the prior, ``log_det`` of the precision of the
-    coefficients over its prior, ``alone`` (L, d) means of the L known groups or covariates without
-    clusters, ``between`` (L, K) their regression on clusters, ``centres`` (K, d), ``half`` (K, K)
-    whose square is the covariance of the centres with all else integrated out, and ``root``, whose
-    square is the covariance of the known effects given the centres, (L, L) or, of groups, a
-    diagonal (L,).
+    ``scatter`` (d, d) includes the scatter of the prior, and ``log_det`` is the log determinant of
+    the precision of the coefficients relative to its prior. ``alone`` (L, d) are means of the L
+    known groups or covariates without clusters, and ``between`` (L, K) their regression on
+    clusters. ``centres`` is (K, d), and the square of ``half`` (K, K) is the covariance of the
+    centres with all else integrated out. The square of ``root`` is the covariance of the known
+    effects given the centres, (L, L), or a diagonal (L,) for groups.
     """
 
     scatter: jax.Array
@@ -75,7 +74,7 @@ class _Solution(NamedTuple):
 
 
 def wishart_root(key: jax.Array, white: jax.Array, freedom: jax.Array) -> jax.Array:
-    """Roots (..., d, d) of Wishart matrices, ``root root'``, whose scales are ``white' white``."""
+    """Sampled roots (..., d, d) of Wishart matrices with scales ``white' white``."""
     gamma_key, normal_key = jax.random.split(key)
     d = white.shape[-1]
     shape = 0.5 * (jnp.asarray(freedom)[..., None] - np.arange(d))
@@ -154,17 +153,17 @@ class SharedCovariance(JointCode):
         return statistics[..., self._end if self.weighted else -1]
 
     def _split_rows(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Features and covariates (b, d + Q) of samples (b, p) as they are, and weights (b,)."""
+        """Unweighted features and covariates (b, d + Q) of samples (b, p), and weights (b,)."""
         weight, rows = self._mass(x), x[:, : self._end]
         return unweighted(rows, weight) if self.weighted else rows, weight
 
     def with_statistics(self, x: jax.Array) -> SharedCovariance:
-        """The likelihood of samples of other statistics (n', p)."""
+        """The likelihood of samples with other statistics (n', p)."""
         rows = unweighted(x[:, : self._end], jnp.sqrt(self._mass(x)))
         return replace(self, square=rows.T @ rows)
 
     def statistics(self, x: jax.Array, features: jax.Array) -> jax.Array:
-        """Statistics (b, p), with features (b, d) in place of the features of ``x`` (b, p)."""
+        """Statistics (b, p) with features (b, d) replacing the features of ``x`` (b, p)."""
         return jnp.concatenate([features * self._mass(x)[:, None], x[:, self.n_features :]], 1)
 
     def _fit(self, cells: jax.Array) -> _Fit:
@@ -188,7 +187,7 @@ class SharedCovariance(JointCode):
             per = omega + n.sum(1)
             root, alone, between = 1 / jnp.sqrt(per), sums.sum(1) / per[:, None], n / per[:, None]
             explained, log_prior = alone.T @ (alone * per[:, None]), jnp.log(per / omega).sum()
-        # 2. Regression on clusters, the known structure eliminated (Schur complement).
+        # 2. Regression on clusters, with the known structure eliminated (Schur complement).
         half, log_det = whitener(jnp.diag(precision) - n.T @ between)
         right = half @ (sums.sum(0) - n.T @ alone)
         scatter = scatter - explained - right.T @ right
@@ -196,7 +195,7 @@ class SharedCovariance(JointCode):
         return _Fit(scatter, log_det, alone, between, half.T @ right, half, root)
 
     def _levels(self, fit: _Fit, rows: jax.Array, group: jax.Array) -> tuple[jax.Array, ...]:
-        """Effects of the known structure of samples (b, d + Q), at its levels.
+        """Effects of the known structure of samples (b, d + Q), per level.
 
         Offsets (levels, d), their regression on the centres (levels, K), their variances given
         centres (levels,), and the level (b,) of each sample.
@@ -211,8 +210,8 @@ class SharedCovariance(JointCode):
     def _solve(self, cells: jax.Array) -> _Solution:
         """Solve the regression without covariances of coefficients, by the cheaper elimination.
 
-        It factors a matrix of one row per cluster, or per known group or covariate. The update of
-        the hyperparameters solves dozens of regressions. Where the known structure is smaller,
+        It factors a matrix with one row per cluster, or per known group or covariate. The update of
+        the hyperparameters solves dozens of regressions. If the known structure is smaller,
         clusters are eliminated first.
         """
         d, (kappa, omega, s, nu) = self.n_features, self.hyperparameters
@@ -229,7 +228,7 @@ class SharedCovariance(JointCode):
             )
         else:
             gram, cross = jnp.diag(n.sum(1)), sums.sum(1)
-        # Regression on the known structure, the clusters eliminated (Schur complement).
+        # Regression on the known structure, with the clusters eliminated (Schur complement).
         between = n / precision
         half, log_det = whitener(omega * jnp.eye(n_known) + gram - between @ n.T)
         right = half @ (cross - between @ cluster_sums)
@@ -294,7 +293,7 @@ class SharedCovariance(JointCode):
         rows, mass = self._split_rows(partition.x)
         weight: Any = 1.0 if weights is None else weights[:, None]
         nu, n = self.hyperparameters.freedom, cells[..., -1].sum()
-        freedom = d + 1 + nu + self.power * (n - 1)  # without the sample
+        freedom = d + 1 + nu + self.power * (n - 1)  # cells without the sample
         # 1. Residuals and leverages of the regression on all samples.
         leverage = jnp.square(fit.half).sum(0)[labels]
         residual = rows[:, :d] - fit.centres[labels]
@@ -304,7 +303,7 @@ class SharedCovariance(JointCode):
             projected = (fit.half @ between.T)[:, level]
             leverage = leverage - 2 * (fit.half[:, labels] * projected).sum(0)
             leverage = leverage + jnp.square(projected).sum(0) + spread[level]
-        # 2. Downdate by the sample: the scatter has (1 - share) times the determinant.
+        # 2. Removing the sample multiplies the determinant of the scatter by (1 - share).
         white, log_det = whitener(fit.scatter)
         counted = self.power * mass
         remaining = 1 - counted * leverage
@@ -318,10 +317,10 @@ class SharedCovariance(JointCode):
     def odds(
         self, target: Target, state: Partition, a: jax.Array, b: jax.Array
     ) -> Callable[[jax.Array, jax.Array], Odds]:
-        """Log odds by which samples that leave clusters ``a`` and ``b`` join one of two new ones.
+        """Log odds that samples leaving clusters ``a`` and ``b`` join the second of two new ones.
 
-        The covariance is the one of all samples about their current clusters, the two clusters
-        taken as one: it is the same whether they are one or apart.
+        The covariance is the covariance of all samples about their current clusters, with a and b
+        merged. So it is equal before and after a split or merge.
         """
         d, kappa = self.n_features, self.hyperparameters.centre_precision
         # 1. Regression with the two clusters as one.
@@ -341,7 +340,7 @@ class SharedCovariance(JointCode):
         apart = rows - fit.centres[jnp.where(inside, a, labels)]
         root = jnp.sqrt(weight)
         rest, union = (apart * (where * root)[:, None] for where in (~inside, inside))
-        # The union counts as a few samples: the first samples to come have no other spread.
+        # The union has the weight of a few samples, since the first samples have no other variance.
         few = d + 2.0
         base = self.hyperparameters.variance * self.hyperparameters.freedom * jnp.eye(d)
         share = few / jnp.maximum((inside * mass).sum(), 1)
@@ -353,7 +352,8 @@ class SharedCovariance(JointCode):
             root = jnp.sqrt(weight)
 
             def log_odds(two, taken, side):
-                # 3. Means of the two, and the covariance with the samples that have a side.
+                # 3. Means of the two, and the covariance including the samples with an assigned
+                #    side.
                 n = self._mass(two)
                 sums = (two[..., :d] - self._sum_offsets(fit.effects, two)).sum(0)
                 n = n.sum(0)
@@ -361,7 +361,7 @@ class SharedCovariance(JointCode):
                 near = rows - means[side.astype(jnp.int32)]
                 near = near * (taken * root)[:, None]
                 white = whitener((base + near.T @ near) / (n_base + (taken * mass).sum()))[0]
-                # 4. Normal log densities about the two means.
+                # 4. Gaussian log densities about the two means.
                 factor = 1 + weight / (kappa + n)[:, None]
                 distance = (white @ rows.T)[:, None] - (white @ means.T)[..., None]
                 distance = weight * sum_of_squares(distance) / factor
@@ -376,7 +376,7 @@ class SharedCovariance(JointCode):
     def _draw_parameters(
         self, cells: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Root (d, d) of the precision, ``root root'``, and in its units centres and effects.
+        """Root (d, d) of the precision, ``root root'``, and centres and effects in its units.
 
         Effects are offsets of groups, or coefficients of covariates.
         """
@@ -395,11 +395,11 @@ class SharedCovariance(JointCode):
         return root, centres, effects + noise
 
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
-        """Target given the covariance and the effects of the known structure, which are drawn."""
+        """Target given a sampled covariance and sampled effects of the known structure."""
         d, x = self.n_features, partition.x
         root, _, effects = self._draw_parameters(cells, key)
         rows = x[:, :d] @ root
-        if self.n_covariates:  # they come with their weights
+        if self.n_covariates:  # these samples already have their weights
             rows = rows - x[:, d : self._end] @ effects
         elif self._informed:
             rows = rows - effects[partition.group] * self._mass(x)[:, None]
@@ -414,13 +414,13 @@ class SharedCovariance(JointCode):
         )
 
     def uncoded_nats(self, x: jax.Array) -> jax.Array:
-        """Nats (n',) of samples of weight 1 that the code of `gibbs_target` leaves out."""
+        """Nats (n',) of samples of weight 1 that the code of `gibbs_target` omits."""
         return 0.5 * jnp.square(x[:, : self.n_features]).sum(1)
 
     def squared_distances(
         self, partition: Target, cells: jax.Array, labels: jax.Array, key: jax.Array
     ) -> jax.Array:
-        """Squared Mahalanobis distances (n',) from centres; all parameters are drawn."""
+        """Squared Mahalanobis distances (n',) from centres, with all parameters sampled."""
         root, centres, effects = self._draw_parameters(cells, key)
         rows, group = self._split_rows(partition.x)[0], partition.group
         difference = rows[:, : self.n_features] @ root - centres[labels]
@@ -429,11 +429,11 @@ class SharedCovariance(JointCode):
 
 @node
 class UnitNormal:
-    """Samples of covariance I about a centre from N(0, I / kappa), up to a constant per sample.
+    """Code of samples of covariance I about a centre from N(0, I / kappa).
 
-    ``d/2 log((kappa + n) / kappa) - |sum|^2 / (2 (kappa + n))``, where ``power`` multiplies the
-    sums and n. The statistic ``mass`` has n: the number of samples, which is the last statistic, or
-    the sum of their weights.
+    The code is ``d/2 log((kappa + n) / kappa) - |sum|^2 / (2 (kappa + n))``, up to a constant per
+    sample, where ``power`` multiplies the sums and n. The statistic ``mass`` is n: the number of
+    samples (the last statistic), or the sum of their weights.
     """
 
     sends: ClassVar[frozenset[str]] = frozenset({"data", "parameters"})
@@ -449,11 +449,11 @@ class UnitNormal:
         return 0.5 * (d * jnp.log(n / self.kappa) - jnp.square(cell[..., :d]).sum(-1) / n)
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """Terms that `join_costs` needs of cells (p, K)."""
+        """Terms of cells (p, K) that `join_costs` needs."""
         d, cells = self.n_features, self.power * cells
         n, more = self.kappa + cells[self.mass], self.power
         square = jnp.square(cells[:d]).sum(0)
-        if self.mass >= 0:  # nats of a sample are no multiple of its weight
+        if self.mass >= 0:  # the nats of a sample are not proportional to its weight
             return cells[:d], n, square
         constant = d * jnp.log1p(more / n) + more * square / (n * (n + more))
         return more * cells[:d] / (n + more), 0.5 * constant, 0.5 * more**2 / (n + more)

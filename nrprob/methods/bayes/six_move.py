@@ -1,22 +1,25 @@
-"""Six-move sampler of mixtures in the full state (Yin, 2007, section 4.8), corrected.
+"""Six-move sampler of mixtures with their parameters (Yin, 2007, section 4.8), corrected.
 
-A step makes the published moves, with the ratios that leave the distribution of a `MixtureTarget`
-invariant:
+An iteration makes the published moves, with acceptance ratios that leave the distribution of a
+`MixtureTarget` invariant:
 
-1. weights given labels. "nml": components are paired at random, and each pair shares its units
-   anew, from the exact conditional distribution. The published step of every point by +-1 never
-   changes the parity of a weight. "conjugate": all of them, from a Dirichlet distribution;
-2. labels given all else, all rows at once. "conjugate": parts of the rows whose new labels leave a
-   component empty keep the old ones, since the proposal does not depend on the state;
-3. death and rebirth ("nml"): components of at most one row draw new parameters from the base
-   distribution, and accept by the ratio of likelihoods, not by the new likelihood alone;
-4. split and combine, and birth and death of empty components; see `six_move_jumps`;
-5. means and scales given labels: drawn from their conditional distribution, or ("nml", where they
-   lie in a box) from a law close to it and accepted by the ratio;
-6. probabilities of the classes, from Dirichlet distributions.
+1. Weights given labels. "nml" pairs components at random and samples the division of units within
+   each pair from its exact conditional distribution. (The published step of every point by +-1
+   never changes the parity of a weight.) "conjugate" samples all weights from a Dirichlet
+   distribution.
+2. Labels of all rows given everything else. "conjugate" proposes labels for blocks of rows, and
+   keeps the labels of a block if the proposal empties a component. This is valid since the proposal
+   does not depend on the labels.
+3. Death and rebirth ("nml"). Components of at most one row propose new parameters from the base
+   distribution. The acceptance probability is the ratio of likelihoods, not the new likelihood
+   alone.
+4. Split and combine, and birth and death of empty components; see `six_move_jumps`.
+5. Means and scales given labels. "conjugate" samples them from their conditional distribution.
+   "nml" restricts them to a box, and uses a similar proposal with a Metropolis-Hastings step.
+6. Probabilities of the classes, from Dirichlet distributions.
 
-Move 4 integrates out the parameters that move 6 draws, and for "conjugate" the parameters of moves
-1 and 5. This is valid because these are drawn next, before any other move uses them.
+Move 4 integrates out the parameters of move 6, and for "conjugate" also the parameters of moves 1
+and 5. This is valid because these parameters are resampled before any other move uses them.
 """
 
 from __future__ import annotations
@@ -55,12 +58,12 @@ from nrprob.methods.bayes.six_move_target import (
 
 __all__ = ["SixMoveKernel", "log_joint", "make_mixture_target"]
 
-_PARTS = 16  # parts of the rows that keep or change their labels together
+_PARTS = 16  # blocks of rows that keep or change their labels together
 
 
 @dataclass(frozen=True)
 class SixMoveKernel(PartitionKernel):
-    """Full-state kernel for `MixtureTarget`; draws hold the mixture and its labels.
+    """Sampler of mixtures with their parameters, for a `MixtureTarget`.
 
     Attributes
     ----------
@@ -78,7 +81,7 @@ class SixMoveKernel(PartitionKernel):
     n_launch: int = 3
 
     def begin(self, target: MixtureTarget, labels: jax.Array, key: jax.Array) -> ChainState:
-        """State of one chain that starts at labels (n',), without empty components."""
+        """State of one chain with initial labels (n',), without empty components."""
         return _begin(target, labels, key)
 
     def step(self, target: MixtureTarget, state: ChainState) -> ChainState:
@@ -123,7 +126,7 @@ class SixMoveKernel(PartitionKernel):
         return complete_mixture(target, mixture.labels, cells, keys[4]), cells, moves
 
 
-@jax.jit  # one program, not one for every operation, where chains begin outside of one
+@jax.jit  # one compiled program, also if chains begin outside of one
 def _begin(target: MixtureTarget, labels: jax.Array, key: jax.Array) -> ChainState:
     key, now = jax.random.split(key)
     labels = jnp.where(target.mass > 0, labels, 0).astype(jnp.int32)
@@ -145,12 +148,12 @@ def _no_moves() -> Draw:
 
 
 def _sum_jumps(moves: Draw) -> Draw:
-    """Counts of the published and the launched jumps together."""
+    """Counts of both split-merge moves together."""
     return {name: moves[f"pivot_{name}"] + moves[f"launched_{name}"] for name in _JUMPS}
 
 
 def _repeat_jump(target, move, mixture, cells, key, count):
-    """Make a jump ``count`` times; also returns how often it was which, and was accepted."""
+    """Make a jump ``count`` times; also count proposals and acceptances in both directions."""
 
     def once(t, carry):
         mixture, cells, counts = carry
@@ -171,7 +174,7 @@ def _repeat_jump(target, move, mixture, cells, key, count):
 def share_units(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Move 1 of "nml": parts (K,) after every pair of a random pairing shared its units anew."""
+    """Move 1 of "nml": units (K,) after dividing the units of random pairs of components."""
     order_key, unit_key = jax.random.split(key)
     slots = target.n_slots
     dtype = mixture.parts.dtype
@@ -193,7 +196,7 @@ def share_units(
 def draw_labels(
     target: MixtureTarget, mixture: Mixture, key: jax.Array
 ) -> tuple[Mixture, jax.Array, jax.Array]:
-    """Move 2; returns how many parts of the rows changed labels, of how many that were proposed."""
+    """Move 2; also returns how many blocks of rows changed labels, and how many were proposed."""
     x = target.x
     log_p = target.coefficients(mixture) @ x.T
     log_p = jnp.where(mixture.active[:, None], log_p, -jnp.inf)
@@ -207,7 +210,7 @@ def draw_labels(
     n = x.shape[0]
     parts = min(_PARTS, n)
     wide = -(-n // parts)
-    # Rows that are neighbours in the table, and often in the data, are of different parts.
+    # Adjacent rows, which are often similar, are in different blocks.
     change = jnp.pad(new - old, ((0, 0), (0, wide * parts - n)))
     change = change.reshape(-1, wide, parts).sum(1).T
 
@@ -223,7 +226,7 @@ def draw_labels(
 def rebirth_components(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
 ) -> tuple[Mixture, jax.Array, jax.Array]:
-    """Move 3 of "nml"; also returns how many components proposed, and how many were reborn."""
+    """Move 3 of "nml"; also returns numbers of proposals and acceptances."""
     normal_key, class_key, accept_key = jax.random.split(key, 3)
     nobody = jnp.zeros_like(cells)
     fresh = describe_components(target, nobody, normal_key)
@@ -243,7 +246,7 @@ def rebirth_components(
 def draw_normals(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
 ) -> tuple[Mixture, jax.Array, jax.Array]:
-    """Move 5 of "nml"; every component and feature accepts by itself."""
+    """Move 5 of "nml"; accepts every component and feature separately."""
     scale_key, mean_key, accept_key = jax.random.split(key, 3)
     m = cell_moments(cells, target.n_features)
     t = draw_scales(scale_key, m, target.box)
@@ -271,8 +274,8 @@ def complete_mixture(
 ) -> Mixture:
     """Mixture with labels (n',) and no empty component.
 
-    For "conjugate" its parameters are drawn from their distribution given the labels. For "nml"
-    they begin near to it, with units in proportion to the numbers of rows.
+    "conjugate" samples its parameters given the labels. "nml" samples from similar distributions,
+    with units proportional to the numbers of rows.
     """
     active = cells[:, -1] > 0.5
     if isinstance(target.prior, Box):
@@ -299,7 +302,7 @@ def complete_mixture(
 
 
 def _apportion_units(n: jax.Array, active: jax.Array, grid: jax.Array) -> jax.Array:
-    """Units (K,) of at least 1, near to proportional to numbers of rows."""
+    """Units (K,) of at least 1, nearly proportional to numbers of rows."""
     spare = grid - active.sum()
     parts = jnp.where(active, 1 + jnp.floor(spare * n / jnp.maximum(n.sum(), 1)), 0)
     return parts.at[jnp.argmax(parts)].add(grid - parts.sum())

@@ -1,8 +1,8 @@
-"""Random draws that the six-move sampler needs, without rejections that compile or run slowly.
+"""Random variates of the six-move sampler, without slow rejection loops.
 
-Gamma variates come from one loop over whole arrays. Parameters of a normal density in a box come
-from a law that is close to their conditional distribution and whose density is known, so that the
-same draws serve as Metropolis-Hastings proposals where parameters are born, and where they change.
+Gamma variates need one loop over whole arrays. Parameters of a Gaussian density in a box come from
+a proposal distribution that is close to their conditional distribution, and whose density is known.
+So they also serve as Metropolis-Hastings proposals for new and for changed parameters.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from jax.lax import erf, erf_inv
 
 from nrprob.engines.sample.uniforms import uniform
 
-_CELLS = 24  # pieces of the law of a log scale
-_BELOW, _ABOVE = 4.5, 8.0  # its reach, in standard deviations; the right tail is the heavy one
-_UNIFORM = 0.02  # share that may be anywhere, so that no parameter is out of reach
+_CELLS = 24  # linear pieces of the log density of a log scale
+_BELOW, _ABOVE = 4.5, 8.0  # its range, in standard deviations; the right tail is the heavy one
+_UNIFORM = 0.02  # weight of the uniform part of the mixture, which reaches every parameter
 
 
 def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
     """Logarithms of gamma variates of shapes ``a > 0`` (any array), of scale 1.
 
-    Marsaglia and Tsang (2000), for the whole array until its last element is accepted; below 1 by
-    the boost ``Gamma(a) = Gamma(a + 1) U^(1/a)``, in logarithms so that it cannot underflow.
+    The method is Marsaglia and Tsang (2000) for the whole array, until its last element is
+    accepted. Shapes below 1 use ``Gamma(a) = Gamma(a + 1) U^(1/a)``, in logarithms to avoid
+    underflow.
     """
     loop_key, boost_key = jax.random.split(key)
     d = jnp.where(a < 1, a + 1, a) - 1 / 3
@@ -34,8 +35,8 @@ def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
     def propose_variates(carry):
         key, result, done = carry
         key, now = jax.random.split(key)
-        # As jax.random.normal does, but of one call for both; those of an element stay together, so
-        # that more elements behind it do not change them.
+        # As jax.random.normal, but with one call for both variates; more elements do not change the
+        # variates of the first ones.
         x, u = jnp.moveaxis(uniform(now, (*a.shape, 2), a.dtype), -1, 0)
         x = jnp.sqrt(2) * erf_inv(jnp.maximum(2 * x - 1, jnp.finfo(a.dtype).epsneg - 1))
         v = (1 + c * x) ** 3
@@ -51,9 +52,9 @@ def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
 
 
 def invert_cumulative(p: jax.Array, u: jax.Array) -> jax.Array:
-    """Category (integer) of unnormalised probabilities (m,), by inversion of a uniform number.
+    """Category (integer) with unnormalised probabilities (m,), by inversion of a uniform variate.
 
-    Cumulative sums are slow along one long axis, so that they are taken by rows of a square.
+    Cumulative sums are slow along one long axis, so they run over rows of a square.
     """
     side = int(np.ceil(np.sqrt(p.shape[0])))
     square = jnp.pad(p, (0, side * side - p.shape[0])).reshape(side, side)
@@ -69,15 +70,16 @@ def invert_cumulative(p: jax.Array, u: jax.Array) -> jax.Array:
 def draw_transfer(
     size: int, total: jax.Array, n_a: jax.Array, n_b: jax.Array, u: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Share ``total`` units between two components, given their numbers of rows.
+    """Sample the division of ``total`` units between two components, given their numbers of rows.
 
-    Draws c from ``h(c) = c^n_a (total - c)^n_b / Z`` on 1 .. total - 1, by inversion of ``u``.
+    The distribution is ``h(c) = c^n_a (total - c)^n_b / Z`` on 1 .. total - 1, by inversion of
+    ``u``.
 
     Returns
     -------
     c : scalar
     log_z : scalar
-        Logarithm of Z; minus infinity if there are fewer than two units.
+        Logarithm of Z; minus infinity with fewer than two units.
     """
     c = np.arange(1, size + 1)
     left = total - c
@@ -90,7 +92,7 @@ def draw_transfer(
 
 
 class Box(NamedTuple):
-    """Region of the parameters, arrays (d,): log scales in [low, high], means in [left, right]."""
+    """Bounds of the parameters, arrays (d,): log scales in [low, high], means in [left, right]."""
 
     low: jax.Array
     high: jax.Array
@@ -99,7 +101,7 @@ class Box(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Of the rows of components: ``n`` (m, 1), ``mean`` and ``squares`` about it (m, d)."""
+    """Moments of the rows of components: ``n`` (m, 1), ``mean`` and ``squares`` about it (m, d)."""
 
     n: jax.Array
     mean: jax.Array
@@ -107,7 +109,7 @@ class Moments(NamedTuple):
 
 
 def cell_moments(cells: jax.Array, d: int) -> Moments:
-    """Moments of cells (m, p) that begin with the sums of features and of squares."""
+    """Moments of cells (m, p) whose statistics begin with the sums of features and of squares."""
     n = cells[:, -1:]
     mean = cells[:, :d] / jnp.maximum(n, 1)
     squares = jnp.maximum(cells[:, d : 2 * d] - n * mean * mean, 0)
@@ -115,14 +117,15 @@ def cell_moments(cells: jax.Array, d: int) -> Moments:
 
 
 def _log_posterior(m: Moments, t: jax.Array) -> jax.Array:
-    """Log density of log scales ``t`` up to a constant, with free means integrated out."""
+    """Log density of log scales ``t`` up to a constant, with unbounded means integrated out."""
     return jnp.where(m.n > 0, -(m.n - 1) * t - 0.5 * m.squares * jnp.exp(-2 * t), 0)
 
 
 class _Law(NamedTuple):
     """Densities ``exp(values)``, log-linear between equally spaced nodes from ``start``.
 
-    ``values`` (m, d, nodes) are relative to ``top`` (m, d), and ``masses`` those of the pieces.
+    ``values`` (m, d, nodes) are relative to ``top`` (m, d); ``masses`` are the masses of the
+    pieces.
     """
 
     start: jax.Array
@@ -150,7 +153,7 @@ def _proposal_law(m: Moments, box: Box) -> _Law:
 
 
 def _log_density(law: _Law, box: Box, t: jax.Array) -> jax.Array:
-    """Log density of log scales (m, d) under the law mixed with the uniform one."""
+    """Log density of log scales (m, d) under the mixture of this law and the uniform law."""
     position = (t - law.start) / law.step
     hat = jnp.maximum(1 - jnp.abs(position[..., None] - np.arange(_CELLS + 1)), 0)
     value = (hat * law.values).sum(-1) - jnp.log(law.masses.sum(-1) * law.step)
@@ -160,9 +163,9 @@ def _log_density(law: _Law, box: Box, t: jax.Array) -> jax.Array:
 
 
 def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
-    """Log scales (m, d) from the law close to their posterior; density in `log_evidence`."""
+    """Sample log scales (m, d) close to their posterior; `log_evidence` has the density."""
     shape = m.squares.shape
-    # The last axis tells draws apart, so that further components change nothing to the first.
+    # Draws use the last axis, so that more components do not change the first ones.
     which, within, anywhere, mix = jnp.moveaxis(uniform(key, (*shape, 4), m.squares.dtype), -1, 0)
     law = _proposal_law(m, box)
     sums = law.masses @ np.triu(np.ones((_CELLS, _CELLS)))
@@ -170,7 +173,7 @@ def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
     is_cell = cell[..., None] == np.arange(_CELLS)
     change = jnp.where(is_cell, law.values[..., 1:] - law.values[..., :-1], 0).sum(-1)
     slope = jnp.maximum(jnp.abs(change), 1e-6)
-    # Distance from the higher end, where the density falls by exp(-slope).
+    # Distance from the higher end of the piece, whose density decreases by exp(-slope).
     down = -jnp.log1p(within * jnp.expm1(-slope)) / slope
     place = cell + jnp.where(change > 0, 1 - down, down)
     near = jnp.clip(law.start + law.step * place, box.low, box.high)
@@ -178,10 +181,10 @@ def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
 
 
 def draw_means(key: jax.Array, m: Moments, log_scales: jax.Array, box: Box) -> jax.Array:
-    """Means (m, d) from their conditional distribution given log scales: normal in the box."""
+    """Sample means (m, d) given log scales: Gaussian, truncated to the box."""
     u = uniform(key, m.mean.shape, m.mean.dtype)
     unit, below, width = _truncated_mass(m, log_scales, box)
-    # A level of -1 or 1 would be infinite, and a product with it undefined.
+    # A quantile of -1 or 1 would be infinite, and its product undefined.
     most = 1 - jnp.finfo(u.dtype).epsneg
     normal = m.mean + unit * erf_inv(jnp.clip(below + u * width, -most, most))
     flat = box.left + u * (box.right - box.left)
@@ -189,9 +192,9 @@ def draw_means(key: jax.Array, m: Moments, log_scales: jax.Array, box: Box) -> j
 
 
 def _truncated_mass(m: Moments, log_scales: jax.Array, box: Box) -> tuple[jax.Array, ...]:
-    """Standard deviations of means times the root of 2; erf at the left, and from there to right.
+    """Scales of means times sqrt(2); erf at the left bound, and its increase to the right.
 
-    The mean of rows lies in the box, so that erf has different signs at its sides.
+    The mean of rows lies in the box, so erf has different signs at its bounds.
     """
     unit = jnp.exp(log_scales) * jnp.sqrt(2 / jnp.maximum(m.n, 1))
     below, above = erf((jnp.stack([box.left, box.right])[:, None] - m.mean) / unit)
@@ -199,11 +202,11 @@ def _truncated_mass(m: Moments, log_scales: jax.Array, box: Box) -> tuple[jax.Ar
 
 
 def log_evidence(m: Moments, log_scales: jax.Array, box: Box) -> jax.Array:
-    """Log (m, d) of likelihood times prior density, divided by the density of the draw.
+    """Log (m, d) of the importance weight: likelihood times prior density over proposal density.
 
-    The prior is flat in the box, in means and log scales; draws are those of `draw_scales` and
-    `draw_means`. The mean of its exponential over draws is the marginal likelihood. Means drop out,
-    since they are drawn from their conditional distribution.
+    The prior is flat in the box, for means and log scales; the proposals are `draw_scales` and
+    `draw_means`. The mean of the exponential over proposals is the marginal likelihood. Means
+    cancel, since they are sampled from their conditional distribution.
     """
     size = jnp.log(box.high - box.low)
     inside = 0.5 * _truncated_mass(m, log_scales, box)[2]

@@ -1,21 +1,22 @@
-"""Moves between numbers of components: split and combine, birth and death of empty ones.
+"""Jumps between numbers of components: split and combine, birth and death of empty ones.
 
-All are moves of Metropolis, Hastings and Green on components without names. New parameters come
-from laws that do not look at the old ones, so that the Jacobian is 1. Probabilities of classes, and
-for the conjugate energy all parameters, are integrated out here and resampled by the moves that
-follow; the ratio then has marginal likelihoods instead.
+All jumps are Metropolis-Hastings-Green moves on unlabelled components. Proposals of new parameters
+do not depend on the old ones, so the Jacobian is 1. Probabilities of classes are integrated out
+here and resampled by the next moves, and for the conjugate energy all parameters are. The ratio
+then has marginal likelihoods instead.
 
-A component j (slot a) becomes a and b. With k components before, the log ratio of the split is the
-sum of
+A split replaces component j (slot a) by components a and b. With k components before, the log
+acceptance ratio of the split is the sum of
 
-- *evidence*: E(a) + E(b) - E(j), where E is the log of likelihood times prior density over proposal
-  density of a component's parameters ("nml"), or its log marginal likelihood ("conjugate");
-- *number*: A(k) - A(k + 1), which holds the factor k + 1 of unnamed components;
-- *weights* ("nml"): c_a is drawn with probability c^n_a (c_j - c)^n_b / Z, and there are
-  (G - k) / k times more compositions: log Z - n_j log c_j + log(k / (G - k));
-- *choice*: probability of choosing the combination over that of choosing the split.
+- *evidence*: E(a) + E(b) - E(j). For "nml", E is the log of likelihood times prior density over
+  proposal density of a component's parameters; for "conjugate", its log marginal likelihood;
+- *number*: A(k) - A(k + 1), which includes the factor k + 1 for unlabelled components;
+- *weights* ("nml"): c_a is sampled with probability c^n_a (c_j - c)^n_b / Z, and there are (G - k)
+  / k times as many compositions: log Z - n_j log c_j + log(k / (G - k));
+- *choice*: probability of choosing the reverse combination over the probability of choosing the
+  split.
 
-The ratio of the combination is its inverse, with the parameters of the merged component drawn.
+The ratio of a combination is the inverse, with sampled parameters of the merged component.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from nrprob.methods.bayes.six_move_target import Conjugate, Mixture, MixtureTarg
 
 
 class LogRatio(NamedTuple):
-    """Terms of the log acceptance ratio of a split; see the top of this file."""
+    """Terms of the log acceptance ratio of a split; see the module docstring."""
 
     evidence: jax.Array
     number: jax.Array
@@ -48,12 +49,12 @@ class LogRatio(NamedTuple):
 
 
 def log_ratio(terms: LogRatio) -> jax.Array:
-    """Log acceptance ratio of a split; the log ratio of the combination is its negative."""
+    """Log acceptance ratio of a split; a combination has its negative."""
     return terms.evidence + terms.number + terms.weights + terms.choice
 
 
 class Jump(NamedTuple):
-    """Result of a proposal: the next state, and whether the proposal was a split and accepted."""
+    """Result of a proposal: the next state, whether it was a split, and whether it was accepted."""
 
     mixture: Mixture
     cells: jax.Array
@@ -62,9 +63,9 @@ class Jump(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """Slots a and b, that become one, or of which a becomes both; ``upper`` rows go to b.
+    """Slots a and b to merge, or slot a to split into both; ``upper`` rows go to b.
 
-    ``members`` (n',) are all rows of the two, ``halves`` (2, p) the statistics of the two.
+    ``members`` (n',) are all rows of both slots; ``halves`` (2, p) are the statistics of each.
     """
 
     a: jax.Array
@@ -83,7 +84,7 @@ class _Parameters(NamedTuple):
 def describe_components(target: MixtureTarget, cells: jax.Array, key: jax.Array) -> _Parameters:
     """Means and log scales (m, d) for statistics (m, p).
 
-    Drawn, or fitted where they are integrated out and but serve to choose what to split.
+    They are sampled, or fitted if they are integrated out and only choose the split.
     """
     m = cell_moments(cells, target.n_features)
     if isinstance(target.prior, Box):
@@ -107,7 +108,7 @@ def _propose_exchange(
 ) -> tuple[Mixture, jax.Array, LogRatio, _Parameters, jax.Array]:
     """Propose; also returns the merged component's parameters, and all means (K, d) of the split.
 
-    The terms are of the split, in both directions, and leave out the choice.
+    The terms describe the split, in both directions, without the choice.
     """
     part_key, draw_key = jax.random.split(key)
     three = jnp.concatenate([pair.halves.sum(0)[None], pair.halves])
@@ -160,7 +161,7 @@ def _accept_or_reject(
 
 
 def _choose_active(active: jax.Array, u: jax.Array) -> jax.Array:
-    """One of the slots that are active, by a uniform number."""
+    """Choose one of the active slots by a uniform variate."""
     order = jnp.cumsum(active)
     return jnp.argmax(active & (order > jnp.floor(u * order[-1]))).astype(jnp.int32)
 
@@ -173,7 +174,7 @@ def _nearest_component(means: jax.Array, active: jax.Array, slot: jax.Array) -> 
 
 
 def _feature_column(target: MixtureTarget, which: jax.Array) -> jax.Array:
-    """Column (n',) of the features; a product is faster than picking numbers one by one."""
+    """Column (n',) of the features; a product is faster than indexing."""
     d = target.n_features
     return target.x[:, :d] @ (jnp.arange(d) == which).astype(target.x.dtype)
 
@@ -183,19 +184,19 @@ def _free_slot(active: jax.Array) -> jax.Array:
 
 
 def _up_probability(k: jax.Array, most: jax.Array) -> jax.Array:
-    """Probability of trying to add a component rather than to remove one."""
+    """Probability of proposing one component more rather than one less."""
     return jnp.where(k <= 1, 1.0, jnp.where(k >= most, 0.0, 0.5))
 
 
 def pivot_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array) -> Jump:
-    """Split or combine as published (Yin, 2007, 4.8.4), with the ratio that its proposals need.
+    """Split or combine as published (Yin, 2007, 4.8.4), with the corrected acceptance ratio.
 
-    Split: a component is drawn, and its rows are divided at a pivot uniform on mean +- scale of the
-    feature with the largest scale. Combine: a component is drawn, and joined with the one whose
-    mean is nearest. With rho the share of pivots that divide the rows as they are divided, and m
-    (0, 1 or 2) how many of the two halves have the other as their nearest, the choice is
-    ``[(1 - up(k + 1)) m / (k + 1)] / [up(k) rho / k]``, up(k) the probability to try a split; 4.9
-    has it 1.
+    Split: choose a component at random, and divide its rows at a pivot in the feature with the
+    largest scale, uniform on mean +- scale. Combine: choose a component at random, and join it with
+    the component of the nearest mean. Let rho be the share of pivots with the same division, m (0,
+    1 or 2) the number of halves whose nearest component is the other half, and up(k) the
+    probability of proposing a split. The choice is ``[(1 - up(k + 1)) m / (k + 1)] / [up(k) rho /
+    k]``; the thesis (4.9) has 1.
     """
     draw_key, exchange_key = jax.random.split(key)
     active, most = mixture.active, target.max_clusters
@@ -220,7 +221,7 @@ def pivot_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: j
         target, mixture, cells, pair, exchange_key
     )
 
-    # The way back, or forth, is over the merged component's widest feature.
+    # The reverse move also uses the feature with the largest scale of the merged component.
     widest = jnp.argmax(merged.log_scales)
     middle, reach = merged.means[widest], jnp.exp(merged.log_scales[widest])
     values = _feature_column(target, widest)
@@ -251,13 +252,13 @@ def pivot_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: j
 def launched_move(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array, n_launch: int
 ) -> Jump:
-    """Split or combine the components of two rows i and j, drawn without a look at the state.
+    """Split or combine the components of two rows i and j, chosen independently of the state.
 
-    The other rows of a component that is split go to i or j one by one, with probabilities that a
-    launching state gives; the choice is minus the log of their product. Both directions look at the
-    same launching state, which depends on i, j and the rows of the two components alone: half of
-    the time ``n_launch`` hard assignments lead to it from i and j, else all rows are with i, so
-    that what leaves is near j. Unlike halves at a pivot, halves may overlap.
+    A split assigns the other rows of the component to i or j one by one, with probabilities from a
+    launch state; the choice is minus the log of their product. Both directions use the same launch
+    state, which depends on i, j and the rows of the two components only. With probability 1/2 it
+    results from ``n_launch`` hard assignments that start from i and j; otherwise all rows are with
+    i, so that rows near j leave. Unlike halves at a pivot, these halves may overlap.
     """
     draw_key, exchange_key = jax.random.split(key)
     size, dtype = target.x.shape[0], target.x.dtype
@@ -298,11 +299,11 @@ def launched_move(
 
 
 def birth_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array) -> Jump:
-    """Give birth to an empty component, or let one die; "nml" alone has them.
+    """Birth or death of an empty component ("nml" only).
 
-    The new one has parameters from the base distribution, which cancel, and units of the weight of
-    another one. With m empty components after the birth, the choice is ``(1 - up(k + 1)) / (up(k)
-    m)``: the other one is drawn among k both ways.
+    The new component has parameters from the base distribution, which cancel, and takes units from
+    another component. With m empty components after the birth, the choice is ``(1 - up(k + 1)) /
+    (up(k) m)``: the other component is one of k in both directions.
     """
     uniform_key, draw_key = jax.random.split(key)
     active, most = mixture.active, target.max_clusters
@@ -341,13 +342,13 @@ def birth_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: j
 
 
 def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array) -> Jump:
-    """Give birth to a component of a single row, or let one die.
+    """Birth or death of a component of a single row.
 
-    Birth: row i leaves its component a, which keeps its parameters, with probability w_i / W, where
-    w_i is the inverse of its density there: one proposal does what a sweep over all rows would.
-    Death: one of the s components of one row dies, and the row goes to a component that has rows,
-    with probability r, about in proportion to its density there. The choice of a birth is
-    ``[(1 - up(k + 1)) r_a / s] / [up(k) w_i / W]``, s counted after it, w before it.
+    Birth: row i leaves component a, whose parameters do not change, with probability w_i / W; w_i
+    is the inverse of its density in a. One proposal thus replaces a sweep over all rows. Death: one
+    of the s components of one row dies. Its row joins a component with other rows, with probability
+    r, nearly proportional to its density there. The choice of a birth is ``[(1 - up(k + 1)) r_a /
+    s] / [up(k) w_i / W]``, with s after the birth and w before it.
     """
     uniform_key, draw_key = jax.random.split(key)
     active, most, d = mixture.active, target.max_clusters, target.n_features
@@ -362,7 +363,7 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
     leaver = jnp.argmax((mixture.labels == dying) & (target.mass > 0))
 
     def where_to(rest, i):
-        """Log probabilities (K,) that row i goes to components with statistics ``rest``."""
+        """Log probabilities (K,) that row i joins components with statistics ``rest``."""
         if full:
             log_r = _plug_in(target, mixture, rest) @ x[i]
         else:
@@ -374,7 +375,7 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
     goes = jnp.minimum((jnp.cumsum(jnp.exp(log_r)) <= u[2]).sum(), target.n_slots - 1)
     goes = jnp.where(jnp.isfinite(log_r[goes]), goes, jnp.argmax(log_r))
 
-    # The state with one component less: this one, or the one after a death.
+    # The state with one component less: the present state, or the state after a death.
     together = jnp.where(birth, cells, without + (slots == goes)[:, None] * x[leaver])
     labels = jnp.where(~birth & (row == leaver), goes.astype(mixture.labels.dtype), mixture.labels)
     member = (slots[:, None] == labels).astype(x.dtype)
@@ -437,7 +438,7 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
 
 
 def _plug_in(target: MixtureTarget, mixture: Mixture, cells: jax.Array) -> jax.Array:
-    """Coefficients (K, p) of the density with estimates for all that is integrated out."""
+    """Coefficients (K, p) of the density, with estimates of integrated-out parameters."""
     d = target.n_features
     n = cells[:, -1]
     a = target.class_concentration + cells[:, 2 * d : 2 * d + target.n_classes]

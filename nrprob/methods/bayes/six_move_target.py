@@ -1,8 +1,8 @@
-"""Mixtures whose parameters are part of the state: their two distributions, and their densities.
+"""Two distributions over mixtures with their parameters, and their densities.
 
-A state is k components, each with a weight, the mean and scale of a normal density per feature and
-probabilities of the classes, and the component of every row. Its length in nats (Yin, 2007, (4.22),
-signs corrected) is
+A state has k components, and the component of every row. Each component has a weight, the mean and
+scale of a Gaussian density per feature, and probabilities of the classes. Its length in nats (Yin,
+2007, (4.22), signs corrected) is
 
     L = A(k) - sum_i [log w_z(i) + log N(x_i; mu_z(i), s_z(i))] - sum_labelled log pi_z(i)(y_i),
 
@@ -11,11 +11,11 @@ and ``exp(-L)`` is a density with respect to a probability distribution of the p
 - "nml": weights c/G, where c is uniform on the compositions of G, the number of rows, into k parts;
   means and log scales uniform in a box; A(k) the parametric complexity of the labels. Components
   may be empty.
-- "conjugate": weights from a symmetric Dirichlet distribution, means and variances from the
-  normal-inverse-gamma one; no component is empty. With parameters integrated out this is the
-  distribution over partitions of `nrprob.statistics.codes`.
+- "conjugate": weights have a symmetric Dirichlet prior, means and variances a normal-inverse-gamma
+  prior; no component is empty. Integrating the parameters out gives the distribution over
+  partitions of `nrprob.statistics.codes`.
 
-Probabilities of classes have a symmetric Dirichlet prior in both. Components have no names.
+In both, the probabilities of classes have a symmetric Dirichlet prior. Components are unlabelled.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Conjugate(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """Labels (n',) and K slots for components, of which those that are ``active`` (K,) exist.
+    """Labels (n',) and K slots for components; the mask ``active`` (K,) marks those in use.
 
-    ``parts`` (K,) are weights times the grid of the target; ``means`` and ``log_scales`` (K, d);
-    ``class_probs`` (K, C). What stands in other slots means nothing.
+    ``parts`` (K,) are weights times the grid of the target; ``means`` and ``log_scales`` are (K,
+    d); ``class_probs`` is (K, C). Values in inactive slots are arbitrary.
     """
 
     labels: jax.Array
@@ -68,7 +68,7 @@ class Mixture(NamedTuple):
 
 @node
 class MixtureTarget:
-    """A distribution over mixtures; made by `make_mixture_target`.
+    """Distribution over mixtures; see `make_mixture_target`.
 
     Attributes
     ----------
@@ -105,12 +105,12 @@ class MixtureTarget:
 
     @property
     def max_clusters(self) -> jax.Array:
-        """Most components that there may be."""
+        """Largest number of components."""
         return self.partition.max_clusters
 
     @property
     def box(self) -> Box:
-        """The prior of "nml"."""
+        """Bounds of the parameters of "nml"."""
         assert isinstance(self.prior, Box)
         return self.prior
 
@@ -124,7 +124,7 @@ class MixtureTarget:
         return self.partition.cells(labels)[0]
 
     def coefficients(self, mixture: Mixture) -> jax.Array:
-        """What (K, p), times statistics, is log w + log N(x) + log pi(y); finite everywhere."""
+        """Coefficients (K, p) of log w + log N(x) + log pi(y), linear in statistics and finite."""
         t = mixture.log_scales
         inverse = jnp.exp(-2 * t)
         constant = -(0.5 * mixture.means**2 * inverse + t + 0.5 * np.log(2 * np.pi)).sum(-1)
@@ -140,7 +140,7 @@ class MixtureTarget:
 
 
 def _safe_log(p: jax.Array) -> jax.Array:
-    """Logarithm that is finite at 0, since 0 times it has to be 0."""
+    """Logarithm with a finite value at 0, so that 0 times it is 0."""
     return jnp.log(jnp.maximum(p, jnp.finfo(p.dtype).tiny))
 
 
@@ -162,30 +162,30 @@ def make_mixture_target(
     partners: np.ndarray | None = None,
     covariance: str = "diag",
 ) -> MixtureTarget:
-    """Check the prior, and lay out the rows.
+    """Check the prior, and compute the statistics of the rows.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, d)
         Features, centred and in units of their standard deviations.
     onehot : array-like of shape (n_samples, C) or None
-        Known classes, one-hot; a row of zeros where the class is unknown.
+        Known classes, one-hot; a row of zeros if the class is unknown.
     max_clusters : int
         Number of slots K.
     energy : {"nml", "conjugate"}, default="nml"
     low, high : float or array-like of shape (d,)
         Bounds of the scales for "nml"; by default 0.2 and half of ``mean_range``.
     mean_range : float or array-like of shape (d,), optional
-        Width of the region of the means for "nml", about the middle of the data's range; by default
-        that range. It has to hold the data.
+        Width of the interval of the means for "nml", about the centre of the data's range; by
+        default this range. It must contain the data.
     kappa, shape, scale, concentration : float
         Hyperparameters for "conjugate", of `normal_inverse_gamma` and of `label_code`.
     class_concentration : float, default=1
-        Parameter of the Dirichlet prior of the class probabilities; 1 is the uniform one.
+        Concentration of the Dirichlet prior of the class probabilities; 1 is uniform.
     unordered : bool, default=True
-        Whether names of components, k! of which say the same, are not sent.
+        Whether components are unlabelled, so that their k! permutations are one state.
     partners : array-like of int of shape (n_samples, q), optional
-        Rows near each row, for the proposals of splits and merges.
+        Nearest rows of each row, for proposals of splits and merges.
     covariance : {"diag"}
 
     Returns
@@ -195,7 +195,7 @@ def make_mixture_target(
     Raises
     ------
     ValueError
-        If a hyperparameter is out of its range, or the data are no finite table.
+        If a hyperparameter is out of its range, or the data are not a finite table.
     """
     X = np.asarray(X, np.float64)
     if X.ndim != 2 or 0 in X.shape or not np.isfinite(X).all():
@@ -279,8 +279,8 @@ def _make_box(X: np.ndarray, low: Any, high: Any, mean_range: Any) -> Box:
 def log_joint(draw: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     """Log density of new rows and their classes under one draw.
 
-    ``log p(x, y | s) = log sum_j w_j N(x; mu_j, s_j) pi_j(y)``, whose mean over draws, outside of
-    the logarithm, predicts (Yin, 2007, (4.9), weights ``p(x | s)`` included).
+    ``log p(x, y | s) = log sum_j w_j N(x; mu_j, s_j) pi_j(y)``. The average of its exponential over
+    draws is the prediction (Yin, 2007, (4.9), including the weights ``p(x | s)``).
 
     Parameters
     ----------

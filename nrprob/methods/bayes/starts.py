@@ -25,9 +25,9 @@ from nrprob.methods.bayes.model import MixtureModel
 from nrprob.methods.bayes.predictive import most_probable_clusters
 
 WORDS = ("auto", "dispersed", "subsample")
-SUBSAMPLE = 4000  # samples that chains run on before they run on all
+SUBSAMPLE = 4000  # samples of the first chains, before they run on all samples
 MANY = 20_000  # samples above which "auto" is "subsample"
-_PART = 4096  # samples that are assigned together
+_PART = 4096  # samples that are assigned at once
 
 
 def check_init(name: str, value: Any) -> None:
@@ -47,7 +47,7 @@ def check_init(name: str, value: Any) -> None:
 
 
 def read_labels(init: Any, n: int, n_chains: int, max_clusters: int) -> np.ndarray:
-    """Labels (n_chains, n) of the clusterings that chains start from, in turn."""
+    """Labels (n_chains, n) of the given clusterings, assigned to chains in turn."""
     labelings = np.atleast_2d(np.asarray(init))
     if labelings.shape[1] != n:
         raise ValueError(
@@ -107,7 +107,7 @@ def labels_by_subsample(
     rest = np.setdiff1d(np.arange(n), some, assume_unique=True)
     for begin in range(0, len(rest), _PART):
         part = rest[begin : begin + _PART]
-        wide = np.pad(part, (0, _PART - len(part)), mode="edge")  # one program for all parts
+        wide = np.pad(part, (0, _PART - len(part)), mode="edge")  # one program for all blocks
         rows = model.new_rows(X[wide], n_classes, design.take_rows(wide))
         clusters = np.asarray(most_probable_clusters(target, draw, rows))
         labels[:, part] = clusters[:, : len(part)]
@@ -117,7 +117,7 @@ def labels_by_subsample(
 def begin_at_labels(
     kernel: PartitionKernel, target: Any, labels: np.ndarray, key: jax.Array
 ) -> ChainState:
-    """States of chains that start at labels (n_chains, n)."""
+    """States of chains with initial labels (n_chains, n)."""
     n_chains, n = labels.shape
     wide = np.pad(labels, ((0, 0), (0, target.x.shape[0] - n)))
     return begin_at(kernel, target, jnp.asarray(wide), jax.random.split(key, n_chains))

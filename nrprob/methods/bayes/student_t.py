@@ -4,13 +4,13 @@ Sample i of cluster c has the error
 
     e_i ~ N(0, S_c / w_i),   w_i ~ Gamma(f / 2, rate f / 2),
 
-which is t distributed with f degrees of freedom. The gamma law is discretised on a grid of values
-of w: each value has the mass that is nearer to it (in logarithms) than to others, so that cluster
-and weight of a sample can be drawn together. f is drawn from a grid as well, on which infinity
-stands for Gaussian errors. An outlier then needs no cluster of its own, but a small w.
+which is t distributed with f degrees of freedom. The gamma distribution is discretised on a grid of
+values of w: each value has the mass that is nearer to it (in logarithms) than to other values. So
+cluster and weight of a sample can be sampled together. f is sampled from a grid as well, on which
+infinity means Gaussian errors. An outlier then has a small w instead of a separate cluster.
 
-Given the weights, the likelihood is the one of weighted samples. Weights and f are resampled given
-centres and covariances, which are drawn for that; f first, with all weights summed out.
+Given the weights, the likelihood is the likelihood of weighted samples. The update first samples
+centres and covariances, then f with all weights summed out, then the weights.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nrprob.methods.bayes.joint_target import JointTarget, JointUpdate, Likeliho
 from nrprob.methods.bayes.weights import reweighted
 from nrprob.trees import node
 
-# A step changes the standard deviation by 1.23; standard deviations are up to 12 times the usual.
+# A step changes the standard deviation by a factor of 1.23; the largest is 12 times the usual one.
 VALUES = 2.0 ** (0.6 * np.arange(-12, 4))
 FREEDOMS = np.asarray([1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, np.inf])
 
@@ -89,19 +89,19 @@ class ScaleWeightUpdate(JointUpdate):
         return target.with_weights(weight).with_update(replace(self, version=version))
 
     def after_gibbs(self, joint: JointTarget, state: Partition) -> JointTarget:
-        """The target given the weights that a Gibbs sweep drew."""
+        """The target given the weights that a Gibbs sweep sampled."""
         assert state.version is not None
         return self.with_versions(joint, state.version)
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """The target given values drawn given centres and covariances, which are drawn first."""
+        """Resample weights and degrees of freedom, given sampled centres and covariances."""
         distance_key, which_key, version_key = jax.random.split(key, 3)
         likelihood, cells = target.likelihood, target.cells(labels)
         # 1. Log density (n', G) of each sample under every weight.
         distances = likelihood.squared_distances(target.partition, cells, labels, distance_key)
         nats = 0.5 * likelihood.power * self.values * distances[:, None]
         log_p = -(self._normalisation(likelihood) + nats)
-        # 2. Degrees of freedom, the weights summed out.
+        # 2. Degrees of freedom, with the weights summed out.
         real = target.x[:, -1] > 0
         log_freedom = jax.lax.map(
             lambda mass: jax.nn.logsumexp(mass + log_p, axis=1) @ real, self.log_mass
@@ -112,16 +112,16 @@ class ScaleWeightUpdate(JointUpdate):
         return replace(self, which=which).with_versions(target, version.astype(jnp.int32))
 
     def _normalisation(self, likelihood: Likelihood) -> jax.Array:
-        """Nats (G,) of the factors w^(d/2) that the densities of weighted samples leave out."""
+        """Nats (G,) of the factors w^(d/2), which the densities of weighted samples omit."""
         return -0.5 * likelihood.power * likelihood.n_features * jnp.log(self.values)
 
     def nats(self, target: JointTarget) -> jax.Array:
-        """Minus the log density of the weights, with the factors left out elsewhere."""
+        """Minus the log density of the weights, with the factors omitted elsewhere."""
         nats = (self._normalisation(target.likelihood) - self.log_mass[self.which])[self.version]
         return jnp.where(target.x[:, -1] > 0, nats, 0).sum()
 
     def gibbs_target(self, joint: JointTarget, target: Target) -> Target:
-        """Draw clusters and weights together, from statistics of weight 1."""
+        """Sample clusters and weights together, from statistics of weight 1."""
         likelihood = joint.likelihood
         x = reweighted(target.x, target.x[:, -1], likelihood.width)
         nats = self._normalisation(likelihood) - self.log_mass[self.which]
@@ -138,7 +138,7 @@ class ScaleWeightUpdate(JointUpdate):
 
 
 def make_scale_weights(n_rows: int) -> ScaleWeightUpdate:
-    """Update of the scale weights of samples (n',), which are 1 at first."""
+    """Update of the scale weights of samples (n',), initially 1."""
     version = np.full(n_rows, np.flatnonzero(VALUES == 1)[0], np.int32)
     arrays = VALUES, FREEDOMS, log_masses(VALUES, FREEDOMS)
     values, freedoms, masses = map(jnp.asarray, arrays)

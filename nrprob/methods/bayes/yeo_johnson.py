@@ -6,13 +6,13 @@ feature x is replaced by
     t(x) = ((1 + x)^l - 1) / l  for x >= 0,   -((1 - x)^(2 - l) - 1) / (2 - l)  for x < 0,
 
 shifted and scaled to mean 0 and variance 1 over the samples of the fit. Each feature has its own
-lambda l, with a uniform prior on a grid. With l = 1 the feature is unchanged; a smaller l pulls in
-a long right tail. The density of samples has the Jacobian of the transforms, so that lengths under
-different lambdas are lengths of the same data. Clusters that are skew in the same way then need not
-be cut into Gaussian pieces.
+lambda l, with a uniform prior on a grid. With l = 1 the feature is unchanged; a smaller l shortens
+a long right tail. The density of samples includes the Jacobian of the transforms, so description
+lengths under different lambdas refer to the same data. Clusters that are skew in the same way then
+need not be split into Gaussian pieces.
 
-Given the lambdas, the likelihood is the one of transformed features. Lambdas are drawn with centres
-and covariances integrated out, by Metropolis steps of one feature each.
+Given the lambdas, the likelihood is the likelihood of transformed features. Lambdas are sampled
+with centres and covariances integrated out, by Metropolis steps for one feature each.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from nrprob.engines.sample.uniforms import below, in_order
 from nrprob.methods.bayes.joint_target import JointTarget, JointUpdate
 from nrprob.trees import node
 
-LAMBDAS = np.linspace(-2, 4, 121)  # as far to either side of 1
+LAMBDAS = np.linspace(-2, 4, 121)  # the same range on both sides of 1
 _STEPS = np.asarray([1, 2, 4, 8, 16])  # grid points of a proposal
-_ROWS_PER_STEP = 10_000  # samples times features that an update evaluates, about
+_ROWS_PER_STEP = 10_000  # approximate number of samples times features that an update evaluates
 _MAX_FEATURES = 4  # features in an update
 _MIN_VARIANCE = 1e-6  # of a feature within clusters
-MAX_EXPONENT = 4  # of a distance, that a transform grows with at most
+MAX_EXPONENT = 4  # bound of the factor by which a transform may increase distances
 
 
 def yeo_johnson(x: jax.Array, power: jax.Array) -> jax.Array:
@@ -122,7 +122,7 @@ class YeoJohnsonUpdate(JointUpdate):
 
         def propose(t, carry):
             which, features, length = carry
-            # 1. Another lambda of feature j, as many grid points away in either direction.
+            # 1. Propose another lambda of feature j, with equal probability in both directions.
             j = feature[t]
             new = which[j] + step[t]
             inside = (new >= 0) & (new < len(self.values))
@@ -141,7 +141,7 @@ class YeoJohnsonUpdate(JointUpdate):
         return condition(which, features)
 
     def maximise(self, target: JointTarget, labels: jax.Array) -> JointTarget:
-        """The target given the most probable lambda of each feature alone, of one variance."""
+        """The target given the most probable lambda of each feature, for one shared variance."""
         real = target.x[:, -1] > 0
         member = (jnp.arange(target.n_slots)[:, None] == labels) * real
         size = member.sum(1)
@@ -162,7 +162,7 @@ class YeoJohnsonUpdate(JointUpdate):
 
 @jit_by_size()
 def make_yeo_johnson(rows: jax.Array, real: jax.Array) -> YeoJohnsonUpdate:
-    """Update of the lambdas of samples (n', m), of which ``real`` (n',) are no padding."""
+    """Update of the lambdas of samples (n', m); the mask ``real`` (n',) excludes padding."""
     values, n = jnp.asarray(LAMBDAS), real.sum()
 
     def tabulate(value):
@@ -170,8 +170,8 @@ def make_yeo_johnson(rows: jax.Array, real: jax.Array) -> YeoJohnsonUpdate:
         shift = jnp.where(real[:, None], transformed, 0).sum(0) / n
         spread = jnp.where(real[:, None], jnp.square(transformed - shift), 0).sum(0) / n
         spread = jnp.sqrt(spread)
-        spread = jnp.where(spread > 0, spread, 1)  # of a single sample, 0
-        # The slopes of padding are 1.
+        spread = jnp.where(spread > 0, spread, 1)  # 0 for a single sample
+        # Padding has slope 1.
         return shift, spread, log_slope(rows, value).sum(0) - n * jnp.log(spread)
 
     shift, spread, log_jacobian = (table.T for table in jax.lax.map(tabulate, values))
