@@ -59,17 +59,8 @@ def _gaussian_penalty(x, groups, n_groups, theta, ridge, form):
     log_det = np.linalg.slogdet(sigma)[1]
     value = -ridge.nu0 / 2 * (log_det + theta.s0 * np.trace(inverse) - d * np.log(theta.s0))
     value -= ridge.location / 2 * np.trace(slopes @ inverse @ slopes.T)
-    for row in x:
-        seen = np.flatnonzero(~np.isnan(row))
-        part = np.ix_(seen, seen)
-        value -= 0.5 * np.trace(np.linalg.inv(sigma[part]) @ ridge.rounding[part])
     if form == "absent":
         return value
-    for i, z in enumerate(groups):
-        seen = np.flatnonzero(~np.isnan(x[i]))
-        if len(seen):
-            part = np.ix_(seen, seen)
-            value -= 0.5 * np.trace(np.linalg.solve(sigma[part], theta.s[z][part]))
     inverse_t, log_det_t = np.linalg.inv(t), np.linalg.slogdet(t)[1]
     for z in range(n_groups):
         s, m = theta.s[z][:d, :d], theta.m[z][:d]
@@ -81,6 +72,30 @@ def _gaussian_penalty(x, groups, n_groups, theta, ridge, form):
     if form != "fixed":
         value -= ridge.nu_t / 2 * (log_det_t + ridge.tau0 * np.trace(inverse_t))
     return value
+
+
+def _curvature(column):
+    """Information of a group effect along its eigenvectors."""
+    if column.scores is not None:
+        return np.ones(1)
+    p = column.marginal
+    return np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))[1:]
+
+
+def expected_loss(x, columns, groups, state, ridge, form):
+    """What uncertain group effects and rounding errors cost (n,) every sample."""
+    out = np.zeros(len(groups))
+    for i, z in enumerate(groups):
+        seen = np.flatnonzero(~np.isnan(x[i])) if x is not None else []
+        if len(seen):
+            part = np.ix_(seen, seen)
+            uncertain = ridge.rounding[part] + (form != "absent") * state.gaussian.s[z][part]
+            out[i] += 0.5 * np.trace(np.linalg.solve(state.gaussian.sigma[part], uncertain))
+        for j, column in enumerate(columns):
+            if column.codes[i] >= 0 and form not in ("absent", "fixed"):
+                curvature = _curvature(column)
+                out[i] += 0.5 * curvature @ state.discrete.v[z, j, : len(curvature)]
+    return out
 
 
 def _discrete_penalty(columns, groups, n_groups, theta, ridge, form):
@@ -96,26 +111,28 @@ def _discrete_penalty(columns, groups, n_groups, theta, ridge, form):
             value += ridge.pseudo * p @ (log_p - np.log(p))
         if form in ("absent", "fixed"):
             continue
-        curvature = np.ones(1)
-        if column.scores is None:
-            curvature = np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))[1:]
-        rank, tau2 = len(curvature), theta.tau2[j]
+        rank, tau2 = len(_curvature(column)), theta.tau2[j]
         for z in range(n_groups):
-            size = ((groups == z) & (column.codes >= 0)).sum()
             v = theta.v[z, j, :rank]
             square = theta.group_slope[z, j] ** 2
             if column.scores is None:
                 square = (theta.u[z, where] ** 2).sum()
-            value -= 0.5 * (size * curvature @ v + square / tau2)
+            value -= 0.5 * square / tau2
             value -= 0.5 * (v / tau2 - 1 - np.log(v / tau2)).sum()
         value -= ridge.nu * rank / 2 * (np.log(tau2 / ridge.scale) + ridge.scale / tau2 - 1)
     return value
 
 
-def objective(x, columns, groups, q, state, ridge, tilt_ridge, form, shares):
+def objective(
+    x, columns, groups, q, state, ridge, tilt_ridge, form, shares, noise=0.0, log_noise=0.0
+):
     """F at the parameters of ``state``; ``form`` is "random", "held", "fixed" or "absent"."""
     n_groups, k = groups.max() + 1, state.shares.log_share.shape[1]
-    value = logsumexp(log_joint(x, columns, groups, q, state), axis=1).sum()
+    log_density = logsumexp(log_joint(x, columns, groups, q, state), axis=1)
+    log_density = log_density - expected_loss(x, columns, groups, state, ridge, form)
+    value = log_density.sum()
+    if noise:
+        value = np.log((1 - noise) * np.exp(log_density) + noise * np.exp(log_noise)).sum()
     if x is not None:
         value += _gaussian_penalty(x, groups, n_groups, state.gaussian, ridge, form)
     if columns:

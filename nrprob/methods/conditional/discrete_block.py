@@ -120,8 +120,6 @@ class DiscreteBlock:
         self.ridge, self.fixed, self.absent = ridge, fixed, absent
         self.tilted_value = data.tilted[data.column]
         self.present = (data.curvature > 0).astype(data.marginal.dtype)
-        seen = _einsum("br,brw->bw", mass, data.indicators)
-        self.seen = self._by_column(jax.ops.segment_sum(seen, block_group, n_groups))
         n_group = jax.ops.segment_sum(mass.sum(1), block_group, n_groups)
         self.occupied = (n_group > 0).astype(data.marginal.dtype)
         self.rank = self.present.sum(1)
@@ -159,8 +157,13 @@ class DiscreteBlock:
         return self._normalise(jnp.where(self.tilted_value, tilted, theta.beta))
 
     def log_density(self, theta: Discrete) -> jax.Array:
-        """Log probabilities (B, r, K) of the observed values."""
-        table = self.log_table(theta)[self.block_group]
+        """Log probabilities (B, r, K) of the observed values.
+
+        They are less the expected loss by uncertain group effects, sum_e k_je v_jze / 2.
+        """
+        loss = 0.5 * (self.data.curvature * theta.v).sum(-1)
+        loss = jnp.where(self.fixed | self.absent, 0.0, loss)[:, None, self.data.column]
+        table = (self.log_table(theta) - loss)[self.block_group]
         return _einsum("brw,bkw->brk", self.data.indicators, table)
 
     def tables(self, r: jax.Array) -> jax.Array:
@@ -173,7 +176,7 @@ class DiscreteBlock:
         theta = jax.lax.fori_loop(
             0, _SWEEPS, lambda _, theta: self._fitting_sweep(tables, theta), theta
         )
-        return self._variances(theta)
+        return self._variances(tables, theta)
 
     def _fitting_sweep(self, tables: jax.Array, theta: Discrete) -> Discrete:
         column, score = self.data.column, self.data.score
@@ -240,9 +243,9 @@ class DiscreteBlock:
         u = u - (self._by_column(u) / n_values)[:, self.data.column]
         return jnp.where(self.absent | self.tilted_value, 0.0, u)
 
-    def _variances(self, theta: Discrete) -> Discrete:
+    def _variances(self, tables: jax.Array, theta: Discrete) -> Discrete:
         """Posterior variances v of the group effects, and the variances tau^2 of their prior."""
-        curvature = self.seen[..., None] * self.data.curvature
+        curvature = self._by_column(tables.sum(1))[..., None] * self.data.curvature
         v = self.present / (curvature + 1 / theta.tau2[:, None])
         occupied = self.occupied[:, None]
         total = (occupied * (self._squares(theta) + v.sum(-1))).sum(0)
@@ -266,12 +269,11 @@ class DiscreteBlock:
         value = ridge.pseudo * (p * (self.log_profile(theta) - jnp.log(p))).sum()
         tau2 = theta.tau2
         relative = theta.v / tau2[:, None]
-        loss = 0.5 * (self.seen[..., None] * self.data.curvature * theta.v).sum(-1)
         divergence = 0.5 * self._squares(theta) / tau2 + 0.5 * (
             self.present * (relative - 1 - jnp.log(jnp.maximum(relative, _TINY)))
         ).sum(-1)
         prior = 0.5 * ridge.nu * self.rank * (jnp.log(tau2 / ridge.scale) + ridge.scale / tau2 - 1)
-        random = -(self.occupied[:, None] * (loss + divergence)).sum() - prior.sum()
+        random = -(self.occupied[:, None] * divergence).sum() - prior.sum()
         return value + jnp.where(self.fixed | self.absent, 0.0, random)
 
 

@@ -44,7 +44,7 @@ class Numbers(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """Sums over samples that do not depend on memberships.
+    """Sums over samples that do not depend on memberships, unless there is noise.
 
     Attributes
     ----------
@@ -71,11 +71,13 @@ class Sums(NamedTuple):
     n : (C, K) masses by cell and cluster
     x : (C, K, d) sums of the observed numbers
     q : (P, K, s) sums of the location design, by pattern
+    constants : sums of the samples with their probabilities of not being noise
     """
 
     n: jax.Array
     x: jax.Array
     q: jax.Array
+    constants: Constants
 
 
 class Ridge(NamedTuple):
@@ -180,7 +182,7 @@ class GaussianBlock:
         self.block_pattern, self.block_group = data.pattern[cell], group[cell]
         self.real = data.real.astype(data.x.dtype)
         self.d = self.real.sum()
-        self.constants = self._constant_sums()
+        self.constants = self._constant_sums(mass)
         n_group = self._by_group(self.constants.n_cell)
         self.occupied = (n_group > 0).astype(data.x.dtype)
 
@@ -196,8 +198,8 @@ class GaussianBlock:
         """Add up values (C, ...) of cells by known group."""
         return jax.ops.segment_sum(values, self.group, self.n_groups)
 
-    def _constant_sums(self) -> Constants:
-        x, q, mass = self.data.x, self.data.q, self.mass
+    def _constant_sums(self, mass: jax.Array) -> Constants:
+        x, q = self.data.x, self.data.q
         n_patterns = len(self.data.observed)
 
         def by_pattern(a, b):
@@ -215,12 +217,19 @@ class GaussianBlock:
             self._by_pattern(n_cell),
         )
 
-    def sums(self, r: jax.Array) -> Sums:
-        """Sums for the M-step, from memberships times masses ``r`` (B, rows, K)."""
+    def sums(self, r: jax.Array, noisy: jax.Array) -> Sums:
+        """Sums for the M-step, from memberships times masses ``r`` (B, rows, K).
+
+        Memberships sum to 1 unless the model is ``noisy``.
+        """
+        constants = jax.lax.cond(
+            noisy, lambda r: self._constant_sums(r.sum(-1)), lambda r: self.constants, r
+        )
         return Sums(
             self._by_cell(r.sum(1)),
             self._by_cell(_einsum("brk,brd->bkd", r, self.data.x)),
             self._by_pattern(self._by_cell(_einsum("brk,brs->bks", r, self.data.q))),
+            constants,
         )
 
     def precisions(self, theta: Gaussian) -> Precisions:
@@ -235,7 +244,11 @@ class GaussianBlock:
         return Precisions(observed, log_det[:-2], result[-2], log_det[-2], result[-1], log_det[-1])
 
     def log_density(self, theta: Gaussian, precisions: Precisions) -> jax.Array:
-        """Log densities (B, r, K) of the observed numbers given cluster and group effect."""
+        """Log densities (B, r, K) of the observed numbers given cluster and group effect.
+
+        They are less the expected loss by uncertain group effects and rounding errors,
+        tr(A_p (S_z + Q)) / 2.
+        """
         a, log_det = precisions.observed, precisions.log_det_observed
         x = (
             self.data.x
@@ -252,7 +265,9 @@ class GaussianBlock:
             - 2 * _einsum("brd,bkd->brk", x, centres)
             + _einsum("bkd,kd->bk", centres, theta.b)[:, None]
         )
-        unit = seen.sum(1) * math.log(2 * math.pi) + log_det[self.block_pattern]
+        uncertain = theta.s[self.group] + self.ridge.rounding
+        loss = _einsum("cde,cde->c", a[self.data.pattern], uncertain)[self.cell]
+        unit = seen.sum(1) * math.log(2 * math.pi) + log_det[self.block_pattern] + loss
         return -0.5 * (quadratic + unit[:, None, None])
 
     def m_step(
@@ -275,7 +290,7 @@ class GaussianBlock:
 
         where G_p are sums of products of [R, Q], M_z = sum_p F_zp (x) A_p, and F_zp sums of [R, Q].
         """
-        c, k = self.constants, theta.b.shape[0]
+        c, k = sums.constants, theta.b.shape[0]
         s, d = theta.slopes.shape
         a = precisions.observed
         a_cell = a[self.data.pattern]
@@ -332,7 +347,7 @@ class GaussianBlock:
 
     def scatter(self, sums: Sums, theta: Gaussian) -> jax.Array:
         """Sums (P, d, d) of expected products of the residuals of observed numbers."""
-        c, p = self.constants, self.data.pattern
+        c, p = sums.constants, self.data.pattern
         b, slopes, m = theta.b, theta.slopes, theta.m[self.group]
         # Sums by cell of x, and of the fit without the group effect.
         fit = _einsum("ck,kd->cd", sums.n, b) + _einsum("cs,sd->cd", c.q_cell, slopes)
@@ -359,7 +374,7 @@ class GaussianBlock:
         """Sigma from expected products of complete residuals, with its ridge."""
         turn = _einsum("de,pef->pdf", theta.sigma, precisions.observed)
         total = _einsum("pde,pef,pgf->dg", turn, self.scatter(sums, theta), turn)
-        n = self.constants.n_pattern
+        n = sums.constants.n_pattern
         total = total + _einsum(
             "p,pde->de", n, theta.sigma - _einsum("pde,ef->pdf", turn, theta.sigma)
         )
@@ -399,7 +414,7 @@ class GaussianBlock:
         """Part of the objective beside the log densities, a number to be added to these."""
         ridge, d, real = self.ridge, self.d, self.real
         log_det_target = jnp.where(real > 0, jnp.log(ridge.target), 0).sum()
-        # Ridge of Sigma, prior of the location effects, and rounding errors.
+        # Ridge of Sigma, and prior of the location effects.
         trace = self._target_trace(precisions.sigma)
         value = (
             -0.5
@@ -408,13 +423,8 @@ class GaussianBlock:
         )
         slopes = theta.slopes
         value -= 0.5 * ridge.location * _einsum("sd,de,se->", slopes, precisions.sigma, slopes)
-        n_pattern = self.constants.n_pattern
-        value -= 0.5 * _einsum("p,pde,de->", n_pattern, precisions.observed, ridge.rounding)
 
-        # Group effects: expected loss, and the divergence of N(m_z, S_z) from N(0, T).
-        a_cell = precisions.observed[self.data.pattern]
-        weight = self._by_group(self.constants.n_cell[:, None, None] * a_cell)
-        loss = 0.5 * _einsum("zde,zde->", weight, theta.s)
+        # Group effects: the divergence of N(m_z, S_z) from N(0, T).
         square = _einsum("zd,de,ze->z", theta.m, precisions.t, theta.m)
         shrunken = _einsum("de,zde->z", precisions.t, theta.s)
         width = len(real)
@@ -428,8 +438,8 @@ class GaussianBlock:
                 + ridge.tau0 * self._target_trace(precisions.t)
             )
         )
-        random = -loss - (self.occupied * divergence).sum() - prior
-        fixed = -loss + (self.occupied * 0.5 * (theta.log_det_s + d)).sum()
+        random = -(self.occupied * divergence).sum() - prior
+        fixed = (self.occupied * 0.5 * (theta.log_det_s + d)).sum()
         effects = jnp.where(self.effects.fixed, fixed, random)
         return value + jnp.where(self.effects.absent, 0.0, effects)
 

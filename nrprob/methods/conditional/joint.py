@@ -37,6 +37,7 @@ class Table(NamedTuple):
     cell : (B,) cell of every block
     group : (C,) known group of every cell
     sizes : (L,) masses of the known groups
+    log_noise : (B, r) log densities of noise
     label : (B, r) cluster of labelled samples, else -1; None where no sample has a label
     """
 
@@ -46,6 +47,7 @@ class Table(NamedTuple):
     cell: jax.Array
     group: jax.Array
     sizes: jax.Array
+    log_noise: jax.Array
     label: jax.Array | None = None
 
 
@@ -57,6 +59,7 @@ class Settings(NamedTuple):
     ridge, tilt_ridge : hyperparameters of the blocks
     effects : form of the group effects
     shares : kind of the clusters' shares
+    noise : share of noise
     tol : largest change of memberships and objective at convergence
     """
 
@@ -64,6 +67,7 @@ class Settings(NamedTuple):
     tilt_ridge: Any  # TiltRidge, or None without discrete columns
     effects: Effects
     shares: jax.Array
+    noise: jax.Array
     tol: jax.Array
 
 
@@ -72,7 +76,7 @@ class JointState(NamedTuple):
 
     Attributes
     ----------
-    r : (B, r, K) memberships
+    r : (B, r, K) memberships; they sum to 1 less the probability of noise
     gaussian, discrete : parameters of the blocks
     precisions : inverses of the covariances in ``gaussian``
     shares : of the clusters
@@ -129,7 +133,7 @@ class JointModel:
         weighted = state.r * self.table.mass[..., None]
         gaussian, precisions, discrete = state.gaussian, state.precisions, state.discrete
         if self.gaussian is not None:
-            sums = self.gaussian.sums(weighted)
+            sums = self.gaussian.sums(weighted, self.settings.noise > 0)
             gaussian, precisions = self.gaussian.m_step(sums, gaussian, precisions)
         if self.discrete is not None:
             discrete = self.discrete.m_step(self.discrete.tables(weighted), discrete)
@@ -157,8 +161,11 @@ class JointModel:
 
     def e_step(self, state: JointState) -> JointState:
         """Memberships and objective at the parameters; balanced memberships in a warm-up."""
+        noise = self.settings.noise
         logits = self.log_joint(state)
-        objective = (self.table.mass * jax.nn.logsumexp(logits, -1)).sum()
+        log_density = jnp.log1p(-noise) + jax.nn.logsumexp(logits, -1)
+        with_noise = jnp.logaddexp(log_density, jnp.log(noise) + self.table.log_noise)
+        objective = (self.table.mass * with_noise).sum()
         if self.gaussian is not None:
             objective += self.gaussian.penalty(state.gaussian, state.precisions)
         if self.discrete is not None:
@@ -167,7 +174,9 @@ class JointModel:
         sweeps = jnp.where(state.warm_up > 0, _BALANCING_SWEEPS, 0)
         offset = self._balancing_offsets(logits, sweeps)
         r = jax.nn.softmax(logits + offset[self.block_group][:, None], -1)
-        return state._replace(r=r, objective=objective)
+        # A warm-up goes without noise.
+        clear = jnp.where(state.warm_up > 0, 1.0, jnp.exp(log_density - with_noise))
+        return state._replace(r=r * clear[..., None], objective=objective)
 
     def _balancing_offsets(self, logits: jax.Array, n_sweeps: jax.Array) -> jax.Array:
         """Log weights (L, K) at which all clusters have equal shares of every known group."""

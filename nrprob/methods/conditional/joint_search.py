@@ -75,6 +75,7 @@ def run_restarts(
     warm: jax.Array,
     max_iter: jax.Array,
     tol: jax.Array,
+    noise: jax.Array,
     *,
     n_clusters: int,
     covariance: str,
@@ -82,7 +83,7 @@ def run_restarts(
     """Run EM from memberships (S, B, r, K), each with its own form of the model.
 
     Restarts whose ``warm`` (S,) is true first take steps with balanced memberships. All stop when
-    the last has converged, or after ``max_iter`` (S,) steps.
+    the last has converged, or after ``max_iter`` (S,) steps. ``noise`` is the share of noise.
     """
     n_groups = len(table.sizes)
 
@@ -93,7 +94,7 @@ def run_restarts(
             q = jnp.where(form.location, table.numeric.q, 0)
             located = table._replace(numeric=table.numeric._replace(q=q))
         model = JointModel(
-            located, Settings(ridge, tilt_ridge, effects, form.shares, tol), covariance
+            located, Settings(ridge, tilt_ridge, effects, form.shares, noise, tol), covariance
         )
         gaussian = discrete = None
         if table.numeric is not None:
@@ -147,9 +148,12 @@ class Problem(NamedTuple):
 
     def run(
         self, r: np.ndarray, forms: list[Form], warm: np.ndarray | None = None,
-        max_iter: int | None = None, batch: int = BATCH,
+        max_iter: int | None = None, batch: int = BATCH, noise: float = 0.0,
     ) -> Ends:  # fmt: skip
-        """Ends of restarts from memberships (S, B, r, K), in calls of ``batch`` restarts."""
+        """Ends of restarts from memberships (S, B, r, K), in calls of ``batch`` restarts.
+
+        ``noise`` is the share of noise, whose log density the table holds.
+        """
         s = len(r)
         warm = np.zeros(s, bool) if warm is None else warm
         most = np.full(s, self.max_iter if max_iter is None else max_iter, np.int32)
@@ -169,7 +173,8 @@ class Problem(NamedTuple):
                     self.table, self.ridge, self.tilt_ridge,
                     Form(*(a[pick] for a in form)), self.group_means, self.sigma,
                     r[pick], warm[pick] & ~spare, np.where(spare, 0, most[pick]),
-                    np.asarray(self.tol), n_clusters=self.n_clusters, covariance=self.covariance,
+                    np.asarray(self.tol), np.asarray(noise),
+                    n_clusters=self.n_clusters, covariance=self.covariance,
                 )
             )  # fmt: skip
         back = np.argsort(order)

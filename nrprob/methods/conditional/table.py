@@ -136,13 +136,15 @@ def lay_out_table(
             layout.to_blocks(wide.astype(dtype)), layout.to_blocks(q), observed, cell_pattern,
             np.arange(width) < d,
         )  # fmt: skip
+    weights = layout.to_blocks(mass.astype(dtype))
     table = Table(
         numeric,
         lay_out_values(columns, layout, dtype) if columns else None,
-        layout.to_blocks(mass.astype(dtype)),
+        weights,
         layout.block_group,
         group,
         np.bincount(groups, mass, minlength=padded_groups).astype(dtype),
+        np.zeros_like(weights),
         None if labels is None else layout.to_blocks(labels, -1),
     )
     return table, layout

@@ -63,12 +63,18 @@ def run_em(table, settings, start, n_steps, covariance):
 class Fit:
     """A table with the settings of one form of the model, and random initial memberships."""
 
-    def __init__(self, data, form="random", shares="uniform", q=None, covariance="tied", tol=0.0):
+    def __init__(
+        self, data, form="random", shares="uniform", q=None, covariance="tied", tol=0.0, noise=0.0
+    ):
         self.x, self.columns, self.groups = data
         self.q, self.form, self.shares = q, form, shares
         self.table, self.layout = lay_out_table(
             self.x, self.columns, self.groups, self.groups.max() + 1, q
         )
+        # Log densities of noise: low ones, and those of odd samples.
+        n = len(self.groups)
+        self.log_noise = np.where(np.arange(n) % 9 == 0, 5.0, -12.0)
+        self.table = self.table._replace(log_noise=self.layout.to_blocks(self.log_noise))
         effects = Effects(*(jnp.asarray(form == name) for name in ("held", "fixed", "absent")))
         self.ridge = self.tilt_ridge = gaussian = discrete = None
         n_groups = len(self.table.sizes)
@@ -94,8 +100,9 @@ class Fit:
             values = jax.tree.map(jnp.asarray, self.table.values)
             discrete = initial_discrete(values, K, n_groups, 0.25)
         self.settings = Settings(
-            self.ridge, self.tilt_ridge, effects, jnp.asarray(SHARES[shares]), jnp.asarray(tol)
-        )
+            self.ridge, self.tilt_ridge, effects, jnp.asarray(SHARES[shares]),
+            jnp.asarray(noise), jnp.asarray(tol),
+        )  # fmt: skip
         self.covariance = covariance
         r = np.random.default_rng(1).dirichlet(np.ones(K), len(self.groups))
         self.r = jnp.asarray(self.layout.to_blocks(r))
@@ -121,22 +128,38 @@ FAST = [
 ]
 
 
-def check_objective(kind, missing, form, shares, **sizes):
+def check_objective(kind, missing, form, shares, noise=0.0, **sizes):
     data = mixed_table(kind, missing, **sizes)
     rng = np.random.default_rng(2)
     q = rng.normal(size=(len(data[2]), 2)) if kind == "mixed" else None
-    fit = Fit(data, form, shares, q)
+    fit = Fit(data, form, shares, q, noise=noise)
     result = fit.run(60)
     trace = result.trace[0][~np.isnan(result.trace[0])]
     assert len(trace) == 60
     assert (np.diff(trace) >= -1e-9 * abs(trace[-1])).all()
-    expected = objective(*data, q, result.state, fit.ridge, fit.tilt_ridge, form, shares)
+    expected = objective(
+        *data, q, result.state, fit.ridge, fit.tilt_ridge, form, shares, noise, fit.log_noise
+    )
     np.testing.assert_allclose(result.state.objective, expected, rtol=1e-10)
+    return fit.memberships(result).sum(1)
 
 
 @pytest.mark.parametrize("kind, missing, form, shares", FAST)
 def test_steps_raise_the_objective_which_is_its_definition(kind, missing, form, shares):
     check_objective(kind, missing, form, shares)
+
+
+@pytest.mark.parametrize(
+    "kind, missing, form, shares",
+    [
+        ("mixed", 0.2, "held", "uniform"),
+        *(pytest.param(*c, marks=pytest.mark.slow) for c in GRID if c[1:] != (0.2, "held", "free")),
+    ],
+)
+def test_steps_raise_the_objective_with_noise(kind, missing, form, shares):
+    # Noise is dense at every ninth sample, and nearly absent at the others.
+    clear = check_objective(kind, missing, form, shares, noise=0.1)
+    assert clear[::9].max() < 0.5 < np.delete(clear, np.s_[::9]).mean()
 
 
 @pytest.mark.slow
