@@ -81,5 +81,13 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+def warnings_are_ignored() -> bool:
+    """Whether no warning would be shown or recorded, as in ``warnings.simplefilter("ignore")``.
+
+    Estimators then leave out computations that serve a warning alone.
+    """
+    return bool(warnings.filters) and warnings.filters[0] == ("ignore", None, Warning, None, 0)
+
+
 def _is_inside(scope: dict) -> bool:
     return str(scope.get("__name__")).partition(".")[0] in _INSIDE

@@ -101,6 +101,11 @@ class ResidualDensity(Clusterer):
         check_is_fitted(self)
         with standard():
             X = self._validate(X, reset=False)
+        if np.isnan(X).any():
+            raise ValueError(
+                "Input X contains NaN, and the fit subtracted group means of complete numbers; got "
+                "missing values in new rows; impute them, or fit with missing values"
+            )
         design = self._encoder.transform(known, len(X))
         return self._removal(np.asarray(X, np.float64), design) @ self._coordinates.basis, design
 

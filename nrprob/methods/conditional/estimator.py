@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
 import jax
 import numpy as np
 from scipy import sparse
-from scipy.special import logsumexp, softmax
-from sklearn.utils.validation import check_is_fitted
+from scipy.special import logsumexp
 
 from nrprob.data.design import Design, DesignEncoder
-from nrprob.data.storage.stored import Stored, apply_to_pieces
 from nrprob.data.validation import ITERATIONS, check_random_state
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer
 from nrprob.estimator.calls import collect_restarts, solution_memberships
 from nrprob.estimator.capabilities import KINDS, Capabilities
-from nrprob.estimator.linear import ScoreMixin
 from nrprob.evidence.model_selection import AutoClustersMixin
-from nrprob.exceptions import short_repr, warn
-from nrprob.methods.conditional.density import ResidualDensity
+from nrprob.exceptions import short_repr, warnings_are_ignored
 from nrprob.methods.conditional.em import Hyperparameters
 from nrprob.methods.conditional.joint_fit import fit_table
+from nrprob.methods.conditional.joint_search import Form
+from nrprob.methods.conditional.optima import OptimaMixin
+from nrprob.methods.conditional.prediction import PredictionMixin
 from nrprob.methods.conditional.regression import fit_removal
 from nrprob.methods.conditional.rounding import rounding_variances
-from nrprob.methods.conditional.solver import Fit, adjusted_rand
-from nrprob.methods.conditional.starts import schedule_starts
+from nrprob.methods.conditional.shares import FREE, UNIFORM
+from nrprob.methods.conditional.solver import Fit
 from nrprob.methods.conditional.subtraction import ResidualSearch
-from nrprob.methods.conditional.table_fit import TableMixin, TableTask
+from nrprob.methods.conditional.table_fit import TableTask
 from nrprob.methods.conditional.task import WEIGHTS, start_from
 from nrprob.statistics.groups import cross_table
 
@@ -38,8 +36,6 @@ COVARIANCES = ("tied", "diag", "spherical")
 ERRORS = ("gaussian", "t", "auto")
 EFFECTS = ("auto", "subtract", "fixed", "random")
 _N_INIT, _N_INIT_MIXED = 60, 72  # restarts by default, of numeric and of mixed tables
-_MIN_MARGIN = 1.0  # difference in nats below which two solutions count as equally good
-_ALIKE = 0.9  # adjusted Rand index from which on labels count as one solution
 
 
 def _check_columns(name: str, value: Any) -> None:
@@ -60,7 +56,7 @@ def _check_location(name: str, value: Any) -> None:
 
 @parameters.constructor
 class ConditionalMixture(
-    TableMixin, ResidualDensity, ResidualSearch, AutoClustersMixin, ScoreMixin, Clusterer
+    PredictionMixin, OptimaMixin, ResidualSearch, AutoClustersMixin, Clusterer
 ):
     r"""Mixture of tables given known groups, p(x | cluster, known group).
 
@@ -234,7 +230,11 @@ class ConditionalMixture(
         Number of directions of the residuals that were used.
     objective_margin_ : float
         Difference in nats between ``objective_`` and the objective of the best restart with
-        different clusters (adjusted Rand index below 0.9); infinite if all restarts agree.
+        different clusters (adjusted Rand index below 0.8); infinite if all restarts agree.
+    optima_ : xarray.Dataset
+        Distinct optima among the restarts, the best first, at most ten. The adjusted Rand index of
+        an optimum to every better one is below 0.8. ``gap`` is the difference in nats to the
+        objective of the fit; ``cluster_sizes`` and ``labels`` describe the clusters.
     start_table_ : pandas.DataFrame
         Initial values, objective, convergence and steps of every restart, as in ``restarts_``.
     <restarts_>
@@ -444,7 +444,7 @@ class ConditionalMixture(
         return task
 
     def _fits_effects(self, design: Design) -> bool:
-        """Whether group effects are fitted with the clusters, or tried."""
+        """Whether group effects may be fitted with the clusters."""
         groups = design.kind == "labels" and design.columns is None and design.n_groups > 1
         if not groups and (self.effects in ("fixed", "random") or self.weights == "by_group"):
             raise ValueError(
@@ -453,7 +453,7 @@ class ConditionalMixture(
                 "effects='subtract'"
             )
         simple = self.errors == "gaussian" and self.balance == 0
-        return groups and simple and self.effects != "subtract" and self.n_clusters > 1
+        return groups and simple and self.n_clusters > 1
 
     def compute(self, task: Any) -> list[Any]:
         """Results of the task's programs; a mixed or incomplete table is fitted here."""
@@ -520,8 +520,35 @@ class ConditionalMixture(
         """Set the fitted attributes; see `Clusterer.finish`."""
         if isinstance(task, TableTask):
             self._finish_table(task, result[0])
-            self._set_objective_margin(self._search_restarts.labels)
+        else:
+            self._finish_numbers(task, result)
+        self._set_objective_margin(self._restarts.labels)
+        self._warn_equal_clusters()
+        self._shares_differ = False
+        if self._encoder.has_columns_:
             return self
+        table = cross_table(
+            task.design.codes, self.labels_, (task.design.n_groups, self.n_clusters)
+        )
+        simple = self.errors == "gaussian" and self.balance == 0
+        reason = f"group means with errors={self.errors!r} and balance={self.balance:g}"
+        means_suffice = self._warn_groups(table, "" if simple else reason)
+        if means_suffice and simple and not warnings_are_ignored():
+            form = Form(False, False, False)
+            if not isinstance(task, TableTask):
+                data, _, problem, held = self._held_fit(*task.joint)
+                self._warn_gain(data, problem, held, form)
+            elif task.data.x is not None:
+                decision = result[0]
+                form = form._replace(
+                    location=decision.location,
+                    shares=FREE if decision.weights == "free" else UNIFORM,
+                )
+                self._warn_gain(task.data, decision.problem, decision.end, form)
+        return self
+
+    def _finish_numbers(self, task, result) -> None:
+        """Set the fitted attributes of a table of complete numbers."""
         restarts, best = collect_restarts(result, task.layout)
         self._store_results(
             restarts,
@@ -536,10 +563,8 @@ class ConditionalMixture(
         self._freed = [bool(solution.fit.free) for solution in result]
         self._set_parameters(best.fit, task.hyperparameters, robust, task.design.n_groups)
         self._set_subtraction(task.design)
-        self._warn_doubtful(task)
-        if task.joint is not None:
+        if task.joint is not None and self.effects != "subtract":
             self._fit_joint(*task.joint)
-        return self
 
     def _set_subtraction(self, design: Design) -> None:
         """Set what a fit by subtraction shares with joint fits."""
@@ -574,124 +599,5 @@ class ConditionalMixture(
         self.means_ = self._centres @ coordinates.back / coordinates.inflation
         heavier = self.nu / (self.nu - 2) if robust else 1.0
         self.covariance_ = heavier * coordinates.back.T @ self._sigma @ coordinates.back
-        self.effects_ = self._removal.effects
+        self.effects_, self._level = self._removal.effects, self._removal.level
         self.n_components_ = p
-
-    def _warn_doubtful(self, task) -> None:
-        """Warn about clusters within one group, and about equally good solutions."""
-        if not self._encoder.has_columns_:
-            shape = task.design.n_groups, self.n_clusters
-            self._warn_single_group(cross_table(task.design.codes, self.labels_, shape))
-        self._set_objective_margin(self._search_restarts.labels)
-
-    def _warn_single_group(self, table: np.ndarray) -> None:
-        """Warn if a cluster lies in one known group, by a contingency table (groups, K)."""
-        alone = np.flatnonzero((table > 0).sum(0) == 1)
-        if min(table.shape) > 1 and alone.size:
-            self._warn_degenerate(
-                f"{alone.size} cluster(s) lie in one known group only, such as cluster "
-                f"{alone[0]}; they may be a part of the known structure"
-            )
-
-    def _set_objective_margin(self, labels: np.ndarray) -> None:
-        """Set ``objective_margin_`` by labels (restarts, n), and warn if it is small."""
-        self.objective_margin_ = np.inf
-        objective = self._search_restarts.objective
-        order = np.argsort(objective, kind="stable")
-        chosen = labels[order[0]]
-        shape = self.n_clusters, self.n_clusters
-        for i in order[1:]:
-            table = cross_table(chosen, labels[i], shape)
-            if adjusted_rand(table.astype(float), np) < _ALIKE:
-                self.objective_margin_ = float(objective[i] - objective[order[0]])
-                break
-        if self.objective_margin_ < _MIN_MARGIN:
-            warn(
-                "two solutions with different clusters are "
-                f"{self.objective_margin_:.2g} nats apart, which the data cannot tell from each "
-                "other; see start_table_ and restarts_; raise n_init, lower n_clusters, or look at "
-                "both"
-            )
-
-    @property
-    def start_table_(self):
-        """Initial values and results of all restarts: a `pandas.DataFrame`, as ``restarts_``."""
-        check_is_fitted(self)
-        import pandas as pd
-
-        kinds = ("plain", "aligned") if self.aligned else ("plain",)
-        warm = (False, True) if self.warm_up else (False,)
-        errors = ("gaussian", "t") if self.errors == "auto" else (self.errors,)
-        every = list(itertools.product(warm, kinds, self.whitening_exponents))
-        n_each, restarts = schedule_starts(self._n_restarts, len(every))
-        starts = [*np.repeat(np.array(every, object), n_each, 0)[restarts]]
-        rows = [(e, kind, metric, w) for e in errors for w, kind, metric in starts]
-        if self.init is not None:
-            rows[:: len(starts)] = [(e, "init", np.nan, False) for e in errors]
-        for i, free in enumerate(self._freed):
-            if free and self.weights == "auto":
-                rows[(i + 1) * len(starts) - 1] = errors[i], "equal weights", np.nan, False
-        table = pd.DataFrame(rows, columns=["errors", "start", "metric", "warmed_up"])
-        result = self._search_restarts
-        return table.assign(
-            objective=result.objective, converged=result.converged, n_iter=self._steps
-        )
-
-    # New rows
-
-    def _log_membership(self, X, known) -> np.ndarray:
-        check_is_fitted(self)
-        if self._fitted is not None:
-            return self._table_log_joint(X, known, spread=False)
-        y, design = self._residuals(X, known)
-        log_p = self._log_densities(y)
-        if not self._is_balanced:
-            return log_p
-        additive = design.columns is not None
-        codes = self._encoder.combine_labelings(design.labelings) if additive else design.codes
-        return log_p + self._offset[:, codes].T
-
-    def _row_scores(self, X, known) -> np.ndarray:
-        check_is_fitted(self)
-        if self._fitted is not None:
-            return logsumexp(self._table_log_joint(X, known, spread=True), axis=1)
-        return self.log_density_of(X, known=known) - self._log_unit
-
-    def score(self, X, y=None, *, known=None):
-        r"""Mean log likelihood of new rows; higher is better.
-
-        .. math:: \frac{1}{n} \sum_i \log \sum_c \pi_c\, p(r_i | b_c, \Sigma)
-
-        with the residuals r of new rows, by the effects of the fit. For the rows of the fit and
-        ``balance=0``, it equals ``log_likelihood_`` divided by the residual degrees of freedom.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features), or `nrprob.stored` rows
-        y : ignored
-        known : as in `predict`
-
-        Returns
-        -------
-        float
-            In nats per row.
-        """
-        return super().score(X, known=known)
-
-    def predict_proba(self, X, *, known=None):
-        """p(cluster given row) of new rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features), or `nrprob.stored` rows
-        known : as in `predict`
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_clusters)
-        """
-        if isinstance(X, Stored):
-            known = self._stored_known(known)
-            return apply_to_pieces(lambda x, part: self.predict_proba(x, known=part), X, known)
-        X, known = self._split_known(X, known)
-        return softmax(self._log_membership(X, known), axis=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 from nrprob.methods.conditional.joint import JointState
 from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.methods.conditional.table_data import TableData
+from nrprob.methods.conditional.units import Units
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,25 @@ class FittedTable:
             log_det = 2 * np.log(np.diagonal(root)).sum() + len(columns_seen) * np.log(2 * np.pi)
             out[rows] = -0.5 * (square + log_det)
         return out
+
+    def in_units(self, units: Units) -> FittedTable:
+        """Return the same parameters in the units of the columns, about their centre.
+
+        Raises
+        ------
+        ValueError
+            If the coordinates do not span the columns, so that their covariance is singular.
+        """
+        back = units.back
+        if len(back) < back.shape[1]:
+            raise ValueError(
+                "X must not contain NaN, because the fit projected its columns on "
+                f"{len(back)} directions; got missing values in {back.shape[1]} columns; impute "
+                "them, or fit with missing values"
+            )
+        turned = {name: back.T @ getattr(self, name) @ back for name in ("s", "sigma", "t")}
+        moved = {name: getattr(self, name) @ back for name in ("b", "m", "slopes")}
+        return replace(self, **turned, **moved)
 
     @property
     def overall_shares(self) -> np.ndarray:

@@ -19,8 +19,9 @@ from nrprob.methods.conditional.one_component import (
     effect_variance,
     ridge_weight,
 )
+from nrprob.methods.conditional.optima import distinct_optima
 from nrprob.methods.conditional.shares import BY_GROUP, FREE, UNIFORM
-from nrprob.methods.conditional.solver import adjusted_rand, free_weights_improve
+from nrprob.methods.conditional.solver import free_weights_improve
 from nrprob.methods.conditional.starts import make_starts, stratified_sample
 from nrprob.methods.conditional.table import lay_out_table
 from nrprob.methods.conditional.table_data import TableData
@@ -37,8 +38,9 @@ _SAMPLE_STEPS = 10
 _LEADERS = 3  # restarts that go on with all samples
 _SAME = 0.95  # adjusted Rand index of restarts of which one goes on
 _SMALL_GROUP = 10  # samples below which a group does not count in margin and penalty
-_MARGIN_FACTOR = 1.5
+MARGIN_FACTOR = 1.5
 _CLEARER = 0.1  # of log K: fall of the memberships' mean entropy
+EQUAL_CLUSTERS = 0.95  # mean entropy of memberships, over log K, above which clusters are equal
 _DOUBTFUL = (0.5, 2.0)  # gain of location effects, in degrees of freedom, that is checked again
 
 
@@ -166,11 +168,11 @@ def _unconditional_labels(
 
 @dataclass
 class SearchResult:
-    """Restarts of the fit with held group effects.
+    """Restarts of one form of the model.
 
     Attributes
     ----------
-    best : the best restart
+    best : the restart of the largest objective
     labels, objective, converged, n_iter : (S, n), (S,), (S,), (S,) of all restarts
     """
 
@@ -184,11 +186,26 @@ class SearchResult:
 def search(problem: Problem, starts: np.ndarray, warm: np.ndarray, form: Form) -> SearchResult:
     """Run all restarts from memberships (S, B, r, K), and keep the best."""
     ends = problem.run(starts, [form] * len(starts), warm)
-    best = ends.pick(int(ends.objective.argmax()))
+    return _search_result(problem, ends, np.arange(len(starts)))
+
+
+def _search_result(problem: Problem, ends: Ends, chosen: np.ndarray) -> SearchResult:
+    objective = ends.objective[chosen]
     return SearchResult(
-        best, problem.labels(ends), ends.objective, np.asarray(ends.converged),
-        np.asarray(ends.n_iter),
+        ends.pick(int(chosen[objective.argmax()])), problem.labels(ends)[chosen], objective,
+        np.asarray(ends.converged)[chosen], np.asarray(ends.n_iter)[chosen],
     )  # fmt: skip
+
+
+def _distinct_clusters(problem: Problem, ends: Ends) -> SearchResult:
+    """Restarts whose clusters differ; all if there are none.
+
+    With many small groups, clusters may become equal, and the objective may favour this.
+    """
+    n_restarts = len(ends.objective)
+    entropy = [mean_entropy(problem, ends.pick(i)) for i in range(n_restarts)]
+    distinct = np.flatnonzero(np.array(entropy) <= EQUAL_CLUSTERS)
+    return _search_result(problem, ends, distinct if len(distinct) else np.arange(n_restarts))
 
 
 def sample_leaders(
@@ -198,16 +215,9 @@ def sample_leaders(
     """Memberships (n, K) of all samples by the best distinct restarts on a sample of them."""
     starts = sample.from_labels(labels)
     ends = sample.run(starts, [form] * len(starts), warm, max_iter=_SAMPLE_STEPS)
-    result, k = sample.labels(ends), sample.n_clusters
-    leaders: list[int] = []
-    for i in np.argsort(-ends.objective, kind="stable"):
-        tables = [cross_table(result[i], result[j], (k, k)).astype(float) for j in leaders]
-        if all(adjusted_rand(table, np) < _SAME for table in tables):
-            leaders.append(int(i))
-        if len(leaders) == _LEADERS:
-            break
+    k = sample.n_clusters
     memberships = []
-    for i in leaders:
+    for i in distinct_optima(sample.labels(ends), -ends.objective, k, _SAME, _LEADERS):
         fitted = FittedTable.from_state(ends.pick(i).state, part, form.location)
         log_p = fitted.log_joint(data.x, data.columns, data.groups)
         memberships.append(softmax(log_p, axis=1))
@@ -267,13 +277,13 @@ class Candidates:
     """
 
     subtracted: Ends
-    equal: Ends
-    by_group: Ends
+    equal: SearchResult
+    by_group: SearchResult
 
     @property
     def best_joint(self) -> float:
         """Largest objective of the joint fits."""
-        return max(float(end.state.objective) for end in (self.equal, self.by_group))
+        return max(float(fit.objective.max()) for fit in (self.equal, self.by_group))
 
 
 def joint_candidates(
@@ -299,9 +309,7 @@ def joint_candidates(
     starts = np.concatenate([np.asarray(equal.state.r), starts])
     by_group = problem.run(starts, [form._replace(shares=BY_GROUP)] * len(starts))
     return Candidates(
-        subtracted,
-        equal.pick(int(equal.objective.argmax())),
-        by_group.pick(int(by_group.objective.argmax())),
+        subtracted, _distinct_clusters(problem, equal), _distinct_clusters(problem, by_group)
     )
 
 
@@ -321,9 +329,10 @@ def choose_effects(
     sizes = sizes[sizes > 0]
     f_s, f_p, f_v = (
         float(end.state.objective)
-        for end in (candidates.subtracted, candidates.equal, candidates.by_group)
+        for end in (candidates.subtracted, candidates.equal.best, candidates.by_group.best)
     )
-    e_s, e_v = (mean_entropy(problem, e) for e in (candidates.subtracted, candidates.by_group))
+    e_s = mean_entropy(problem, candidates.subtracted)
+    e_v = mean_entropy(problem, candidates.by_group.best)
     record = {
         "gain_equal": f_p - f_s, "gain_by_group": f_v - f_s, "margin": margin,
         "shares_penalty": penalty, "entropy_subtracted": e_s, "entropy_by_group": e_v,
@@ -337,9 +346,9 @@ def choose_effects(
         taken = f_v - (f_p if small or effects != "auto" else f_s) > price
         return "by_group" if taken and not fixed_shares else "equal", record
     clearer = e_s - e_v > _CLEARER
-    if not fixed_shares and f_v - f_s > _MARGIN_FACTOR * margin + penalty and clearer:
+    if not fixed_shares and f_v - f_s > MARGIN_FACTOR * margin + penalty and clearer:
         return "by_group", record
-    return "equal" if f_p - f_s > _MARGIN_FACTOR * margin else "subtracted", record
+    return "equal" if f_p - f_s > MARGIN_FACTOR * margin else "subtracted", record
 
 
 @dataclass
@@ -351,7 +360,8 @@ class Decision:
     kind : "subtract", "random" or "fixed"
     weights : "uniform", "free" or "by_group"
     location : whether numbers have location effects
-    problem, end : layout and parameters
+    problem : layout of the samples
+    restarts : restarts of the chosen form
     search : restarts with held group effects; None where these were run elsewhere
     gains : objectives and thresholds of the choices, in nats
     """
@@ -360,9 +370,14 @@ class Decision:
     weights: str
     location: bool
     problem: Problem
-    end: Ends
+    restarts: SearchResult
     search: SearchResult | None
     gains: dict[str, float]
+
+    @property
+    def end(self) -> Ends:
+        """The best restart."""
+        return self.restarts.best
 
 
 @dataclass(frozen=True)
@@ -397,8 +412,8 @@ class Choices:
 def decide_effects(
     data: TableData, problem: Problem, subtracted: dict[bool, Ends], location: bool,
     doubtful: float, choices: Choices, rng: np.random.Generator,
-) -> tuple[str, str, bool, Ends | None, dict[str, float]]:  # fmt: skip
-    """Kind of the effects, shares, location, the fit (None to subtract), and gains.
+) -> tuple[str, str, bool, SearchResult | None, dict[str, float]]:  # fmt: skip
+    """Kind of the effects, shares, location, the fits (None to subtract), and gains.
 
     ``subtracted`` are the fits with held effects by their location effects, of which ``location``
     was chosen; ``doubtful`` degrees of freedom are given where this choice has to be checked by the
@@ -423,8 +438,8 @@ def decide_effects(
         return "subtract", "uniform", location, None, record
     kind = "fixed" if choices.effects == "fixed" else "random"
     common = "free" if choices.weights == "free" else "uniform"
-    end = candidates.by_group if chosen == "by_group" else candidates.equal
-    return kind, "by_group" if chosen == "by_group" else common, location, end, record
+    restarts = candidates.by_group if chosen == "by_group" else candidates.equal
+    return kind, "by_group" if chosen == "by_group" else common, location, restarts, record
 
 
 def fit_table(
@@ -478,22 +493,22 @@ def fit_table(
         gain = float(searches[True].objective.max() - searches[False].objective.max())
         location = gain > freedom
     record = {"gain_location": gain, "freedom_location": freedom}
-    kind, weights, end = "subtract", "free" if shares == FREE else "uniform", None
+    kind, weights, joint = "subtract", "free" if shares == FREE else "uniform", None
     if not choices.subtracts and data.n_groups > 1 and n_clusters > 1:
         low, high = _DOUBTFUL
         doubtful = freedom if len(searches) == 2 and low * freedom < gain < high * freedom else 0.0
         subtracted = {key: result.best for key, result in searches.items()}
-        kind, weights, location, end, more = decide_effects(
+        kind, weights, location, joint, more = decide_effects(
             data, problem, subtracted, location, doubtful, choices, rng
         )
         record |= more
-        if end is None and shares == FREE:
+        if joint is None and shares == FREE:
             weights = "free"
     result = searches[location]
-    if end is None and choices.weights == "auto":
+    if joint is None and choices.weights == "auto":
         free = search_all(Form(True, False, False, FREE, location))
         if choose_free_shares(problem, result, free):
             result, weights = free, "free"
     return Decision(
-        kind, weights, location, problem, result.best if end is None else end, result, record
+        kind, weights, location, problem, result if joint is None else joint, result, record
     )

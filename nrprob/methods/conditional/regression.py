@@ -20,10 +20,13 @@ class Removal:
         Means of the known groups, or coefficients of the design matrix.
     rank : int
         Degrees of freedom that the model takes from every feature.
+    level : ndarray of shape (m,)
+        Mean of all rows.
     """
 
     effects: np.ndarray
     rank: int
+    level: np.ndarray
 
     def __call__(self, x: np.ndarray, design: Design) -> np.ndarray:
         """Residuals (n, m) of new rows."""
@@ -50,14 +53,15 @@ def fit_removal(x: np.ndarray, design: Design) -> tuple[np.ndarray, Removal]:
         The fitted model, which new rows are adjusted by.
     """
     x = np.asarray(x, np.float64)
+    level = x.mean(0)
     if design.matrix is not None:
         effects, _, rank, _ = np.linalg.lstsq(design.matrix, x, rcond=None)
-        return x - design.matrix @ effects, Removal(effects, int(rank))
+        return x - design.matrix @ effects, Removal(effects, int(rank), level)
     codes, n_groups = design.codes, design.n_groups
     effects = group_means(x, codes, n_groups)
     # The means of the residuals are rounding errors of large means.
     effects += group_means(x - effects[codes], codes, n_groups)
-    return x - effects[codes], Removal(effects, n_groups)
+    return x - effects[codes], Removal(effects, n_groups, level)
 
 
 def predict_effects(effects: np.ndarray, design: Design) -> np.ndarray:

@@ -240,7 +240,7 @@ def _set_coordinates(
     blocks = seen.make_blocks(_ROWS, BlockLayout(moments.mean), arrays)
     sums, sizes = blocks.map_sum(partial(group_sums, n_groups=n_groups))
     effects = sums / np.maximum(sizes, 1)[:, None]
-    model._removal = Removal(effects + moments.mean, n_groups)
+    model._removal = Removal(effects + moments.mean, n_groups, moments.mean)
     model._is_balanced = False
     model._fitted, model._units, model._columns = None, None, None
     square, fourth = blocks.map_sum(residual_products, effects)
@@ -385,6 +385,6 @@ def _store_result(
     model._search_restarts = model._restarts
     model._set_parameters(fit, task.hyperparameters, search.robust, seen.design.n_groups)
     model._set_subtraction(seen.design)
-    model._warn_single_group(table.astype(int))
+    model._warn_groups(table.astype(int), "group means of stored rows")
     model._set_objective_margin(np.concatenate([s.sample_labels(e.t) for s, e, _ in fits]))
     return model

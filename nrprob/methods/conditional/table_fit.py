@@ -11,28 +11,26 @@ from scipy.special import logsumexp
 from nrprob.data.design import Design
 from nrprob.data.frames import as_codes, as_frame, is_frame, is_table
 from nrprob.data.validation import check_random_state
-from nrprob.estimator.base import Clusterer, Restarts
-from nrprob.exceptions import warn
+from nrprob.estimator.base import Restarts
 from nrprob.methods.conditional.columns import Columns
 from nrprob.methods.conditional.coordinates import Coordinates
+from nrprob.methods.conditional.diagnostics import DiagnosticsMixin
 from nrprob.methods.conditional.fitted_table import FittedTable
 from nrprob.methods.conditional.joint_fit import (
     Choices,
     Decision,
+    SearchResult,
     decide_effects,
     make_problem,
 )
-from nrprob.methods.conditional.joint_search import Form
+from nrprob.methods.conditional.joint_search import Ends, Form, Problem
 from nrprob.methods.conditional.one_component import effect_variance, fit_one_component
 from nrprob.methods.conditional.rounding import rounding_variances
 from nrprob.methods.conditional.shares import FREE, UNIFORM
 from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.methods.conditional.table_data import TableData
 from nrprob.methods.conditional.units import Units
-from nrprob.settings import standard
-
-SMALL_GROUP = 10  # median samples of a known group below which its mean is a poor estimate
-_SPREAD = 0.05  # difference between shares of clusters that is worth a warning
+from nrprob.statistics.groups import group_means
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class TableInput:
     discrete : discrete columns
     plain : (n, n_features) the whole table if it holds complete numbers alone, else None
     n_missing : (n_features,) missing values by column
-    n_samples : number of samples
+    cells : (n, n_features) the table as floats; codes in columns of text
     """
 
     columns: Columns
@@ -54,7 +52,12 @@ class TableInput:
     discrete: list[DiscreteColumn]
     plain: np.ndarray | None
     n_missing: np.ndarray
-    n_samples: int
+    cells: np.ndarray
+
+    @property
+    def n_samples(self) -> int:
+        """Number of samples."""
+        return len(self.cells)
 
 
 @dataclass
@@ -79,7 +82,7 @@ class TableTask:
     calls: list[Any] = field(default_factory=list)
 
 
-class TableMixin(Clusterer):
+class TableMixin(DiagnosticsMixin):
     """Joint fits and tables of mixed columns, for the conditional mixture."""
 
     # Parameters and fitted state of the estimator.
@@ -138,7 +141,7 @@ class TableMixin(Clusterer):
             columns = self._columns
         plain = checked if columns.is_numeric and not missing.any() else None
         x, discrete = (None, []) if plain is not None else columns.encode(cells)
-        return TableInput(columns, x, discrete, plain, missing.sum(0), len(checked))
+        return TableInput(columns, x, discrete, plain, missing.sum(0), checked)
 
     def _check_table(self, table: TableInput, design: Design) -> None:
         """Raise ValueError for settings that mixed or incomplete tables do not take."""
@@ -213,15 +216,12 @@ class TableMixin(Clusterer):
             assert task.table.x is not None
             units = Units.from_scale(task.centre, task.scale)
             offset = float(units.log_density_unit(task.table.x).sum())
-        # Restarts of the search, unless a fit of the effects with the clusters was chosen.
-        restarts = Restarts(search.labels, -(search.objective + offset), search.converged)
-        self._search_restarts = restarts
+        self._search_restarts = _restarts(search, offset)
         end = decision.end
         membership = decision.problem.layout.from_blocks(np.asarray(end.state.r))
-        subtracted = decision.kind == "subtract"
         self._store_results(
-            restarts if subtracted else _single_restart(end, membership, offset),
-            membership=membership, trace=-_trace(end) - offset, n_iter=int(end.n_iter),
+            _restarts(decision.restarts, offset), membership=membership,
+            trace=-_trace(end) - offset, n_iter=int(end.n_iter),
         )  # fmt: skip
         self._steps = search.n_iter
         self._freed = [decision.weights == "free"]
@@ -229,7 +229,6 @@ class TableMixin(Clusterer):
         self._set_joint(decision, task.data, units, task.table)
         self.log_likelihood_ = float(self._row_log_densities(task).sum())
         self.penalty_ = self.objective_ + self.log_likelihood_
-        self._warn_joint()
 
     def _row_log_densities(self, task: TableTask) -> np.ndarray:
         fitted, data = self._fitted, task.data
@@ -262,6 +261,8 @@ class TableMixin(Clusterer):
             self.effects_ = units.centre + (level + fitted.m) @ units.back
             self.covariance_ = units.back.T @ fitted.sigma @ units.back
             self.effects_covariance_ = units.back.T @ fitted.t @ units.back
+        sizes = np.bincount(data.groups, minlength=data.n_groups)
+        self._level = sizes @ self.effects_ / sizes.sum()
         self.n_components_ = fitted.b.shape[1]
         self._set_columns(table)
 
@@ -305,86 +306,49 @@ class TableMixin(Clusterer):
         log_det -= basis.shape[1] * np.log(coordinates.scale)
         return data, Units(centre, basis, back, log_det)
 
-    def _fit_joint(self, X: np.ndarray, design: Design, fixed) -> None:
-        """Choose group effects and shares, and take over the joint fit if it is chosen."""
+    def _held_fit(
+        self, X: np.ndarray, design: Design, fixed
+    ) -> tuple[TableData, Units, Problem, Ends]:
+        """Express the subtraction fit in the objective of the joint fits."""
         data, units = self._joint_data(X, design, fixed)
         problem = make_problem(
             data, self.n_clusters, covariance=self.covariance, ridge=self.ridge, location=False,
             tol=self.tol, max_iter=self.max_iter,
         )  # fmt: skip
-        choices = replace(self._choices(), location=False)
-        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
         r = problem.layout.to_blocks(self.membership_.astype(np.float64))[None]
         shares = FREE if self.weights == "free" else UNIFORM
-        held = problem.run(r, [Form(True, False, False, shares)]).pick(0)
-        kind, weights, _, end, gains = decide_effects(
+        return data, units, problem, problem.run(r, [Form(True, False, False, shares)]).pick(0)
+
+    def _fit_joint(self, X: np.ndarray, design: Design, fixed) -> None:
+        """Choose group effects and shares, and take over the joint fit if it is chosen."""
+        data, units, problem, held = self._held_fit(X, design, fixed)
+        choices = replace(self._choices(), location=False)
+        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
+        kind, weights, _, restarts, gains = decide_effects(
             data, problem, {False: held}, False, 0.0, choices, rng
         )
         self.decisions_ = gains
-        if end is None:
+        if restarts is None:
             self.effects_gain_ = max(gains["gain_equal"], gains["gain_by_group"])
             self._warn_shares(gains)
             return
-        decision = Decision(kind, weights, False, problem, end, None, gains)
+        decision = Decision(kind, weights, False, problem, restarts, None, gains)
+        end = decision.end
         offset = float(units.log_density_unit(X).sum())
         membership = problem.layout.from_blocks(np.asarray(end.state.r))
         self._store_results(
-            _single_restart(end, membership, offset), membership=membership,
+            _restarts(decision.restarts, offset), membership=membership,
             trace=-_trace(end) - offset, n_iter=int(end.n_iter),
         )  # fmt: skip
-        table = TableInput(self._columns, X, [], None, self.n_missing_, len(X))
+        table = TableInput(self._columns, X, [], None, self.n_missing_, X)
         self._set_joint(decision, data, units, table)
+        if units.basis.shape[1] < X.shape[1]:
+            # In directions that the fit did not use, the effects are means.
+            self.effects_ += group_means(units.unspanned(X), design.codes, design.n_groups)
         self.log_likelihood_ = float(
             logsumexp(self._fitted.log_joint(data.x, [], data.groups), axis=1).sum() + offset
         )
         self.penalty_ = self.objective_ + self.log_likelihood_
-        self._warn_joint()
-
-    # Warnings
-
-    def _warn_shares(self, gains: dict[str, float]) -> None:
-        """Warn if shares by group fit much better, but were not taken."""
-        enough = gains["gain_by_group"] > 1.5 * gains["margin"] + gains["shares_penalty"]
-        if enough and self.weights == "auto":
-            warn(
-                "a fit with shares of clusters by known group gains "
-                f"{gains['gain_by_group']:.0f} nats, but its clusters are not clearer; got "
-                "weights='auto', which did not take it; pass weights='by_group' if shares of "
-                "clusters can differ between your groups"
-            )
-
-    def _warn_joint(self) -> None:
-        """Warn of shares of clusters that differ between known groups."""
-        if self.effects_kind_ == "subtract":
-            return
-        if self.effects == "auto" and "gain_by_group" in self.decisions_ and len(self.shares_) > 1:
-            spread = np.abs(self.shares_ - self.weights_).max()
-            gain = self.decisions_["gain_by_group"]
-            if self._shares_by_group and spread > _SPREAD:
-                warn(
-                    f"shares of clusters differ between known groups (gain {gain:.0f} nats), so "
-                    "group effects were fitted with the clusters; got effects='auto'; see shares_, "
-                    "or pass effects='subtract' to subtract group means"
-                )
-
-    # New samples
-
-    def _table_log_joint(self, X, known, *, spread: bool) -> np.ndarray:
-        """Log share plus log density (n, K) of new samples, in units of the table."""
-        with standard():
-            table = self._read_table(X, reset=False)
-        design = self._encoder.transform(known, table.n_samples)
-        x = table.x
-        unit: Any = 0.0
-        if table.plain is not None:
-            positions = self._columns.numeric_positions
-            x = np.asarray(table.plain, np.float64)
-            if len(self._units.centre) != x.shape[1]:
-                x = x[:, positions]
-        if x is not None and self._units is not None:
-            unit = self._units.log_density_unit(x)[:, None]
-            x = self._units(x)
-        return self._fitted.log_joint(x, table.discrete, design.codes, spread=spread) + unit
 
 
 def _varies_within(table: TableInput, design: Design) -> bool:
@@ -402,12 +366,9 @@ def _varies_within(table: TableInput, design: Design) -> bool:
     return False
 
 
-def _single_restart(end: Any, membership: np.ndarray, offset: float) -> Restarts:
-    """Record of a fit of the effects with the clusters; ``offset`` brings it to units of X."""
-    return Restarts(
-        membership.argmax(1)[None], -np.asarray(end.state.objective)[None] - offset,
-        np.asarray(end.converged)[None],
-    )  # fmt: skip
+def _restarts(search: SearchResult, offset: float) -> Restarts:
+    """Record of restarts by F; ``offset`` brings it to units of X."""
+    return Restarts(search.labels, -(search.objective + offset), search.converged)
 
 
 def _trace(end: Any) -> np.ndarray:

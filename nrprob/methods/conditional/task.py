@@ -46,7 +46,7 @@ class ResidualTask:
     starts : (S, B, r) initial labels, of the sample's rows if there is a sample
     warm : (S,) which starts are warmed up
     n_leaders : maximum number of restarts that survive the sample
-    joint : rows, design and labels for the fits of effects with the clusters, if there are any
+    joint : rows, design and labels for fits of effects with the clusters, where these are possible
     calls : program calls, one per error distribution
     """
 

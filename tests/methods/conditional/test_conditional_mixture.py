@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from grouped_tables import flag_table, turned_shares
 from sklearn.base import clone
 
 from nrprob import ConditionalMixture
@@ -13,28 +14,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:two solutions:UserWarning"),
     pytest.mark.filterwarnings("ignore:shares of clusters differ:UserWarning"),
 ]
-
-
-def flag_table(seed=0, n=300):
-    """Numbers that carry the clusters, an irrelevant flag, and a known site."""
-    rng = np.random.default_rng(seed)
-    cluster, site = rng.integers(2, size=n), rng.choice(["x", "y"], n)
-    frame = pd.DataFrame(rng.normal(size=(n, 4)), columns=[*"abcd"])
-    frame[["a", "b"]] += 4.0 * cluster[:, None]
-    frame["flag"] = rng.random(n) < 0.3
-    frame["site"] = site
-    return frame, cluster
-
-
-def turned_shares(seed=0, n=450, n_groups=3):
-    """Clusters whose shares differ between known groups, which have effects of their own."""
-    rng = np.random.default_rng(seed)
-    groups = np.arange(n) % n_groups
-    share = np.array([np.roll([0.7, 0.2, 0.1], z) for z in range(n_groups)])
-    cluster = (rng.random((n, 1)) > share[groups].cumsum(1)[:, :-1]).sum(1)
-    centres = 3.5 / np.sqrt(2) * np.eye(3, 4)
-    effects = rng.normal(size=(n_groups, 4))
-    return centres[cluster] + effects[groups] + rng.normal(size=(n, 4)), groups, cluster, effects
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,150 @@
+"""Warnings of a fitted conditional mixture: shares, group sizes, and clusters that are doubtful."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import entr
+from scipy.stats import chi2
+
+from nrprob.estimator.base import Clusterer
+from nrprob.exceptions import warn
+from nrprob.methods.conditional.joint_fit import EQUAL_CLUSTERS, MARGIN_FACTOR, thresholds
+from nrprob.methods.conditional.joint_search import Ends, Form, Problem
+from nrprob.methods.conditional.shares import BY_GROUP
+from nrprob.methods.conditional.table_data import TableData
+
+SMALL_GROUP = 10  # median samples of a known group below which its mean is a poor estimate
+_SPREAD = 0.05  # difference between shares of clusters that is worth a warning
+_LEVEL = 1e-4  # p-value of equal shares, and Cramer's V, from which on shares differ
+_ASSOCIATION = 0.1
+_STEPS = 20  # EM steps that show whether a joint fit gains
+
+
+def shares_differ(table: np.ndarray) -> bool:
+    """Whether shares of clusters differ between known groups beyond chance, and not slightly.
+
+    A chi-square test of independence rejects, and Cramer's V is above 0.1.
+
+    Parameters
+    ----------
+    table : (L, K) number of samples by known group and cluster
+    """
+    table = table[table.sum(1) > 0][:, table.sum(0) > 0].astype(float)
+    rank = min(table.shape) - 1
+    if rank < 1:
+        return False
+    n = table.sum()
+    expected = table.sum(1, keepdims=True) * table.sum(0) / n
+    statistic = float(((table - expected) ** 2 / expected).sum())
+    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
+    association = np.sqrt(statistic / (n * rank))
+    return bool(chi2.sf(statistic, freedom) < _LEVEL and association > _ASSOCIATION)
+
+
+class DiagnosticsMixin(Clusterer):
+    """Warnings of a fit, for the conditional mixture."""
+
+    # Parameters and fitted state of the estimator.
+    effects: str
+    weights: str
+    decisions_: dict[str, float]
+    effects_kind_: str
+    membership_: np.ndarray
+    shares_: np.ndarray
+    weights_: np.ndarray
+    _shares_by_group: bool
+    _shares_differ: bool
+
+    def _warn_groups(self, table: np.ndarray, subtracts: str) -> bool:
+        """Warn of what a contingency table (groups, K) shows.
+
+        Return whether the user asked for group means, of groups that are large enough for them.
+
+        Parameters
+        ----------
+        table : (L, K) number of samples by known group and cluster
+        subtracts : why effects="auto" subtracts group means without trying others; "" if it does
+            not
+        """
+        self._shares_differ = shares_differ(table)
+        sizes = table.sum(1)
+        sizes = sizes[sizes > 0]
+        several = min(len(sizes), table.shape[1]) > 1
+        alone = np.flatnonzero((table > 0).sum(0) == 1)
+        if several and alone.size:
+            self._warn_degenerate(
+                f"{alone.size} cluster(s) lie in one known group only, such as cluster "
+                f"{alone[0]}; they may be a part of the known structure"
+            )
+        asked = self.effects == "subtract"
+        if self.effects_kind_ != "subtract" or not several or not (asked or subtracts):
+            return False
+        reason = "effects='subtract'" if asked else f"effects='auto', which subtracts {subtracts}"
+        remedy = "pass effects='random'" if asked else "fit in a way that takes effects='random'"
+        small = bool(np.median(sizes) < SMALL_GROUP)
+        if small:
+            warn(
+                f"the median known group has {np.median(sizes):g} samples, whose mean contains a "
+                f"large part of every sample; got {reason}; {remedy} to fit group effects with the "
+                "clusters"
+            )
+        if not asked and self._shares_differ:
+            warn(
+                "shares of clusters differ between known groups, and group means contain them; got "
+                f"{reason}; {remedy} to fit group effects with the clusters"
+            )
+        return asked and not small
+
+    def _warn_gain(self, data: TableData, problem: Problem, held: Ends, form: Form) -> None:
+        """Warn if effects that are fitted with the clusters gain much over subtracted means.
+
+        Few steps start from the memberships of the fit ``held`` with subtracted means: with the
+        common shares of ``form``, and with shares by group.
+        """
+        starts = np.asarray(held.state.r)[None].repeat(2, 0)
+        forms = [form, form._replace(shares=BY_GROUP)]
+        objective = problem.run(starts, forms, max_iter=_STEPS).objective
+        equal, by_group = objective - float(held.state.objective)
+        margin, penalty = thresholds(data, problem.n_clusters)
+        if equal > margin or by_group > MARGIN_FACTOR * margin + penalty:
+            gain = max(equal, by_group)
+            warn(
+                "a fit of the group effects with the clusters gains "
+                f"{gain:.0f} nats, since group means contain the clusters where their shares "
+                "differ between groups; got effects='subtract'; pass effects='auto' or 'random'"
+            )
+
+    def _warn_equal_clusters(self) -> None:
+        """Warn if the memberships of most samples are nearly equal."""
+        k = self.membership_.shape[1]
+        entropy = float(entr(self.membership_).sum(1).mean()) / np.log(max(k, 2))
+        if k > 1 and entropy > EQUAL_CLUSTERS:
+            self._warn_degenerate(
+                f"the clusters are nearly equal; got a mean entropy of the memberships of "
+                f"{entropy:.2f} log(n_clusters); lower n_clusters, or pass other features"
+            )
+
+    def _warn_shares(self, gains: dict[str, float]) -> None:
+        """Warn if shares by group fit much better, but were not taken."""
+        enough = gains["gain_by_group"] > 1.5 * gains["margin"] + gains["shares_penalty"]
+        if enough and self.weights == "auto":
+            warn(
+                "a fit with shares of clusters by known group gains "
+                f"{gains['gain_by_group']:.0f} nats, but its clusters are not clearer; got "
+                "weights='auto', which did not take it; pass weights='by_group' if shares of "
+                "clusters can differ between your groups"
+            )
+
+    def _warn_joint(self) -> None:
+        """Warn of shares of clusters that differ between known groups."""
+        if self.effects_kind_ == "subtract":
+            return
+        if self.effects == "auto" and "gain_by_group" in self.decisions_ and len(self.shares_) > 1:
+            spread = np.abs(self.shares_ - self.weights_).max()
+            gain = self.decisions_["gain_by_group"]
+            if self._shares_by_group and spread > _SPREAD:
+                warn(
+                    f"shares of clusters differ between known groups (gain {gain:.0f} nats), so "
+                    "group effects were fitted with the clusters; got effects='auto'; see shares_, "
+                    "or pass effects='subtract' to subtract group means"
+                )

@@ -1,0 +1,121 @@
+"""Restarts of a fitted conditional mixture: their starts, distinct optima, and how far apart."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from nrprob.estimator.base import Clusterer, Restarts
+from nrprob.exceptions import warn
+from nrprob.methods.conditional.solver import adjusted_rand
+from nrprob.methods.conditional.starts import schedule_starts
+from nrprob.statistics.groups import cross_table
+
+_MIN_MARGIN = 1.0  # difference in nats below which two solutions count as equally good
+_ALIKE = 0.8  # adjusted Rand index from which on labels count as one solution
+_MOST = 10  # optima that are reported
+
+
+def distinct_optima(
+    labels: np.ndarray, objective: np.ndarray, n_clusters: int, alike: float, most: int
+) -> list[int]:
+    """Positions of distinct restarts, the best first.
+
+    Parameters
+    ----------
+    labels : (restarts, n) codes below ``n_clusters``
+    objective : (restarts,), minimised
+    n_clusters : int
+    alike : adjusted Rand index to a better optimum from which on a restart is left out
+    most : largest number of optima
+    """
+    shape = n_clusters, n_clusters
+    optima: list[int] = []
+    for i in np.argsort(objective, kind="stable").tolist():
+        tables = (cross_table(labels[j], labels[i], shape).astype(float) for j in optima)
+        if all(adjusted_rand(table, np) < alike for table in tables):
+            optima.append(i)
+        if len(optima) == most:
+            break
+    return optima
+
+
+class OptimaMixin(Clusterer):
+    """Restarts of a fit and their distinct optima, for the conditional mixture."""
+
+    # Parameters and fitted state of the estimator.
+    aligned: bool
+    errors: str
+    init: Any
+    n_clusters: Any
+    n_init: Any
+    warm_up: bool
+    weights: str
+    whitening_exponents: Any
+    objective_margin_: float
+    _freed: list[bool]
+    _n_restarts: Any
+    _search_restarts: Restarts
+    _steps: np.ndarray
+    _compared: np.ndarray  # labels of the restarts, of a sample if samples are stored
+
+    def _set_objective_margin(self, labels: np.ndarray) -> None:
+        """Set ``objective_margin_`` by labels (restarts, n), and warn if it is small."""
+        objective = self._restarts.objective
+        self._compared = labels
+        optima = distinct_optima(labels, objective, self.n_clusters, _ALIKE, 2)
+        gap = np.diff(objective[optima])
+        self.objective_margin_ = float(gap[0]) if gap.size else np.inf
+        if self.objective_margin_ < _MIN_MARGIN:
+            warn(
+                "two solutions with different clusters are "
+                f"{self.objective_margin_:.2g} nats apart, which the data cannot tell from each "
+                "other; see optima_; raise n_init, lower n_clusters, or look at both"
+            )
+
+    @property
+    def optima_(self):
+        """Distinct optima of the restarts: an `xarray.Dataset`, as ``restarts_``."""
+        check_is_fitted(self)
+        restarts, k = self._restarts, self.n_clusters
+        optima = distinct_optima(self._compared, restarts.objective, k, _ALIKE, _MOST)
+        import xarray
+
+        objective = restarts.objective[optima]
+        columns: dict[str, Any] = {
+            "objective": ("optimum", objective),
+            "gap": ("optimum", objective - objective[0]),
+        }
+        if restarts.labels is not None:
+            labels = restarts.labels[optima]
+            sizes = np.stack([np.bincount(row, minlength=k) for row in labels])
+            columns["cluster_sizes"] = ("optimum", "cluster"), sizes
+            columns["labels"] = ("optimum", "sample"), labels
+        return xarray.Dataset(columns)
+
+    @property
+    def start_table_(self):
+        """Initial values and results of all restarts: a `pandas.DataFrame`, as ``restarts_``."""
+        check_is_fitted(self)
+        import pandas as pd
+
+        kinds = ("plain", "aligned") if self.aligned else ("plain",)
+        warm = (False, True) if self.warm_up else (False,)
+        errors = ("gaussian", "t") if self.errors == "auto" else (self.errors,)
+        every = list(itertools.product(warm, kinds, self.whitening_exponents))
+        n_each, restarts = schedule_starts(self._n_restarts, len(every))
+        starts = [*np.repeat(np.array(every, object), n_each, 0)[restarts]]
+        rows = [(e, kind, metric, w) for e in errors for w, kind, metric in starts]
+        if self.init is not None:
+            rows[:: len(starts)] = [(e, "init", np.nan, False) for e in errors]
+        for i, free in enumerate(self._freed):
+            if free and self.weights == "auto":
+                rows[(i + 1) * len(starts) - 1] = errors[i], "equal weights", np.nan, False
+        table = pd.DataFrame(rows, columns=["errors", "start", "metric", "warmed_up"])
+        result = self._search_restarts
+        return table.assign(
+            objective=result.objective, converged=result.converged, n_iter=self._steps
+        )

@@ -1,0 +1,207 @@
+"""Conditional mixtures on new samples: corrected tables, optima, unseen groups, warnings."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from grouped_tables import flag_table, one_batch_only, turned_shares
+from scipy.stats import multivariate_normal
+from sklearn.base import clone
+
+import nrprob
+from nrprob import ConditionalMixture
+from nrprob.exceptions import DegenerateClusterWarning
+from nrprob.methods.conditional.diagnostics import shares_differ
+from nrprob.metrics import adjusted_rand_index
+
+FEW = {"n_init": 12, "random_state": 0}
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:two solutions:UserWarning"),
+    pytest.mark.filterwarnings("ignore:shares of clusters differ:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*lie in one known group only"),
+]
+
+
+def group_differences(X, groups, cluster):
+    """Root mean square deviation of group means within the same true cluster."""
+    deviations = []
+    for c in np.unique(cluster):
+        present = np.unique(groups[cluster == c])
+        means = np.array([X[(cluster == c) & (groups == z)].mean(0) for z in present])
+        if len(present) > 1:
+            deviations.append(means - means.mean(0))
+    return np.sqrt(np.mean(np.concatenate(deviations) ** 2))
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    frame, _ = flag_table()
+    frame.loc[::7, "a"] = np.nan
+    frame.index = [f"row {i}" for i in range(len(frame))]
+    return frame, ConditionalMixture(2, **FEW).fit(frame, known="site")
+
+
+@pytest.fixture(scope="module")
+def unequal():
+    X, groups, cluster, _ = turned_shares()
+    return X, groups, cluster, ConditionalMixture(3, **FEW).fit(X, known=groups)
+
+
+# Corrected table
+
+
+def test_a_corrected_table_loses_the_group_effects_and_keeps_its_level(unequal):
+    X, groups, _, model = unequal
+    before = X.copy()
+    corrected = model.transform(X, known=groups)
+    np.testing.assert_array_equal(X, before)
+    np.testing.assert_allclose(corrected.mean(0), X.mean(0))
+    shift = X - corrected
+    for z in range(3):
+        np.testing.assert_allclose(shift[groups == z], shift[groups == z][:1].repeat(150, 0))
+    difference = model.effects_ - model.effects_[0]
+    np.testing.assert_allclose(shift[:3] - shift[0], difference[groups[:3]], atol=1e-12)
+
+
+def test_without_known_groups_a_table_is_returned_unchanged(mixed, unequal):
+    X, groups, _, model = unequal
+    unchanged = model.transform(X)
+    np.testing.assert_array_equal(unchanged, X)
+    assert unchanged is not X and model.transform(X.astype(np.float32)).dtype == np.float32
+    with pytest.raises(ValueError, match="did not occur in fit"):
+        model.transform(X[:2], known=[0, 7])
+    frame, model = mixed
+    features = frame.drop(columns="site")
+    pd.testing.assert_frame_equal(model.transform(features), features)
+
+
+def test_a_corrected_frame_keeps_discrete_columns_and_missing_values(mixed):
+    frame, model = mixed
+    corrected = model.transform(frame)
+    assert [*corrected.columns] == [*model.get_feature_names_out()] == [*"abcd", "flag"]
+    assert corrected.index.equals(frame.index)
+    pd.testing.assert_series_equal(corrected["flag"], frame["flag"])
+    assert (corrected["a"].isna() == frame["a"].isna()).all()
+    codes = (frame["site"] != frame["site"].iloc[0]).to_numpy(int)
+    effects = model.effects_ - np.bincount(codes) @ model.effects_ / len(codes)
+    expected = frame[[*"abcd"]] - effects[codes]
+    pd.testing.assert_frame_equal(corrected[[*"abcd"]], expected)
+    other = clone(model).fit_transform(frame, known="site")
+    pd.testing.assert_frame_equal(other, corrected)
+
+
+@pytest.mark.parametrize("kind", ["covariates", "additive", "many columns"])
+def test_a_corrected_table_has_the_residuals_of_a_regression(kind):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 4)) + 3 * rng.integers(2, size=(60, 1))
+    if kind == "covariates":
+        known, design = rng.normal(size=(60, 2)), None
+        design = np.column_stack([np.ones(60), known])
+    elif kind == "additive":
+        known = rng.integers(3, size=(60, 2))
+        design = np.column_stack([known[:, [j]] == range(3) for j in range(2)]).astype(float)
+    else:
+        X = np.column_stack([X, rng.normal(size=(60, 60))])
+        known = np.arange(60) % 3
+        design = (known[:, None] == range(3)).astype(float)
+    model = ConditionalMixture(2, multi="additive", effects="subtract", **FEW).fit(X, known=known)
+    corrected = model.transform(X, known=known)
+    fit = design @ np.linalg.lstsq(design, X, rcond=None)[0]
+    np.testing.assert_allclose(corrected, X - fit + X.mean(0), atol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 14))
+def test_clusters_stay_where_they_are_in_a_corrected_table(seed):
+    X, batch, kind = one_batch_only(seed)
+    model = ConditionalMixture(3, **FEW).fit(X, known=batch)
+    assert model.effects_kind_ == "random"
+    assert group_differences(model.transform(X, known=batch), batch, kind) < 0.06
+    subtracted = clone(model).set_params(effects="subtract")
+    with pytest.warns(UserWarning, match="fit of the group effects"):
+        subtracted.fit(X, known=batch)
+    with pytest.warns(UserWarning, match="correction moves clusters"):
+        corrected = subtracted.transform(X, known=batch)
+    assert group_differences(corrected, batch, kind) > 0.3
+
+
+# Missing values of new samples
+
+
+def test_missing_values_of_new_samples_are_integrated_out(unequal):
+    X, groups, _, model = unequal
+    rows = X[:6].copy()
+    rows[0, 1] = rows[1, 2] = rows[1, 3] = np.nan
+    for x, z, p in zip(rows, groups, model.predict_proba(rows, known=groups[:6]), strict=False):
+        seen = np.flatnonzero(~np.isnan(x))
+        covariance = model.covariance_[np.ix_(seen, seen)]
+        density = [
+            multivariate_normal((model.effects_[z] + centre)[seen], covariance).pdf(x[seen])
+            for centre in model.means_
+        ]
+        expected = model.shares_[z] * density
+        np.testing.assert_allclose(p, expected / expected.sum(), rtol=1e-6, atol=1e-12)
+
+
+# Optima
+
+
+@pytest.mark.parametrize("effects", ["subtract", "auto"])
+def test_optima_are_the_best_distinct_restarts(unequal, effects):
+    X, groups, _, model = unequal
+    if effects == "subtract":
+        with pytest.warns(UserWarning, match="fit of the group effects"):
+            model = clone(model).set_params(effects="subtract").fit(X, known=groups)
+    optima, restarts = model.optima_, model.restarts_
+    labels, gap = optima.labels.values, optima.gap.values
+    assert gap[0] == 0 and (np.diff(gap) >= 0).all() and len(gap) <= 10
+    assert (labels[0] == model.labels_).all()
+    assert optima.objective.values[0] == model.objective_
+    for row, sizes in zip(labels, optima.cluster_sizes.values, strict=True):
+        assert (np.bincount(row, minlength=3) == sizes).all()
+    for row, value in zip(restarts.labels.values, restarts.objective.values, strict=True):
+        index = [adjusted_rand_index(row, other) for other in labels]
+        better = optima.objective.values <= value
+        # Another restart is an optimum, or like a better one.
+        assert max(np.array(index)[better]) >= 0.8
+    for i in range(len(labels)):
+        assert all(adjusted_rand_index(labels[i], labels[j]) < 0.8 for j in range(i))
+    assert model.objective_margin_ == (gap[1] if len(gap) > 1 else np.inf)
+
+
+# Warnings
+
+
+def test_independent_shares_do_not_differ_and_turned_shares_do():
+    rng = np.random.default_rng(0)
+    false = sum(
+        shares_differ(rng.multinomial(450, np.outer([0.5, 0.3, 0.2], [0.2, 0.8]).ravel())[None]
+                      .reshape(3, 2))
+        for _ in range(500)
+    )  # fmt: skip
+    assert false <= 4  # a level of 1e-4 gives five with a probability of 1e-9
+    assert shares_differ(np.array([[70, 20, 10], [10, 70, 20], [20, 10, 70]]))
+    assert not shares_differ(np.array([[70, 20, 10]]))
+    assert not shares_differ(10**6 * np.array([[50, 50], [51, 49]]))
+
+
+def test_subtracted_means_that_contain_clusters_are_reported(unequal, tmp_path):
+    X = unequal[0][:60]
+    small = np.arange(60) // 3
+    with pytest.warns(UserWarning, match="the median known group has 3 samples"):
+        ConditionalMixture(3, effects="subtract", n_init=4).fit(X, known=small)
+    with pytest.warns(UserWarning, match="effects='auto', which subtracts group means with errors"):
+        ConditionalMixture(3, errors="t", n_init=4).fit(X, known=small)
+    X, batch, _ = one_batch_only(0, 150)
+    np.save(tmp_path / "rows.npy", X)
+    with pytest.warns(UserWarning, match="auto', which subtracts group means of stored rows"):
+        ConditionalMixture(3, **FEW).fit(nrprob.stored(tmp_path / "rows.npy"), known=batch)
+
+
+def test_clusters_in_one_group_and_equal_clusters_are_reported():
+    X, batch, _ = one_batch_only(0, 150)
+    with pytest.warns(DegenerateClusterWarning, match="lie in one known group only"):
+        model = ConditionalMixture(3, **FEW).fit(X, known=batch)
+    assert model.effects_kind_ == "random"
+    model.membership_ = np.full((len(X), 3), 1 / 3)
+    with pytest.warns(DegenerateClusterWarning, match="the clusters are nearly equal"):
+        model._warn_equal_clusters()
