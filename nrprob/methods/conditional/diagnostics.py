@@ -106,7 +106,7 @@ class DiagnosticsMixin(Clusterer):
         objective = problem.run(starts, forms, max_iter=_STEPS).objective
         equal, by_group = objective - float(held.state.objective)
         margin, penalty = thresholds(data, problem.n_clusters)
-        if equal > margin or by_group > MARGIN_FACTOR * margin + penalty:
+        if equal > MARGIN_FACTOR * margin or by_group > MARGIN_FACTOR * margin + penalty:
             gain = max(equal, by_group)
             warn(
                 "a fit of the group effects with the clusters gains "

@@ -63,7 +63,7 @@ class PredictionMixin(
         with standard():
             table = self._read_table(X, reset=False)
         design = self._encoder.transform(known, table.n_samples)
-        x, fitted = self._numbers(table), self._fitted
+        x, fitted = self._numeric_columns(table), self._fitted
         unit: Any = 0.0
         if x is not None and self._units is not None:
             if np.isnan(x).any() and not self._units.is_diagonal:
@@ -74,12 +74,12 @@ class PredictionMixin(
                 x = self._units(x)
         return fitted.log_joint(x, table.discrete, design.codes, spread=spread) + unit
 
-    def _numbers(self, table: TableInput) -> np.ndarray | None:
+    def _numeric_columns(self, table: TableInput) -> np.ndarray | None:
         """Numbers (n, d) of new samples, in the columns that have group effects."""
         if table.columns.is_numeric:
             # Complete numbers are fitted with their constant columns, others without.
-            whole = table.cells.shape[1] == self.effects_.shape[1]
-            columns = slice(None) if whole else table.columns.numeric_positions
+            all_columns = table.cells.shape[1] == self.effects_.shape[1]
+            columns = slice(None) if all_columns else table.columns.numeric_positions
             return np.asarray(table.cells[:, columns], np.float64)
         return table.x
 
@@ -187,7 +187,7 @@ class PredictionMixin(
             return corrected
         design = self._encoder.transform(known, table.n_samples)
         self._warn_subtracted()
-        x = self._numbers(table)
+        x = self._numeric_columns(table)
         if x is None:
             return corrected
         x = x - (predict_effects(self.effects_, design) - self._level)
