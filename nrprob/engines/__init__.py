@@ -1,6 +1,6 @@
 r"""Optimisers and samplers of partitions of objectives that are sums of cell costs.
 
-An engine minimises, or samples from the exponential of minus,
+An engine minimises an objective of this form, or samples from the exponential of minus it:
 
 .. math:: F = \sum_t \lambda_t \sum_{\text{cells } a} g_t(S_a), \qquad S_a = \sum_{x \in a} s(x),
 

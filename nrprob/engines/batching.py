@@ -2,8 +2,8 @@
 
 Calls with the same signature differ in the values of their arrays only: data, settings, seeds. They
 are arranged as (devices, steps, lanes). Each device executes its steps without waiting for the
-others, and the lanes of a step run side by side. The number of steps is traced: one program,
-compiled for its capacity, serves fewer calls at no extra cost.
+others, and the lanes of a step run side by side. The number of steps is traced, so a program
+compiled for its capacity serves fewer calls at no extra cost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nrprob.settings import standard
 from nrprob.statistics.rows import bucket_size
 
 _LANES = 64
-_MAX_PROGRAMS = 128  # in the cache; each has dozens of memory maps, which the system limits
+_MAX_PROGRAMS = 128  # in the cache; each has dozens of memory maps, whose number the system limits
 _AXIS = "device"
 # Devices -> signature -> program, for the lifetime of the process, like the cache of `jax.jit`.
 _PROGRAMS: dict[tuple[jax.Device, ...], dict[Hashable, Program]] = {}
@@ -158,8 +158,8 @@ class Batcher:
     def _program_shape(self, call: SolverCall, n_calls: int) -> tuple[int, int, int]:
         share = -(-n_calls // (len(self.devices) * self._n_workers))
         fit = int(max(memory_budget(self.devices[0]) // call.size, 1))
-        # All lanes wait for the slowest. Several lanes help where one call leaves a device idle. On
-        # a CPU one step of four lanes took 1.4 times as long as four steps.
+        # All lanes wait for the slowest. Several lanes help if one call leaves a device idle. On a
+        # CPU one step of four lanes took 1.4 times as long as four steps.
         n_lanes = min(share, fit, _LANES) if self.devices[0].platform != "cpu" else 1
         n_steps = min(bucket_size(-(-share // n_lanes), 1 << 20), max(fit // n_lanes, 1))
         return len(self.devices), n_steps, n_lanes

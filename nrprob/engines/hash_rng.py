@@ -1,8 +1,8 @@
 """Hash-based pseudo-random numbers for initial values, perturbations and visiting orders.
 
-A counter is hashed with a seed. The generator of JAX has better statistical properties than these
-uses need, and its compilation would dominate a small fit. Anything that samples from a
-distribution must use `jax.random`.
+A counter is hashed with a seed. JAX's generator has better statistical properties than these uses
+need, but its compilation would dominate a small fit. Anything that samples from a distribution must
+use `jax.random`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def fold_in(seed: jax.Array, index: jax.Array | int) -> jax.Array:
 def hashed_uniform(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
     """Array (..., *shape) of numbers in [0, 1) with 24 random bits, one ``shape`` per ``seed``.
 
-    A number depends on its seed and its position, not on the lengths of the axes: padding changes
-    no other number.
+    A number depends on its seed and its position, not on the lengths of the axes, so padding
+    changes no other number.
     """
     h = _mix_bits(jnp.asarray(seed).astype(jnp.uint32) ^ jnp.uint32(0x68BC21EB))
     for length in shape:

@@ -1,8 +1,8 @@
 """Choose the device of a program, and limit its memory.
 
-A program runs on the device of its committed arrays, else on the default device of JAX. Chains of
-tiny steps are the exception, since an accelerator would mostly wait: unless ``jax.default_device``
-is set, they run on the CPU.
+A program runs on the device of its committed arrays, or else on the default device of JAX. Chains
+of small steps are the exception, since an accelerator would mostly wait: they run on the CPU unless
+``jax.default_device`` is set.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def memory_budget(device: jax.Device | None = None) -> float:
     """Bytes available to the runs of one program on a device, by default the current one.
 
     On an accelerator it is a share of the memory. On a CPU it is a constant: restarts are sampled
-    in chunks of this size, so that the result of a seed depends on it.
+    in chunks of this size, so the result for a seed depends on it.
     """
     device = device or device_of()
     if device.platform != "cpu" and (limit := (device.memory_stats() or {}).get("bytes_limit")):
@@ -44,7 +44,7 @@ def memory_budget(device: jax.Device | None = None) -> float:
 
 
 def cpu_for_small_steps() -> jax.Device | None:
-    """The CPU, if tiny steps would otherwise run on an accelerator that no setting requests."""
+    """The CPU, if small steps would otherwise run on an accelerator that no setting requests."""
     if jax.config.jax_default_device is not None or on_cpu():
         return None
     try:
@@ -55,7 +55,7 @@ def cpu_for_small_steps() -> jax.Device | None:
 
 @contextlib.contextmanager
 def small_steps_on_cpu(stepwise: bool = True) -> Iterator[None]:
-    """Run programs on the CPU if they are ``stepwise`` (chains of tiny steps); see above."""
+    """Run programs on the CPU if they are ``stepwise`` (chains of small steps); see above."""
     cpu = cpu_for_small_steps() if stepwise else None
     with contextlib.nullcontext() if cpu is None else jax.default_device(cpu):
         yield

@@ -36,7 +36,7 @@ _FAST_OPTIONS = _fast_compile_options()
 
 
 def compiler_options_for(*arrays: Any) -> dict[str, Any] | None:
-    """Compiler options of a program that takes these arrays; None for the defaults of XLA."""
+    """Compiler options of a program with these arrays as input; None for the defaults of XLA."""
     sizes = [getattr(leaf, "size", 1) for leaf in jax.tree.leaves(arrays)]
     small = max(sizes, default=0) <= _SMALL_SIZE
     return _FAST_OPTIONS if small and on_cpu(arrays) else None
@@ -53,7 +53,7 @@ class SizedJit:
         self._fast = jit(compiler_options=_FAST_OPTIONS) if _FAST_OPTIONS else self._optimised
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program that suits the arguments."""
+        """Run the program for the size of the arguments."""
         return self._select(args, kwargs)(*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
 """Distribute rows over several devices, and sum their statistics.
 
 Every device holds its own blocks of rows. Cell statistics are summed on each device and then over
-the devices; a step communicates nothing but statistics per cluster. Scores of a row are computed on
-the device that holds it.
+the devices; a step communicates only statistics per cluster. Scores of a row are computed on the
+device that holds it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ T = TypeVar("T")
 
 @contextmanager
 def sharded(devices: Sequence[jax.Device] | None = None) -> Iterator[None]:
-    """Spread the rows of every fit inside the ``with`` over devices.
+    """Distribute the rows of every fit inside the ``with`` over devices.
 
-    Use it with ``solver="anneal"`` for data larger than the memory of one device. The result
-    equals the result of one device up to rounding, which may permute the labels. It may also
-    differ if more restarts fit side by side on several devices. A JAX array that is already
-    sharded keeps its devices without this context. All input passes through the memory of the host.
+    Use it with ``solver="anneal"`` for data larger than the memory of one device. The result equals
+    the result of one device up to rounding, which may permute the labels. It may also differ if
+    more restarts run in parallel on several devices. A JAX array that is already sharded keeps its
+    devices without this context. All input passes through the memory of the host.
 
     Under `jax.distributed` every process makes the same calls with the same data. Each device
     receives its part of the rows, and every process returns the complete result.
@@ -98,7 +98,7 @@ def active_mesh() -> Mesh | None:
 
 
 def mesh_of(x: Any) -> Mesh | None:
-    """Devices of a sharded array ``x``; None if ``x`` is no sharded array."""
+    """Devices of a sharded array ``x``; None if ``x`` is not sharded."""
     if not isinstance(x, jax.Array) or x.is_fully_replicated:
         return None
     return _device_mesh(sorted(x.devices(), key=lambda device: device.id))

@@ -6,14 +6,14 @@ A code is a cell cost that accounts for the parameters of the cell, in one of tw
     \quad \text{(NML)}, \qquad
     L(S) = -\log \int p(x | \theta) \, p(\theta) \, d\theta \quad \text{(conjugate prior)},
 
-with the rows x of the cell and its parameters theta; the second term of the normalised maximum
+where x are the rows of the cell and theta its parameters; the second term of the normalised maximum
 likelihood (NML) is the parametric complexity. The costs of `nrprob.statistics.costs` have the first
-term only. ``exp(-L)`` summed over cells is an unnormalised density of partitions, which samplers
-require.
+term only. ``exp(-L)`` with L summed over cells is an unnormalised density of partitions, which
+samplers require.
 
 A code maps statistics (..., p), whose last entry is the number of rows of the cell, to nats (...);
 the empty cell costs 0. Functions of a number of rows are tables, computed outside of compiled
-programs. The arrays of a code are traced, so that a program serves all data of one shape.
+programs. The arrays of a code are traced, so a program serves all data of one shape.
 
 References
 ----------
@@ -221,7 +221,7 @@ class NormalNML(_CodeByDifference):
     n_features: int = field(metadata=_STATIC)
 
     def _nats_of_sums(self, first: jax.Array, second: jax.Array, n: jax.Array, inverse: jax.Array):
-        """First part of the length, from sums (m, ...) of features and squares."""
+        """Sum of the entropy part over features, from sums (m, ...) of features and squares."""
         shape = (self.n_features,) + (1,) * (first.ndim - 1)
         low, high = (jnp.square(v).reshape(shape) for v in (self.low, self.high))
         # Variance and clipped variance; ``inverse`` is 1 / n, since divisions dominate.
@@ -297,8 +297,8 @@ class NormalInverseGamma(_CodeByDifference):
 class NormalInverseWishart:
     r"""Normal vectors with full covariance and the normal-inverse-Wishart prior.
 
-    The prior is :math:`\mu | \Sigma \sim N(0, \Sigma / \kappa)`,
-    :math:`\Sigma \sim IW(\nu, \text{scale} \cdot I)`. Minus the log marginal likelihood is
+    The prior is :math:`\mu | \Sigma \sim N(0, \Sigma / \kappa)`, :math:`\Sigma \sim IW(\nu,
+    \text{scale} \cdot I)`. Minus the log marginal likelihood is
 
     .. math:: T(n) + \frac{\nu + n}{2} \log \left| I + \frac{1}{\text{scale}} \Big(
         \sum x x' - \frac{(\sum x)(\sum x)'}{\kappa + n} \Big) \right|

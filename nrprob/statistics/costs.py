@@ -33,7 +33,7 @@ Cost = Callable[[jax.Array], jax.Array]
 class SeparableCost:
     """Sum over features of a function, plus a function of their total and the mass.
 
-    ``column(0)`` is 0, so that moving a sparse row takes time for its non-zero entries only.
+    ``column(0)`` is 0, so the time for moving a sparse row depends on its non-zero entries only.
 
     Attributes
     ----------
@@ -68,7 +68,8 @@ def _negative_mass_xlogx(total: jax.Array, w: jax.Array) -> jax.Array:
 
 # -sum_y T_y log(T_y / T), with T the sum of the T_y.
 multinomial_cost = SeparableCost(_negative_xlogx, _total_xlogx, uses_mass=False)
-# -w log w: summed over clusters it is n H(C) - n log n, over (cluster, group) cells of n H(C,Z).
+# -w log w: its sum over clusters is n H(C) - n log n; over (cluster, group) cells, H(C,Z) replaces
+# H(C).
 mass_cost = SeparableCost(None, _negative_mass_xlogx)
 
 
@@ -76,8 +77,8 @@ def bernoulli_cost(cell: jax.Array) -> jax.Array:
     """Mass times the binary entropy of the mean, summed over features."""
     x, w = cell[..., :-1], cell[..., -1:]
     rest = w - x
-    # In a large cell where a feature is nearly always 1, a tiny mass of zeros is lost to rounding
-    # in ``w`` and ``x``. It is added to the value; the derivative does not change.
+    # In a large cell where a feature is nearly always 1, rounding in ``w`` and ``x`` loses a tiny
+    # mass of zeros. It is added to the value; the derivative does not change.
     rest = rest + jax.lax.stop_gradient(jnp.maximum(1e-12 * w - rest, 0))
     return (xlogx(w) - xlogx(x) - xlogx(rest)).sum(-1)
 

@@ -13,7 +13,7 @@ __all__ = ["DISCRIMINANT", "NOTHING", "PRINCIPAL", "Plane", "discriminant_plane"
 
 DISCRIMINANT, PRINCIPAL, NOTHING = "discriminant", "principal direction", "nothing"
 _MAX_DIRECTIONS = 50  # principal directions that replace the features if there are more
-_ROWS_PER_DIRECTION = 10  # at least; with fewer rows any clusters would be separable
+_ROWS_PER_DIRECTION = 10  # minimum; with fewer rows any clusters would be separable
 _SUBSPACE_ITERATIONS = 6
 _NULL_SHARE = 1e-10  # share of the variance below which a direction is constant
 

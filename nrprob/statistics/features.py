@@ -44,7 +44,7 @@ def standardise(x: Any, centre: np.ndarray | None, scale: float) -> Any:
 def fit_centre_and_scale(
     x: Any, weights: np.ndarray | None = None
 ) -> tuple[np.ndarray | None, float]:
-    """Mean (m,) of the rows, None for sparse rows, and the root of their mean variance.
+    """Mean (m,) of the rows (None for sparse rows), and the square root of their mean variance.
 
     ``weights`` (n,) weight the rows.
     """
@@ -70,7 +70,7 @@ def check_range(x: Any) -> None:
     Raises
     ------
     ValueError
-        If a value exceeds 1e140 in size, or all columns vary by less than 1e-140.
+        If an absolute value exceeds 1e140, or all columns vary by less than 1e-140.
     """
     if x.dtype == np.float32 or not values_of(x).size:
         return
@@ -80,7 +80,7 @@ def check_range(x: Any) -> None:
             f"X must lie between {-LARGEST} and {LARGEST}, or squares leave float64; got a "
             f"value of size {most:.3g}; multiply X by a power of ten"
         )
-    # A feature of a sparse matrix varies from 0, and its range would need another copy of X.
+    # The range of a sparse feature includes 0, and computing it would need another copy of X.
     width = most if sparse.issparse(x) else float((x.max(axis=0) - x.min(axis=0)).max())
     if 0 < width < 1 / LARGEST:
         raise ValueError(
@@ -113,11 +113,11 @@ class StandardisedRows:
         return cls(x / scale, centre, scale, X.dtype)
 
     def __call__(self, X: np.ndarray) -> np.ndarray:
-        """New rows in the same units."""
+        """New rows in the units of the fitted rows."""
         return (X.astype(np.float64) - self.centre) / self.scale
 
     def without_rows(self) -> StandardisedRows:
-        """The same units without rows."""
+        """The same units, without the fitted rows."""
         return replace(self, x=self.x[:0])
 
     @property
@@ -133,7 +133,7 @@ def largest_magnitude(x: Any) -> float:
 
 
 def binary_exponent(scale: float) -> int:
-    """Exponent of a power of two by which to divide first, or 0 if float32 needs none."""
+    """Exponent of a power of two to divide by first, or 0 if float32 needs none."""
     exponent = math.frexp(scale)[1]
     return exponent if abs(exponent) > 60 else 0
 

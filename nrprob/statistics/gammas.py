@@ -1,6 +1,6 @@
 """Log-gamma functions of positive numbers inside compiled programs.
 
-The implementation of XLA also serves negative numbers, by more operations: a sampler's program with
+XLA's implementation also supports negative numbers, by more operations: a sampler's program with
 two dozen calls took a fifth longer to compile.
 """
 

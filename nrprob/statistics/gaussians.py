@@ -31,7 +31,7 @@ from nrprob.trees import node
 _PRECISION = jax.lax.Precision.HIGHEST
 _STATIC: dict[str, Any] = {"static": True}
 _EMPTY = 1e-14  # mass below which a cell is empty
-_SINGULAR = 1e-10  # share of a determinant that must remain when a row leaves
+_SINGULAR = 1e-10  # minimum share of a determinant that must remain when a row leaves
 _FLAT = 1e-12  # variance, with ridge, below which a cell is degenerate
 _FACTORS = 8  # factors per product of which one logarithm is computed
 _MAX_ROUNDS = 100  # of `common_shape`
@@ -294,7 +294,7 @@ class CrossEntropyCost:
     row), and up to a constant the cost is the minimum of ``N/2 log |S| + tr(S^-1 (W + R)) / 2``
     over covariances S.
 
-    Rows have mass 1. A row whose removal would make a scatter singular costs infinity to remove.
+    Rows have mass 1. A row whose removal would make a scatter singular has infinite cost to remove.
 
     Attributes
     ----------
@@ -413,7 +413,7 @@ class CrossEntropyCost:
         mass, log_det = state.mass[label], state.log_det[label]
         cost = self._cost_of_log_det(mass, log_det)
         leave = self._cost_of_log_det(mass - 1, log_det + shrunk) - cost
-        # Without its last row a cell is empty and costs 0.
+        # Without its last row, a cell is empty and costs 0.
         leave = jnp.where(mass > 1, leave, -cost)
         return join, jnp.where(ok | (mass <= 1), leave, jnp.inf)
 

@@ -4,8 +4,8 @@ The loss of a feature y at the linear predictor :math:`\eta` is the negative log
 
 .. math:: b(\eta) - y \eta + c(y)
 
-with the cumulant function b, whose derivative is the mean, and a base c of the row. The losses of a
-saturated model sum to the cell cost of the family.
+where b is the cumulant function, whose derivative is the mean, and c the base of the row. The
+losses of a saturated model sum to the cell cost of the family.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ identity = Link(
     lambda varying, base: 2 * base,
     identity=True,
 )
-# Proportions are Poisson counts with a total of 1; the mean of the total, 1, is in no cost.
+# Proportions are Poisson counts with a total of 1; the mean of the total, 1, adds no cost.
 log = Link(
     _log_potential, safe_log, lambda y: -y.sum(1), (0.0,), lambda varying, base: jnp.ones_like(base)
 )

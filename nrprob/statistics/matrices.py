@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_MAX_UNROLLED = 3  # columns that are eliminated without a loop
+_MAX_UNROLLED = 3  # columns that are eliminated by unrolled code
 _MAX_COLUMNS = 16  # columns that are eliminated one by one; larger matrices are halved
 
 

@@ -119,7 +119,7 @@ def _has_products() -> bool:
     """Whether JAX has products of compressed rows, on a platform where they are fast."""
     try:
         from jax.experimental.sparse import BCSR  # noqa: F401
-    except ImportError:  # an experimental module
+    except ImportError:  # it is an experimental module of JAX
         return False
     default = jax.config.jax_default_device  # a device, the name of a platform, or None
     return (getattr(default, "platform", default) or jax.default_backend()) == "cpu"
@@ -348,7 +348,7 @@ class Layout:
 def bucket_size(size: int, limit: int) -> int:
     """Round up to 1 or 1.5 times a power of two, so that similar sizes share a compiled program.
 
-    Sizes above ``limit`` are not rounded: there the run takes longer than the compilation.
+    Sizes above ``limit`` are not rounded, since there the run takes longer than the compilation.
     """
     if size > limit:
         return size
@@ -357,17 +357,17 @@ def bucket_size(size: int, limit: int) -> int:
 
 
 def padded_count(count: int, unit_cost: int) -> int:
-    """Round a number of clusters or groups up to 5, 10, 20, ..., so that programs are few.
+    """Round a number of clusters or groups up to 5, 10, 20, ..., so that there are few programs.
 
     If a step takes more than `SMALL_STEP` products, ``unit_cost`` per cluster, the number is not
-    rounded: there the run takes longer than the compilation.
+    rounded, since there the run takes longer than the compilation.
     """
     mask = active_mask(count, unit_cost)
     return count if mask is None else mask.size
 
 
 def active_mask(count: int, unit_cost: int) -> np.ndarray | None:
-    """Which of the `padded_count` clusters exist; None if the number is not rounded."""
+    """Mask of the `padded_count` clusters that exist; None if the number is not rounded."""
     full = 5 << max(-(-int(count) // 5) - 1, 0).bit_length()
     return np.arange(full) < count if full * unit_cost <= SMALL_STEP else None
 
@@ -420,8 +420,8 @@ def make_rows(
 ) -> Rows:
     """Lay out the feature statistics ``x`` (n, m): dense, scipy.sparse, or a JAX array.
 
-    Numbers of columns of small data are bucketed by columns of zeros. ``share`` (n, n_groups) makes
-    the known structure soft; ``mass`` (n,) weights the rows.
+    Numbers of columns of small data are rounded up by columns of zeros. ``share`` (n, n_groups)
+    makes the known structure soft; ``mass`` (n,) weights the rows.
     """
     n, m = x.shape
     p = bucket_size(m + 1, 1024 if n <= 16384 else 1)

@@ -29,7 +29,7 @@ _PREVIEW_ROWS = 2**8  # rows in which most continuous columns are recognised
 class SingleFeature:
     """A discrete feature that determines the clusters.
 
-    ``str(feature)`` is a clause that says so.
+    ``str(feature)`` is a clause for messages.
 
     Attributes
     ----------
@@ -170,7 +170,8 @@ def _single_cluster(
 ) -> SingleFeature | None:
     """Find the feature that determines one of several clusters: I(1_c; y) / H(1_c) above 0.7.
 
-    A feature of two values cannot determine three clusters of similar size, but one of them.
+    A feature of two values cannot determine three clusters of similar size, but may determine one
+    of them.
     """
     best = None
     for feature, joint in zip(features, tables, strict=True):
@@ -234,12 +235,12 @@ def _discrete_features(
 ) -> tuple[list[_DiscreteFeature], bool]:
     """Features with at most ``most`` values, and whether any column has more.
 
-    ``texts`` are the values that the codes of a column stand for, by its name.
+    ``texts`` maps a column name to the values that its codes represent.
     """
     features: dict[tuple[str, bool], _DiscreteFeature] = {}
     continuous = False
     for columns, block in iterate_feature_blocks(X):
-        # A preview of the rows excludes most continuous columns.
+        # The first rows exclude most continuous columns.
         look = np.sort(block[:: max(1, len(block) // _PREVIEW_ROWS)], axis=0)
         few = (np.diff(look, axis=0) != 0).sum(0) < most
         continuous |= not few.all()
@@ -276,7 +277,7 @@ def _best_agreement(joint: np.ndarray) -> tuple[int, np.ndarray]:
         values = np.flatnonzero(owner == c)
         both = joint[values, c].sum()
         jaccard = both / (joint[values].sum() + joint[:, c].sum() - both)
-        # Two clusters are complements: prefer the one of fewer values, then of the last value.
+        # Two clusters are complements: prefer the cluster with fewer values, then the last value.
         result.append((round(jaccard, 9), -values.size, values.max(), c, values))
     *_, c, values = max(result, key=lambda candidate: candidate[:3])
     return int(c), values

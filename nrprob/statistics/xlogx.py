@@ -18,10 +18,10 @@ def safe_log(x: jax.Array) -> jax.Array:
 def xlogx(x: jax.Array) -> jax.Array:
     """Return x log x in nats, with 0 log 0 = 0 and the derivative ``1 + safe_log(x)``.
 
-    Negative rounding residues of a running subtraction count as 0. ``xlogy(x, x)`` has no
-    derivative at 0, and the usual double ``where`` has a finite but wrong one (an impossible symbol
-    would cost as much as a certain one); this form stays right under ``grad``, ``jvp`` of ``grad``
-    and ``vmap`` in both precisions.
+    Negative rounding errors of a running subtraction count as 0. ``xlogy(x, x)`` has no derivative
+    at 0. The usual double ``where`` has a finite but wrong derivative, with which an impossible
+    symbol would cost as much as a certain one. This form is correct under ``grad``, ``jvp`` of
+    ``grad`` and ``vmap`` in both precisions.
     """
     return jnp.maximum(x, 0) * safe_log(x)
 

@@ -7,9 +7,9 @@ W(x, c) = p(x) r(c|x). At inverse temperature beta the engine minimises the free
 
 where F is the objective of the method and alpha the weight ``compression``. `term_update` derives
 the fixed-point iteration: an M-step computes the cell statistics and dF/dW from all rows, an E-step
-the log memberships ``alpha log p(c) - beta dF/dW``. The engine owns the temperatures, the
+the log memberships ``alpha log p(c) - beta dF/dW``. The engine handles the temperatures, the
 perturbation away from the symmetric saddle point, normalisation, fixed rows, stopping and the
-trace. A method that is no sum of terms supplies its own `Update`.
+trace. A method that is not a sum of terms supplies its own `Update`.
 
 References
 ----------
@@ -37,7 +37,7 @@ from nrprob.statistics.xlogx import safe_log
 
 CAPACITY = 2048  # maximum number of temperatures
 RANGE = 1e5  # ratio of the last and first inverse temperature; tied rows never become hard
-_PATIENCE = 25  # comparisons without a smaller change after which the changes are rounding errors
+_PATIENCE = 25  # comparisons without a smaller change, after which changes are rounding errors
 
 WeightRule = Callable[[jax.Array], jax.Array]
 
@@ -134,7 +134,7 @@ class AnnealingSchedule(NamedTuple):
 
 
 class RoundingMonitor(NamedTuple):
-    """Detect that memberships change by rounding errors only, whose size no tolerance predicts.
+    """Detect that memberships change only by rounding errors of unknown size.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class RoundingMonitor(NamedTuple):
         return self._replace(smallest=jnp.where(lower, change, self.smallest), n_since=n_since)
 
     def is_rounding(self, change: jax.Array) -> jax.Array:
-        """Whether the change neither decreases nor grows any more."""
+        """Whether the change has stopped both decreasing and growing."""
         stalled = (self.n_since >= _PATIENCE) & (change <= 2 * self.smallest)
         return stalled & (self.smallest <= jnp.finfo(self.smallest.dtype).eps ** 0.5)
 
@@ -312,7 +312,8 @@ def anneal(
             state, log_r = update.em_step(blocks, state, w, beta)
             if not damped:
                 new = normalise_masses(log_r, mass, fixed, active)
-                # Comparing all memberships takes a good part of an update: every other time.
+                # Comparing all memberships takes a large part of an update, so compare every other
+                # time.
                 change = jax.lax.cond(
                     (count & 1 == 1) | (count + 1 >= max_iter),
                     lambda: (jnp.abs(new - w) * share).max(),

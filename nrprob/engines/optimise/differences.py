@@ -34,7 +34,8 @@ class IncrementalCost(Protocol):
     ) -> tuple[jax.Array, jax.Array]:
         """Cost changes when rows (b, columns) of cells ``label`` (b,) join (b, K) and leave (b,).
 
-        The entry of a row's current cell is undefined. A row that must not leave costs infinity.
+        The entry of a row's current cell is undefined. A row that must not leave its cell has
+        infinite cost.
         """
 
     def apply_move(self, state: Any, row: jax.Array, old: jax.Array, new: jax.Array) -> Any:
@@ -104,7 +105,7 @@ def move_differences(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Arr
     """Change of F (B, r, K) when one row moves to each cluster; 0 for its current cluster.
 
     ``labels`` (B, r) and their ``cells`` (groups, 1, K, p); dense rows only. Forbidden moves and
-    changes that are NaN cost infinity.
+    changes that are NaN have infinite cost.
     """
     join, leave = _join_leave_changes(terms, rows, labels, cells)
     change = join + leave[..., None]
@@ -125,7 +126,8 @@ class ClusterRemoval(NamedTuple):
     ----------
     min_mass : clusters of smaller mass are removed
     spare_outliers : whether a small cluster stays if its rows would distort the other clusters:
-        they cost the others more than a single cluster of all rows, by at least `DISTORTION_LIMIT`
+        they raise the cost of the others above the cost of a single cluster of all rows, by at
+        least `DISTORTION_LIMIT`
     merge : whether the two clusters are merged whose union lowers F most
     """
 
@@ -144,11 +146,12 @@ def remove_small_clusters(
 ) -> tuple[jax.Array, jax.Array]:
     """Labels (B, r) and active clusters (K,) after removing clusters that are too small.
 
-    The smallest cluster is removed first. Each of its rows moves to the cluster where it alone
-    costs least; F may increase. The last cluster stays, and so do clusters with labelled rows.
+    The smallest cluster is removed first. Each of its rows moves to the cluster in which this row
+    alone has the least cost; F may increase. The last cluster stays, and so do clusters with
+    labelled rows.
 
-    A few outliers, in columns that hardly vary otherwise, distort the cluster that absorbs them:
-    its other rows leave, it becomes small itself, and so on down to the last cluster. Sparing the
+    A few outliers, in columns that hardly vary otherwise, distort the cluster that absorbs them.
+    Its other rows leave, it becomes small itself, and so on down to the last cluster. Sparing the
     small cluster prevents this.
     """
     k = active.shape[0]
@@ -184,8 +187,8 @@ def remove_small_clusters(
             without = cells.at[:, :, smallest].set(0)
             single_cell = jnp.zeros_like(cells).at[:, :, 0].set((1 + SMOOTHING) * cells.sum(2))
             cases = [cells, without, label_cells(rows, new, k), single_cell]
-            # One evaluation serves all four cases, to compile the objective once; of the single
-            # cluster it needs the directional derivative along the rows of the small one.
+            # One evaluation serves all four cases, to compile the objective once; the case of one
+            # cluster uses the directional derivative along the rows of the small cluster.
             direction = jnp.zeros_like(cells).at[:, :, 0].set(cells[:, :, smallest])
             tangents = [jnp.zeros_like(cells)] * 3 + [direction]
             cases, tangents = (jnp.concatenate(parts, 1) for parts in (cases, tangents))
@@ -209,7 +212,7 @@ def remove_small_clusters(
 def merge_best_pair(
     terms: Terms, labels: jax.Array, cells: jax.Array, active: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Merge the two clusters whose union lowers F most, if any does.
+    """Merge the two clusters whose union lowers F most, if any union lowers F.
 
     Returns labels, active clusters, and whether two clusters were merged.
     """

@@ -84,9 +84,9 @@ def iterate(
 def map_restarts(run: Callable[..., Any], starts: Any, together: int) -> Any:
     """Results of ``run`` for all ``starts``, arrays with a leading axis of restarts.
 
-    ``together`` restarts run side by side until the last of them has converged, for devices that
-    one restart leaves idle. With 1, each restart stops by itself and evaluates one branch only of
-    a conditional.
+    ``together`` restarts run in parallel until the last of them has converged, for devices that one
+    restart leaves idle. With 1, each restart stops when it has converged, and evaluates only one
+    branch of a conditional.
     """
     return jax.lax.map(
         lambda start: run(*start), starts, batch_size=None if together == 1 else together

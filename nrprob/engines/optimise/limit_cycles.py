@@ -2,9 +2,9 @@
 
 A method supplies ``make(data, active)``, which returns ``update(state, log_q, beta) -> (state,
 log_r, values)`` for log memberships (B, r, 1, K); ``active`` (K,) marks the clusters that exist.
-The update works in logarithms, since memberships may fall far below the smallest float. ``state``
-(..., K) holds logarithms of weights that the update carries from cycle to cycle, and ``values``
-(1, T) goes to the trace.
+The update works in logarithms, since memberships may be less than the smallest float. ``state``
+(..., K) holds logarithms of weights that the update carries from cycle to cycle, and ``values`` (1,
+T) goes to the trace.
 
 Algorithm:
 
@@ -13,7 +13,8 @@ Algorithm:
 2. Steps that shrink geometrically along a line are extrapolated to the limit of their series. The
    longer step amplifies growing directions as well: stability does not change.
 3. If steps do not shrink, follow the orbit for 1,024 cycles and project it on random directions. A
-   recurrent orbit is a limit cycle, returned with its period and width; otherwise go on with 1.
+   recurrent orbit is a limit cycle, returned with its period and width; otherwise continue with
+   step 1.
 
 Every cycle costs one update.
 """
@@ -125,7 +126,8 @@ def _run_cycles(data, carry, beta, step, active, mass, tol, max_iter, *, make):
         # An extrapolated step has no direction to compare the next step with.
         last = jnp.where(ahead > 0, 0, moved[1])
         count, largest = count + 1, jnp.maximum(largest, change)
-        # At the end of a window: have steps of a bent orbit stopped shrinking, twice in a row?
+        # At the end of a window, test whether steps of a curved orbit have stopped shrinking, twice
+        # in a row.
         bends = bends | known & ((ratio < 0) | (across > _BEND))
         over = count >= end
         stuck = (largest >= 0.9 * before) & (largest > 10 * tol) & bends

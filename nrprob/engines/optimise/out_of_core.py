@@ -1,10 +1,10 @@
-"""Deterministic annealing of out-of-core rows: memory for cell statistics, not for memberships.
+"""Deterministic annealing of out-of-core rows: memory for cell statistics only.
 
-The schedule is the schedule of `nrprob.engines.optimise.anneal`. One pass over the rows computes
-the memberships of each block from the current parameters (E-step), adds them to the cell
-statistics, and discards them; the M-step needs the statistics only. Random numbers are hashed from
-the row index, so that every pass can recompute them. All restarts share a pass, which costs
-O(n S K p) time; memory is O(S K p) and one block of rows.
+The schedule is the same as in `nrprob.engines.optimise.anneal`. One pass over the rows computes the
+memberships of each block from the current parameters (E-step), adds them to the cell statistics,
+and discards them; the M-step needs the statistics only. Random numbers are hashed from the row
+index, so that every pass can recompute them. All restarts share a pass, which costs O(n S K p)
+time; memory is O(S K p) and one block of rows.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _summarise_block(
     scale: jax.Array,
     noise: Perturbation,
 ) -> PassSummary:
-    """Sums of a block over its memberships, and the statistics of the perturbed ones."""
+    """Sums of a block over its memberships, and the statistics of the perturbed memberships."""
     rows = block.rows
     w = _e_step(block, state, active, seed, scale)
     # Checksum of the labels, to compare them with the labels of the previous level.
@@ -270,7 +270,8 @@ def weight_terms(problem: Problem, all_rows: Moments) -> tuple[Terms, np.ndarray
     """Terms with their weights, the weights, and the inverse temperature of the first split.
 
     Like `nrprob.engines.optimise.anneal.leading_curvatures`, but the power iteration acts on
-    derivatives by cell statistics instead of on rows: the rows enter by sums of products only.
+    derivatives by cell statistics instead of on rows: the rows contribute through sums of products
+    only.
     """
     terms, n = problem.terms, len(problem.terms)
     counts = jnp.arange(n) < (n if problem.n_start is None else problem.n_start)
@@ -278,7 +279,7 @@ def weight_terms(problem: Problem, all_rows: Moments) -> tuple[Terms, np.ndarray
         jnp.asarray(all_rows.totals)[:, None, None],
         (len(all_rows.totals), n + 1, 1, all_rows.totals.shape[1]),
     )
-    # Vectors are derivatives by the statistics of the groups; the maps are as for rows.
+    # Vectors are derivatives by the statistics of the groups; the maps are the same as for rows.
     products = jnp.asarray(all_rows.products)
     eps = np.finfo(np.float64).eps
     scale = jnp.stack([jnp.asarray(t.scale, jnp.float64) for t in terms])
@@ -328,7 +329,7 @@ def anneal_cells(
     dtype: Any,
     report: Callable[[int, float], None] = lambda n_iter, beta: None,
 ) -> tuple[StoredAnnealingResult, Terms]:
-    """Anneal ``n_init`` restarts side by side; see `nrprob.engines.optimise.solve.solve_anneal`.
+    """Anneal ``n_init`` restarts in parallel; see `nrprob.engines.optimise.solve.solve_anneal`.
 
     A level has converged when the root mean square change of the rows' log memberships is at most
     a quarter of ``settings.tol``, or the cells change by rounding errors only. This approximates
@@ -369,7 +370,7 @@ def anneal_cells(
         finish = bool(last.all())
         cells = summary.cells
         level_tol = tol * _TOL_SHARE * (1e-3 if finish else 1)
-        # Updates at one temperature, one pass over the rows each, until the restarts are quiet.
+        # Updates at one temperature, with one pass over the rows each, until the restarts converge.
         for _ in range(int(settings.max_iter) * (100 if finish else 1)):
             slopes, prior = map(
                 np.asarray, _m_step(terms, jnp.asarray(cells), active, settings.compression)

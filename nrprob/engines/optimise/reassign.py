@@ -1,9 +1,9 @@
 """Reassign single rows: hard labels, improved by exact differences of the objective.
 
-- `reassign_sequentially` visits the rows one by one in random order and moves each to the cluster
-  of least cost, as the sequential information bottleneck and Hartigan's k-means do.
-- `reassign_batched` moves many rows at once and backs off where the objective did not fall. It
-  evaluates the same differences in one array operation.
+- `reassign_sequentially` processes the rows one by one in random order and moves each to the
+  cluster of least cost, as the sequential information bottleneck and Hartigan's k-means do.
+- `reassign_batched` moves many rows at once, and moves fewer rows after a step that did not lower
+  the objective. It evaluates the same differences in one array operation.
 
 Both may remove clusters; see `nrprob.engines.optimise.differences.ClusterRemoval`.
 """
@@ -95,7 +95,7 @@ def assign_empty_rows(
 ) -> jax.Array:
     """Labels (S, B, r) with the rows that have no counts moved to the largest cluster.
 
-    Terms of counts do not depend on these rows: reassignment would leave them at their initial
+    Terms for counts do not depend on these rows, so reassignment would leave them at their initial
     label.
     """
     if any(_uses_mass(term) for term in terms):
@@ -126,7 +126,7 @@ def _remove_clusters(terms, rows, labels, active, fixed, removal):
 
 
 def _merge_clusters(terms, labels, cells, active, fixed, removal, at_rest):
-    """Labels and active clusters after the best merge, if no row moves; and whether one merged."""
+    """Labels and active clusters after the best merge if no row moves; and whether two merged."""
     if removal is None or fixed is not None:
         return labels, active, jnp.asarray(False)
     return jax.lax.cond(
@@ -150,12 +150,11 @@ def reassign_sequentially(
 ) -> ReassignmentResult:
     """Sweep over the rows in random order until a complete sweep moves no row.
 
-    A sweep visits the rows one by one; a visit removes the row from its cell, evaluates the change
-    of F for all clusters, and adds the row to the best one. It costs O(n K p) for n rows of p
-    statistics. A row that is alone in its cluster stays there, since an empty cluster costs 0.
-    Cell statistics are recomputed from the labels after every sweep, against rounding errors.
-    ``labels`` (S, B, r) are initial labels. Clusters are removed before the first sweep and after
-    every sweep.
+    A sweep processes the rows one by one: remove the row from its cell, evaluate the change of F
+    for all clusters, and add the row to the best one. It costs O(n K p) for n rows of p statistics.
+    A row that is alone in its cluster stays there, since an empty cluster costs 0. Cell statistics
+    are recomputed from the labels after every sweep, to limit rounding errors. ``labels`` (S, B, r)
+    are initial labels. Clusters are removed before the first sweep and after every sweep.
     """
     free = rows.mass.reshape(-1) > 0
     if fixed is not None:
@@ -177,7 +176,7 @@ def reassign_sequentially(
             def move_all():
                 return run_visits(order, before, free.sum(), active, init_state(cells))[1]
 
-            # Before the first sweep small clusters are removed, and no row is visited.
+            # Before the first sweep, small clusters are removed without processing rows.
             sweeping = removal is None or count >= 0
             after = (
                 move_all() if removal is None else jax.lax.cond(sweeping, move_all, lambda: before)
@@ -227,8 +226,8 @@ def reassign_batched(
     2. Compute the exact change of F for all moves of one row. A random fraction f of the improving
        rows moves, and always the best one. If the objective decreases, f is doubled; otherwise the
        moves are undone, f is divided by 4, and the same changes are used again.
-    3. Stop when no move improves: a local optimum under single moves, as `reassign_sequentially`
-       finds. Small clusters are removed in between.
+    3. Stop when no move improves: this is a local optimum under single moves, like the result of
+       `reassign_sequentially`. Small clusters are removed in between.
 
     A step costs O(n K p) for n rows of p statistics.
     """
@@ -307,7 +306,7 @@ def reassign_batched(
             before = proposal.fraction
             # If not even the best row improves F, its negative change is a rounding error.
             over = (phase == _SOME_ROWS) & (no_move | (~better & (before < 1e-6)))
-            # Back-off: double the fraction after a success, divide it by 4 after a failure.
+            # Double the fraction after a success, divide it by 4 after a failure.
             fraction = jnp.where(better, jnp.minimum(1, 2 * before), before / 4)
             current = jax.tree.map(lambda a, b: jnp.where(better, a, b), candidate, current)
             changed = jnp.asarray(False)
@@ -317,7 +316,7 @@ def reassign_batched(
                 )
                 changed = (reduced.existing != current.existing).any()
                 current, over = reduced, over & ~changed
-            # A change of the clusters invalidates the proposal.
+            # A removed or merged cluster invalidates the proposal.
             reset = changed | (phase != _SOME_ROWS)
             proposal = proposal._replace(
                 fraction=jnp.where(reset, 1.0, fraction), outdated=better | reset

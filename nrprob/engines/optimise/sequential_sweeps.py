@@ -1,8 +1,8 @@
-"""Sequential sweeps: visit rows one by one and move each to the cluster of least cost.
+"""Sequential sweeps: process rows one by one and move each to the cluster of least cost.
 
-There are three implementations: dense rows under any cost (O(K p) per visit, for p statistics),
-dense rows under incremental costs, and sparse rows under costs that are sums over features (O(K)
-per non-zero entry).
+There are three implementations: dense rows under any cost (O(K p) per row, for p statistics), dense
+rows under incremental costs, and sparse rows under costs that are sums over features (O(K) per
+non-zero entry).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nrprob.statistics.terms import Terms
 
 
 class Sweep(NamedTuple):
-    """Visits to rows in an order.
+    """A sequence of rows, processed one by one.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ def _loop_over_rows(visit):
     """Loop over rows by ``visit(row, label, active, state) -> (state, label)``."""
 
     def run_visits(order, before, count, active, state):
-        # A visit reads the old labels and writes new ones to another array: XLA may copy an array
+        # A step reads the old labels and writes new ones to another array: XLA may copy an array
         # that is read and written in one step.
         def visit_next(j, inner):
             state, new = inner
@@ -62,7 +62,7 @@ def _loop_over_rows(visit):
 
 
 def _incremental_visits(terms, rows, mass, group):
-    """Visit rows under incremental costs."""
+    """Process rows under incremental costs."""
     x = rows.x.x.reshape(-1, rows.x.x.shape[-1])
     eps = 2 * jnp.finfo(mass.dtype).eps
 
@@ -138,7 +138,7 @@ _WINDOW_ENTRIES = 128  # approximate number of sparse entries evaluated together
 
 
 def _sparse_visits(terms, rows, mass, group):
-    """Visit sparse rows, under costs that are sums over features.
+    """Process sparse rows, under costs that are sums over features.
 
     Several short rows are evaluated in one window, all under the current cells. The first row that
     moves changes the cells, and the next window begins after it; the rows before it stay, so their

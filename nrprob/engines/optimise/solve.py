@@ -1,4 +1,4 @@
-"""Solve an objective made of terms: the best of many restarts, one compiled program per solver.
+"""Solve an objective made of terms by the best of many restarts; one program per solver.
 
 A method supplies ``build(rows, settings) -> Problem``, a hashable function that makes its terms,
 including weights that depend on the data. Parameters in ``settings`` are traced, so that a grid of
@@ -136,7 +136,7 @@ class Problem(NamedTuple):
     def iteration(
         self, rows: Rows, compression: Any, n_clusters: int, n_init: int
     ) -> AnnealingProblem:
-        """Make the annealing by the gradient of the terms; see `term_update`."""
+        """Define the annealing by the gradient of the terms; see `term_update`."""
         terms, weights, critical = weight_terms(self, rows)
 
         def finish(state, w, hard):
@@ -156,7 +156,7 @@ _LAPACK_LOCK = threading.Lock()
 
 
 def lapack_lock(factorises: bool) -> contextlib.AbstractContextManager[Any]:
-    """Lock that admits one program with LAPACK calls at a time, over all threads.
+    """Lock that allows one program with LAPACK calls at a time, over all threads.
 
     On a CPU, XLA runs programs and the batches of LAPACK on the same threads. Two such programs can
     each hold a thread and wait for the other's, which is a deadlock.
@@ -187,7 +187,7 @@ class SolverCall:
     stepwise: bool = False
 
     def __call__(self) -> Solution:
-        """Run this call by itself."""
+        """Run this call alone."""
         with lapack_lock(self.factorises), small_steps_on_cpu(self.stepwise):
             return fetch_to_host(self.solver(*self.arrays, **dict(self.static)))
 
@@ -303,12 +303,13 @@ def solve_anneal(
     damped: bool = False,
     soft: bool = False,
 ) -> Solution:
-    """Anneal ``n_init`` restarts side by side and keep the best.
+    """Anneal ``n_init`` restarts in parallel and keep the best.
 
     The first restart begins just below the first split. Annealing hardly depends on its initial
-    values: more restarts at the same temperature would give the same result, and if the leading
-    direction is due to an outlier, all would isolate it. The other restarts therefore begin at
-    inverse temperatures that increase geometrically up to ``settings.quench`` times the first.
+    values: more restarts at the same temperature would give the same result. If the leading
+    direction is due to an outlier, all restarts would isolate it. The other restarts therefore
+    begin at inverse temperatures that increase geometrically up to ``settings.quench`` times the
+    first.
     """
     # First inverse temperatures of the restarts.
     dtype = rows.mass.dtype
@@ -332,8 +333,9 @@ def solve_anneal(
     if settings.init is not None:
         start = jnp.broadcast_to(settings.init[:, :, None], start.shape)
     elif fixed is not None and not run.anneal:
-        # Start from one update of the labelled rows only. It is deterministic and leaves clusters
-        # without labels empty: if there are any, only the first restart begins this way.
+        # Start from one update of the labelled rows only. This update is deterministic and leaves
+        # clusters without labels empty, so if there are any, only the first restart begins this
+        # way.
         labelled = one_hot(fixed[..., None], rows.mass, n_clusters)
         from_labels = run.update.em_step(run.blocks, run.state, labelled, jnp.ones(1, dtype))[1]
         empty = (active & (labelled.sum((0, 1, 2)) == 0)).any()

@@ -45,7 +45,7 @@ _DENSE_ROWS = 64  # rows up to which the derivative is computed as a matrix
 _N_EIGENVALUES = 4  # computed by Arnoldi's iteration for more rows
 _ARNOLDI_RESTARTS = 20  # maximum number; the last estimate is used if it has not converged
 ROUNDING = 1e-8  # rounding error of eigenvalues times beta
-_MARGIN = 1.01  # inverse temperature relative to the critical one: separation is slow closer to it
+_MARGIN = 1.01  # inverse temperature relative to the critical one; closer to it, separation is slow
 _PERTURBATION = 0.05  # initial standard deviation of the log ratio of two copies
 _MIN_STEP_EXPONENT = -6  # power of two of the shortest damped step
 _SAME = 1e-2  # total variation distance of two clusters' rows up to which they are equal
@@ -167,7 +167,7 @@ def _random_array(seed, index, *, shape, dtype):
 
 @jit_by_size("make")
 def _copy_derivative(data, carry, beta, active, sign, mass, u, *, make):
-    """Log ratio (B, r) of two copies after a cycle, from a small log ratio ``u`` before it.
+    """Log ratio (B, r) of two copies after a cycle that starts from a small log ratio ``u``.
 
     ``sign`` (K,) is 1 and -1 for the copies. Constants are removed: the prior preserves any ratio
     of the copies' masses.
@@ -194,7 +194,7 @@ class SplittingEngine:
     def leading_difference(
         self, carry: Any, beta: float, active: np.ndarray, pair: tuple[int, int], rightmost: bool
     ) -> tuple[complex, np.ndarray]:
-        """Leading eigenvalue of differences of two equal copies, and a growing direction.
+        """Leading eigenvalue for differences of two equal copies, and a growing direction.
 
         Eigenvalues are ordered by absolute value, or by real part if ``rightmost``, since damping
         suppresses the imaginary part. The direction (B, r) is the sum of the growing eigenvectors,
@@ -337,7 +337,7 @@ class SplittingEngine:
                 start = equal[0], equal[1] + _PERTURBATION * difference
                 result, step = self.run_to_limit(start, beta, active)
                 status, cycles = self.trial_status(result, n), cycles + result.n_iter
-        elif status == SPLIT:  # two other clusters, merged before, have separated
+        elif status == SPLIT:  # two other clusters, which had merged before, have separated
             status = MERGED
         trial = Trial(
             n, beta, status, step, growth, value / beta, result.period, result.width, cycles

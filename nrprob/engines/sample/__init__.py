@@ -1,1 +1,1 @@
-"""Markov chain Monte Carlo over partitions; no kernel depends on a method."""
+"""Markov chain Monte Carlo over partitions, independent of particular methods."""

@@ -1,7 +1,7 @@
-"""MCMC chains: kernels that NumPyro can run, and one compiled loop that runs many chains.
+"""MCMC chains: kernels for NumPyro, and one compiled loop that runs many chains.
 
 ``numpyro.infer.MCMC`` compiles on every call. `run` compiles once per shape: the numbers of draws
-and of iterations between draws are traced, so that warm-up, sampling, the continuation of a run and
+and of iterations between draws are traced. So warm-up, sampling, the continuation of a run and
 calibration on many data sets share one program.
 """
 
@@ -47,7 +47,7 @@ class ChainState(NamedTuple):
 class PartitionKernel(MCMCKernel):
     """Kernel over partitions; ``model_args`` is one `Target`, ``init_params`` a starting state.
 
-    A kernel is a hashable record of its settings; it defines how chains begin and step.
+    A kernel is a hashable record of its settings, and defines the first state and the iteration.
     """
 
     sample_field = "draw"
@@ -55,10 +55,10 @@ class PartitionKernel(MCMCKernel):
 
     @abstractmethod
     def begin(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
-        """State of one chain that starts at labels (n',)."""
+        """State of one chain with initial labels (n',)."""
 
     def begin_far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
-        """The same, for labels of low probability.
+        """Initial state for labels of low probability.
 
         Other variables keep their initial values.
         """
@@ -69,7 +69,7 @@ class PartitionKernel(MCMCKernel):
         """Next state of one chain."""
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
-        """Return the state at labels ``init_params``, or at random ones of a few clusters."""
+        """Return the state of labels ``init_params``, or of random labels of a few clusters."""
         target = model_args[0]
         if is_prng_key(rng_key):
             return self._init(rng_key, init_params, target)
@@ -82,14 +82,14 @@ class PartitionKernel(MCMCKernel):
         return self.begin(target, labels, key)
 
     def sample(self, state, model_args, model_kwargs):
-        """Take one step, with every chain."""
+        """Make one iteration of every chain."""
         target = model_args[0]
         if is_prng_key(state.rng_key):
             return self.step(target, state)
         return jax.vmap(partial(self.step, target))(state)
 
     def refresh(self, state, model_args, model_kwargs):
-        """Return a state of these data at the same labels."""
+        """Return a state of these data with the same labels."""
         begin = partial(self.begin, model_args[0])
         if not is_prng_key(state.rng_key):
             begin = jax.vmap(begin)
@@ -117,7 +117,7 @@ class CollapsedKernel(PartitionKernel):
     n_launch: int = 3
 
     def begin(self, target: Target, labels: jax.Array, key: jax.Array) -> ChainState:
-        """State of one chain that starts at labels (n',)."""
+        """State of one chain with initial labels (n',)."""
         draw = _as_draw(target, start(target, labels))
         return ChainState(draw, no_moves()._asdict(), key, nothing_usual())
 
@@ -135,11 +135,11 @@ class CollapsedKernel(PartitionKernel):
 def default_kernel(n_rows: int, n_split_merge: int = 5) -> CollapsedKernel:
     """Collapsed moves for a number of samples.
 
-    The labels of a block are drawn independently. The share of rejected blocks grows with the
+    The labels of a block are sampled independently. The share of rejected blocks grows with the
     square of the block size over the number of samples, and with the number of features. With
-    blocks of twice the root of the number of samples, 0.84 are accepted on iris (4 features) and
-    0.67 on wine (13). On one core, the rate of label updates then differs by a third at most from
-    the rate with smaller blocks.
+    blocks of twice the square root of the number of samples, 0.84 are accepted on iris (4 features)
+    and 0.67 on wine (13). On one core, the rate of label updates then differs by a third at most
+    from the rate with smaller blocks.
     """
     return CollapsedKernel(max(min(int(2 * n_rows**0.5), n_rows // 8), 1), n_split_merge)
 
@@ -178,7 +178,7 @@ def dispersed(kernel: PartitionKernel, target: Any, key: jax.Array, n_chains: in
 def begin_at(
     kernel: PartitionKernel, target: Any, labels: jax.Array, keys: jax.Array
 ) -> ChainState:
-    """States of chains that begin at labels (n_chains, n')."""
+    """States of chains with initial labels (n_chains, n')."""
     return jax.vmap(partial(kernel.begin, target))(labels, keys)
 
 
@@ -196,7 +196,8 @@ def advance(
     Returns
     -------
     states : ChainState
-        Last states.
+        Every ``thinning``-th draw, and the counts of moves since the previous draw; zeros beyond
+        ``n_draws``.
     draws, moves : dict of array of shape (capacity, n_chains, ...)
         Every ``thinning``-th draw, and the counts of moves since the previous one; zeros beyond
         ``n_draws``.
@@ -229,7 +230,7 @@ run = jit_by_size("kernel", "capacity")(advance)
 
 
 def end_warmup(states: ChainState) -> ChainState:
-    """States (n_chains,) whose usual partitions are set to the lower medians over the chains."""
+    """States (n_chains,) with medians over the chains as thresholds of usual partitions."""
     if states.usual is None:
         return states
     traces = states.draw["n_clusters"], -states.draw["log_density"]

@@ -3,7 +3,7 @@
 A folder holds ``run.json`` (the definition of the run) and one file per finished block of draws,
 with the state at the end of the block. A run that is killed loses only the current block, and a
 resumed run equals an uninterrupted run. Each block has a digest of the run and of its number; see
-`nrprob.files`. A block is not resumed if it is damaged, misplaced, from another run, or without a
+`nrprob.files`. A block is rejected if it is damaged, misplaced, from another run, or without a
 digest.
 """
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import xarray
 
 _BLOCK_BYTES = 5e7  # of the draws of one block
-_BLOCK_STEPS = 100  # iterations of one block, so that the bar moves and a kill costs little
+_BLOCK_STEPS = 100  # iterations per block, so that the progress bar moves and kills cost little
 
 
 @dataclass
@@ -81,7 +81,7 @@ class CheckpointedChains:
 
     @property
     def capacity(self) -> int:
-        """Draws of a block: a power of two, so that runs of similar length share a program."""
+        """Draws per block: a power of two, so that runs of similar length share a program."""
         draw_bytes = sum(a.nbytes for a in jax.tree.leaves(self.states.draw))
         return int(2 ** np.floor(np.log2(np.clip(_BLOCK_BYTES / max(draw_bytes, 1), 1, 128))))
 
@@ -98,7 +98,8 @@ class CheckpointedChains:
                 self._save_block({}, {})
                 report(step, self.states)
             if self.n_draws < num_draws:
-                # The warm-up ends as sampling begins, also if the run is resumed with more warm-up.
+                # The warm-up ends when sampling begins, also if the run is resumed with a longer
+                # warm-up.
                 self.n_warm = max(self.n_warm, num_warmup)
                 if num_warmup and not self.n_draws:
                     self.states = end_warmup(self.states)
@@ -116,7 +117,7 @@ class CheckpointedChains:
         return _join_blocks(self.draws)
 
     def all_moves(self) -> dict[str, np.ndarray]:
-        """Counts of the moves that led to the draws (n_chains, n_draws), by name."""
+        """Counts of the moves between draws (n_chains, n_draws), by name."""
         return _join_blocks(self.moves)
 
     def _run_block(self, n_draws: int, thinning: int) -> tuple[Draw, Draw]:
@@ -151,14 +152,14 @@ class CheckpointedChains:
         self._key = ""
 
     def __getstate__(self) -> dict[str, Any]:
-        # JAX's arrays would come back in single precision.
+        # JAX's arrays would be loaded in single precision.
         state = dict(self.__dict__)
         for name in ("target", "states", "_begin"):
             state[name] = jax.device_get(state[name])
         return state
 
     def _load_blocks(self) -> None:
-        """Load the blocks that the folder holds."""
+        """Load the blocks in the folder."""
         assert self.folder is not None
         make_folder(self.folder)
         remove_left_over(self.folder)
@@ -219,7 +220,7 @@ class CheckpointedChains:
 
 
 def _shrink_labels(draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Draws whose labels take one or two bytes, as they are most of the memory."""
+    """Draws whose labels use one or two bytes, since they take most of the memory."""
     labels = draws["labels"]
     return draws | {"labels": labels.astype(np.min_scalar_type(int(labels.max(initial=0))))}
 
@@ -259,7 +260,7 @@ def sample_partitions(
     random_state: Any = None,
     verbose: int = 0,
 ) -> xarray.Dataset:
-    """Sample partitions from a distribution made by `nrprob.engines.sample.target.make_target`.
+    """Sample partitions from a target of `nrprob.engines.sample.target.make_target`.
 
     Parameters
     ----------
@@ -278,8 +279,8 @@ def sample_partitions(
     -------
     xarray.Dataset
         ``labels`` (chain, draw, observation), ``n_clusters`` and ``log_density`` (chain, draw) in
-        nats, and the numbers of proposed and accepted moves of each kind. `nrprob.posterior`
-        takes the labels.
+        nats, and the numbers of proposed and accepted moves of each type. Functions of
+        `nrprob.posterior` take the labels.
     """
     import xarray
 

@@ -2,23 +2,24 @@
 
 The state is a set partition of the samples into 1 .. K clusters, with probability proportional to
 ``exp(-scale * L)``. L is the code length under the terms of a `nrprob.engines.sample.target.Target`
-plus a function of the number of clusters. Parameters are integrated out or coded, so that a move
-needs nothing but differences of L. Every move leaves the distribution invariant:
+plus a function of the number of clusters. Parameters are integrated out or coded, so a move only
+needs differences of L. Every move leaves the distribution invariant:
 
 - *Gibbs*: the sweep updates samples in random order, ``block`` at a time. It removes the samples of
-  a block together, and draws the cluster of each (one new cluster among them) given all samples
+  a block together, and samples the cluster of each (possibly a new cluster) given all samples
   outside the block. The new labels of the block are accepted by the Metropolis-Hastings rule. With
   blocks of one sample, all are accepted, and this is the usual collapsed Gibbs sweep; larger blocks
   are array operations.
-- *Split or merge, launched*: two samples are drawn, by a law that does not depend on the state. If
-  they share a cluster, it is split between them, else their clusters are merged. Both directions
-  use the same launch state, which hard assignments reach from the two samples alone. From there all
-  other samples draw their sides, half of them at a time (after Jain and Neal, 2004, who launch by
-  Gibbs sweeps and draw one by one).
-- *Split or merge, doubling*: the other samples draw sides in random order, 1, 2, 4, 8, ... at a
-  time, given the sides drawn before. One by one (Dahl, 2005) would take as many steps as samples.
+- *Split or merge with a launch state*: two samples are chosen at random, independently of the
+  state. If they share a cluster, it is split between them, else their clusters are merged. Both
+  directions use the same launch state, which hard assignments reach from the two samples alone.
+  From this state all other samples resample their sides, half of them at a time (after Jain and
+  Neal, 2004, who launch by Gibbs sweeps and resample one by one).
+- *Split or merge with doubling*: the other samples are assigned in random order, 1, 2, 4, 8, ... at
+  a time, given the previous assignments. One by one (Dahl, 2005) would take as many steps as
+  samples.
 - *Swap*, with known groups: within one group, two clusters exchange their samples. Moves of a few
-  samples cannot get there, since a cluster has the same label in all groups.
+  samples cannot reach this state, since a cluster has the same label in all groups.
 
 ``jax.vmap`` vectorises chains, except for split-merge moves of many samples.
 """
@@ -75,9 +76,9 @@ def no_moves() -> Moves:
 def gibbs(
     target: Target, state: Partition, key: jax.Array, block: int
 ) -> tuple[Partition, jax.Array, jax.Array]:
-    """Update all labels once, ``block`` at a time; returns counts of blocks, and of accepted ones.
+    """Update all labels once, ``block`` at a time; returns numbers of blocks and acceptances.
 
-    Cluster and scale weight of a sample are drawn together, where samples have scale weights. The
+    If samples have scale weights, cluster and scale weight of a sample are sampled together. The
     terms of the target must be its only codes of features.
     """
     state = pack_slots(state)
@@ -91,7 +92,7 @@ def gibbs(
     order = in_order(u[:2], size, n_rows)
     v = jnp.log(u[2 : 2 + n_blocks])
     u = u[2 + n_blocks :].reshape(n_blocks, block)
-    # Beyond the last sample, reading repeats it, and writing is dropped.
+    # Beyond the last sample, reads repeat it, and writes are dropped.
     order = jnp.pad(order, (0, n_blocks * block - size), constant_values=size)
     valid = (jnp.arange(order.size) < n_rows).reshape(n_blocks, block)
     order = order.reshape(n_blocks, block)
@@ -125,11 +126,11 @@ def gibbs(
         cells, length, after, accepted = carry
         take = partial(jax.lax.dynamic_index_in_dim, index=j, keepdims=False)
         rows, groups, old = take(x), take(group), take(before)
-        # 1. Remove the block; rounding leaves no trace in empty cells.
+        # 1. Remove the block, and set emptied cells to exactly 0.
         less = cells - sum_categories(rows, groups, old)
         less = jnp.where(less[..., -1:] > 0.5, less, 0)
         is_occupied = occupied(less)
-        # 2. Draw the category of each sample given all samples outside the block.
+        # 2. Sample the category of each sample given all samples outside the block.
         k, new = is_occupied.sum(), jnp.argmin(is_occupied)
         opened = target.sizes[jnp.minimum(k + 1, n_clusters)] - jnp.where(k > 0, target.sizes[k], 0)
         may_open = (jnp.arange(n_clusters) == new) & ~is_occupied & jnp.isfinite(opened)
@@ -142,8 +143,9 @@ def gibbs(
         put = partial(jax.lax.dynamic_update_index_in_dim, index=j, axis=0)
         if block == 1:
             return more, length, put(after, category), accepted + 1
-        # 3. Metropolis-Hastings. Clusters that emptied with the block are the new one of the
-        # reverse move, which has but one new cluster.
+        # 3. Metropolis-Hastings. The clusters that emptied with the block correspond to the new
+        #    cluster of the
+        # reverse move, which allows one new cluster only.
         emptied = (occupied(cells) & ~is_occupied).sum()
         reverse = jnp.where(
             is_occupied[old // n_versions], old, new * n_versions + old % n_versions
@@ -175,7 +177,7 @@ def gibbs(
 
 
 def swap(target: Target, state: Partition, key: jax.Array) -> tuple[Partition, jax.Array]:
-    """Propose that two clusters exchange their samples of one known group."""
+    """Propose to exchange the samples of two clusters within one known group."""
     u = jax.random.uniform(key, (4,), minval=jnp.finfo(float).tiny)
     is_occupied = occupied(state.cells)
     k = is_occupied.sum()
@@ -187,7 +189,7 @@ def swap(target: Target, state: Partition, key: jax.Array) -> tuple[Partition, j
     two = state.cells[:, jnp.stack([a, b])]
     two = two.at[group].set(two[group, ::-1])
     cells, length = replace_two(target, state, a, b, two)
-    # With an emptied cluster, the reverse move would have another probability.
+    # If a cluster is emptied, the reverse move has another probability.
     same_slots = (occupied(cells) == is_occupied).all()
     accept = (a != b) & same_slots & (jnp.log(u[3]) < state.length - length)
     z = state.labels
@@ -225,7 +227,7 @@ def jumps(
     n_launch: int,
     usual: jax.Array | None = None,
 ) -> tuple[Partition, Moves]:
-    """``n_split_merge`` proposals of a split or merge, launched and doubling in turn, and of swaps.
+    """Make ``n_split_merge`` proposals, launched and doubling in turn, and swaps.
 
     Few splits of ``usual`` partitions are evaluated; see `nrprob.engines.sample.split_merge`.
     """

@@ -1,19 +1,19 @@
-"""Split-merge moves: two samples are drawn; their cluster is split, or their clusters are merged.
+"""Split-merge moves of the cluster, or the two clusters, of two random samples.
 
-The other samples of the cluster, or of the two clusters, are the members. A split draws the side of
-each member. A merge has the probability that a split would have drawn the current sides; see
-`nrprob.engines.sample.moves` for the laws of these draws.
+The members of a move are the other samples of the cluster, or of the two clusters. A split samples
+the side of each member. The reverse probability of a merge is the probability that a split samples
+the current sides; see `nrprob.engines.sample.moves` for the proposal distributions.
 
-Most proposals are rejected. With many samples, only those proposals are evaluated that may be
-accepted. The acceptance ratio of a merge has the probability of the sides as a factor, which is at
-most 1, so that the difference of lengths alone rejects most merges. A split has no such bound.
-Therefore a split of ratio r is accepted with probability min(c, r) instead of min(1, r), and the
-merge that undoes it with min(1, c / r) instead of min(1, 1 / r). Detailed balance holds for every c
-that depends only on the partition in which the two clusters are one. If the uniform number of the
-acceptance step exceeds c, the split is not evaluated. c is `ACCEPTANCE_CAP` where there is nothing
-to split, as chains learn during warm-up: ratios are then far below 0.1. c is 1 for a partition with
-fewer clusters than usual, or with a longer length. Members are gathered into arrays of a few sizes,
-so that the cost of a move does not grow with the number of all samples.
+Most proposals are rejected. With many samples, only proposals that may be accepted are evaluated.
+The acceptance ratio of a merge contains the probability of the sides, which is at most 1, so the
+difference of lengths alone rejects most merges. A split has no such bound. Therefore a split of
+ratio r is accepted with probability min(c, r) instead of min(1, r), and the merge that undoes it
+with min(1, c / r) instead of min(1, 1 / r). Detailed balance holds for every c that depends only on
+the partition in which the two clusters are one. If the uniform variate of the acceptance step
+exceeds c, the split is not evaluated. c is `ACCEPTANCE_CAP` for usual partitions, which chains
+determine during warm-up: their ratios are far below 0.1. c is 1 for a partition with fewer clusters
+than usual, or with a longer length. Members are gathered into arrays of a few sizes, so the cost of
+a move does not grow with the number of all samples.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from nrprob.engines.sample.uniforms import below, in_order
 class Pair(NamedTuple):
     """Samples ``i`` and ``j``, and their clusters ``a`` and ``b``.
 
-    If they are ``together`` in one cluster, ``b`` is an empty slot, or an occupied one without
-    empty slots.
+    If they are ``together`` in one cluster, ``b`` is an empty slot, or an occupied one if there is
+    no empty slot.
     """
 
     i: jax.Array
@@ -48,8 +48,8 @@ class Pair(NamedTuple):
 class _Members(NamedTuple):
     """Members of a move, padded to m.
 
-    ``rows`` (m,) are their indices, ``real`` (m,) is false on padding, ``side`` (m,) is true of
-    samples of ``b``, and ``seeds`` (groups, 2, p) are the cells of the two drawn samples alone.
+    ``rows`` (m,) are their indices, ``real`` (m,) is false on padding, ``side`` (m,) is true for
+    samples of ``b``, and ``seeds`` (groups, 2, p) are the cells of the two chosen samples alone.
     """
 
     rows: jax.Array
@@ -60,7 +60,7 @@ class _Members(NamedTuple):
     seeds: jax.Array
 
     def sum_cells(self, seen: jax.Array, side: jax.Array) -> jax.Array:
-        """Cells (groups, 2, p) of the two samples, and of the members that are ``seen`` (m,)."""
+        """Cells (groups, 2, p) of the two chosen samples and of the ``seen`` (m,) members."""
         x = jnp.where(seen[:, None], self.x, 0)
         if len(self.seeds) == 1:
             both = jnp.stack([~side, side]).astype(x.dtype) @ x
@@ -69,7 +69,7 @@ class _Members(NamedTuple):
 
 
 def draw_pair_of_rows(target: Target, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Draw two samples, by uniforms (4,); half of the time the second is a partner of the first."""
+    """Choose two samples by uniforms (4,); with probability 1/2 the second is a neighbour."""
     n_rows = (target.x[:, -1] > 0).sum()
     i = below(u[0], n_rows)
     j = (i + 1 + below(u[1], jnp.maximum(n_rows - 1, 1))) % n_rows
@@ -80,7 +80,7 @@ def draw_pair_of_rows(target: Target, u: jax.Array) -> tuple[jax.Array, jax.Arra
 
 
 def _choose_pair(target: Target, state: Partition, u: jax.Array) -> Pair:
-    """Draw a pair of samples, by uniforms (4,)."""
+    """Choose a pair of samples by uniforms (4,)."""
     i, j = draw_pair_of_rows(target, u)
     a, b = state.labels[i], state.labels[j]
     new = jnp.argmin(occupied(state.cells)).astype(b.dtype)
@@ -109,7 +109,7 @@ def _gather_members(
 
 
 class _Plan(NamedTuple):
-    """Order in which members draw their sides.
+    """Allocation plan: how a split assigns sides to the members.
 
     Attributes
     ----------
@@ -130,11 +130,11 @@ class _Plan(NamedTuple):
 
 
 def plan_launch(members: _Members, u: jax.Array, n: int) -> _Plan:
-    """Launch state that depends on the two samples and the members alone, then draws by halves.
+    """Allocation from a launch state that depends on the two samples and the members alone.
 
-    Half of the time ``n`` hard assignments divide the members between the two samples; else all
-    members begin on the first side. Then one half of the members, and after it the other half,
-    draws its sides given the sides of all others.
+    With probability 1/2, ``n`` hard assignments divide the members between the two samples;
+    otherwise all members start on the first side. Then first one half of the members, and after it
+    the other half, resamples its sides given the sides of all others.
     """
     size = len(members.rows)
     half = in_order(u[1:3], size, jnp.asarray(size)) % 2
@@ -149,10 +149,10 @@ _PRIOR_COUNT = 4.0  # samples
 
 
 def plan_doubling(members: _Members, u: jax.Array) -> _Plan:
-    """Members draw in random order, 1, 2, 4, 8, ... at a time, given the sides drawn before.
+    """Assign members in random order, 1, 2, 4, 8, ... at a time, given the previous sides.
 
-    So overlapping clusters can merge: in the reverse move, all members but a few see what the two
-    clusters are like.
+    This allows overlapping clusters to merge: in the reverse move, most members are assigned given
+    accurate statistics of the two clusters.
     """
     size, n = len(members.rows), members.real.sum()
     order = in_order(u, size, jnp.maximum(n, 1))
@@ -160,7 +160,8 @@ def plan_doubling(members: _Members, u: jax.Array) -> _Plan:
     turn = jnp.zeros(size, jnp.int32).at[order].set(doubled)
     count = jnp.where(n > 0, doubled[jnp.maximum(n - 1, 0)] + 1, 0)
 
-    # A few samples of the pooled cluster on either side, or the first members would decide alone.
+    # Both sides begin with the weight of a few pooled samples, or the first members would decide
+    # alone.
     both = members.sum_cells(members.real, members.side).sum(1)
     prior_cells = jnp.repeat(both[:, None] * (_PRIOR_COUNT / both[..., -1].sum()), 2, 1)
     no = jnp.asarray(False)
@@ -170,7 +171,7 @@ def plan_doubling(members: _Members, u: jax.Array) -> _Plan:
 def _allocate_members(
     members: _Members, split: jax.Array, odds: Odds, plan: _Plan, noise: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Cells of the two clusters, the sides, and the log probability that the members draw them.
+    """Cells of the two clusters, the sides, and the log probability of sampling these sides.
 
     One loop for every plan, so that ``odds`` are compiled once.
     """
@@ -241,10 +242,10 @@ def split_merge(
 def _acceptance_cap(
     state: Partition, pair: Pair, joint: jax.Array, usual: jax.Array | None
 ) -> jax.Array | float:
-    """Largest acceptance probability of a split, which is a factor of the merge's ratio.
+    """Largest acceptance probability of a split, which also multiplies the ratio of the merge.
 
-    It may depend on nothing but the partition in which the two clusters are one; ``joint`` is the
-    length of that partition, if they are two in ``state``.
+    It may depend only on the partition in which the two clusters are one; if they are two in
+    ``state``, ``joint`` is the length of that partition.
     """
     if usual is None:
         return 1.0
@@ -254,7 +255,7 @@ def _acceptance_cap(
 
 
 def _is_excluded(state: Partition, pair: Pair, u: jax.Array, cap: jax.Array | float) -> jax.Array:
-    """Whether the proposal does not exist, or is a split beyond the cap."""
+    """Whether the proposal is impossible, or is a split beyond the cap."""
     # Without an empty slot, b is an occupied one.
     no_split = occupied(state.cells)[pair.b] | (u[3] >= cap)
     return (pair.i == pair.j) | (pair.together & no_split)
@@ -263,7 +264,7 @@ def _is_excluded(state: Partition, pair: Pair, u: jax.Array, cap: jax.Array | fl
 def surely_rejected(
     target: Target, state: Partition, pair: Pair, u: jax.Array, usual: jax.Array
 ) -> jax.Array:
-    """Whether a proposal is rejected, whatever the sides of its members."""
+    """Whether a proposal is rejected for all possible sides of its members."""
     joint = state.cells[:, pair.a] + state.cells[:, pair.b]
     joint = jnp.stack([joint, jnp.zeros_like(joint)], 1)
     length = replace_two(target, state, pair.a, pair.b, joint)[1]
@@ -272,14 +273,15 @@ def surely_rejected(
     return _is_excluded(state, pair, u, cap) | (~pair.together & too_long)
 
 
-# Samples from which chains propose in sequence, and from which there is a third program.
+# Numbers of samples above which chains propose in sequence, and above which there is a third
+# program.
 _SEVERAL, _MANY = 128, 512
-ACCEPTANCE_CAP = 0.1  # of splits of usual partitions
+ACCEPTANCE_CAP = 0.1  # for splits of usual partitions
 _LENGTH_MARGIN = 20.0  # nats by which usual partitions may exceed the typical length
 
 
 def nothing_usual() -> jax.Array:
-    """Number of clusters and typical length for which no partition is usual."""
+    """Initial number of clusters and typical length, for which no partition is usual."""
     return jnp.asarray([jnp.inf, -jnp.inf])
 
 
@@ -306,7 +308,7 @@ def split_merges(
 ) -> tuple[Partition, MoveCounts]:  # fmt: skip
     """Propose ``count`` times, with the ``plans`` of allocation in turn.
 
-    ``usual`` (2,) has the least number of clusters of usual partitions, and a typical length.
+    ``usual`` (2,) has the smallest number of clusters of usual partitions, and a typical length.
     """
     sequential = target.x.shape[0] >= _SEVERAL
 
@@ -339,5 +341,5 @@ def split_merges(
         nothing = MoveCounts(*(jnp.zeros((), jnp.int32) for _ in MoveCounts._fields))
         return jax.lax.fori_loop(0, count, propose_move, (state, nothing))
 
-    # Vectorised, all chains would wait for the longest move of any of them.
+    # Vectorised, all chains would wait for the longest move among them.
     return (sequential_vmap(run_moves) if sequential else run_moves)(target, state, key, usual)

@@ -1,7 +1,7 @@
 """Target distributions over partitions: complete code lengths, in arrays of few shapes.
 
 The numbers of slots for clusters and known groups are rounded up by
-`nrprob.statistics.rows.padded_count`, so that programs compiled for one size serve others. Surplus
+`nrprob.statistics.rows.padded_count`, so that one compiled program serves several sizes. Surplus
 slots stay empty: more clusters than the maximum have infinite cost, and groups without samples add
 0.
 """
@@ -21,8 +21,8 @@ from nrprob.statistics.rows import bucket_size, padded_count
 from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
-# Log odds (m,) of the second of two clusters, from their cells (groups, 2, p), whether each of some
-# samples (m,) is in these, and whether it is in the second.
+# Log odds (m,) of the second of two clusters; arguments are their cells (groups, 2, p), whether
+# each sample (m,) is in these cells, and whether it is in the second.
 Odds: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
@@ -49,7 +49,7 @@ class Scales:
 
 
 class JointCode:
-    """Code length of all cells together, where it is no sum over clusters.
+    """Joint code length of all cells, for codes that are not sums over clusters.
 
     Attributes
     ----------
@@ -63,19 +63,19 @@ class JointCode:
         raise NotImplementedError
 
     def change(self, cells: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
-        """Difference in nats as some (groups, m, p) of the cells are replaced."""
+        """Difference in nats if some (groups, m, p) of the cells are replaced."""
         raise NotImplementedError
 
     def odds(
         self, target: Target, state: Partition, a: jax.Array, b: jax.Array
     ) -> Callable[[jax.Array, jax.Array], Odds] | None:
-        """As `Target.odds`; None leaves the proposals to the terms of the target."""
+        """The same as `Target.odds`; None uses the terms of the target for proposals."""
         return None
 
 
 @node
 class Target:
-    """A distribution over partitions of samples; made by `make_target`.
+    """Distribution over partitions of samples; see `make_target`.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Target:
 
     @property
     def n_slots(self) -> int:
-        """Room for clusters, K."""
+        """Number of slots for clusters, K."""
         return self.sizes.shape[0] - 1
 
     @property
@@ -115,11 +115,11 @@ class Target:
 
     @property
     def incremental(self) -> bool:
-        """Whether `change` gives the difference of lengths as two clusters change."""
+        """Whether `change` gives the difference of lengths if two clusters change."""
         return all(code.incremental for code in self.joint_codes)
 
     def with_room(self, n_slots: int) -> Target:
-        """The distribution of those partitions that have ``n_slots`` clusters at most."""
+        """The distribution restricted to partitions with at most ``n_slots`` clusters."""
         return replace(self, sizes=self.sizes[: n_slots + 1])
 
     def cells(self, labels: jax.Array) -> jax.Array:
@@ -155,11 +155,11 @@ class Target:
     def odds(
         self, state: Partition, a: jax.Array, b: jax.Array
     ) -> Callable[[jax.Array, jax.Array], Odds]:
-        """Log odds by which samples that leave clusters ``a`` and ``b`` join one of two new ones.
+        """Log odds that samples leaving clusters ``a`` and ``b`` join the second of two new ones.
 
-        The result takes samples (m, p) of known groups (m,). Any law is valid that is the same
-        whether the two clusters are one or apart; here it is the law of the samples given the
-        cells, unless a joint code has its own.
+        The result takes samples (m, p) of known groups (m,). Any distribution is valid that is
+        equal before and after a split or merge; here it is the distribution of the samples given
+        the cells, unless a joint code defines another one.
         """
         for code in self.joint_codes:
             if (joint_odds := code.odds(self, state, a, b)) is not None:
@@ -179,8 +179,8 @@ class Target:
     ) -> jax.Array:
         """Nats (K, b) that samples (b, p) of groups (b,) add to the cells (groups, K, p).
 
-        Without the change of A(k), and each sample alone. With ``weights`` (G,), for each of these
-        scale weights of the samples: (K, G, b).
+        The result excludes the change of A(k), and treats each sample separately. With ``weights``
+        (G,), the result (K, G, b) has one entry for each of these scale weights.
         """
         total = jnp.zeros((), x.dtype)
         for term in self.terms:
@@ -209,8 +209,8 @@ def occupied(cells: jax.Array) -> jax.Array:
 class Partition(NamedTuple):
     """State of a chain: ``labels`` (n',), their ``cells``, and the length ``scale * L``.
 
-    ``version`` (n',) has the indices of the scale weights, if there are any; the length leaves
-    their nats out.
+    ``version`` (n',) has the indices of the scale weights, if there are any; the length excludes
+    their nats.
     """
 
     labels: jax.Array
@@ -219,16 +219,16 @@ class Partition(NamedTuple):
     version: jax.Array | None = None
 
 
-_PART = 5  # clusters that are evaluated together; room is mostly for a multiple of them
+_PART = 5  # clusters that are evaluated together; the number of slots is mostly a multiple of it
 
 
 def map_slots(
     evaluate: Callable[[jax.Array], jax.Array], cells: jax.Array, some: jax.Array, *rest: int
 ) -> jax.Array:
-    """Evaluate a function of cells (groups, K, p), (K, *rest), where ``some`` (K,) is true.
+    """Evaluate a function of cells (groups, K, p), (K, *rest), for the mask ``some`` (K,).
 
-    Slots are evaluated a few at a time, up to the last one in ``some``; the remaining slots hold
-    values met on the way, or 0. Since clusters take the first slots, most of a large room is never
+    Slots are evaluated a few at a time, up to the last one in ``some``; all other slots have values
+    of the same blocks, or 0. Since clusters use the first slots, most empty slots are never
     evaluated.
     """
     n_slots = cells.shape[1]
@@ -256,7 +256,7 @@ def make_target(
     scale: float = 1.0,
     sent: frozenset[str] = frozenset(),
 ) -> Target:
-    """Check that terms make a complete code, and lay out the samples.
+    """Check that terms make a complete code, and compute the statistics of the samples.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ def make_target(
     group : array-like of int of shape (n_samples,), optional
         Known groups, from 0.
     partners : array-like of int of shape (n_samples, q), optional
-        Neighbours of each sample, from which half of the pairs for splits and merges are drawn.
+        Neighbours of each sample, from which half of the pairs for splits and merges are chosen.
     scale : float, default=1.0
         Factor of the code length; other than 1, the result is a tempered distribution.
     sent : frozenset of str, optional
@@ -282,8 +282,8 @@ def make_target(
     Raises
     ------
     ValueError
-        If the terms are no complete code: their minimum would then always have the maximum number
-        of clusters, and their exponential would be no posterior.
+        If the terms are not a complete code: their minimum would then always have the maximum
+        number of clusters, and their exponential would not be a posterior.
     """
     missing = {"data", "parameters", "labels"} - sent
     for term in terms:
@@ -296,7 +296,7 @@ def make_target(
             "parameters": "the parameters of every cell (its parametric complexity, or a prior)",
             "labels": "the cells of the rows (n H(C) and a function of the number of clusters)",
         }
-        if plain:  # fitted costs charge for the data alone
+        if plain:  # fitted costs code the data only
             coded = set().union(*(t.cost.sends for t in terms if isinstance(t, CodeTerm)))
             missing = {"parameters", "labels"} - (coded & {"labels"})
         raise ValueError(
@@ -333,7 +333,7 @@ def make_target(
 def replace_two(
     target: Target, state: Partition, a: jax.Array, b: jax.Array, new_cells: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Cells of a state whose clusters a and b have new cells (groups, 2, p); their length."""
+    """Cells of a state whose clusters a and b get new cells (groups, 2, p), and their length."""
     slots = jnp.stack([a, b])
     cells = state.cells.at[:, slots].set(new_cells)
     if not target.incremental:
@@ -342,17 +342,17 @@ def replace_two(
 
 
 def start(target: Target, labels: jax.Array) -> Partition:
-    """State of labels (n',); the labels of padding do not matter."""
+    """State of labels (n',); the labels of padding are arbitrary."""
     cells = target.cells(labels)
     version = None if target.scales is None else target.scales.version
     return Partition(labels, cells, target.length(cells), version)
 
 
 def pack_slots(state: Partition) -> Partition:
-    """The same partition, whose clusters have the first slots."""
+    """The same partition, with clusters in the first slots."""
     is_occupied = occupied(state.cells)
     new_slot = jnp.cumsum(is_occupied) - 1
-    # The label of padding may be of an empty slot.
+    # The label of padding may belong to an empty slot.
     labels = jnp.maximum(new_slot[state.labels], 0).astype(state.labels.dtype)
     cells = state.cells[:, jnp.argsort(~is_occupied, stable=True)]
     return state._replace(labels=labels, cells=cells)
@@ -361,7 +361,7 @@ def pack_slots(state: Partition) -> Partition:
 def sum_cells(target: Target, x: jax.Array, group: jax.Array, labels: jax.Array) -> jax.Array:
     """Cells (groups, K, p) of samples (b, p)."""
     k = target.n_slots
-    if target.n_groups == 1:  # a product costs less than a scatter
+    if target.n_groups == 1:  # a product is faster than a scatter
         return ((jnp.arange(k)[:, None] == labels).astype(x.dtype) @ x)[None]
     cells = jnp.zeros((target.n_groups * k, x.shape[1]), x.dtype)
     return cells.at[group * k + labels].add(x).reshape(target.n_groups, k, -1)

@@ -1,7 +1,7 @@
-"""Random draws by inversion of uniform numbers that one call generates.
+"""Random variates by inversion of uniform variates from a single call.
 
-A program with a dozen calls of a generator takes long to compile. Drawing along one axis compiles
-up to six times as fast as along three.
+A program with a dozen calls of a generator compiles for long. Sampling along one axis compiles up
+to six times as fast as along three.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Primes above any number of samples, and so coprime to it.
+# Primes above any number of samples, so that each is coprime to it.
 _PRIMES = 2**31 - np.asarray([1, 19, 61, 69, 85, 99, 105, 151, 159, 171, 225, 249, 295, 325, 379])
 
 
 def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = float) -> jax.Array:
-    """Uniform numbers between 0 and 1, with the values of `jax.random.uniform`."""
+    """Uniform variates between 0 and 1, with the values of `jax.random.uniform`."""
     return jax.random.uniform(key, (math.prod(shape),), dtype).reshape(shape)
 
 
 def normal(key: jax.Array, shape: tuple[int, ...], dtype: Any = float) -> jax.Array:
-    """Standard normal numbers, with the values of `jax.random.normal`."""
+    """Standard normal variates, with the values of `jax.random.normal`."""
     return jax.random.normal(key, (math.prod(shape),), dtype).reshape(shape)
 
 
 def below(u: jax.Array, n: jax.Array | int) -> jax.Array:
-    """Integer below ``n`` from a uniform number."""
+    """Integer below ``n`` from a uniform variate."""
     return jnp.minimum((u * n).astype(int), n - 1)
 
 
 def in_order(u: jax.Array, size: int, n: jax.Array) -> jax.Array:
-    """Indices 0 .. n - 1 in a random order, then others up to ``size``; cheaper than by sorting.
+    """Indices 0 .. n - 1 in random order, then others up to ``size``; faster than sorting.
 
-    An arithmetic progression with random start and step, from uniforms (2,). Any law is valid that
-    does not depend on the state.
+    An arithmetic progression with random start and step, from uniforms (2,). Any distribution is
+    valid that does not depend on the state.
     """
     t = jnp.arange(size)
     step = jnp.asarray(_PRIMES)[below(u[0], len(_PRIMES))] % n
@@ -44,11 +44,11 @@ def in_order(u: jax.Array, size: int, n: jax.Array) -> jax.Array:
 
 
 def draw_categories(log_p: jax.Array, u: jax.Array) -> jax.Array:
-    """Categories (b,) of unnormalised log probabilities (K, b), by inversion of uniforms (b,)."""
+    """Categories (b,) with unnormalised log probabilities (K, b), by inversion of uniforms (b,)."""
     p = jnp.exp(log_p - log_p.max(0))
     if p.shape[0] <= _FEW:
         return _invert_weights(p, u)[0]
-    # With many categories: first a group of neighbouring ones, then one of the group.
+    # With many categories: first choose a block of adjacent categories, then one of the block.
     groups = jnp.pad(p, ((0, -len(p) % _GROUP_SIZE), (0, 0))).reshape(-1, _GROUP_SIZE, p.shape[1])
     first, rest = _invert_weights(groups.sum(1), u)
     among = jnp.take_along_axis(groups, first[None, None], 0)[0]
@@ -59,10 +59,10 @@ _FEW, _GROUP_SIZE = 64, 16
 
 
 def _invert_weights(p: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Categories (b,) of weights (K, b), and the position of uniforms (b,) in their share."""
+    """Categories (b,) with weights (K, b), and the position of uniforms (b,) within each share."""
     sums = np.tril(np.ones((p.shape[0], p.shape[0]))) @ p
     target = u * sums[-1]
-    # A sum of rounded products may fall short of the next one by a bit where p is 0.
+    # If p is 0, a rounded sum may be less than the next one in the last bit.
     category = jnp.minimum((sums <= target).sum(0), p.shape[0] - 1).astype(jnp.int32)
     share, below_sum = (jnp.take_along_axis(a, category[None], 0)[0] for a in (p, sums))
     position = 1 - (below_sum - target) / jnp.where(share > 0, share, 1)

@@ -40,9 +40,11 @@ def across_differences(
     order = np.argsort(codes, kind="stable")
     sizes = np.bincount(codes)
     others = (n - sizes)[codes[order]]
-    # Sample the first row of a pair in proportion to the number of rows in other groups.
+    # Sample the first row of a pair with probability proportional to the number of rows in other
+    # groups.
     first = random.choice(n, n_pairs, p=others / others.sum())
-    # Sorted by group and read as a circle, the other groups begin after the end of this group.
+    # Sort rows by group and read them as a circle: the other groups begin after the end of this
+    # group.
     end = np.cumsum(sizes)[codes[order[first]]]
     second = (end + random.randint(0, others[first])) % n
     return x[order[first]] - x[order[second]]
@@ -200,7 +202,7 @@ class ADFT(TransformClusterer):
     rows.
 
     With several known labelings, two rows belong to the same group if they agree in all labelings.
-    Without ``known``, or with one group, ADFT fits the base on the rows without transformation.
+    Without ``known``, or with one group, ADFT fits the base to the rows without transformation.
 
     References
     ----------

@@ -281,7 +281,7 @@ class CAMI(SimultaneousClusterer):
 
     Notes
     -----
-    Algorithm, for every restart:
+    The algorithm, for every restart:
 
     1. Initialise both clusterings: membership 0.9 in the cluster of the nearest random row. Uniform
        memberships would be a saddle point.

@@ -33,7 +33,7 @@ def _merge_clusters(rows: Padded, omega: jax.Array) -> merge.PairMergeResult:
         return -jnp.stack([distance, jnp.where(rows[1], jnp.inf, distance)])
 
     def choose_merge(best):
-        # ``allowed`` is infinite if every merge violates a cannot-link, and is never chosen then.
+        # ``allowed`` is infinite, and never chosen, if every merge violates a cannot-link
         closest, allowed = -best
         return jnp.where(closest < omega * allowed, 0, 1)
 
@@ -52,7 +52,8 @@ class COALA(PairClusterer):
 
     of clusters a and b, every step compares two candidates: the pair with the smallest distance
     :math:`D_q`, and the pair with the smallest distance :math:`D_o` among those without a
-    cannot-link. It merges the first pair if :math:`D_q < \omega D_o`, and else the second.
+    cannot-link. It merges the first pair if :math:`D_q < \omega D_o`, and otherwise the second
+    pair.
 
     Parameters
     ----------

@@ -243,7 +243,7 @@ class ConvEM(SimultaneousClusterer):
 
     Notes
     -----
-    Algorithm, for every restart:
+    The algorithm, for every restart:
 
     1. Initialise :math:`\mu` at random rows, and :math:`\nu` at other random rows minus the nearest
        :math:`\mu_i`.

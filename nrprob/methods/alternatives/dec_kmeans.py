@@ -182,7 +182,7 @@ class DecKMeans(SimultaneousClusterer):
 
     Notes
     -----
-    Algorithm, for every restart:
+    The algorithm, for every restart:
 
     1. Initialise the representatives at random rows.
     2. Assign every row to the nearest representative of each clustering.

@@ -17,7 +17,7 @@ class AlternativeClusterer(DenseClusterer):
     capabilities = Capabilities(labels=False, alone=True)
 
     _encoder: DesignEncoder
-    # Clause of the warning about known groups of one row; no warning where it is empty.
+    # Clause of the warning about known groups of one row; there is no warning if it is empty.
     _singleton_note = ""
 
     def fit(self, X, y=None, *, known=None):
@@ -26,7 +26,7 @@ class AlternativeClusterer(DenseClusterer):
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
-            Float32 input is computed in float32, all else in float64.
+            Float32 input is computed in float32, and all other input in float64.
         y : array-like of shape (n_samples,), optional
             Ignored; present for compatibility with scikit-learn pipelines.
         known : array-like, optional

@@ -110,7 +110,7 @@ def _contrast_width(x: np.ndarray) -> float:
     """Bandwidth that maximises the sum of squares of the centred potentials of rows (n, d).
 
     The sum is small for narrow windows, where no two rows interact, and for wide windows, where all
-    rows are alike.
+    rows have equal potentials.
     """
     square = squareform(pdist(x.astype(float), "sqeuclidean"))
     apart = square[square > 0]
@@ -173,8 +173,8 @@ class NACI(PairClusterer):
         between 0.01 and 0.1 if the target clusters depend on the known groups, or if there are many
         known groups. Raise it to about 1 for large bandwidths. With 0, NACI ignores the known
         labels. "auto" runs NACI with 0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5 and 1. It selects the
-        result with the largest I(C;X), relative to the largest of the results, minus the sum of
-        I(C;Z_m) / I(Z_m;Z_m). From 0 to 10**6.
+        result with the largest score: I(C;X), relative to the largest I(C;X) of the results, minus
+        the sum of I(C;Z_m) / I(Z_m;Z_m). From 0 to 10**6.
     bandwidth : {"seed", "normal", "contrast"} or float, default="seed"
         Bandwidth :math:`\sigma` in the units of ``X``, or a rule for n rows of d features with mean
         variance s^2. "seed" is the published rule, s (4 / (n (2 d + 1)))^(1 / (d + 4)). "normal" is

@@ -92,9 +92,9 @@ class Orthogonalization(TransformClusterer):
     objective_trace_ : ndarray of shape (1,)
         ``objective_``; the bases report no earlier iterations.
     directions_ : list of ndarray of shape (n_groups, n_features) or (rank, n_features)
-        Removed directions of each known labeling: the unit vector of every group for "clustering",
-        0 if its mean is the mean of all rows; the orthonormal basis for "subspace". Empty without
-        ``known``.
+        Removed directions of each known labeling. For "clustering", these are the unit vectors of
+        all groups, or 0 if the mean of a group is the mean of all rows. For "subspace", they are
+        the orthonormal basis. Empty without ``known``.
     <cluster_centers_>
     n_iter_ : int
         Iterations of the best restart of the base; 1 for a base that you pass.

@@ -116,7 +116,8 @@ class PairClusterer(AlternativeClusterer):
     ``compute(task)``
         Return the merges and the labels of the merged rows.
     ``_scores(square, labels, n_clusters)``
-        Scores (b, n_clusters) from squared distances (b, s) to the merged rows and their labels.
+        Return scores (b, n_clusters) from squared distances (b, s) to the merged rows and their
+        labels.
     """
 
     capabilities = Capabilities(

@@ -48,7 +48,7 @@ class PaddedRows(NamedTuple):
         return jnp.where(self.active, jnp.maximum(square_norms - 2 * inner, 0), jnp.inf)
 
     def nearest_centre(self, centres: jax.Array, open_: jax.Array | bool = True) -> jax.Array:
-        """Index (N,) of the nearest centre among those with ``open_``; 0 on padding."""
+        """Index (N,) of the nearest centre in the mask ``open_``; 0 on padding."""
         square = jnp.where(open_, self.squared_distances(centres), jnp.inf)
         return jnp.where(self.mass > 0, square.argmin(1), 0).astype(jnp.int32)
 
@@ -118,7 +118,7 @@ class SimultaneousTask:
     calls: tuple = ()
 
     def draw_starts(self, n_init: int, k: int) -> np.ndarray:
-        """Draw ``k`` rows as initial values of each clustering, (n_init, 2, K, P), 0 on padding."""
+        """Sample ``k`` initial rows for each clustering, (n_init, 2, K, P), 0 on padding."""
         x, n = self.padded.x, len(self.X)
         starts = np.zeros((n_init, 2, len(self.padded.active), x.shape[1]), x.dtype)
         for start in starts.reshape(-1, *starts.shape[2:]):
@@ -138,7 +138,7 @@ class SimultaneousClusterer(AlternativeClusterer):
     ``_keep(task, fit)``
         Set the fitted attributes of the method; return memberships (2, n, k).
     ``_log_memberships(x)``
-        Scores (2, n, k) of scaled rows (n, m).
+        Return scores (2, n, k) of scaled rows (n, m).
     """
 
     n_init: int

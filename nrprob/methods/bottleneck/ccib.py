@@ -224,7 +224,7 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
 
     Notes
     -----
-    Algorithm for ``solver="anneal"``, for every restart:
+    The algorithm for ``solver="anneal"``, for every restart:
 
     1. Start below the first critical inverse temperature, at which clusters separate, with nearly
        equal memberships.

@@ -353,8 +353,8 @@ def leading_curvatures(
 def model_update(features: str, coordination: Term) -> Update:
     """Update of memberships and coefficients; the state is the coefficients (C, k, J, d).
 
-    Alternately minimises the sum of w loss + penalty + coordination + I(C;X)/beta over memberships
-    and coefficients. The trace holds its value at the coefficients of the last update.
+    The update alternately minimises the sum of w loss + penalty + coordination + I(C;X)/beta over
+    memberships and coefficients. The trace holds its value at the coefficients of the last update.
     """
     terms = (coordination,)
 
@@ -426,7 +426,7 @@ class GLMProblem(NamedTuple):
         start = jnp.where(jnp.tile(active, n_init)[:, None, None], null, 0)
 
         def finish(coef, w, hard):
-            # Compare restarts in float64, so that rounding does not decide between them.
+            # Compare restarts in float64, so that rounding errors do not decide between them.
             wide = {
                 name: getattr(data, name).astype(jnp.float64)
                 for name in ("y", "design", "penalty", "base")

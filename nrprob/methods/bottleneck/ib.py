@@ -101,9 +101,8 @@ class IB(WeightedUnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
     solver : {"anneal", "sequential", "batched", "agglomerative", "split"}, default="anneal"
         Optimiser. "sequential", "batched" and "agglomerative" give hard labels. "split" increases
         the number of clusters one by one, at the inverse temperatures at which the largest cluster
-        can be divided, until there are ``n_clusters`` soft clusters. It is deterministic, serves
-        comparisons with `CrossPartition`, and uses ``cooling`` only if a split does not occur at
-        once.
+        can be divided, until there are ``n_clusters`` soft clusters. It is deterministic, and uses
+        ``cooling`` only if a split does not occur at once; use it to compare with `CrossPartition`.
     <cooling>
     <noise>
     quench : float or "auto", default="auto"
@@ -147,7 +146,7 @@ class IB(WeightedUnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
 
     Notes
     -----
-    Algorithm for ``solver="anneal"``, for every restart:
+    The algorithm for ``solver="anneal"``, for every restart:
 
     1. Start just below the critical inverse temperature of the first split, with nearly equal
        memberships.
@@ -212,7 +211,7 @@ class IB(WeightedUnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
-            Or `nrprob.stored` rows.
+            New rows, or `nrprob.stored` rows.
         y : ignored
 
         Returns
@@ -261,9 +260,8 @@ class IBSI(SplittingBottleneck):
     solver : {"anneal", "sequential", "batched", "agglomerative", "split"}, default="anneal"
         Optimiser. "sequential", "batched" and "agglomerative" give hard labels. "split" increases
         the number of clusters one by one, at the inverse temperatures at which the largest cluster
-        can be divided, until there are ``n_clusters`` soft clusters. It is deterministic, serves
-        comparisons with `CrossPartition`, and uses ``cooling`` only if a split does not occur at
-        once.
+        can be divided, until there are ``n_clusters`` soft clusters. It is deterministic, and uses
+        ``cooling`` only if a split does not occur at once; use it to compare with `CrossPartition`.
     <cooling>
     <noise>
     <n_init>
@@ -302,10 +300,11 @@ class IBSI(SplittingBottleneck):
 
     Notes
     -----
-    Algorithm: as in `IB`, with the penalty in the update of the memberships. The penalty I(C;Z) is
-    convex in the memberships, and the published update assumes that it is concave. Above some
-    ``gamma``, that update therefore increases the objective. With ``damped=True``, every step is
-    multiplied by 1 / (1 + beta gamma), and the objective never increases.
+    The algorithm is the same as in `IB`, with the penalty in the update of the memberships. The
+    penalty I(C;Z) is convex in the memberships, and the published update assumes that it is
+    concave. Above some ``gamma``, that update therefore increases the objective. With
+    ``damped=True``, every step is multiplied by 1 / (1 + beta gamma), and the objective never
+    increases.
 
     An update takes O(nk(m + r)) time for k clusters, m features and r known groups, and O(n_init n
     k) memory.

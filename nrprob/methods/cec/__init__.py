@@ -1,1 +1,1 @@
-"""Cross-entropy clustering with partial labels, and the methods it is compared with."""
+"""Cross-entropy clustering with partial labels, and baseline methods."""

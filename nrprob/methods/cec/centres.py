@@ -90,8 +90,8 @@ def first_centres(
 
     def draw_centre(j, weights):
         u = hashed_uniform(fold_in(seed, j), mass.shape, x.dtype)
-        # A row is sampled in proportion to its weight: the first arrival of independent Poisson
-        # processes. 1 - u is never 0.
+        # A row is sampled with probability proportional to its weight: the first arrival of
+        # independent Poisson processes. 1 - u is never 0.
         time = jnp.where((mass > 0) & (weights > 0), -jnp.log1p(-u) / weights, jnp.inf)
         return jnp.where(has_class[j], centres[j], x[time.argmin()])
 
@@ -179,7 +179,7 @@ def store_result(
 
 
 def name_clusters(labels: np.ndarray, fixed: np.ndarray, k: int) -> np.ndarray:
-    """Order (k,) of clusters in which cluster c is matched to class c.
+    """Order (k,) of clusters that matches cluster c to class c.
 
     The matching maximises the number of labelled rows on which clusters and classes agree. Clusters
     without a class come last.

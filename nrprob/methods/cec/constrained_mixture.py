@@ -185,9 +185,9 @@ def solve_constrained_mixture(
 class ConstrainedMixture(PairEstimator):
     r"""Gaussian mixture with hard must-links and cannot-links.
 
-    A unit c is a set of rows connected by must-links, and draws one component. Minimises minus the
-    log joint probability of the rows and of the event that all cannot-links hold, plus a ridge
-    penalty,
+    A unit c is a set of rows connected by must-links, and belongs to one component. The fit
+    minimises minus the log joint probability of the rows and of the event that all cannot-links
+    hold, plus a ridge penalty,
 
     .. math:: -\log \sum_{z} \prod_c \pi_{z_c} \prod_{x \in c} N_{z_c}(x)
         + \frac12 \sum_i \operatorname{tr} \Sigma_i^{-1} R
@@ -205,13 +205,13 @@ class ConstrainedMixture(PairEstimator):
         fewer rows per component.
     links : {"both", "must", "cannot"}, default="both"
         Links implied by the labels ``y``: "must" links rows of one class, "cannot" separates rows
-        of different classes (a class may then be split over clusters), "both" does both. It has no
+        of different classes (a class may then have several clusters), "both" does both. It has no
         effect on ``must_link`` and ``cannot_link``.
     reg : float, default=1e-3
         Ridge added to the scatter of every component, in units of the columns' variances. Raise it
         if components collapse onto few rows. At most 10**6.
     n_init : int, default=10
-        Number of restarts by k-means++; the one of the smallest objective is kept. With
+        Number of restarts by k-means++; the restart of the smallest objective is kept. With
         ``links="both"`` all start from the class means. At most 10**6.
     max_iter : int, default=500
         Maximum number of EM iterations per restart; at most 10**6.
@@ -248,7 +248,7 @@ class ConstrainedMixture(PairEstimator):
     <feature_names_in_>
     classes_ : ndarray of shape (n_classes,)
         Sorted labels in ``y``, if ``y`` is given. With ``links="both"``, cluster i is class
-        ``classes_[i]``; otherwise cluster i is matched to it.
+        ``classes_[i]``; otherwise cluster i is matched to this class.
 
     See Also
     --------
@@ -268,7 +268,7 @@ class ConstrainedMixture(PairEstimator):
     The E-step is exact if units connected by cannot-links have at most 50,000 joint labelings. For
     labels without further links it is also exact with at most k = 10 clusters and 10**6 / 2**k
     labelled units, by a sum over the sets of clusters that each class occupies. Otherwise a mean
-    field approximates the posterior with a warning; the labels satisfy all links nevertheless.
+    field approximates the posterior, with a warning; the labels satisfy all links nevertheless.
 
     With n rows, m features and k components, an iteration costs :math:`O(n k m^2)` for "full" and
     :math:`O(n k m)` otherwise, plus the exact sums; memory is :math:`O(n k m)` per restart.
@@ -313,7 +313,8 @@ class ConstrainedMixture(PairEstimator):
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
-            Continuous features. Float32 input is computed in float32, all else in float64.
+            Continuous features. Float32 input is computed in float32, and all other input in
+            float64.
         y : array-like of shape (n_samples,), optional
             Partial labels, -1 where unknown. They imply links between rows; see ``links``.
         must_link : int array-like of shape (n_pairs, 2), optional

@@ -25,7 +25,7 @@ class SizeCost:
     ----------
     total : n
     parameters : number d of parameters per cluster. They cost ``d/2 log N``, and the weight of the
-        cluster costs ``log(n) / 2``; 0 charges neither
+        cluster costs ``log(n) / 2``; 0 omits both costs
     """
 
     total: jax.Array
@@ -97,7 +97,7 @@ class LabelCost:
     def move_changes(self, state, row, label):
         """See `nrprob.engines.optimise.differences.IncrementalCost`.
 
-        Rows of one class change the cost alike: a table has one entry per class, and one for
+        All rows of one class change the cost equally: a table has one entry per class, and one for
         unlabelled rows.
         """
         mass, counts = state

@@ -69,19 +69,19 @@ class LabelledTask:
 class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
     r"""Cross-entropy clustering with partial labels, some of which may be wrong.
 
-    Hard clusters with Gaussian densities; the number of clusters is estimated. A cluster costs its
-    part of the entropy of the partition, so that clusters which do not improve the fit vanish.
+    Hard clusters with Gaussian densities; the number of clusters is estimated. Each cluster has a
+    cost, its part of the entropy of the partition, so clusters that do not improve the fit vanish.
     Labels are soft information: splitting a class is free, and mixing classes costs. With clusters
-    Y, labels Z and features X, minimises
+    Y, labels Z and features X, the fit minimises
 
     .. math:: E(Y) = H(Y) + \sum_i p_i H(X_i \| \mathcal F) + \beta H(Z|Y)
 
-    with the entropy H(Y) of the partition, the share :math:`p_i` of the rows in cluster i, the
-    smallest cross-entropy :math:`H(X_i \| \mathcal F)` between the rows of cluster i and a normal
-    distribution of the covariance family :math:`\mathcal F` (``covariance``), the weight
-    :math:`\beta` (``beta``) of the labels, and the entropy H(Z|Y) of the labels within clusters,
-    computed from labelled rows and weighted by :math:`p_i`. Without labels, or with ``beta=0``, it
-    is cross-entropy clustering.
+    Here H(Y) is the entropy of the partition, and :math:`p_i` the share of the rows in cluster i.
+    :math:`H(X_i \| \mathcal F)` is the smallest cross-entropy between the rows of cluster i and a
+    normal distribution of the covariance family :math:`\mathcal F` (``covariance``). :math:`\beta`
+    (``beta``) is the weight of the labels, and H(Z|Y) the entropy of the labels within clusters,
+    computed from labelled rows and weighted by :math:`p_i`. Without labels, or with ``beta=0``,
+    this is cross-entropy clustering.
 
     Parameters
     ----------
@@ -101,10 +101,10 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         n_features + 1 rows for "full", 2 for "diag" and "spherical", 1 for "fixed".
     deletion : {"sparing", "always"}, default="sparing"
         "always" deletes every cluster that is too small, as published. "sparing" retains a cluster
-        whose rows would inflate the covariances of the other clusters, as a few rows do that alone
-        differ in a column; deleting it often ends with all rows in one cluster. The cluster stays
-        if its rows cost the others more than they would in a single cluster of all rows, by two
-        nats per row of a cluster of average size.
+        whose rows would inflate the covariances of the other clusters, as a few rows do if only
+        they differ in a column; deleting such a cluster often ends with all rows in one cluster.
+        The cluster stays if its rows cost the others more than they would in a single cluster of
+        all rows, by two nats per row of a cluster of average size.
     reg : float, default=1e-3
         Ridge: part of the columns' variances that is added to the scatter (not the covariance) of
         every cluster. It keeps covariances regular. With 0, `fit` raises ValueError if the initial
@@ -188,7 +188,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
     With n rows, m features and k clusters, a step costs :math:`O(n k m^2)` for "full" and
     :math:`O(n k m)` otherwise; memory is :math:`O(n (m + k))` per restart.
 
-    The objective does not charge parameters unless ``penalty="mdl"``: with many restarts and few
+    The objective has no cost for parameters unless ``penalty="mdl"``: with many restarts and few
     rows per cluster it overestimates the number of clusters. A cluster without labelled rows has no
     label cost, and the label cost of other clusters scales with all of their rows; one wrong label
     in a large cluster of few labels therefore has a large effect. All computations are in float64,
@@ -244,8 +244,8 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         super().check_parameters()
         if (self.covariance == "fixed") != (self.fixed_covariance is not None):
             raise ValueError(
-                f"covariance='fixed' and fixed_covariance go together; got {self.covariance!r} and "
-                f"{self.fixed_covariance!r:.40}; pass both or neither"
+                f"covariance='fixed' and fixed_covariance go together; got {self.covariance!r} "
+                f"and {self.fixed_covariance!r:.40}; pass both or neither"
             )
         if not isinstance(self.init, str) and self.solver == "anneal":
             raise ValueError(
@@ -432,7 +432,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
     def score(self, X, y=None):
         """Mean of the largest weighted log density ``log p_i f_i(x)`` over new rows.
 
-        It is minus the average that a new row adds to the unsupervised objective.
+        This is minus the mean contribution of a new row to the unsupervised objective.
 
         Parameters
         ----------

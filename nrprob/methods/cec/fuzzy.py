@@ -114,13 +114,13 @@ def solve_fuzzy(
 class SemiSupervisedFCM(PlainClusterer):
     r"""Semi-supervised fuzzy c-means, with target memberships for labelled samples.
 
-    Minimises over memberships u, whose rows sum to 1, and over centres
+    The fit minimises over memberships u, whose rows sum to 1, and over centres
 
     .. math:: \sum_{i,c} u_{ic}^2 d_{ic} + \alpha \sum_{i,c} (u_{ic} - f_{ic})^2 d_{ic}
 
-    with the squared distance :math:`d_{ic}` of row i from centre c, the target memberships f, and
-    the weight :math:`\alpha` (``alpha``) of the labels. f is one-hot for labelled rows, and 0 for
-    all others. Cluster i is the i-th of the sorted labels; further clusters have no class.
+    where :math:`d_{ic}` is the distance of row i from centre c, f are the target memberships, and
+    :math:`\alpha` (``alpha``) is the weight of the labels. f is one-hot for labelled rows, and 0
+    for all others. Cluster i is the i-th of the sorted labels; further clusters have no class.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class SemiSupervisedFCM(PlainClusterer):
         so that both sums have equal weight; without labels it is 0, which is fuzzy c-means. Lower
         it if labels may be wrong: 0 uses them for the initialisation only. At most 10**9.
     n_init : int, default=10
-        Number of restarts, from the class means and by k-means++; the one of the smallest
+        Number of restarts, from the class means and by k-means++; the restart of the smallest
         objective is kept. At most 10**6.
     max_iter : int, default=1000
         Maximum number of iterations per restart; at most 10**6.
@@ -221,7 +221,8 @@ class SemiSupervisedFCM(PlainClusterer):
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
-            Continuous features. Float32 input is computed in float32, all else in float64.
+            Continuous features. Float32 input is computed in float32, and all other input in
+            float64.
         y : array-like of shape (n_samples,), optional
             Partial labels, -1 where unknown. Cluster i is the i-th of the sorted labels; further
             clusters have no class.

@@ -13,7 +13,7 @@ from nrprob.exceptions import warn
 
 COVARIANCES = ("full", "diag", "spherical", "fixed")
 _ALIKE = 1e-13  # relative range of a column below which it counts as constant
-_COLLINEAR = 1e6  # condition number of the correlations from which on a warning is given
+_COLLINEAR = 1e6  # condition number of the correlations from which there is a warning
 _SURE = 1e15  # largest condition number that float64 resolves
 
 
@@ -165,7 +165,7 @@ def prepare_features(
                 "column(s), which the fit ignores; drop them"
             )
         columns = np.flatnonzero(varies)
-        # Divide columns by their deviations, or all by one for spherical clusters.
+        # Divide columns by their standard deviations, or all by one scale for spherical clusters.
         deviation = np.where(width > 0, X.std(0), 1)[columns] if not nothing else np.ones(m)
         root = deviation
         if covariance == "spherical":

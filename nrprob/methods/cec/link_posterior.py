@@ -8,8 +8,8 @@ probability of unit u in cluster i. With all scores multiplied by a large factor
 gives the most probable labels.
 
 A *part* is a connected component of the cannot-link graph; parts are independent. The sum over a
-part takes one of three forms: an enumeration of its labels, where these are few; a sum over subsets
-of clusters, where all units of different classes are cannot-linked and clusters are few; else a
+part has one of three forms: an enumeration of its labels, if these are few; a sum over subsets of
+clusters, if all units of different classes are cannot-linked and clusters are few; otherwise a
 mean-field approximation.
 """
 
@@ -27,10 +27,10 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 from nrprob.engines.hash_rng import hashed_uniform
 from nrprob.statistics.rows import bucket_size
 
-LABELINGS = 50_000  # most labelings of one part that are enumerated
-TOTAL = 5_000_000  # most entries in the table of these labelings, over all parts
-SETS = 10  # most clusters of which all subsets are summed over
-STATES = 1_000_000  # most units of classes times subsets of clusters
+LABELINGS = 50_000  # maximum number of labelings of one part that are enumerated
+TOTAL = 5_000_000  # maximum number of entries in the table of these labelings, over all parts
+SETS = 10  # maximum number of clusters for sums over all subsets
+STATES = 1_000_000  # maximum number of units of classes times subsets of clusters
 SWEEPS = 10  # sweeps of the mean field
 _NEVER = -1e30  # finite stand-in for log 0, so that differences are finite
 
@@ -96,9 +96,9 @@ def _sum_of_labelings(scores: jax.Array, links: Links) -> jax.Array:
 def _sum_of_sets(scores: jax.Array, members: jax.Array) -> jax.Array:
     """Log of the sum over disjoint sets of clusters, one set per class, that its units occupy.
 
-    The recursion over units holds the weight of occupying exactly the set s: the previous weight
-    of s, or of s without the cluster chosen now. All terms are positive, whereas inclusion and
-    exclusion would take differences.
+    The recursion over units holds the weight of occupying exactly the set s: the previous weight of
+    s, or of s without the cluster chosen now. All terms are positive, whereas inclusion-exclusion
+    would need differences.
     """
     m = members.shape[0]
     if m == 0:
@@ -152,8 +152,8 @@ def unit_posterior(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Arra
 def posterior_and_labels(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Array, jax.Array]:
     """`unit_posterior` in float64, and the most probable labels (N,) under all cannot-links.
 
-    A part with a mean field takes the labels of the largest probabilities if these satisfy its
-    cannot-links; else the best labels of a local search.
+    A part with a mean field has the labels of the largest probabilities if these satisfy its
+    cannot-links; otherwise the best labels of a local search.
     """
     raw = scores.astype(jnp.float64)
     scores, size = links.mask_scores(raw), jnp.maximum(jnp.abs(raw).max(), 1)
@@ -197,7 +197,7 @@ def _in_turn(update: Any, state: jax.Array, links: Links, sweeps: int) -> jax.Ar
 
 
 def _mean_field(scores: jax.Array, links: Links) -> jax.Array:
-    """Probabilities (N, k) proportional to exp(score) times the chance that no neighbour agrees."""
+    """Probabilities (N, k) proportional to exp(score) times P(no neighbour agrees)."""
     tiny = jnp.finfo(scores.dtype).tiny
 
     def update_shares(shares):
@@ -224,7 +224,7 @@ def _field_labels(scores: jax.Array, shares: jax.Array, links: Links) -> jax.Arr
     rows, columns = hungarian_algorithm(cost)
     start = jnp.zeros(k, columns.dtype).at[rows].set(columns)[links.start]
 
-    # Then move units to clusters that none of their neighbours has.
+    # Then move units to clusters without a neighbour.
     def update_labels(chosen):
         taken = jax.ops.segment_max(chosen[b], a, n) > 0.5
         available = links.mask_scores(jnp.where(taken, -jnp.inf, scores), -jnp.inf)

@@ -10,7 +10,7 @@ from nrprob.exceptions import warn
 from nrprob.links import Components, Pairs, feasible_start, pairs_from_labels
 from nrprob.methods.cec.link_posterior import LABELINGS, SETS, STATES, Links, read_links
 
-_MAX_IMPLIED = 1_000_000  # cannot-links that labels may imply when each is listed
+_MAX_IMPLIED = 1_000_000  # maximum number of cannot-links from labels that are listed one by one
 _SOFTER = "MDLConstrained with constraints='soft'"
 
 
@@ -65,8 +65,8 @@ def _unit_components(
 ) -> tuple[Components, list[np.ndarray]]:
     """Units with their cannot-links, and the units of every class.
 
-    Cannot-links between classes are left out if sums over subsets of clusters imply them; only
-    then does the list of classes have entries.
+    Cannot-links between classes are omitted if sums over subsets of clusters imply them; only then
+    does the list of classes have entries.
     """
     must, cannot = [Pairs(must_link, "must_link")], [Pairs(cannot_link, "cannot_link")]
     if links != "cannot":

@@ -130,13 +130,13 @@ def kmeans_calls(model: Any, task: Task, strength: float) -> list[SolverCall]:
 class PartitionKMeans(PlainClusterer):
     r"""k-means with partial labels as additional features.
 
-    Minimises over cluster labels z, centres c and label shares t
+    The fit minimises over cluster labels z, centres c and label shares t
 
     .. math:: \sum_i \|x_i - c_{z_i}\|^2 + \lambda \sum_{i \in L} \|s_i - t_{z_i}\|^2,
         \qquad \lambda = \text{strength} \cdot \operatorname{tr} \Sigma
 
-    L are the labelled rows, :math:`s_i` is the one-hot label of row i, and :math:`\Sigma` is the
-    covariance of all rows, so that the weight of labels does not depend on the units. The label
+    where L are the labelled rows, :math:`s_i` is the one-hot label of row i, and :math:`\Sigma` is
+    the covariance of all rows, so the weight of labels does not depend on the units. The label
     shares :math:`t_c` are the mean of the labels in cluster c, or 0 if it has none. A class may be
     split over several clusters at no cost, and a cluster may hold several classes.
 
@@ -144,10 +144,10 @@ class PartitionKMeans(PlainClusterer):
     ----------
     <n_clusters>
     strength : float, default=100.0
-        Weight of the labels. The default of Śmieja and Geiger leaves almost no cluster with labels
+        Weight of the labels. The default of Śmieja and Geiger allows almost no cluster with labels
         of two classes; lower it if labels may be wrong. 0 is k-means; at most 10**9.
     n_init : int, default=10
-        Number of k-means++ restarts; the one of the smallest objective is kept. At most 10**6.
+        Number of k-means++ restarts; the restart of the smallest objective is kept. At most 10**6.
     max_iter : int, default=300
         Maximum number of iterations per restart; at most 10**6.
     <random_state>
@@ -228,7 +228,8 @@ class PartitionKMeans(PlainClusterer):
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
-            Continuous features. Float32 input is computed in float32, all else in float64.
+            Continuous features. Float32 input is computed in float32, and all other input in
+            float64.
         y : array-like of shape (n_samples,), optional
             Partial labels, -1 where unknown. There may be more or fewer classes than clusters.
 

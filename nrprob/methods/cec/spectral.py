@@ -21,7 +21,7 @@ from nrprob.methods.cec.partition_kmeans import kmeans_calls
 from nrprob.settings import few_threads
 from nrprob.statistics.rows import coarse_bucket, padded_count
 
-_MAX_ROWS = 10_000  # rows of a fit, which has n^2 affinities
+_MAX_ROWS = 10_000  # maximum number of rows of a fit, which has n^2 affinities
 _BLOCK = 1000  # new rows per block
 
 
@@ -57,10 +57,10 @@ class SemiSupervisedSpectral(PairEstimator):
 
     .. math:: W_{ij} = \exp\left(-\sum_l \frac{(x_{il} - x_{jl})^2}{2 \rho^2 \sigma_l^2}\right)
 
-    with the standard deviation :math:`\sigma_l` of column l and the range :math:`\rho` (``rho``).
-    W is 0 on the diagonal, 1 across must-links and 0 across cannot-links. Labels act as links
-    between all labelled rows. With ``mode="penalty"``, the embedding U (n_samples, n_clusters)
-    solves
+    where :math:`\sigma_l` is the standard deviation of column l and :math:`\rho` (``rho``) the
+    range. W is 0 on the diagonal, 1 across must-links and 0 across cannot-links. Labels act as
+    links between all labelled rows. With ``mode="penalty"``, the embedding U (n_samples,
+    n_clusters) solves
 
     .. math:: \min_{U^\top U = I} \operatorname{tr} U^\top
         \left[\eta L(W) + (1 - \eta) L(A)\right] U,
@@ -86,7 +86,7 @@ class SemiSupervisedSpectral(PairEstimator):
         Range of the affinities in standard deviations of the columns. Lower it for clusters of
         irregular shape. From 1e-6 to 10**6.
     n_init : int, default=10
-        Number of k-means++ restarts; the one of the smallest objective is kept. At most 10**6.
+        Number of k-means++ restarts; the restart of the smallest objective is kept. At most 10**6.
     max_iter : int, default=300
         Maximum number of k-means iterations per restart; at most 10**6.
     <random_state>
@@ -132,7 +132,7 @@ class SemiSupervisedSpectral(PairEstimator):
     1. Compute W, and replace the entries of linked pairs.
     2. Compute ``n_clusters`` eigenvectors of the matrix of ``mode``.
     3. Scale the rows of the embedding to length 1.
-    4. Run k-means from ``n_init`` starts, and match clusters to classes.
+    4. Run k-means with ``n_init`` restarts, and match clusters to classes.
 
     The matrices have n² entries in float64 whatever the type of ``X``: memory is
     :math:`O(n^2)`, the eigenvectors cost up to :math:`O(n^3)`, and a k-means iteration costs

@@ -82,9 +82,9 @@ class CMBC(ScoreMixin, LinearClusterer):
         Penalty weight c, which has no unit. At c = 1 (with ``form="chi2"``), the correlations of
         the features that Z explains linearly no longer influence the mixture. Raise it if the
         clusters resemble the known groups. 0 is the Bernoulli mixture with uniform weights. "auto"
-        fits c = 0.25, 0.5, 1, 2, 4 and 8, and takes the smallest c with K non-empty clusters that a
-        G test at 5 % finds independent of Z; else 2, with a warning. See `gamma_to_strength` for
-        the published weight. At most 10**6.
+        fits c = 0.25, 0.5, 1, 2, 4 and 8, and selects the smallest c with K non-empty clusters that
+        a G test at 5 % does not find dependent on Z. If there is none, it is 2, with a warning. See
+        `gamma_to_strength` for the published weight. At most 10**6.
     form : {"chi2", "balanced", "pairs", "printed"}, default="chi2"
         Quadratic form P. "chi2" is the second-order expansion of I(C;Z) at independence. The other
         forms replace the entropy by chords. "printed" has the published constants; it rewards a
@@ -165,7 +165,7 @@ class CMBC(ScoreMixin, LinearClusterer):
 
     Notes
     -----
-    Algorithm, for every restart:
+    The algorithm, for every restart:
 
     1. Start from identical clusters, perturbed, at 1.2 times the critical temperature T.
     2. E-step: memberships proportional to :math:`p(y|\theta_k)^{1/T}`.

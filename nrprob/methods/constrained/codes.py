@@ -195,7 +195,7 @@ class Coder:
         length, scales = self._distances_length(size, scatter)
         words_length = partial(self._words_length, z, old.weights)
         if self.soft:
-            # Of each type, retain all satisfied pairs or none: flags may cost more than the words
+            # For each type, retain all satisfied pairs or none: flags may cost more than the words
             # that a few pairs save.
             on = jnp.array([[1, 1], [1, 0], [0, 1], [0, 0]], bool)
             result, weights = jax.vmap(words_length)(on[:, 0], on[:, 1])

@@ -68,22 +68,22 @@ def _run_cop_kmeans(
 class COPKMeans(ConstrainedSearch):
     r"""k-means with hard must-links and cannot-links (COP-K-means).
 
-    Approximately minimises over cluster labels z and centres m, subject to all links,
+    The algorithm approximately minimises over cluster labels z and centres m, subject to all links,
 
     .. math:: \sum_i \|x_i - m_{z_i}\|^2 \quad \text{such that} \quad
         z_i = z_j \;\forall (i, j) \in M, \quad z_i \ne z_j \;\forall (i, j) \in C
 
-    with the must-links M and the cannot-links C. Rows are assigned in their order. Each goes to the
-    nearest centre whose cluster no earlier row excludes by a link. A restart fails if no cluster is
-    left for a row, as published, even if a clustering exists that satisfies all links;
-    `MDLConstrained` finds one in most such cases, because it varies the order.
+    where M are the must-links and C the cannot-links. Rows are assigned in their order. Each row
+    joins the nearest centre whose cluster no earlier row excludes by a link. A restart fails if no
+    cluster is left for a row, as published, even if a clustering exists that satisfies all links;
+    `MDLConstrained` finds such a clustering in most cases, because it varies the order.
 
     Parameters
     ----------
     <n_clusters>
     n_init : int, default=10
-        Number of restarts, each from randomly chosen rows; the one of the smallest objective that
-        did not fail is kept. Raise it if all restarts fail. At most 10**6.
+        Number of restarts, each from randomly chosen rows; of the restarts that did not fail, the
+        one of the smallest objective is kept. Raise it if all restarts fail. At most 10**6.
     max_iter : int, default=300
         Maximum number of iterations per restart; at most 10**6.
     random_state : int, RandomState instance or None, default=None
@@ -160,7 +160,8 @@ class COPKMeans(ConstrainedSearch):
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
-            Continuous features. Float32 input is computed in float32, all else in float64.
+            Continuous features. Float32 input is computed in float32, and all other input in
+            float64.
         y : array-like of shape (n_samples,), optional
             Partial labels, -1 where unknown. They imply links between all labelled rows. Cluster i
             is the i-th of the sorted labels; further clusters have no class.

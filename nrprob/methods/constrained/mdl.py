@@ -41,19 +41,19 @@ class MDLConstrained(ConstrainedSearch):
     r"""Minimum description length clustering with hard or soft must-links and cannot-links.
 
     A two-part code describes every row by a code word for its cluster and by its squared distance
-    from the cluster mean. Linked rows share one code word, and a code word encodes only clusters
-    that no earlier cannot-linked row has. Minimises over labels z, weights :math:`\omega` and
-    cluster means the description length
+    from the cluster mean. Linked rows share one code word, and a code word only encodes clusters
+    that no earlier cannot-linked row has. The fit minimises over labels z, weights :math:`\omega`
+    and cluster means the description length
 
     .. math:: L = \sum_i \left[-\log \omega_{z_i} + \log \sum_{j \in A_i} \omega_j\right]
         + \log C(K, I) + w N \left(\log s + 1\right) + PC_s + F, \qquad s = \frac1N \sum r
 
-    with the code words i = 1, ..., I in the order of transmission, the clusters :math:`A_i`
-    available to word i, the parametric complexity :math:`\log C(K, I)` of a multinomial with K
-    clusters (``n_clusters``), the squared distances r of the N rows, :math:`w = d/2` for d
-    features, the parametric complexity :math:`PC_s` of the mean squared distance s, and the length
-    F of the flags that mark retained pairs. With hard constraints, F = 0. With
-    ``constraints="soft"``, the fit retains a pair only if that shortens the description.
+    where i = 1, ..., I are the code words in the order of transmission, :math:`A_i` the clusters
+    available to word i, and :math:`\log C(K, I)` the parametric complexity of a multinomial with K
+    clusters (``n_clusters``). The N rows have squared distances r, :math:`w = d/2` for d features,
+    and :math:`PC_s` is the parametric complexity of the mean squared distance s. F is the length of
+    the flags that mark retained pairs. With hard constraints, F = 0. With ``constraints="soft"``,
+    the fit retains a pair only if that shortens the description.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class MDLConstrained(ConstrainedSearch):
         Minimum and maximum number of rows per cluster (definition 5.5), for
         ``constraints="hard"`` only. At least 0.
     n_init : int, default=10
-        Number of restarts; the one of the shortest description is kept. At most 10**6.
+        Number of restarts; the restart of the shortest description is kept. At most 10**6.
     max_iter : int, default=100
         Maximum number of iterations per restart, after annealing if ``constraints="soft"``; at most
         10**6.
@@ -162,7 +162,7 @@ class MDLConstrained(ConstrainedSearch):
     constraints; it is exact without cannot-links, and the same for all labelings.
 
     Whether K clusters can satisfy the cannot-links is a graph colouring problem. An exact search
-    decides it within 50,000 steps; beyond, the error message calls it undecided. ``epsilon`` is
+    decides it within 50,000 steps; after that, the error message calls it undecided. ``epsilon`` is
     satisfied by adding must-links to nearest rows, one violation after another.
 
     Soft constraints protect the rows of wrong pairs. New rows benefit only if wrong pairs displace

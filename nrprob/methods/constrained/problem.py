@@ -191,7 +191,7 @@ class ConstrainedProblem:
         def choice_length(choice):
             return choice[1] + choice[2]
 
-        # Of each type, all satisfied pairs or none.
+        # For each type, all satisfied pairs or none.
         none = np.zeros_like(satisfied[0]), np.zeros_like(satisfied[1])
         choices = [(a, b) for a in (satisfied[0], none[0]) for b in (satisfied[1], none[1])]
         best = min(map(evaluate_choice, choices), key=choice_length)

@@ -44,7 +44,7 @@ class Report:
         import pandas as pd
 
         problem, result, node = self.problem, self.result, self.problem.parts.node
-        # Retained pairs by type, and all links that the words are computed from.
+        # Retained pairs by type, and all links that determine the words.
         if self.hard:
             # Distinct pairs of rows, followed by the pairs that limits and labels imply.
             keys = [np.sort(p, axis=1) for p in self.pairs]

@@ -45,7 +45,7 @@ class SearchResult(NamedTuple):
 def assign_in_order(
     order: jax.Array, cost: jax.Array, near: jax.Array, edge: jax.Array, n_clusters: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Assign nodes in order to the cheapest cluster that no neighbour has.
+    """Assign nodes in order to the cheapest cluster without a cannot-linked neighbour.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class _Search(Coder):
         return jnp.where(self.active, jnp.maximum(code.weights, least), 0)
 
     def greedy_assignment(self, cost: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Assign nodes in order to the best cluster that no neighbour has.
+        """Assign nodes in order to the best cluster without a cannot-linked neighbour.
 
         The order is inductive: the node of the smallest degree comes last. Among ties, the node of
         the smallest maximum coding risk, eq. (5.6), comes last.
@@ -200,8 +200,8 @@ class _Search(Coder):
     def swap_clusters(self, z: jax.Array, cost: jax.Array) -> jax.Array:
         """Exchange two clusters within connected parts if the cost decreases (Kempe chains).
 
-        This leaves assignments in which no single node can move: with two clusters and a connected
-        graph, all of them.
+        This move changes assignments in which no single node can move: with two clusters and a
+        connected graph, these are all assignments.
         """
         near, edge, b = self.near, self.apart, self.index.size
         inside, settings = cost[:b], self.settings

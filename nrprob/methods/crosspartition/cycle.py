@@ -13,7 +13,7 @@ from nrprob.engines.programs import jit_by_size
 from nrprob.statistics.rows import Rows
 
 _TINY = 1e-250  # smaller weights are summed in log space
-_LOG_RANGE = 500.0  # log sums of smaller size are exact
+_LOG_RANGE = 500.0  # smaller log sums are exact
 
 
 class Counts(NamedTuple):

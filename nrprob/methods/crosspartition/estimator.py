@@ -530,8 +530,8 @@ class CrossPartition(Clusterer):
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
         subsets : array-like of shape (n_samples,) or (n_samples, n_subsets), optional
-            Used only with ``smoothing``: p(y|w) of the subset then enters, or p(y) if the subset
-            is missing or not in ``subsets_``.
+            They matter only with ``smoothing``, which uses p(y|w) of the subset, or p(y) if the
+            subset is missing or not in ``subsets_``.
 
         Returns
         -------

@@ -180,9 +180,9 @@ class MixtureEM(  # type: ignore[misc]
         Number of components. "auto", for gaussian components, selects the number with the best
         held-out log likelihood by `nrprob.evidence.n_clusters`.
     features : {"auto", "multinomial", "bernoulli", "gaussian"}, default="auto"
-        Distribution of the components. "auto" takes binary data as bernoulli, other non-negative
-        integers as multinomial, and all else as gaussian. Multinomial rows are not normalised, so a
-        long document has more influence than a short one.
+        Distribution of the components. "auto" selects bernoulli for binary data, multinomial for
+        other non-negative integers, and gaussian for all other data. Multinomial rows are not
+        normalised, so a long document has more influence than a short one.
     covariance : {"full", "diag", "spherical", "VEE"}, default="full"
         Covariances of gaussian components. "VEE" has a common shape and orientation and a separate
         volume per component; use it for few rows or few labels per component. "full" and "VEE"
@@ -257,7 +257,7 @@ class MixtureEM(  # type: ignore[misc]
 
     Notes
     -----
-    Algorithm, for every restart:
+    The algorithm, for every restart:
 
     1. Start with nearly equal memberships at the critical temperature T.
     2. E-step: memberships proportional to :math:`[\pi_k p(x_i|\theta_k)]^{1/T}`.
@@ -537,7 +537,7 @@ class MixtureEM(  # type: ignore[misc]
         return True
 
     def settings_from_labels(self, labels):
-        """Parameters of two fits: an annealed fit from fresh starts, and plain EM from labels.
+        """Parameters of two fits: an annealed fit, and plain EM from labels.
 
         Parameters
         ----------

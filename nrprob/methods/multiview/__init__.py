@@ -1,1 +1,1 @@
-"""Several views of the same rows, clustered together."""
+"""Joint clustering of several views of the same rows."""

@@ -35,8 +35,8 @@ class ViewClusterer(Clusterer):
         ----------
         X : list of array-like of shape (n_samples, n_features), one per view
             The same rows in every view. A single table is one view; with ``views``, it holds
-            several views side by side. If all input is float32, so is the computation; else
-            float64.
+            several views side by side. Computation is in float32 if all input is float32, and
+            otherwise in float64.
         y : array-like of shape (n_samples,), optional
             Ignored; present for pipelines.
 

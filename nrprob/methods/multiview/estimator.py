@@ -73,26 +73,26 @@ class MDLMultiView(ViewClusterer):
     r"""Minimum description length clustering of the same samples in several views.
 
     Every view has its own clusters. A two-part code describes a row by its clusters in all views,
-    and by its squared distance r to the cluster centre in each view. Coding the clusters jointly
-    is shorter if views depend on each other; therefore views share information as far as it
-    shortens the description. Minimises over labels and centres the description length, in nats,
+    and by its squared distance r to the cluster centre in each view. Joint coding of the clusters
+    is shorter if views depend on each other, so views share information as far as that shortens the
+    description. The fit minimises over labels and centres the description length, in nats,
 
     .. math:: L = \log C(\textstyle\prod_v K_v, N) - \sum_{cells} n \log \frac{n}{N}
         + \sum_v \left[w_v \left(N \log s_v + \frac{R_v}{s_v}\right) + PC_v
         + \frac{K_v d_v}{2} \log \frac{N}{2 \pi}\right], \qquad s_v = R_v / N
 
-    with the number N of rows, the count n of a cell of the joint contingency table of the labels,
-    the parametric complexity :math:`\log C(K, N)` of a multinomial with K cells, and, for view v,
-    the number :math:`K_v` of clusters, the number :math:`d_v` of features, the sum :math:`R_v` of
-    the squared distances r, the mean squared distance :math:`s_v` with its parametric complexity
-    :math:`PC_v`, and :math:`w_v = d_v/2`. The last term encodes the centres.
+    where N is the number of rows, n the count of a cell of the joint contingency table of the
+    labels, and :math:`\log C(K, N)` the parametric complexity of a multinomial with K cells. View v
+    has :math:`K_v` clusters, :math:`d_v` features, the sum :math:`R_v` of the squared distances r,
+    the mean squared distance :math:`s_v` with its parametric complexity :math:`PC_v`, and
+    :math:`w_v = d_v/2`. The last term encodes the centres.
 
     Parameters
     ----------
     n_clusters : int, tuple of int or "auto", default=2
         Number of clusters, the same for all views or one per view. "auto" tries all combinations
-        from 1 to ``max_clusters``, in one compiled program, and selects the one of the shortest
-        description.
+        from 1 to ``max_clusters``, in one compiled program, and selects the combination of the
+        shortest description.
     views : sequence of int, optional
         Numbers of columns of the views, if `fit` gets a single table with the views side by side.
     dependent : bool or "auto", default=True
@@ -108,7 +108,7 @@ class MDLMultiView(ViewClusterer):
     e_step : {"stochastic", "mean-field"}, default="stochastic"
         E-step of the annealing. "stochastic" samples a cell for every row, as published.
         "mean-field" uses the probabilities of all cells; it is monotone and depends little on the
-        initial values, so that restarts hardly differ.
+        initial values, so restarts hardly differ.
     max_clusters : int or tuple of int, default=5
         Largest numbers of clusters for ``n_clusters="auto"``, at most 256. There are ``n_init``
         restarts per combination, and at most 4096 combinations.
@@ -122,12 +122,12 @@ class MDLMultiView(ViewClusterer):
         Initial temperatures of the restarts in turn. "auto" is 1, 0.4 and 0.16 times 1.2 times the
         sum over views of their critical temperatures. From 1e-9 to 10**9.
     cooling : float, default=1.11
-        Ratio of successive temperatures, down to 0.05. Lower it to anneal more slowly. From 1.01
-        to 10**6. Runs of a lower initial temperature remain there until it is reached.
+        Ratio of successive temperatures, down to 0.05. Lower it to anneal more slowly. From 1.01 to
+        10**6. Runs with a lower initial temperature stay at it until the schedule reaches it.
     n_steps : int, default=4
         Number of steps per temperature; at most 10,000.
     n_init : int, default=10
-        Number of restarts; the one of the shortest description is kept. At most 10**6.
+        Number of restarts; the restart of the shortest description is kept. At most 10**6.
     max_iter : int, default=100
         Maximum number of hard assignment steps at the end of every restart; at most 10**6.
     random_state : int, RandomState instance or None, default=None
@@ -212,8 +212,8 @@ class MDLMultiView(ViewClusterer):
     K. Yin (2007), "Inferring Informed Clustering Problems with Minimum Description Length
     Principle", PhD thesis, University at Albany, chapter 3: (3.1) to (3.5), (3.10) to (3.13),
     theorem 3.1. ``sigma="cluster", geometry="exp"`` reproduces the printed lengths: (3.10) is the
-    objective of one scale per view, whereas the updates (3.13) and the tables use one per cluster.
-    Theorem 3.2 does not hold for sampled cells.
+    objective with one scale per view, whereas the updates (3.13) and the tables have one per
+    cluster. Theorem 3.2 does not hold for sampled cells.
 
     Examples
     --------

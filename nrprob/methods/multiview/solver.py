@@ -255,7 +255,7 @@ class Coder:
     ) -> tuple[list, tuple]:
         """E-step by sampling: sample a cell for every row; masses of clusters and cells.
 
-        The samples only guide a search; therefore a hash serves as the random number generator.
+        The samples only guide a search, so a hash is good enough as random number generator.
         """
         factors = [
             jnp.exp((s - joint_cells.leading_maximum(s)) / temperature)
@@ -346,7 +346,7 @@ def solve_multiview(
         def run_step(counts, labels, active, seed, start):
             temperature = jnp.minimum(start, top)
             if design.e_step == "mean-field":
-                # Perturb the centres at every new temperature, or clusters would never split.
+                # Perturb the centres at every new temperature; equal clusters would never split.
                 noise = hashed_noise(fold_in(fold_in(seed, 3), i), counts.cells.shape, dtype)
                 noise = noise[coder.positions]
                 perturbation = _NOISE * fresh * noise * features * counts.cells[:, -1:]

@@ -27,7 +27,7 @@ class View:
 
     @classmethod
     def from_rows(cls, x: np.ndarray, name: str) -> View:
-        """Mean of the rows and root of their total variance; ValueError if all rows are equal."""
+        """Mean of the rows and square root of their total variance; raises for equal rows."""
         check_range(x)
         mean = x.mean(0, dtype=np.float64)
         scale = math.sqrt(float(((x - mean) ** 2).sum() / len(x)))
