@@ -81,8 +81,9 @@ class WeightedUnconditionalMixin(UnconditionalMixin):
             clusters have no label.
         sample_weight : array-like of shape (n_samples,), optional
             Frequency weights, from 0 to 1e9: a sample of weight 2 counts as two equal samples, and
-            all sizes are sums of weights. A sample of weight 0 takes no part in the fit and gets
-            the label of `predict`. By default, all weights are 1.
+            all sizes are sums of weights. Give weights that are no frequencies a mean of 1. A
+            sample of weight 0 takes no part in the fit and gets the label of `predict`. By default,
+            all weights are 1.
 
         Returns
         -------

@@ -34,8 +34,9 @@ class WeightedMixin:
             or a list of column names (of ``obs`` in AnnData); these columns are then not features.
         sample_weight : array-like of shape (n_samples,), optional
             Frequency weights, from 0 to 1e9: a sample of weight 2 counts as two equal samples, and
-            all sizes are sums of weights. A sample of weight 0 takes no part in the fit and gets
-            the label of `predict`. By default, all weights are 1.
+            all sizes are sums of weights. Give weights that are no frequencies a mean of 1. A
+            sample of weight 0 takes no part in the fit and gets the label of `predict`. By default,
+            all weights are 1.
 
         Returns
         -------
@@ -115,6 +116,8 @@ def _label_absent(model: Any, X: Any, known: dict[str, Any]) -> None:
         return out
 
     labels, membership = model.predict(X, **known), model.predict_proba(X, **known)
+    if np.isin(model.membership_, (0, 1)).all():
+        membership = np.eye(model.membership_.shape[1])[labels]
     model.labels_ = insert_samples(model.labels_, labels)
     model.membership_ = insert_samples(model.membership_, membership)
     by_sample = insert_samples(model._restarts.labels.T, -1)

@@ -294,17 +294,19 @@ class CrossEntropyCost:
     row), and up to a constant the cost is the minimum of ``N/2 log |S| + tr(S^-1 (W + R)) / 2``
     over covariances S.
 
-    Rows have mass 1. A row whose removal would make a scatter singular has infinite cost to remove.
+    A row whose removal would make a scatter singular has infinite cost to remove.
 
     Attributes
     ----------
     ridge : (m,) diagonal of R; 1 in padding columns
     dimension : D, the number of columns without padding
+    least : mass below which a cell that rows have left is empty, less than the mass of any row
     covariance : "full", "diag", "spherical" or "fixed"
     """
 
     ridge: jax.Array
     dimension: jax.Array
+    least: jax.Array
     covariance: str = field(metadata=_STATIC)
 
     @property
@@ -369,14 +371,18 @@ class CrossEntropyCost:
         return TrackedCells(w, mean, scatter, log_det)
 
     def move_changes(
-        self, state: TrackedCells, row: jax.Array, label: jax.Array
+        self, state: TrackedCells, row: jax.Array, mass: jax.Array, label: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Cost changes when rows (b, columns) join cells (b, K) and leave their cell (b,)."""
         x = row[:, : self.n_features]
-        n = state.mass
-        more = n / (n + 1)
-        alone = n <= 1
-        less = jnp.where(alone, 0, n / jnp.where(alone, 1, n - 1))
+        # A row of mass u changes the scatter by u n / (n + u) or u n / (n - u) times the squared
+        # deviation from the mean.
+        n, after = state.mass, state.mass + mass[:, None]
+        more = mass[:, None] * n / jnp.where(after > 0, after, 1)
+        size = n[label]
+        rest = size - mass
+        alone = rest < self.least
+        less = jnp.where(alone, 0, mass * size / jnp.where(alone, 1, rest))
         deviation = x[:, None] - state.mean
         # Determinant ratios by the matrix determinant lemma: ``grown`` is the log ratio for
         # joining, ``left`` the ratio for leaving.
@@ -384,21 +390,21 @@ class CrossEntropyCost:
             q = (deviation * jnp.einsum("bkl,klm->bkm", deviation, state.spread)).sum(-1)
             q = jnp.maximum(q, 0)
             grown = jnp.log1p(more * q)
-            left = 1 - (less * q)[jnp.arange(len(x)), label]
+            left = 1 - less * q[jnp.arange(len(x)), label]
         elif self.covariance == "diag":
             ratio = deviation**2 / state.spread
-            grown = _log_product(1 + more[:, None] * ratio)
-            factors = 1 - less[label][:, None] * ratio[jnp.arange(len(x)), label]
+            grown = _log_product(1 + more[..., None] * ratio)
+            factors = 1 - less[:, None] * ratio[jnp.arange(len(x)), label]
             left = jnp.where((factors > _SINGULAR).all(-1), factors.prod(-1), 0)
         else:
             square = (deviation**2).sum(-1)
-            reduction = (less * square)[jnp.arange(len(x)), label]
+            reduction = less * square[jnp.arange(len(x)), label]
             if self.covariance == "fixed":
                 # The cost depends on the trace itself, not on its logarithm.
                 grown, shrunk = more * square, -reduction
-                join = self._cost_of_log_det(n + 1, grown) - self._cost_of_log_det(n, 0 * grown)
-                leave = self._cost_of_log_det(n[label] - 1, shrunk) - self._cost_of_log_det(
-                    n[label], 0 * shrunk
+                join = self._cost_of_log_det(after, grown) - self._cost_of_log_det(n, 0 * grown)
+                leave = self._cost_of_log_det(rest, shrunk) - self._cost_of_log_det(
+                    size, 0 * shrunk
                 )
                 return join, leave
             grown = self.dimension * jnp.log1p(more * square / state.spread)
@@ -407,32 +413,33 @@ class CrossEntropyCost:
         shrunk = jnp.log(jnp.where(ok, left, 1))
         if self.covariance == "spherical":
             shrunk = self.dimension * shrunk
-        join = self._cost_of_log_det(n + 1, state.log_det + grown) - self._cost_of_log_det(
+        join = self._cost_of_log_det(after, state.log_det + grown) - self._cost_of_log_det(
             n, state.log_det
         )
-        mass, log_det = state.mass[label], state.log_det[label]
-        cost = self._cost_of_log_det(mass, log_det)
-        leave = self._cost_of_log_det(mass - 1, log_det + shrunk) - cost
+        log_det = state.log_det[label]
+        cost = self._cost_of_log_det(size, log_det)
+        leave = self._cost_of_log_det(rest, log_det + shrunk) - cost
         # Without its last row, a cell is empty and costs 0.
-        leave = jnp.where(mass > 1, leave, -cost)
-        return join, jnp.where(ok | (mass <= 1), leave, jnp.inf)
+        leave = jnp.where(alone, -cost, leave)
+        return join, jnp.where(ok | alone, leave, jnp.inf)
 
     def apply_move(
-        self, state: TrackedCells, row: jax.Array, old: jax.Array, new: jax.Array
+        self, state: TrackedCells, row: jax.Array, mass: jax.Array, old: jax.Array, new: jax.Array
     ) -> TrackedCells:
-        """State after a row (columns,) moved from cell ``old`` to cell ``new``."""
-        left = self._shift_cell(state, row[: self.n_features], old, -1.0)
-        return self._shift_cell(left, row[: self.n_features], new, 1.0)
+        """State after a row (columns,) of a mass moved from cell ``old`` to cell ``new``."""
+        left = self._shift_cell(state, row[: self.n_features], old, -mass)
+        return self._shift_cell(left, row[: self.n_features], new, mass)
 
     def _shift_cell(
-        self, state: TrackedCells, x: jax.Array, cell: jax.Array, sign: float
+        self, state: TrackedCells, x: jax.Array, cell: jax.Array, mass: jax.Array
     ) -> TrackedCells:
-        """State after adding a row x (m,) to a cell (``sign`` 1) or removing it (-1)."""
+        """State after adding a row x (m,) to a cell, or removing it if its mass is negative."""
         n = state.mass[cell]
-        after = n + sign
+        after = jnp.where(n + mass < self.least, 0, n + mass)
         deviation = x - state.mean[cell]
-        step = sign * n / jnp.maximum(after, 1)  # change of the scatter
-        mean = state.mean.at[cell].add(sign * deviation / jnp.maximum(after, 1))
+        share = mass / jnp.where(after > 0, after, 1)
+        step = share * n  # change of the scatter
+        mean = state.mean.at[cell].add(share * deviation)
         log_det, spread = state.log_det, state.spread
         if self.covariance == "full":
             # Sherman-Morrison update of the inverse, and the matrix determinant lemma.
@@ -448,7 +455,7 @@ class CrossEntropyCost:
             grown = spread[cell] + step * (deviation**2).sum()
             log_det = log_det.at[cell].add(self.dimension * jnp.log(grown / spread[cell]))
             spread = spread.at[cell].set(grown)
-        return TrackedCells(state.mass.at[cell].add(sign), mean, spread, log_det)
+        return TrackedCells(state.mass.at[cell].set(after), mean, spread, log_det)
 
 
 def _log_product(factors: jax.Array) -> jax.Array:

@@ -21,7 +21,7 @@ from nrprob.statistics.terms import SMOOTHING, Term, Terms, membership_gradient,
 
 
 class IncrementalCost(Protocol):
-    """Cell cost with closed-form changes by rows of mass 1; for terms without groups and views."""
+    """Cell cost with closed-form changes by single rows; for terms without groups and views."""
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Cost of statistics (..., p)."""
@@ -30,16 +30,18 @@ class IncrementalCost(Protocol):
         """State of cells (K, p)."""
 
     def move_changes(
-        self, state: Any, row: jax.Array, label: jax.Array
+        self, state: Any, row: jax.Array, mass: jax.Array, label: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Cost changes when rows (b, columns) of cells ``label`` (b,) join (b, K) and leave (b,).
 
-        The entry of a row's current cell is undefined. A row that must not leave its cell has
-        infinite cost.
+        ``mass`` (b,) are their masses. The entry of a row's current cell is undefined. A row that
+        must not leave its cell has infinite cost.
         """
 
-    def apply_move(self, state: Any, row: jax.Array, old: jax.Array, new: jax.Array) -> Any:
-        """State after a row (columns,) moved from cell ``old`` to cell ``new``."""
+    def apply_move(
+        self, state: Any, row: jax.Array, mass: jax.Array, old: jax.Array, new: jax.Array
+    ) -> Any:
+        """State after a row (columns,) of a mass moved from cell ``old`` to cell ``new``."""
 
 
 def all_incremental(terms: Terms) -> bool:
@@ -68,12 +70,12 @@ def track_cells(terms: Terms, cells: jax.Array) -> tuple[Any, ...]:
 
 
 def move_changes(
-    terms: Terms, states: tuple[Any, ...], row: jax.Array, label: jax.Array
+    terms: Terms, states: tuple[Any, ...], row: jax.Array, mass: jax.Array, label: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Changes of F when rows join (b, K) and leave (b,), under incremental costs."""
+    """Changes of F when rows of masses (b,) join (b, K) and leave (b,), under incremental costs."""
     join, leave = 0.0, 0.0
     for term, state in zip(terms, states, strict=True):
-        more, less = _incremental_cost(term).move_changes(state, row, label)
+        more, less = _incremental_cost(term).move_changes(state, row, mass, label)
         join, leave = join + term.weight * more, leave + term.weight * less
     return join, leave
 
@@ -82,7 +84,8 @@ def _join_leave_changes(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.
     """Changes of F when rows join (B, r, K) and leave (B, r); dense rows only."""
     if all_incremental(terms):
         states = track_cells(terms, cells)
-        return jax.lax.map(lambda b: move_changes(terms, states, *b), (rows.x.x, labels))
+        blocks = rows.x.x, rows.mass, labels
+        return jax.lax.map(lambda b: move_changes(terms, states, *b), blocks)
     cells_of_terms = tuple(t.cells(cells)[:, 0] for t in terms)
 
     def change_block(block):

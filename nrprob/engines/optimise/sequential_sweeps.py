@@ -74,14 +74,14 @@ def _incremental_visits(terms, rows, mass, group):
     def visit(i, old, active, state):
         # Cost changes of all clusters; the old cluster wins ties within rounding.
         states, rounding = state
-        join, leave = move_changes(terms, states, x[i][None], old[None])
+        join, leave = move_changes(terms, states, x[i][None], mass[i][None], old[None])
         change = jnp.where(active & ~jnp.isnan(join[0]), join[0] + leave, jnp.inf)
         change = change.at[old].set(-rounding)
         new = change.argmin().astype(old.dtype)
 
         def move_row(states):
             return tuple(
-                term.cost.apply_move(state, x[i], old, new)
+                term.cost.apply_move(state, x[i], mass[i], old, new)
                 for term, state in zip(terms, states, strict=True)
             )
 

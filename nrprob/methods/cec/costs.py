@@ -1,6 +1,6 @@
 """Cell costs of cross-entropy clustering: cluster sizes, parameters, label entropy.
 
-All are moving costs (see `nrprob.engines.optimise.differences`) of rows of mass 1.
+All are incremental costs; see `nrprob.engines.optimise.differences`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ _STATIC: dict[str, Any] = {"static": True}
 
 @node
 class SizeCost:
-    """Entropy cost ``-N log(N / n)`` of a cell of N of n rows, plus the cost of its parameters.
+    """Entropy cost ``-N log(N / n)`` of a cell of mass N, plus the cost of its parameters.
 
     Attributes
     ----------
-    total : n
+    total : n, the mass of all rows
     parameters : number d of parameters per cluster. They cost ``d/2 log N``, and the weight of the
         cluster costs ``log(n) / 2``; 0 omits both costs
+    least : mass below which a cell is empty, less than the mass of any row
     """
 
     total: jax.Array
     parameters: jax.Array
+    least: jax.Array
 
     def _cell_cost(self, w: jax.Array) -> jax.Array:
         log_w, log_n = jnp.log(jnp.maximum(w, 1e-300)), jnp.log(self.total)
         charged = self.parameters * log_w + jnp.where(self.parameters > 0, log_n, 0)
-        return w * log_n - xlogx(w) + jnp.where(w > 0.5, 0.5 * charged, 0)
+        return w * log_n - xlogx(w) + jnp.where(w > self.least, 0.5 * charged, 0)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Cost of statistics (..., p)."""
@@ -44,19 +46,19 @@ class SizeCost:
         """Masses of cells (K, p)."""
         return cells[:, -1]
 
-    def move_changes(self, state, row, label):
+    def move_changes(self, state, row, mass, label):
         """See `nrprob.engines.optimise.differences.IncrementalCost`."""
         current = self._cell_cost(state)
-        join = jnp.broadcast_to(self._cell_cost(state + 1) - current, (len(row), len(state)))
-        return join, (self._cell_cost(state - 1) - current)[label]
+        join = self._cell_cost(state + mass[:, None]) - current
+        return join, self._cell_cost(state[label] - mass) - current[label]
 
-    def apply_move(self, state, row, old, new):
+    def apply_move(self, state, row, mass, old, new):
         """See `nrprob.engines.optimise.differences.IncrementalCost`."""
-        return state.at[old].add(-1).at[new].add(1)
+        return state.at[old].add(-mass).at[new].add(mass)
 
 
 class Labelled(NamedTuple):
-    """State of cells (K,) of a `LabelCost`: masses, and class counts (K, c) of labelled rows."""
+    """State of cells (K,) of a `LabelCost`: masses, and masses (K, c) of the classes."""
 
     mass: jax.Array
     counts: jax.Array
@@ -64,7 +66,7 @@ class Labelled(NamedTuple):
 
 @node
 class LabelCost:
-    """``N h`` of a cell of N rows, where h is the entropy of the classes of its labelled rows.
+    """``N h`` of a cell of mass N, where h is the entropy of the classes of its labelled rows.
 
     A cell without labelled rows costs 0.
 
@@ -73,15 +75,16 @@ class LabelCost:
     first : index of the first class column among the statistics; the class columns end before the
         mass
     column : index of the first class column in the rows
+    least : mass below which a cell has no labelled rows, less than the mass of any row
     """
 
+    least: jax.Array
     first: int = field(metadata=_STATIC)
     column: int = field(metadata=_STATIC)
 
-    @staticmethod
-    def _cell_cost(mass: jax.Array, labelled: jax.Array, sum_xlogx: jax.Array) -> jax.Array:
-        """Cost from masses, numbers of labelled rows, and sums of x log x over class counts."""
-        some = labelled > 0.5
+    def _cell_cost(self, mass: jax.Array, labelled: jax.Array, sum_xlogx: jax.Array) -> jax.Array:
+        """Cost from masses, masses of labelled rows, and sums of x log x over class masses."""
+        some = labelled > self.least
         entropy = (xlogx(labelled) - sum_xlogx) / jnp.where(some, labelled, 1)
         return jnp.where(some, mass * jnp.maximum(entropy, 0), 0)
 
@@ -94,37 +97,35 @@ class LabelCost:
         """State of cells (K, p)."""
         return Labelled(cells[:, -1], cells[:, self.first : -1])
 
-    def move_changes(self, state, row, label):
-        """See `nrprob.engines.optimise.differences.IncrementalCost`.
-
-        All rows of one class change the cost equally: a table has one entry per class, and one for
-        unlabelled rows.
-        """
-        mass, counts = state
-        labelled, terms = counts.sum(-1), xlogx(counts)
-        total = terms.sum(-1)
-        current = self._cell_cost(mass, labelled, total)
-
-        def class_changes(sign):
-            with_class = total[:, None] + xlogx(counts + sign) - terms
-            more = labelled[:, None] + sign
-            by_class = self._cell_cost(mass[:, None] + sign, more, with_class) - current[:, None]
-            return by_class.T, self._cell_cost(mass + sign, labelled, total) - current
-
-        classes = row[:, self.column : -1]
-        unlabelled = 1 - classes.sum(-1, keepdims=True)
-
-        def row_changes(sign):
-            by_class, without_class = class_changes(sign)
-            return classes @ by_class + unlabelled * without_class
-
-        leave = jnp.take_along_axis(row_changes(-1.0), label[:, None], 1)[:, 0]
-        return row_changes(1.0), leave
-
-    def apply_move(self, state, row, old, new):
+    def move_changes(self, state, row, mass, label):
         """See `nrprob.engines.optimise.differences.IncrementalCost`."""
-        classes = row[self.column : -1]
+        size, counts = state
+        terms = xlogx(counts)
+        labelled, total = counts.sum(-1), terms.sum(-1)
+        current = self._cell_cost(size, labelled, total)
+        classes = row[:, self.column : -1]
+        has_label = classes.sum(-1)
+        # A row changes the mass of its own class only: this entry (b, K), and the other terms.
+        entry, others = classes @ counts.T, total - classes @ terms.T
+
+        def changed_cost(step, counted, size, labelled, entry, others):
+            """Cost of cells whose mass changes by ``step``, of which ``counted`` has a label."""
+            total = others + xlogx(entry + counted)
+            return self._cell_cost(size + step, labelled + counted, total)
+
+        counted = mass * has_label
+        join = changed_cost(mass[:, None], counted[:, None], size, labelled, entry, others)
+        row_index = jnp.arange(len(row))
+        left = changed_cost(
+            -mass, -counted, size[label], labelled[label],
+            entry[row_index, label], others[row_index, label],
+        )  # fmt: skip
+        return join - current, left - current[label]
+
+    def apply_move(self, state, row, mass, old, new):
+        """See `nrprob.engines.optimise.differences.IncrementalCost`."""
+        classes = mass * row[self.column : -1]
         return Labelled(
-            state.mass.at[old].add(-1).at[new].add(1),
+            state.mass.at[old].add(-mass).at[new].add(mass),
             state.counts.at[old].add(-classes).at[new].add(classes),
         )

@@ -34,11 +34,14 @@ def critical_betas(prepared: Prepared, fixed: np.ndarray, covariance: str) -> np
     """
     n_classes = int(fixed.max()) + 1
     # Sizes, means and scatters of the classes.
-    members = [prepared.x[fixed == c] for c in range(n_classes)]
-    sizes = np.array([len(rows) for rows in members])
-    means = np.stack([rows.mean(0) if len(rows) else prepared.ridge for rows in members])
+    masses = [np.where(fixed == c, prepared.mass, 0) for c in range(n_classes)]
+    sizes = np.array([mass.sum() for mass in masses])
+    means = np.stack([mass @ prepared.x / (mass.sum() or 1) for mass in masses])
     scatters = np.stack(
-        [(rows - mean).T @ (rows - mean) for rows, mean in zip(members, means, strict=True)]
+        [
+            (mass[:, None] * (prepared.x - mean)).T @ (prepared.x - mean)
+            for mass, mean in zip(masses, means, strict=True)
+        ]
     )
     ridge = np.diag(_RIDGE / prepared.metric)
 

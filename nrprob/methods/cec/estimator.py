@@ -16,7 +16,8 @@ from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer
 from nrprob.estimator.calls import collect_restarts, padded_n_clusters, restart_calls
 from nrprob.estimator.capabilities import Capabilities
-from nrprob.estimator.unconditional import UnconditionalMixin
+from nrprob.estimator.unconditional import WeightedUnconditionalMixin
+from nrprob.estimator.weights import entries_with_weight
 from nrprob.exceptions import warn
 from nrprob.methods.cec.critical import critical_betas
 from nrprob.methods.cec.inputs import COVARIANCES, Prepared, check_fixed, prepare_features
@@ -66,7 +67,7 @@ class LabelledTask:
 
 
 @parameters.constructor
-class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
+class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     r"""Cross-entropy clustering with partial labels, some of which may be wrong.
 
     Hard clusters with Gaussian densities; the number of clusters is estimated. Each cluster has a
@@ -144,7 +145,8 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         (n_clusters_, n_features) for "diag", (n_clusters_,) for "spherical", (n_features,
         n_features) for "fixed".
     label_counts_ : ndarray of shape (n_clusters_, n_classes)
-        Numbers of labelled rows by cluster and class, if ``y`` is given.
+        Numbers of labelled rows by cluster and class, if ``y`` is given; sums of their weights, if
+        the fit has ``sample_weight``.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels, if ``y`` is given. Cluster indices do not correspond to classes.
     beta_ : float
@@ -235,7 +237,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    capabilities = Capabilities(known=(), predicts_classes=False)
+    capabilities = Capabilities(known=(), weights=True, predicts_classes=False)
     _rarely_finite = ("critical_beta_",)
     _fixes_number = False
 
@@ -260,7 +262,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
 
     # Fitting
 
-    def fit(self, X, y=None):  # type: ignore[override]
+    def fit(self, X, y=None, *, sample_weight=None):  # type: ignore[override]
         """Cluster the rows of ``X``.
 
         Parameters
@@ -270,6 +272,12 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         y : array-like of shape (n_samples,), optional
             Partial labels, -1 where unknown. A cluster may hold several classes, and a class
             several clusters.
+        sample_weight : array-like of shape (n_samples,), optional
+            Frequency weights, from 0 to 1e9: a sample of weight 2 counts as two equal samples, and
+            all sizes are sums of weights, those of ``reg``, ``min_cluster_fraction`` and
+            ``label_counts_`` included. Give weights that are no frequencies a mean of 1. A sample
+            of weight 0 takes no part in the fit and gets the label of `predict`. By default, all
+            weights are 1.
 
         Returns
         -------
@@ -280,15 +288,21 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         ValueError
             If the data do not fit the parameters; the message says what to change.
         """
-        return self._fit(X, y)
+        return self._fit(X, y, sample_weight=sample_weight)
 
-    def prepare(self, X, y, known=None) -> LabelledTask:
+    def prepare(self, X, y, known=None, sample_weight=None) -> LabelledTask:
         """Check the input and lay it out; see `Clusterer.prepare`."""
         X, fixed = self._check_input(X, y)
         n = X.shape[0]
         prepared = prepare_features(
-            X, self.covariance, self.fixed_covariance, float(self.reg), self.n_clusters
+            X,
+            self.covariance,
+            self.fixed_covariance,
+            float(self.reg),
+            self.n_clusters,
+            sample_weight,
         )
+        total = float(prepared.mass.sum())
         # Lay out the rows, padded in their columns, followed by the indicators of the classes.
         layout = make_layout(np.zeros(n, int), 1)
         d = prepared.x.shape[1]
@@ -298,25 +312,27 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         if fixed is not None:
             indicators = fixed[:, None] == np.arange(self.classes_.size)
             columns = np.hstack([columns, indicators.astype(float)])
-        rows = make_rows(columns, layout, 1)
+        rows = make_rows(columns, layout, 1, mass=sample_weight)
         rows = replace(rows, x=MomentRows(rows.x.x, m, self.covariance))
         self.beta_ = self._label_weight(prepared, fixed)
         # Smallest cluster that is not deleted.
         needed = {"full": d + 1, "fixed": 1}.get(self.covariance, 2)
-        smallest = max(math.ceil(self.min_cluster_fraction * n), needed)
+        smallest = max(math.ceil(self.min_cluster_fraction * total), needed)
+        self._check_total(total, smallest)
         charged = self.penalty == "mdl"
         initial = self._initial_labels(n, layout)
         method = make_parameters(
             ridge=np.r_[prepared.ridge, np.ones(m - d)],
             dimension=d,
             metric=np.r_[prepared.metric, np.zeros(m - d)],
-            total=n,
+            total=total,
+            least=0.5 * prepared.mass.min(),
             parameters=prepared.n_parameters if charged else 0,
             beta=self.beta_,
             smallest=smallest,
             sparing=self.deletion == "sparing",
             joining=charged,
-            constant=prepared.constant - (0.5 * math.log(n) if charged else 0),
+            constant=prepared.constant - (0.5 * math.log(total) if charged else 0),
         )
         settings = solve.make_settings(
             np.dtype(np.float64), n_clusters=self.n_clusters, max_iter=self.max_iter,
@@ -336,11 +352,19 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         )  # fmt: skip
         return LabelledTask(prepared, fixed, rows, layout, calls)
 
+    def _check_total(self, total: float, smallest: float) -> None:
+        """Refuse weights whose sum is below the smallest size of a cluster."""
+        if total < smallest:
+            raise ValueError(
+                f"a cluster of covariance={self.covariance!r} needs a size of {smallest}; got "
+                f"samples of total weight {total:g}; pass more samples, or weights of mean 1"
+            )
+
     def _initial_labels(self, n: int, layout: Layout) -> np.ndarray | None:
         """Initial labels (n,) given by ``init``."""
         if isinstance(self.init, str):
             return None
-        labels = np.asarray(self.init)
+        labels = entries_with_weight(self, np.asarray(self.init))
         if labels.shape != (n,) or labels.min() < 0 or labels.max() >= self.n_clusters:
             raise ValueError(
                 f"init must hold a label from 0 to {self.n_clusters - 1} for each of {n} rows; "
@@ -374,7 +398,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
                 "the initial clusters of every restart have singular covariances; got reg="
                 f"{self.reg}; raise reg, lower n_clusters, or leave out columns"
             )
-        restarts = restarts._replace(labels=_by_size(restarts.labels))
+        restarts = restarts._replace(labels=_by_size(restarts.labels, task.prepared.mass))
         labels = restarts.labels[restarts.objective.argmin()]
         k = int(labels.max()) + 1
         terms = ("model", "entropy", "labels")
@@ -394,18 +418,21 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
 
     def _set_parameters(self, task: LabelledTask, labels: np.ndarray, k: int) -> None:
         """Set the parameters of the clusters."""
-        prepared, member = task.prepared, np.eye(k)[labels]
+        prepared = task.prepared
+        member = np.eye(k)[labels] * prepared.mass[:, None]
         sizes = member.sum(0)
         self.weights_ = sizes / sizes.sum()
         means = member.T @ prepared.x / sizes[:, None]
         self._means = means
         self._roots, covariances = prepared.cluster_covariances(labels, means, self.covariance)
-        self._prepared = replace(prepared, x=prepared.x[:0])
+        self._prepared = replace(prepared, x=prepared.x[:0], mass=prepared.mass[:0])
         self.means_ = prepared.original_means(means)
         self.covariances_ = prepared.original_covariances(covariances, self.covariance)
         if task.fixed is not None:
             classes = (task.fixed[:, None] == np.arange(self.classes_.size)).astype(float)
-            self.label_counts_ = (member.T @ classes).astype(int)
+            counts = member.T @ classes
+            is_whole = (prepared.mass == np.rint(prepared.mass)).all()
+            self.label_counts_ = np.rint(counts).astype(int) if is_whole else counts
 
     # New rows
 
@@ -455,7 +482,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         return super()._validate(X, reset=reset).astype(np.float64)
 
 
-def _by_size(labels: np.ndarray) -> np.ndarray:
-    """Labels (S, n) with the clusters of every restart ordered by decreasing size."""
-    orders = (np.argsort(-np.bincount(row), kind="stable") for row in labels)
+def _by_size(labels: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """Labels (S, n) with the clusters of every restart ordered by decreasing mass."""
+    orders = (np.argsort(-np.bincount(row, mass), kind="stable") for row in labels)
     return np.stack([np.argsort(order)[row] for order, row in zip(orders, labels, strict=True)])

@@ -24,6 +24,7 @@ class Prepared:
     Attributes
     ----------
     x : (n, d) rows, without constant columns
+    mass : (n,) weights of the rows
     columns : (d,) indices of these columns
     centre : (m,) means of all columns
     root : (d,) divisors of the columns, or the lower triangular factor of a fixed covariance
@@ -36,6 +37,7 @@ class Prepared:
     """
 
     x: np.ndarray
+    mass: np.ndarray
     columns: np.ndarray
     centre: np.ndarray
     root: np.ndarray
@@ -58,8 +60,8 @@ class Prepared:
         Factors are lower triangular (k, d, d) for "full", else standard deviations (k, d).
         """
         k, d = means.shape
-        sizes = np.bincount(labels, minlength=k)
-        residuals = self.x - means[labels]
+        sizes = np.bincount(labels, self.mass, minlength=k)
+        residuals = np.sqrt(self.mass)[:, None] * (self.x - means[labels])
         if covariance == "full":
             scatter = np.stack(
                 [residuals[labels == c].T @ residuals[labels == c] for c in range(k)]
@@ -135,9 +137,16 @@ def _fixed_root(value: Any, m: int) -> np.ndarray:
 
 
 def prepare_features(
-    X: np.ndarray, covariance: str, fixed: Any, reg: float, n_clusters: int
+    X: np.ndarray,
+    covariance: str,
+    fixed: Any,
+    reg: float,
+    n_clusters: int,
+    weights: np.ndarray | None = None,
 ) -> Prepared:
     """Centre and scale rows (n, m); warn about constant and collinear columns.
+
+    ``weights`` (n,) are masses of the rows, by default 1.
 
     Raises
     ------
@@ -145,8 +154,10 @@ def prepare_features(
         If ``covariance="full"`` has too few rows without ``reg``, or if ``fixed`` is not a
         covariance of the columns.
     """
-    n, m = X.shape
-    centre = X.mean(0)
+    m = X.shape[1]
+    mass = np.ones(len(X)) if weights is None else weights
+    n = mass.sum()
+    centre = X.mean(0) if weights is None else mass @ X / n
     width, size = np.ptp(X, axis=0), np.abs(X).max(0)
     varies = width > _ALIKE * size
     # A range within rounding error counts as constant.
@@ -166,7 +177,8 @@ def prepare_features(
             )
         columns = np.flatnonzero(varies)
         # Divide columns by their standard deviations, or all by one scale for spherical clusters.
-        deviation = np.where(width > 0, X.std(0), 1)[columns] if not nothing else np.ones(m)
+        spread = np.sqrt(_variances(X, weights))
+        deviation = np.where(width > 0, spread, 1)[columns] if not nothing else np.ones(m)
         root = deviation
         if covariance == "spherical":
             root = np.full(columns.size, math.sqrt((deviation**2).mean()))
@@ -174,7 +186,7 @@ def prepare_features(
     x = _divide_by_root(X[:, columns] - centre[columns], root)
     # Ridge, parameters per cluster, and the constant part of the Gaussian log density.
     d = columns.size
-    variance = x.var(0)
+    variance = _variances(x, weights)
     variance = np.where(variance > 0, variance, 1)
     ridge = np.zeros(d) if covariance == "fixed" else reg * variance
     if covariance == "full":
@@ -184,9 +196,17 @@ def prepare_features(
     }[covariance]  # fmt: skip
     common = 0.5 * d * math.log(2 * math.pi) + log_root
     return Prepared(
-        x, columns, centre, root, ridge, 1 / variance, n_parameters, n * (common + 0.5 * d),
+        x, mass, columns, centre, root, ridge, 1 / variance, n_parameters, n * (common + 0.5 * d),
         -common, nothing,
     )  # fmt: skip
+
+
+def _variances(x: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Variances of the columns of rows (n, d) with weights (n,), or of equal weights."""
+    if weights is None:
+        return x.var(0)
+    shares = weights / weights.sum()
+    return shares @ (x - shares @ x) ** 2
 
 
 def _check_full_covariance(x: np.ndarray, reg: float, alike: bool, n_clusters: int) -> None:

@@ -31,7 +31,8 @@ class CECParameters(NamedTuple):
     ----------
     ridge, dimension : see `nrprob.statistics.gaussians.CrossEntropyCost`
     metric : (m,) weights of squared differences between rows in k-means++
-    total : number of rows
+    total : mass of all rows
+    least : half the smallest mass of a row
     parameters : see `SizeCost`
     beta : weight of the label entropy
     smallest, sparing, joining : see `nrprob.engines.optimise.differences.ClusterRemoval`
@@ -42,6 +43,7 @@ class CECParameters(NamedTuple):
     dimension: Any
     metric: Any
     total: Any
+    least: Any
     parameters: Any
     beta: Any
     smallest: Any
@@ -79,8 +81,9 @@ class Objective:
     def terms(self, rows: Rows, parameters: CECParameters) -> Terms:
         """Terms of the features, the cluster sizes and the labels."""
         unit, zero = jnp.ones((), rows.mass.dtype), jnp.zeros((), jnp.float64)
-        features = CrossEntropyCost(parameters.ridge, parameters.dimension, self.covariance)
-        sizes = SizeCost(parameters.total, parameters.parameters)
+        least = parameters.least
+        features = CrossEntropyCost(parameters.ridge, parameters.dimension, least, self.covariance)
+        sizes = SizeCost(parameters.total, parameters.parameters, least)
         scale = jnp.asarray(parameters.dimension, jnp.float64)
         terms = (
             TracedTerm(unit, parameters.constant, None, features, False, scale),
@@ -89,7 +92,8 @@ class Objective:
         if not self.labelled:
             return terms
         columns = rows.x.x.shape[-1]
-        labels = LabelCost(rows.x.n_statistics - columns + features.n_features, features.n_features)
+        first = rows.x.n_statistics - columns + features.n_features
+        labels = LabelCost(least, first, features.n_features)
         return *terms, TracedTerm(parameters.beta, zero, None, labels, False)
 
     def __call__(self, rows: Rows, settings: solve.Settings) -> solve.Problem:

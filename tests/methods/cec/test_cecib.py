@@ -51,11 +51,12 @@ def test_a_cluster_needs_as_many_rows_as_its_covariance():
 
 @pytest.mark.parametrize("covariance", KINDS)
 def test_incremental_costs_are_those_from_scratch(covariance):
-    """Move ten thousand rows, one after another, to random clusters."""
+    """Move ten thousand weighted rows, one after another, to random clusters."""
     X, truth, y = planted()
+    weights = np.random.default_rng(1).integers(1, 4, N)
     with standard():
         model = made(covariance)
-        task = model.prepare(X, y)
+        task = model.prepare(X, y, sample_weight=weights.astype(float))
         build = dict(task.calls[0].static)["build"]
         numbers = task.calls[0].arrays[1].method
         rows = task.rows
@@ -66,7 +67,7 @@ def test_incremental_costs_are_those_from_scratch(covariance):
         @jax.jit
         def walk(rows, numbers, start, visits):
             terms = build.terms(rows, numbers)
-            x = rows.x.x.reshape(-1, rows.x.x.shape[-1])
+            x, mass = rows.x.x.reshape(-1, rows.x.x.shape[-1]), rows.mass.reshape(-1)
             cells = label_cells(rows, start, K)
 
             def step(carry, visit):
@@ -74,12 +75,16 @@ def test_incremental_costs_are_those_from_scratch(covariance):
                 i, new = visit
                 i = jnp.asarray(task.layout.slot)[i]
                 old = labels[i]
-                join, leave = differences.move_changes(terms, states, x[i][None], old[None])
+                join, leave = differences.move_changes(
+                    terms, states, x[i][None], mass[i][None], old[None]
+                )
                 ok = (new != old) & (states[0].mass[old] > 8)
                 new = jnp.where(ok, new, old)
                 moved = tuple(
                     jax.tree.map(
-                        lambda a, b: jnp.where(ok, a, b), t.cost.apply_move(s, x[i], old, new), s
+                        lambda a, b: jnp.where(ok, a, b),
+                        t.cost.apply_move(s, x[i], mass[i], old, new),
+                        s,
                     )
                     for t, s in zip(terms, states, strict=True)
                 )
@@ -101,7 +106,8 @@ def test_incremental_costs_are_those_from_scratch(covariance):
         if covariance != "fixed":  # whose trace is not used
             np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
     given = {"covariance": covariance, "reg": model.reg, "fixed": FIXED}
-    expected = reference.terms(X, labels, y, **given).sum()
+    repeated = (np.repeat(values, weights, axis=0) for values in (X, labels, y))
+    expected = reference.terms(*repeated, **given).sum()
     assert after == pytest.approx(expected, rel=1e-9)
 
 
