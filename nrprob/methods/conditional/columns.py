@@ -7,17 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.data.frames import is_frame, kind_of_value, quote_names
+from nrprob.data.column_kinds import (
+    CATEGORICAL,
+    CONSTANT,
+    COUNT,
+    DISCRETE,
+    NUMBER,
+    ORDERED,
+    distinct_values,
+    guess_kinds,
+    hardly_repeat,
+    read_cells,
+)
+from nrprob.data.frames import is_frame, quote_names
 from nrprob.exceptions import short_repr, warn
 from nrprob.methods.conditional.table import DiscreteColumn
-
-NUMBER, CATEGORICAL, ORDERED, COUNT, CONSTANT = (
-    "number", "categorical", "ordered", "count", "constant",
-)  # fmt: skip
-_FEW_VALUES = 12  # distinct values of a numeric column up to which it is ordered
-_MOST_VALUES, _MOST_COUNT = 50, 100  # of a count column
-_IMAGE = 32  # count columns of an array from which on it is taken for images, not for counts
-_LEAST_REPEATS = 5  # samples per value of a discrete column
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Columns:
             If a column is declared twice, does not exist, has no values that repeat, or holds dates
             or other objects.
         """
-        names, cells = _cells(X)
+        names, cells = read_cells(X)
         as_categorical = _positions("categorical", categorical, names)
         as_ordered = _positions("ordered", ordered, names)
         both = sorted((as_categorical or set()) & (as_ordered or set()))
@@ -90,13 +94,8 @@ class Columns:
                 "a column is either categorical or ordered; got "
                 f"{quote_names([names[j] for j in both])} in both; leave it out of one"
             )
-        guesses = [_guess_kind(X, j, cells[j]) for j in range(len(names))]
-        counts = sum(kind in (ORDERED, COUNT) for kind in guesses)
-        if not is_frame(X) and counts >= _IMAGE:
-            # Many columns of whole numbers without names are an image: their correlations matter.
-            guesses = [NUMBER if kind in (ORDERED, COUNT) else kind for kind in guesses]
         columns = []
-        for j, (name, guess) in enumerate(zip(names, guesses, strict=True)):
+        for j, (name, guess) in enumerate(zip(names, guess_kinds(X, cells), strict=True)):
             kind = _final_kind(j, guess, cells[j], as_categorical, as_ordered, name)
             columns.append(Column(name, kind, _values(X, j, cells[j], kind)))
         return cls(tuple(columns))
@@ -119,18 +118,18 @@ class Columns:
     @property
     def discrete(self) -> list[Column]:
         """The discrete columns."""
-        return [c for c in self.columns if c.kind in (CATEGORICAL, ORDERED, COUNT)]
+        return [c for c in self.columns if c.kind in DISCRETE]
 
     def encode(self, X: Any) -> tuple[np.ndarray | None, list[DiscreteColumn]]:
         """Numbers (n, d), NaN where missing, or None; and discrete columns.
 
         A value that did not occur in the fit is taken for a missing value, with a warning.
         """
-        _, cells = _cells(X)
+        _, cells = read_cells(X)
         floats = [_as_floats(cells[j]) for j in self.numeric_positions]
         discrete = []
         for j, column in enumerate(self.columns):
-            if column.kind not in (CATEGORICAL, ORDERED, COUNT):
+            if column.kind not in DISCRETE:
                 continue
             codes, unseen = column.encode(cells[j])
             if unseen:
@@ -141,43 +140,6 @@ class Columns:
                 )
             discrete.append(DiscreteColumn(codes, len(column.values), column.scores))
         return (np.stack(floats, 1) if floats else None), discrete
-
-
-def _cells(X: Any) -> tuple[list[Any], list[np.ndarray]]:
-    """Names of the columns, and their cells (n,): floats, or objects with None where missing."""
-    if not is_frame(X):
-        return list(range(X.shape[1])), list(np.asarray(X, np.float64).T)
-    import pandas as pd
-
-    cells = []
-    for name in X.columns:
-        column = X[name]
-        if isinstance(column.dtype, pd.CategoricalDtype):
-            values = column.astype(object).to_numpy(object)
-        elif pd.api.types.is_bool_dtype(column.dtype):
-            values = column.to_numpy(object)
-        elif pd.api.types.is_numeric_dtype(column.dtype):
-            cells.append(column.to_numpy(np.float64, na_value=np.nan))
-            continue
-        else:
-            values = column.to_numpy(object)
-        missing = pd.isna(values)
-        values = np.where(missing, None, values)
-        kinds = {kind_of_value(v) for v in values[~missing].tolist()}
-        if kinds & {"date", "object"}:
-            dates = "date" in kinds
-            raise ValueError(
-                "X must hold numbers, booleans or text; got "
-                f"{'dates or times' if dates else 'lists or other objects'} (column "
-                f"{short_repr(name)}); turn it into numbers of a unit of your choice, or drop it"
-            )
-        if kinds == {"number"}:
-            cells.append(np.array([np.nan if v is None else float(v) for v in values]))
-        else:
-            if len(kinds) > 1:  # 1, True and "1" are three values
-                values = np.array([None if v is None else str(v) for v in values], object)
-            cells.append(values)
-    return list(X.columns), cells
 
 
 def _as_floats(cells: np.ndarray) -> np.ndarray:
@@ -213,37 +175,6 @@ def _positions(what: str, chosen: Any, names: list[Any]) -> set[int] | None:
     return positions
 
 
-def _distinct(cells: np.ndarray) -> np.ndarray:
-    """Distinct values that are not missing, sorted if they can be."""
-    if cells.dtype.kind == "f":
-        return np.unique(cells[~np.isnan(cells)])
-    values = list(dict.fromkeys(v for v in cells.tolist() if v is not None))
-    try:
-        return np.array(sorted(values), object)
-    except TypeError:
-        return np.array(values, object)
-
-
-def _guess_kind(X: Any, j: int, cells: np.ndarray) -> str:
-    values = _distinct(cells)
-    if len(values) <= 1:
-        return CONSTANT
-    if is_frame(X) and getattr(X.dtypes.iloc[j], "ordered", False):
-        return ORDERED
-    if cells.dtype.kind != "f" or len(values) == 2:
-        return CATEGORICAL
-    if is_frame(X) and hasattr(X.dtypes.iloc[j], "categories"):
-        return CATEGORICAL
-    if (~np.isnan(cells)).sum() < _LEAST_REPEATS * len(values):
-        return NUMBER  # values that hardly repeat say nothing of their kind
-    if len(values) <= _FEW_VALUES:
-        return ORDERED
-    is_whole = (values == np.round(values)).all() and values[0] == 0
-    if is_whole and len(values) <= _MOST_VALUES and values[-1] <= _MOST_COUNT:
-        return COUNT
-    return NUMBER
-
-
 def _final_kind(
     j: int, guess: str, cells: np.ndarray, categorical: set[int] | None,
     ordered: set[int] | None, name: Any,
@@ -258,14 +189,13 @@ def _final_kind(
         kind = CATEGORICAL if text else NUMBER
     if not declared and guess in (ORDERED, COUNT) and ordered is not None:
         kind = CATEGORICAL if text else NUMBER
-    n_values, n_seen = len(_distinct(cells)), int((~_missing(cells)).sum())
-    if kind == CATEGORICAL and (declared or text) and n_seen < _LEAST_REPEATS * n_values:
-        if n_values > _MOST_VALUES or n_values > n_seen / 2:
-            raise ValueError(
-                f"values of a categorical column have to repeat; got {n_values} values in "
-                f"{n_seen} samples of column {short_repr(name)}; leave the column out, or merge "
-                "values"
-            )
+    n_values, n_seen = len(distinct_values(cells)), int((~_missing(cells)).sum())
+    if kind == CATEGORICAL and (declared or text) and hardly_repeat(n_values, n_seen):
+        raise ValueError(
+            f"values of a categorical column have to repeat; got {n_values} values in "
+            f"{n_seen} samples of column {short_repr(name)}; leave the column out, or merge "
+            "values"
+        )
     return kind
 
 
@@ -277,9 +207,9 @@ def _missing(cells: np.ndarray) -> np.ndarray:
 
 def _values(X: Any, j: int, cells: np.ndarray, kind: str) -> np.ndarray:
     """Values of a discrete column, in their order."""
-    if kind not in (CATEGORICAL, ORDERED, COUNT):
+    if kind not in DISCRETE:
         return np.empty(0)
-    values = _distinct(cells)
+    values = distinct_values(cells)
     if is_frame(X) and getattr(X.dtypes.iloc[j], "ordered", False):
         present = set(values.tolist())
         levels = [v for v in X.dtypes.iloc[j].categories.tolist() if v in present]

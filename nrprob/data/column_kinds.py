@@ -1,0 +1,116 @@
+"""Infer the kind of every column of a table: numeric, categorical, ordered, count or constant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nrprob.data.frames import is_frame, kind_of_value
+from nrprob.exceptions import short_repr
+
+NUMBER, CATEGORICAL, ORDERED, COUNT, CONSTANT = (
+    "number", "categorical", "ordered", "count", "constant",
+)  # fmt: skip
+DISCRETE = CATEGORICAL, ORDERED, COUNT
+MOST_VALUES = 50  # of a count column, and of a categorical one whose values hardly repeat
+_FEW_VALUES = 12  # distinct values of a numeric column up to which it is ordered
+_MOST_COUNT = 100  # largest value of a count column
+_IMAGE = 32  # such columns from which on a table is taken for images, not for counts
+_LEAST_REPEATS = 5  # samples per value of a discrete column
+
+
+def infer_kinds(X: Any) -> list[str]:
+    """Kinds of the columns of a frame, or of an array of floats, by their values."""
+    return guess_kinds(X, read_cells(X)[1])
+
+
+def guess_kinds(X: Any, cells: list[np.ndarray]) -> list[str]:
+    """Kinds of the columns of a table with these `read_cells`."""
+    kinds = [_guess_kind(X, j, cells[j]) for j in range(len(cells))]
+    # Many columns of whole numbers are an image, whose correlations matter. In a frame, columns of
+    # few values have names, and are the items of a questionnaire.
+    of_image = (COUNT,) if is_frame(X) else (ORDERED, COUNT)
+    if sum(kind in of_image for kind in kinds) >= _IMAGE:
+        kinds = [NUMBER if kind in (ORDERED, COUNT) else kind for kind in kinds]
+    return kinds
+
+
+def read_cells(X: Any) -> tuple[list[Any], list[np.ndarray]]:
+    """Names of the columns, and their cells (n,): floats, or objects with None where missing.
+
+    Raises
+    ------
+    ValueError
+        If a column holds dates or other objects.
+    """
+    if not is_frame(X):
+        return list(range(X.shape[1])), list(np.asarray(X, np.float64).T)
+    import pandas as pd
+
+    cells = []
+    for name in X.columns:
+        column = X[name]
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            values = column.astype(object).to_numpy(object)
+        elif pd.api.types.is_bool_dtype(column.dtype):
+            values = column.to_numpy(object)
+        elif pd.api.types.is_numeric_dtype(column.dtype):
+            cells.append(column.to_numpy(np.float64, na_value=np.nan))
+            continue
+        else:
+            values = column.to_numpy(object)
+        missing = pd.isna(values)
+        values = np.where(missing, None, values)
+        kinds = {kind_of_value(v) for v in values[~missing].tolist()}
+        if kinds & {"date", "object"}:
+            dates = "date" in kinds
+            raise ValueError(
+                "X must hold numbers, booleans or text; got "
+                f"{'dates or times' if dates else 'lists or other objects'} (column "
+                f"{short_repr(name)}); turn it into numbers of a unit of your choice, or drop it"
+            )
+        if kinds == {"number"}:
+            cells.append(np.array([np.nan if v is None else float(v) for v in values]))
+        else:
+            if len(kinds) > 1:  # 1, True and "1" are three values
+                values = np.array([None if v is None else str(v) for v in values], object)
+            cells.append(values)
+    return list(X.columns), cells
+
+
+def distinct_values(cells: np.ndarray) -> np.ndarray:
+    """Distinct values that are not missing, sorted if they can be."""
+    if cells.dtype.kind == "f":
+        return np.unique(cells[~np.isnan(cells)])
+    values = list(dict.fromkeys(v for v in cells.tolist() if v is not None))
+    try:
+        return np.array(sorted(values), object)
+    except TypeError:
+        return np.array(values, object)
+
+
+def hardly_repeat(n_values: int, n_seen: int) -> bool:
+    """Whether so many values, in so many samples, are too many for a categorical column."""
+    rare = n_seen < _LEAST_REPEATS * n_values
+    return rare and (n_values > MOST_VALUES or n_values > n_seen / 2)
+
+
+def _guess_kind(X: Any, j: int, cells: np.ndarray) -> str:
+    values = distinct_values(cells)
+    if len(values) <= 1:
+        return CONSTANT
+    if is_frame(X) and getattr(X.dtypes.iloc[j], "ordered", False):
+        return ORDERED
+    if cells.dtype.kind != "f" or len(values) == 2:
+        return CATEGORICAL
+    if is_frame(X) and hasattr(X.dtypes.iloc[j], "categories"):
+        return CATEGORICAL
+    if (~np.isnan(cells)).sum() < _LEAST_REPEATS * len(values):
+        return NUMBER  # values that hardly repeat say nothing of their kind
+    if len(values) <= _FEW_VALUES:
+        return ORDERED
+    is_whole = (values == np.round(values)).all() and values[0] == 0
+    if is_whole and len(values) <= MOST_VALUES and values[-1] <= _MOST_COUNT:
+        return COUNT
+    return NUMBER
