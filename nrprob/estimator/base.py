@@ -195,6 +195,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = self._takes_sparse
         tags.input_tags.positive_only = self.capabilities.nonnegative
+        tags.input_tags.allow_nan = tags.input_tags.categorical = self.capabilities.mixed
         # scikit-learn's checks treat an estimator with `predict_proba` as a classifier.
         tags.classifier_tags = ClassifierTags(multi_class=self._many_clusters)
         return tags

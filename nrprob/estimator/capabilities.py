@@ -32,6 +32,7 @@ class Capabilities:
     pairs : whether `fit` takes ``must_link`` and ``cannot_link``
     views : whether `fit` takes a list of tables, one for each view of the samples
     finds_number : whether the number of clusters may be "auto"
+    mixed : whether X may be a frame with text, and may have missing values
     sparse : whether X may be a sparse matrix under the default parameters
     nonnegative : whether X must not have negative values
     squares : whether fits square the features, so that `fit` refuses features whose squares
@@ -50,6 +51,7 @@ class Capabilities:
     pairs: bool = False
     views: bool = False
     finds_number: bool = False
+    mixed: bool = False
     sparse: bool = False
     nonnegative: bool = False
     squares: bool = True

@@ -260,7 +260,8 @@ class ConditionalMixture(
         three or more clusters: I(c; y) / H(c) above 0.7.
     UserWarning
         If two solutions with different clusters differ by less than 1 nat; if shares of clusters
-        differ between known groups; or if a new sample has a value that did not occur in `fit`.
+        differ between known groups; if missing values differ between clusters beyond chance; or if
+        a new sample has a value that did not occur in `fit`.
 
     See Also
     --------
@@ -364,7 +365,7 @@ class ConditionalMixture(
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    capabilities = Capabilities(known=KINDS, finds_number=True)
+    capabilities = Capabilities(known=KINDS, finds_number=True, mixed=True)
     _rarely_finite = ("objective_margin_",)
     _warns_of_single_feature = True
 
@@ -495,13 +496,6 @@ class ConditionalMixture(
 
     def _check_magnitude(self, X, *, reset: bool) -> None:
         super()._check_magnitude(np.nan_to_num(X), reset=reset)
-
-    def __sklearn_tags__(self):
-        """Return scikit-learn's description of what the estimator accepts."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.categorical = True
-        return tags
 
     def _check_groups(self, design: Design) -> None:
         sizes = np.bincount(design.codes)

@@ -31,6 +31,7 @@ from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.methods.conditional.table_data import TableData
 from nrprob.methods.conditional.units import Units
 from nrprob.statistics.groups import group_means
+from nrprob.statistics.missing_values import warn_of_missing
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,16 @@ class TableInput:
     def n_samples(self) -> int:
         """Number of samples."""
         return len(self.cells)
+
+    @property
+    def missing_by_column(self) -> dict[Any, np.ndarray]:
+        """Mask (n,) of missing values of every column that varies."""
+        numeric = [self.columns.columns[j].name for j in self.columns.numeric_positions]
+        missing: dict[Any, np.ndarray] = {}
+        if self.x is not None:
+            missing = dict(zip(numeric, np.isnan(self.x).T, strict=True))
+        discrete = zip(self.columns.discrete, self.discrete, strict=True)
+        return missing | {column.name: values.codes < 0 for column, values in discrete}
 
 
 @dataclass
@@ -229,6 +240,7 @@ class TableMixin(DiagnosticsMixin):
         self._set_joint(decision, task.data, units, task.table)
         self.log_likelihood_ = float(self._row_log_densities(task).sum())
         self.penalty_ = self.objective_ + self.log_likelihood_
+        warn_of_missing(task.table.missing_by_column, membership, task.design.codes)
 
     def _row_log_densities(self, task: TableTask) -> np.ndarray:
         fitted, data = self._fitted, task.data

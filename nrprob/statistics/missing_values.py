@@ -1,0 +1,64 @@
+"""Test whether missing values of a column differ between clusters beyond chance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from nrprob.exceptions import short_repr, warn
+from nrprob.statistics.groups import group_means
+
+LEVEL = 1e-3  # of the smallest p-value of all columns and clusters
+
+
+def warn_of_missing(
+    missing: Mapping[Any, np.ndarray], membership: np.ndarray, groups: np.ndarray
+) -> None:
+    """Warn if missing values of a column differ between clusters; see `missing_p_values`.
+
+    Parameters
+    ----------
+    missing : mask (n,) of missing values by column
+    membership : (n, k)
+    groups : (n,) codes of known groups
+    """
+    missing = {name: mask for name, mask in missing.items() if mask.any()}
+    if not missing or membership.shape[1] < 2:
+        return
+    p = np.array([missing_p_values(mask, membership, groups) for mask in missing.values()])
+    j, cluster = np.unravel_index(p.argmin(), p.shape)
+    if p[j, cluster] * p.size > LEVEL:
+        return
+    name, mask = list(missing.items())[j]
+    weight = membership[:, cluster]
+    share = np.average(mask, weights=weight), np.average(mask, weights=1 - weight)
+    warn(
+        f"missing values differ between clusters beyond chance; got {100 * share[0]:.0f} % of "
+        f"{short_repr(name)} missing in cluster {cluster} and {100 * share[1]:.0f} % elsewhere; "
+        "values may be missing for a reason that matters: compare with a fit without the column"
+    )
+
+
+def missing_p_values(mask: np.ndarray, membership: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    r"""Bounds (k,) of the p-values that the mask of a column is independent of each cluster.
+
+    Given the known groups, samples with missing values are drawn at random without replacement.
+    The sum S of their centred memberships then has mean 0, and Bernstein's inequality gives
+
+    .. math:: P(|S| \ge t) \le 2 \exp\left(-\frac{t^2}{2 (v + t b / 3)}\right)
+
+    with the variance v of a draw with replacement and the largest centred membership b (Hoeffding,
+    1963). Memberships of samples with little information are near the shares of the clusters, so
+    that these samples do not count for the largest cluster.
+    """
+    sizes, n_missing = np.bincount(groups), np.bincount(groups, mask)
+    centred = membership - group_means(membership, groups)[groups]
+    variance = group_means(centred**2, groups)
+    total = mask @ centred
+    v = np.minimum(n_missing, sizes - n_missing) @ variance
+    bound = np.abs(centred).max(0)
+    scale = 2 * (v + np.abs(total) * bound / 3)
+    exponent = np.divide(total**2, scale, out=np.zeros_like(scale), where=scale > 0)
+    return np.minimum(2 * np.exp(-exponent), 1.0)
