@@ -9,9 +9,16 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
-from nrprob.data.design import DesignEncoder
+from nrprob.data.column_kinds import CONSTANT, NUMBER, infer_kinds
+from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.feature_types import kind_of
-from nrprob.data.frames import check_same_order, extract_known, is_table
+from nrprob.data.frames import (
+    check_same_order,
+    extract_known,
+    is_frame,
+    is_table,
+    quote_names,
+)
 from nrprob.data.labels import read_labels
 from nrprob.data.preparation.prepare import Prepared, prepare_table
 from nrprob.data.preparation.record import MissingValues, UnfitColumns
@@ -37,8 +44,8 @@ def recommend(
     Parameters
     ----------
     X : array-like, sparse matrix, JAX array or frame of shape (n_samples, n_features)
-        A frame is prepared by `prepare`, with a warning. Rows with missing values and columns that
-        are no features are left out.
+        Values may be missing, and a frame may hold text. A frame is prepared by `prepare`, with a
+        warning about changes. Columns that are no features are left out.
     known : array-like, optional
         Known structure, in any form that `fit` takes.
     y : array-like of shape (n_samples,) or (n_samples, 1), optional
@@ -56,8 +63,9 @@ def recommend(
     Raises
     ------
     ValueError
-        If ``X`` is not a table of finite numbers; if ``X`` is sparse with negative entries; or if
-        ``known`` or ``y`` have another number of samples.
+        If ``X`` is no table, has infinite values, or is sparse with negative entries; if ``known``
+        or ``y`` have another number of samples; or if ``known`` is not labels and ``X`` holds text
+        or misses values.
 
     See Also
     --------
@@ -68,6 +76,7 @@ def recommend(
     -----
     Nothing is fitted. The recommendation depends on types, zeros and sizes only:
 
+    - `ConditionalMixture` for tables with text or missing values;
     - `MixtureEM` for target labels without known structure;
     - `ResidualSpectral` for counts;
     - `CCIB` for binary features with known groups, or `ResidualSpectral` if the known structure
@@ -98,9 +107,16 @@ def recommend(
         if y is not None:
             read_labels(y, len(X))
             y = np.asarray(y)[ready.rows_]
-        X, known = ready.X, ready.known
+        X, known = ready.frame, ready.known
+    return choose_estimator(X, known=known, y=y, n_clusters=n_clusters)
+
+
+def choose_estimator(
+    X: Any, *, known: Any = None, y: Any = None, n_clusters: int | None = None
+) -> BaseEstimator:
+    """Recommend an estimator as `recommend` does; a frame is not prepared."""
     X, known = extract_known(X, known)
-    X = _check_table(X)
+    X, mixed = _check_table(X)
     n = X.shape[0]
     classes = np.empty(0) if y is None else read_labels(y, n)[0]
     if n_clusters is not None:
@@ -112,12 +128,29 @@ def recommend(
     else:
         n_clusters = 2
         reason_for_number = "; 2 clusters are a guess, since n_clusters is None"
-    kind, (n_effects, multi) = kind_of(X), _count_effects(known, n)
+    design = DesignEncoder("product").fit(known, n)
+    has_groups = design.kind in ("nothing", "labels")
+    if mixed and not has_groups:
+        raise ValueError(
+            "known structure other than labels needs complete numeric columns; got "
+            f"{design.description}, and {mixed}; pass the result of prepare(X, "
+            "categories='indicators', missing='mean'), or cut covariates into groups"
+        )
+    kind = "mixed" if mixed else kind_of(X)
+    n_effects, multi = _count_effects(design)
     # CCIB fits a linear model of every feature in every cluster, to dense samples only.
     needs_removal = n_effects > 0 and (sparse.issparse(X) or n_effects * n_clusters >= n)
     estimator, reason = _choose_estimator(
-        kind, known is not None, bool(len(classes)), n_clusters, needs_removal
+        kind, known is not None, bool(len(classes)), n_clusters, needs_removal, mixed
     )
+    if isinstance(estimator, ConditionalMixture) and (n_effects or not has_groups):
+        # Discrete columns have effects of labels only, and of combinations of labels.
+        discrete = bool(mixed) or not {*infer_kinds(X)} <= {NUMBER, CONSTANT}
+        if discrete and has_groups:
+            n_effects = 0
+        elif discrete:
+            estimator.set_params(categorical=[], ordered=[])
+            reason += "; columns of few values are taken for numbers, as known is not labels"
     if isinstance(estimator, MixtureEM) and kind == "counts":
         estimator.set_params(features="multinomial")  # weights of terms need not be integers
     if n_effects and multi == "additive":
@@ -131,9 +164,9 @@ def recommend(
 
 
 def _prepare_frame(X: Any, known: Any) -> tuple[Prepared, list[str]]:
-    """Prepare a frame without incomplete rows and unfit columns, and list these problems."""
+    """Prepare a frame without infinite values and unfit columns, and list these problems."""
     problems: list[str] = []
-    missing = "error"
+    missing = "keep"
     drop: list[str] = []
     while True:
         try:
@@ -147,15 +180,16 @@ def _prepare_frame(X: Any, known: Any) -> tuple[Prepared, list[str]]:
 
 
 def _choose_estimator(
-    kind: str, has_known: bool, has_labels: bool, k: int, needs_removal: bool
+    kind: str, has_known: bool, has_labels: bool, k: int, needs_removal: bool, mixed: str
 ) -> tuple[Any, str]:
-    """Unfitted estimator, and the reason."""
+    """Unfitted estimator, and the reason; ``mixed`` describes text and missing values of X."""
     what = {
         "counts": "X holds counts",
         "binary": "X holds binary features",
         "real": "X is a table of continuous features",
+        "mixed": f"X has {mixed}",
     }[kind]
-    if has_labels and not has_known:
+    if has_labels and not has_known and not mixed:
         return MixtureEM(k), (
             f"{what}, and some rows have labels: MixtureEM learns from labelled and unlabelled rows"
         )
@@ -173,38 +207,66 @@ def _choose_estimator(
         return CCIB(k), (
             f"{what}: CCIB conditions on known structure, with a Bernoulli model of every feature"
         )
+    if mixed:
+        return ConditionalMixture(k), (
+            f"{what}: ConditionalMixture fits numeric and discrete columns together, uses samples "
+            "with missing values, and estimates the effects of known structure"
+        )
     return ConditionalMixture(k), (
         f"{what}: ConditionalMixture estimates the effects of known structure, and fits clusters "
         "with a common covariance, so that directions of small variance count as well"
     )
 
 
-def _check_table(X: Any) -> Any:
-    """Check that ``X`` is 2-D and finite; a sparse ``X`` stays sparse."""
+def _check_table(X: Any) -> tuple[Any, str]:
+    """Check that ``X`` is 2-D and not infinite, and describe its text and its missing values.
+
+    A sparse ``X`` stays sparse, and a frame with text stays a frame; all else becomes an array.
+    """
     from sklearn.utils import check_array
 
     if isinstance(X, jax.Array):
         X = np.asarray(X)
-    X = check_rows(X, check_array, accept_sparse="csr", dtype="numeric")
-    if sparse.issparse(X) and X.nnz and X.data.min() < 0:
+    names = [*X.columns] if is_frame(X) else []
+    texts = [name for name in names if X[name].dtype == "category"]
+    numeric = X.drop(columns=texts) if texts else X
+    if not texts or numeric.shape[1]:
+        finite = True if sparse.issparse(X) else "allow-nan"
+        numeric = check_rows(
+            numeric, check_array, accept_sparse="csr", dtype="numeric",
+            ensure_all_finite=finite,
+        )  # fmt: skip
+    if sparse.issparse(numeric):
+        if numeric.nnz and numeric.data.min() < 0:
+            raise ValueError(
+                "sparse X must not have negative entries, since effects of known structure cannot "
+                f"be removed from such rows; got {numeric.data.min():g}; pass X.toarray(), or use "
+                "CCIB for known labels"
+            )
+        return numeric, ""
+    missing = X.isna().to_numpy() if texts else np.isnan(np.asarray(numeric, np.float64))
+    if missing.all():
         raise ValueError(
-            "sparse X must not have negative entries, since effects of known structure cannot be "
-            f"removed from such rows; got {X.data.min():g}; pass X.toarray(), or use CCIB for "
-            "known labels"
+            "X must hold values; got missing values (NaN) only; pass a table with values"
         )
-    return X
+    gaps = np.flatnonzero(missing.any(0))
+    parts = [f"text in {quote_names(texts)}"] if texts else []
+    if gaps.size and not names:
+        parts.append("missing values")
+    elif gaps.size:
+        parts.append(f"missing values in {quote_names([names[j] for j in gaps])}")
+    return X if texts else numeric, " and ".join(parts)
 
 
-def _count_effects(known: Any, n: int) -> tuple[int, str]:
+def _count_effects(design: Design) -> tuple[int, str]:
     """Return the number of effects in a linear model of ``known``, and the parameter ``multi``.
 
     The number is 0 if known groups can be used directly. A linear model is needed for continuous
     covariates, and for labelings whose combinations have too few samples.
     """
-    design = DesignEncoder("product").fit(known, n)
     if design.columns is not None:
         return design.columns.shape[1], "product"
     several = design.labelings.shape[1] > 1
-    if several and design.n_groups * _SAMPLES_PER_GROUP > n:
+    if several and design.n_groups * _SAMPLES_PER_GROUP > design.n_samples:
         return int(design.labelings.max(0).sum()), "additive"
     return 0, "product"

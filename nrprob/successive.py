@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
+from sklearn.utils import get_tags
 from sklearn.utils.validation import _num_samples
 
 from nrprob import information, metrics
-from nrprob.advice import recommend
+from nrprob.advice import choose_estimator
 from nrprob.data.design import DesignEncoder
 from nrprob.data.frames import column_names, extract_known, is_table
 from nrprob.data.preparation.prepare import Prepared, prepare_table
@@ -127,7 +128,8 @@ def explore(
     Parameters
     ----------
     X : array-like, sparse matrix or frame of shape (n_samples, n_features)
-        A frame is prepared by `prepare`, with warnings about the changes.
+        A frame is prepared by `prepare`, with warnings about the changes. Text and missing values
+        are kept, unless the ``estimator`` needs numbers; text then becomes binary columns.
     estimator : estimator or "auto", default="auto"
         Clusterer whose ``fit(X, known=...)`` conditions on known labels. "auto" calls `recommend`
         for every clustering.
@@ -201,7 +203,7 @@ def explore(
         "known": column_names(known) or None, "criterion": criterion, "alpha": alpha,
         "random_state": random_state,
     }  # fmt: skip
-    ready = prepare_table(X, known=known) if is_table(X) else None
+    ready = _prepare_frame(X, known, estimator) if is_table(X) else None
     if ready is not None:
         for line in [*(f"note: {line}" for line in ready.notes), *ready.warnings]:
             warn(line)
@@ -225,8 +227,7 @@ def explore(
             structure = labelings if labelings.shape[1] else None
             if isinstance(estimator, str):
                 fixed = None if isinstance(n_clusters, str) else n_clusters
-                table = np.asarray(X) if ready else X
-                model = recommend(table, known=structure, n_clusters=fixed)
+                model = choose_estimator(X, known=structure, n_clusters=fixed)
             else:
                 model = clone(estimator)
             _set_parameters(model, n_clusters, random_state, random)
@@ -272,6 +273,23 @@ def explore(
             break
     labels = labelings[:, initial.shape[1] :]
     return Exploration(labels, estimators, initial, tests, rejected, failure, reason, ready, params)
+
+
+def _prepare_frame(X: Any, known: Any, estimator: Any) -> Prepared:
+    """Prepare a frame: as numbers, if the estimator does not take text and missing values."""
+    categories, missing = "keep", "keep"
+    if not isinstance(estimator, str):
+        tags = get_tags(estimator).input_tags
+        if not (tags.categorical and tags.allow_nan):
+            categories, missing = "indicators", "error"
+    return prepare_table(
+        X, known=known, categories=categories, missing=missing, say=_as_preparation
+    )  # fmt: skip
+
+
+def _as_preparation(option: str, value: Any) -> str:
+    """How an argument of `prepare` is written, for users of `explore`."""
+    return f"prepare(X, {option}={value!r})"
 
 
 def _check_arguments(

@@ -152,8 +152,12 @@ def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     lines = [x.split() for x in result.stdout.splitlines()]
     assert ["1", *(f"{score:.3f}" for score in scores.values())] in lines
     assert {p.name for p in out.iterdir()} == RESULTS
-    line = refused(invoke("explore", data, "--out", tmp_path / "other"))
-    assert "--n-clusterings is required without a test; got zeros and ones" in line
+    for drop, what in (
+        ([], "text or missing values"),
+        (["--drop", "other,species"], "zeros and ones"),
+    ):
+        line = refused(invoke("explore", data, *drop, "--out", tmp_path / "other"))
+        assert f"--n-clusterings is required without a test; got {what}" in line
     assert "--k is a number or auto; got 'two'" in refused(invoke("explore", data, "--k", "two"))
 
 
@@ -197,6 +201,7 @@ def test_fit_with_wanted_labels(invoke, data, tmp_path, unknown):
 def test_fit_passes_settings_and_solver(invoke, data, tmp_path):
     arguments = ["--known", "species", "--solver", "sequential", "--features", "bernoulli"]
     arguments += ["--set", "coordination=marginal", "--set", "coordination_weight=0.2"]
+    arguments += ["--drop", "other"]
     result = invoke("fit", data, *arguments, "--out", tmp_path / "out", *FAST)
     assert result.exit_code == 0, result.output
     parameters = json.loads((tmp_path / "out" / "result.json").read_text())["parameters"]
@@ -243,7 +248,7 @@ def test_fit_without_known_says_how_it_agrees(invoke, data, tmp_path):
         (["--set", "cooling"], "a setting is NAME=VALUE"),
         (["--set", "coling=2"], "--set coling; did you mean 'cooling'?"),
         (["--columns", "speces"], "no such column; 'speces'; did you mean 'species'?"),
-        (["--missing", "none"], "--missing is error, drop or mean; got 'none'"),
+        (["--missing", "none"], "--missing is keep, error, drop or mean; got 'none'"),
         (["--k", "1000"], "1000"),
         (["--k", "few"], "--k is a number or auto; got 'few'"),
         (["--k", "auto", "--method", "ccib"], "--k auto with ccib; pass a number, or use one of "),
@@ -666,9 +671,97 @@ def test_missing_values_are_told(invoke, data, tmp_path):
     frame = pd.read_csv(data)
     frame.loc[0, "x0"] = np.nan
     frame.to_csv(data, index=False)
-    line = refused(invoke("fit", data, "--known", "species", "--out", tmp_path / "o"))
-    assert "missing values: 1 in 'x0' (1 of 80 rows); --missing drop leaves out such rows" in line
-    assert "or --drop x0 the columns, or --missing mean imputes them" in line
+    arguments = ["--known", "species", "--out", tmp_path / "o"]
+    for more in (["--missing", "error"], ["--method", "ccib"]):
+        line = refused(invoke("fit", data, *arguments, *more))
+        assert "values: 1 in 'x0' (1 of 80 rows); --missing drop leaves out such rows" in line
+        assert "or --drop x0 the columns, or --missing mean imputes them" in line
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """A table of numbers, text and ratings, with empty cells, an index and names of rows."""
+    rng = np.random.default_rng(0)
+    hidden, group = rng.integers(2, size=(2, 80))
+    frame = pd.DataFrame({"id": np.arange(80), "name": [f"person {i}" for i in range(80)]})
+    frame["size"] = rng.normal(size=80) + 5 * hidden + group
+    frame["weight"] = 300 * (rng.normal(size=80) + 5 * hidden)
+    frame["colour"] = np.where(rng.random(80) < 0.2 + 0.6 * hidden, "red", "blue")
+    frame["rating"] = rng.integers(1, 6, 80)
+    frame["group"] = np.array(["a", "b"])[group]
+    frame["age"] = rng.normal(40, 9, 80)
+    frame.loc[:5, "size"] = frame.loc[3:9, "colour"] = frame.loc[20:24, "group"] = np.nan
+    path = tmp_path / "mixed.csv"
+    frame.to_csv(path, index=False)
+    return path, hidden
+
+
+def test_text_and_empty_cells_need_no_options(invoke, mixed, tmp_path):
+    path, hidden = mixed
+    result = invoke("fit", path, "--known", "group", "--out", tmp_path / "o", *FAST)
+    assert result.exit_code == 0, result.output
+    for line in (
+        "'name' is left out: text that differs in every row", "'id' is left out: whole numbers",
+        "rows without a value of known 'group' (5) are a group of their own",
+        "X has text in 'colour' and missing values in 'size', 'colour'",
+    ):  # fmt: skip
+        assert sum(line in said for said in result.stderr.splitlines()) == 1
+    labels = pd.read_csv(tmp_path / "o" / "labels.csv")
+    assert len(labels) == 80 and set(labels["group"]) == {"a", "b", "(missing)"}
+    agreement = (labels["cluster"] == hidden).mean()
+    assert max(agreement, 1 - agreement) > 0.9
+    kinds = json.loads((tmp_path / "o" / "result.json").read_text())["prepared"]["kinds"]
+    assert kinds == {
+        "size": "number", "weight": "number", "colour": "categorical", "rating": "ordered",
+        "age": "number",
+    }  # fmt: skip
+    # A cluster is described by means and shares, here and on the page, in the units of the table.
+    said = [line for line in result.stdout.splitlines() if line.startswith("cluster 0: ")]
+    frame = pd.read_csv(path)
+    inside = frame[labels["cluster"] == 0]
+    share = [100 * (rows["colour"].dropna() == "red").mean() for rows in (inside, frame)]
+    assert len(said) == 1 and f"colour: red {share[0]:.0f} % ({share[1]:.0f} %" in said[0]
+    assert f"weight: {inside['weight'].mean():.4g} ({frame['weight'].mean():.4g}" in said[0]
+    text = " ".join(page_of(tmp_path / "o" / "report.html").text.split())
+    assert said[0].removeprefix("cluster 0: ") in text
+    assert "categorical: colour; ordered: rating; missing values: size (6), colour (7)" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "kinds"),
+    [
+        (["--categorical", "rating"], {"rating": "categorical"}),
+        (["--ordered", "colour", "--drop", "age"], {"colour": "ordered"}),
+        (["--columns", "id,size,weight"], {"id": "number"}),
+    ],
+)
+def test_the_user_names_kinds_of_columns(invoke, mixed, tmp_path, more, kinds):
+    result = invoke("fit", mixed[0], *more, "--out", tmp_path / "o", *FAST)
+    assert result.exit_code == 0, result.output
+    stored = json.loads((tmp_path / "o" / "result.json").read_text())["prepared"]["kinds"]
+    assert (kinds.items() <= stored.items() and "age" not in more[1:]) or "age" not in stored
+
+
+def test_covariates_make_numbers_of_text(invoke, mixed, tmp_path):
+    arguments = ["--known", "age", "--known", "group", "--out", tmp_path / "o", *FAST]
+    line = refused(invoke("fit", mixed[0], *arguments))
+    assert "missing values: 6 in 'size', 7 in 'colour', 5 in known 'group'" in line
+    result = invoke("fit", mixed[0], *arguments, "--missing", "drop")
+    assert result.exit_code == 0, result.output
+    assert "text 'colour' became 0/1" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--categorical", "colour", "--ordered", "colour"], "in --categorical and --ordered; lea"),
+        (["--categorical", "colour", "--drop", "colour"], "colour in --categorical and --drop"),
+        (["--ordered", "colours"], "no such column; 'colours'; did you mean 'colour'?"),
+        (["--missing", "mean"], "text has no mean; "),
+    ],
+)
+def test_columns_that_are_named_wrongly(invoke, mixed, tmp_path, more, message):
+    assert message in refused(invoke("fit", mixed[0], *more, "--out", tmp_path / "o"))
 
 
 @pytest.fixture
@@ -705,22 +798,21 @@ def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, com
         "'sample' is left out: text that differs in every row names rows",
         "3 of 60 rows left out, for missing values: 2 in 'weight', 1 in known 'group'",
         "--compare partly: rows without a value (1) are a group of their own",
-        "text 'site' became 0/1 in 'site=south'",
-        "to 'weight': 'size', 'weight', 'sample_id', 'year built'",
+        "'sample_id' is left out: whole numbers that differ in every row",
+        "to 'weight': 'size', 'weight', 'year built'",
     ):
         assert any(line in own for own in said), (line, result.stderr)
     warned = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
-    assert "'sample_id' looks like an identifier; if so, leave out with --drop" in warned[0]
-    assert "'year built' looks like a year; if so, leave out with --drop 'year built'" in warned[1]
+    assert "'year built' looks like a year; if so, leave out with --drop 'year built'" in warned[0]
     stored = json.loads((tmp_path / "out" / "result.json").read_text())
     assert stored["command"] == f"nrprob {command} untidy.csv --known 'a b'"
     digest = hashlib.sha256(untidy.read_bytes()).hexdigest()
     assert stored["files"] == {str(untidy): digest}
     assert stored["versions"]["pandas"]
     done = stored["prepared"]
-    assert done["features"] == ["size", "weight", "sample_id", "year built", "site=south"]
+    assert done["features"] == ["size", "weight", "year built", "site"]
     assert done["rows_left_out"] == [3, 5, 8]
-    assert set(done["scales"]) == {"size", "weight", "sample_id", "year built"}
+    assert set(done["scales"]) == {"size", "weight", "year built"}
     assert all(f"note: {line}" in said for line in done["notes"])
     assert all(f"warning: {line}" in warned for line in done["warnings"])
     if command == "explore":
@@ -757,10 +849,7 @@ def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
         ("a,a,species\n1,2,x\n3,4,y\n", "columns need different names; a in "),
         ("a;b;species\n1;2;x\n3;4;y\n", "columns are separated by commas; "),
         ("a,b,species\nu,v,x\nu,v,y\n", "no feature is left; got 'a', 'b', without numbers"),
-        (
-            "a,b,species\n1,2,\n3,4,y\n",
-            "missing values: 1 in known 'species' (1 of 2 rows); --missing",
-        ),
+        ("a,b,species\n1,2,\n3,4,\n", "known columns must have values; got 'species' without"),
         (
             'a,b,species\n1,"2,5",x\n3,"4,25",y\n',
             "got commas in the numbers of 'b'; write numbers with decimal points, or leave columns "

@@ -124,7 +124,9 @@ def test_the_terminal_and_the_page_say_it_first(invoke, tmp_path, monkeypatch):
 def test_explore_says_it_first(invoke, tmp_path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(120, 2)), columns=[*"ab"])
-    frame.assign(kind=rng.choice([*"pqr"], 120)).to_csv(tmp_path / "rows.csv", index=False)
+    kind = rng.integers(3, size=120)
+    frame["a"] += 9 * kind
+    frame.assign(kind=np.array([*"pqr"])[kind]).to_csv(tmp_path / "rows.csv", index=False)
     out = tmp_path / "out"
     options = ["--k", "3", "--n-clusterings", "1", "--no-plot", "--out", out]
     result = invoke("explore", tmp_path / "rows.csv", *options)
@@ -207,7 +209,7 @@ def test_columns_of_a_table_go_by_their_own_names():
     rng = np.random.default_rng(0)
     kind = np.repeat([*"pqrs"], 30)
     frame = pd.DataFrame({"x": rng.normal(size=120), "kind": kind})
-    ready = prepare(frame, standardize=True)
+    ready = prepare(frame, categories="indicators", standardize=True)
     one = np.searchsorted([*"pqrs"], kind)
     for labels, values in ((one, ("s",)), (one // 2, ("r", "s")), (one == 2, ("r",))):
         for indicators in (ready.indicators_, None):
@@ -215,7 +217,7 @@ def test_columns_of_a_table_go_by_their_own_names():
             assert (result.column, result.values) == ("kind", values)
             assert result.share == pytest.approx(1)
     frame = frame.assign(sex=np.where(np.arange(120) % 3, "f", "m"), **{"a=b": np.arange(120) % 2})
-    ready = prepare(frame)
+    ready = prepare(frame, categories="indicators")
     rare = 1 + (frame["sex"] == "m").to_numpy()
     result = single_feature(ready.X, rare, ready.feature_names_, ready.indicators_)
     assert (result.column, result.cluster, result.values) == ("sex", 2, ("m",))

@@ -17,6 +17,7 @@ from nrprob.batch.formats import EVIDENCE, PICTURE, RESULTS, with_labelings, wri
 from nrprob.batch.manifest import write_files
 from nrprob.batch.report.fit_page import Chapter, write_page
 from nrprob.batch.splits import PARTS
+from nrprob.data.frames import is_frame
 from nrprob.files import make_folder
 from nrprob.successive import Exploration
 
@@ -99,6 +100,7 @@ def save_fit(result: FitResult, out: Path, picture: str | None = PICTURE) -> Non
     if fit.predicted is not None:
         columns |= _view_columns("predicted", fit.predicted)
     chapter = Chapter(result)
+    result.profiles = chapter.profiles
     pictures = _draw_chapter(chapter, picture, EVIDENCE)
     summary = {
         **_summarize_fit(fit),
@@ -214,7 +216,7 @@ def draw_clusters(result: FitResult, suffix: str) -> bytes:
             labels,
             known,
             table.image_shape,
-            table.feature_names,
+            None if is_frame(table.X) else table.feature_names,
             labels_name=result.fits[0].title,
             known_name=name,
             others={key: labelings[key] for key in others},

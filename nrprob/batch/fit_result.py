@@ -16,7 +16,7 @@ from nrprob.batch.inputs import load_data
 from nrprob.batch.plan import Plan
 from nrprob.batch.provenance import as_key
 from nrprob.batch.store import dataset_to_fit
-from nrprob.batch.tables import Table
+from nrprob.batch.tables import Table, take_rows
 from nrprob.data.preparation.record import Say, as_option
 from nrprob.evidence import Confidence, Evidence, confidence, test
 from nrprob.statistics.single_feature import single_feature
@@ -69,6 +69,7 @@ class FitResult:
     origin : provenance of the data, and the command
     measured : (n, m) continuous covariates
     tested : tests of the first fit, if there are any
+    profiles : description of every cluster that the page shows
     say : writes an argument as the user would change it
     """
 
@@ -80,6 +81,7 @@ class FitResult:
     origin: dict[str, Any] = field(default_factory=dict)
     measured: np.ndarray | None = None
     tested: Tested | None = None
+    profiles: dict[str, str] = field(default_factory=dict)
     say: Say = as_option
 
     @cached_property
@@ -90,7 +92,7 @@ class FitResult:
             return ""
         fitted, prepared = labels >= 0, self.origin.get("prepared", {})
         feature = single_feature(
-            table.X if fitted.all() else table.X[fitted], labels[fitted], table.feature_names,
+            take_rows(table.X, fitted), labels[fitted], table.feature_names,
             prepared.get("indicators"), prepared.get("scales"),
         )  # fmt: skip
         if feature is None:

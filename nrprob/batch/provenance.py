@@ -55,7 +55,10 @@ def _describe_preparation(plan: Plan) -> dict[str, Any]:
         from nrprob.data.preparation.prepare import prepare_table
 
         frame = pd.DataFrame(table.X, columns=names)
-        ready = prepare_table(frame, standardize=data.standardize, say=as_key)
+        ready = prepare_table(
+            frame, categories="indicators", missing="error", standardize=data.standardize,
+            say=as_key,
+        )  # fmt: skip
         notes, warnings, scales = notes + ready.notes, ready.warnings, ready.scales_
     elif data.standardize:
         scaler = tables.fit_scaler(table.X)

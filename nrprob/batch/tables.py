@@ -26,13 +26,13 @@ from nrprob.files import read_npz, read_sparse, reading
 __all__ = [
     "Table", "as_labels", "check_values", "find_matrix", "fit_scaler", "generate_set", "load_set",
     "read_column", "read_contents", "read_table", "select_columns",
-    "size_in_memory",
+    "size_in_memory", "take_rows",
 ]  # fmt: skip
 
 
 @dataclass
 class Table:
-    """Rows X (n, p), dense or sparse, with names and labelings.
+    """Rows X (n, p), dense, sparse or a frame, with names and labelings.
 
     ``left_out`` names text columns that are no features, and ``views`` holds the column indices of
     every view; None without views.
@@ -50,10 +50,15 @@ class Table:
         """The table with the chosen rows only."""
         return replace(
             self,
-            X=self.X[chosen],
+            X=take_rows(self.X, chosen),
             labelings={name: labels[chosen] for name, labels in self.labelings.items()},
             row_names=None if self.row_names is None else self.row_names[chosen],
         )
+
+
+def take_rows(X: Any, chosen: np.ndarray) -> Any:
+    """Rows of an array, a sparse matrix or a frame."""
+    return X.iloc[np.arange(len(X))[chosen]] if hasattr(X, "iloc") else X[chosen]
 
 
 def load_set(name: str, parameters: Mapping[str, Any] | None = None) -> Table:

@@ -25,6 +25,7 @@ __all__ = [
     "refuse_covariates",
     "check_sparse",
     "command_line",
+    "has_text_or_gaps",
     "load_data",
 ]
 
@@ -54,13 +55,7 @@ class LoadedData:
     @property
     def covariates(self) -> np.ndarray | None:
         """Known continuous covariates (n, m); None without any."""
-        import numpy as np
-
-        if hasattr(self.known, "select_dtypes"):
-            values = self.known.select_dtypes("float").to_numpy()
-            return values if values.size else None
-        known = np.asarray(self.known)
-        return known if known.ndim == 2 and known.dtype.kind == "f" else None
+        return _covariates(self.known)
 
     def print_notes(self) -> None:
         """Print the messages about the preparation of the data."""
@@ -70,13 +65,28 @@ class LoadedData:
             print_warning(line)
 
 
-def load_data(options: DataOptions) -> LoadedData:
-    """Read the features, and the columns of the options --known, --compare and --labels."""
+def _covariates(known: Any) -> np.ndarray | None:
+    """Columns of floats (n, m) of known structure; None without any."""
+    import numpy as np
+
+    if hasattr(known, "select_dtypes"):
+        values = known.select_dtypes("float").to_numpy()
+        return values if values.size else None
+    known = np.asarray(known)
+    return known if known.ndim == 2 and known.dtype.kind == "f" else None
+
+
+def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
+    """Read the features, and the columns of the options --known, --compare and --labels.
+
+    ``mixed`` says whether the method takes text and missing values.
+    """
     import numpy as np
     import pandas as pd
     import scipy.sparse
 
     from nrprob.batch import tables
+    from nrprob.data.frames import is_frame
     from nrprob.data.preparation.prepare import prepare_table
     from nrprob.data.preparation.record import as_option
     from nrprob.files import digest
@@ -92,15 +102,24 @@ def load_data(options: DataOptions) -> LoadedData:
         tables.check_values(tables.Table(X, names))
         X, scaled = tables.fit_scaler(X).transform(X) if scaled is True else X, False
     known_table = _combine_known(known, getattr(X, "index", None))
-    ready = prepare_table(
-        X, known=known_table, missing=options.missing, standardize=scaled, names=names,
-        say=as_option, units=units,
-    )  # fmt: skip
+    settings: dict[str, Any] = {
+        "known": known_table, "standardize": scaled, "names": names, "say": as_option,
+        "units": units, "chosen": bool(options.columns),
+    }  # fmt: skip
+    ready = None
+    if mixed:
+        ready = prepare_table(X, missing=options.missing or "keep", **settings)
+        if _covariates(ready.known) is not None and has_text_or_gaps(ready.X):
+            ready = None  # covariates have effects on complete numeric columns only
+    if ready is None:
+        ready = prepare_table(
+            X, categories="indicators", missing=options.missing or "error", **settings
+        )  # fmt: skip
     rows = ready.rows_
     if row_names is None and len(rows) < n:
         row_names = np.arange(n)
     table = tables.Table(
-        ready.X,
+        ready.frame if mixed and is_frame(X) else ready.X,
         None if names is None else ready.feature_names_,
         row_names=None if row_names is None else row_names[rows],
     )
@@ -110,11 +129,9 @@ def load_data(options: DataOptions) -> LoadedData:
     for name, values in (labels | _name_columns(options.labelings["compare"], read, known)).items():
         where = f"--{'known' if name in labels else 'compare'} {name}"
         groups = values[rows]
-        if (
-            name not in labels
-            and options.missing != "error"
-            and (gaps := int(pd.isna(groups).sum()))
-        ):
+        if name in labels and known_table is not None:
+            groups = ready.known[name].to_numpy() if is_frame(ready.known) else ready.known
+        elif options.missing != "error" and (gaps := int(pd.isna(groups).sum())):
             groups = np.where(pd.isna(groups), "(missing)", pd.Series(groups).astype(str))
             data.notes.append(f"{where}: rows without a value ({gaps}) are a group of their own")
         table.labelings[name] = tables.as_labels(groups, where)
@@ -131,6 +148,7 @@ def load_data(options: DataOptions) -> LoadedData:
         "prepared": {
             "missing": options.missing,
             "features": ready.feature_names_,
+            "kinds": ready.kinds_,
             "known": list(known),
             "rows_left_out": np.setdiff1d(np.arange(n), rows).tolist(),
             "scales": ready.scales_,
@@ -162,7 +180,7 @@ def _read_rows(
         left = options.columns or [
             c for c in source if c not in {*options.drop, *options.data_labels}
         ]
-        return source[left], source.index.to_numpy(), left
+        return _set_kinds(source[left], options), source.index.to_numpy(), left
     names, row_names = None, None
     if isinstance(source, Mapping):
         X = tables.find_matrix(source, options.data)
@@ -174,6 +192,24 @@ def _read_rows(
     if names is not None:
         X, names = tables.select_columns(X, names, options.columns, options.drop, options.data)
     return X, row_names, names
+
+
+def has_text_or_gaps(X: Any) -> bool:
+    """Whether the values of a dense table are no complete numbers."""
+    import numpy as np
+    import pandas as pd
+
+    is_text = hasattr(X, "columns") and bool((X.dtypes == "category").any())
+    return is_text or bool(np.asarray(pd.isna(X)).any())
+
+
+def _set_kinds(frame: Any, options: DataOptions) -> Any:
+    """The frame with the columns of --categorical and --ordered as categories."""
+    import pandas as pd
+
+    kinds = {name: pd.CategoricalDtype() for name in options.categorical}
+    kinds |= {name: pd.CategoricalDtype(ordered=True) for name in options.ordered}
+    return frame.astype({name: kind for name, kind in kinds.items() if name in frame})
 
 
 def _feature_names(

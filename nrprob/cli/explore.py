@@ -10,6 +10,7 @@ from typer import Option
 from nrprob.cli.data import check_groups, load_data, refuse_covariates
 from nrprob.cli.options import (
     Alpha,
+    Categorical,
     Columns,
     Data,
     Drop,
@@ -19,6 +20,7 @@ from nrprob.cli.options import (
     Names,
     Number,
     Obsm,
+    Ordered,
     Seed,
     Standardize,
     Test,
@@ -76,11 +78,13 @@ def explore(
     force: Force = False,
     columns: Columns = None,
     drop: Drop = None,
+    categorical: Categorical = None,
+    ordered: Ordered = None,
     feature_names: Names = None,
     layer: Layer = None,
     obsm: Obsm = None,
     seed: Seed = 0,
-    missing: Missing = "error",
+    missing: Missing = None,
     standardize: Standardize = None,
     plot: Annotated[bool, Option(help="Draw plots.")] = True,
     test: Test = False,
@@ -99,8 +103,9 @@ def explore(
     columns_of = {"known": known or [], "compare": compare or [], "labels": []}
     part = {"layer": layer, "obsm": obsm}
     options = read_options(
-        data, columns_of, columns, drop, feature_names, part, standardize, missing
-    )
+        data, columns_of, columns, drop, categorical, ordered, feature_names, part, standardize,
+        missing,
+    )  # fmt: skip
     output = find_output(out, force, RESULTS)
     with show_spinner(f"reading {data.name}"):
         loaded = load_data(options)
@@ -144,16 +149,23 @@ def explore(
 
 def _check_testable(loaded: LoadedData) -> None:
     """Refuse data without a test, if --n-clusterings is not given."""
+    import numpy as np
     from scipy import sparse
 
+    from nrprob.cli.data import has_text_or_gaps
     from nrprob.data.feature_types import describe_discrete
 
     X = loaded.table.X
-    kind = "a sparse matrix" if sparse.issparse(X) else describe_discrete(X)
+    if sparse.issparse(X):
+        kind: str | None = "a sparse matrix"
+    elif has_text_or_gaps(X):
+        kind = "text or missing values"
+    else:
+        kind = describe_discrete(np.asarray(X))
     if kind is not None:
         raise InputError(
             f"--n-clusterings is required without a test; got {kind}, and clusters are tested in "
-            "dense continuous data only; pass for example --n-clusterings 2"
+            "complete dense continuous data only; pass for example --n-clusterings 2"
         )
 
 

@@ -13,6 +13,7 @@ from nrprob.cli import validation
 from nrprob.cli.data import check_groups, check_sparse, load_data, refuse_covariates
 from nrprob.cli.options import (
     Alpha,
+    Categorical,
     Columns,
     Data,
     Drop,
@@ -22,6 +23,7 @@ from nrprob.cli.options import (
     Names,
     Number,
     Obsm,
+    Ordered,
     Seed,
     Standardize,
     Test,
@@ -62,6 +64,8 @@ def fit(
     force: Force = False,
     columns: Columns = None,
     drop: Drop = None,
+    categorical: Categorical = None,
+    ordered: Ordered = None,
     feature_names: Names = None,
     layer: Layer = None,
     obsm: Obsm = None,
@@ -74,7 +78,7 @@ def fit(
     ] = None,
     n_init: Annotated[int | None, Option(help="Number of restarts.")] = None,
     seed: Seed = 0,
-    missing: Missing = "error",
+    missing: Missing = None,
     standardize: Standardize = None,
     settings: Annotated[
         list[str] | None,
@@ -113,8 +117,9 @@ def fit(
     }
     part = {"layer": layer, "obsm": obsm}
     options = read_options(
-        data, columns_of, columns, drop, feature_names, part, standardize, missing
-    )
+        data, columns_of, columns, drop, categorical, ordered, feature_names, part, standardize,
+        missing,
+    )  # fmt: skip
     picture = PICTURE if plot else None
     output = find_output(out, force, [*RESULTS, *[PICTURE] * plot, *[EVIDENCE] * (plot and test)])
     # From here on, classes of estimators are imported.
@@ -127,7 +132,7 @@ def fit(
         )
     validation.check_parameters(registry.short_name(method) if chosen else None, parameters)
     with show_spinner(f"reading {data.name}"):
-        loaded = load_data(options)
+        loaded = load_data(options, chosen is None or chosen.capabilities.mixed)
     table = loaded.table
     loaded.print_notes()
     if loaded.y is not None:
@@ -151,10 +156,10 @@ def fit(
 
     recommended: dict[str, Any] = {}
     if chosen is None:
-        from nrprob.advice import recommend
+        from nrprob.advice import choose_estimator
 
         fixed = number if isinstance(number, int) else 2
-        model = recommend(table.X, known=z, y=loaded.y, n_clusters=fixed)
+        model = choose_estimator(table.X, known=z, y=loaded.y, n_clusters=fixed)
         method, chosen = registry.find_entry(type(model))
         recommended = model.get_params(deep=False)
         print_note(model.reason_)

@@ -16,6 +16,7 @@ from nrprob.exceptions import InputError
 
 __all__ = [
     "Alpha",
+    "Categorical",
     "DataOptions",
     "Columns",
     "Data",
@@ -26,6 +27,7 @@ __all__ = [
     "Names",
     "Number",
     "Obsm",
+    "Ordered",
     "Seed",
     "Standardize",
     "Test",
@@ -47,6 +49,14 @@ Columns = Annotated[
     list[str] | None,
     Option(help="Feature columns, separated by commas, or repeated; all others by default."),
 ]
+Categorical = Annotated[
+    list[str] | None,
+    Option(help="Categorical columns, separated by commas, or repeated; by default by the values."),
+]
+Ordered = Annotated[
+    list[str] | None,
+    Option(help="Ordered columns, such as ratings; by default by the values."),
+]
 Drop = Annotated[
     list[str] | None, Option(help="Columns to leave out, separated by commas, or repeated.")
 ]
@@ -67,7 +77,11 @@ Number = Annotated[
 ]
 Seed = Annotated[int | None, Option(help="Random seed, for a repeatable run.")]
 Missing = Annotated[
-    str, Option(help="Missing values: error, drop (their rows), or mean (impute the mean).")
+    str | None,
+    Option(
+        help="Missing values: keep, error, drop (their rows) or mean (impute the mean); by default "
+        "keep if the method takes them, else error."
+    ),
 ]
 Standardize = Annotated[
     bool | None,
@@ -100,19 +114,22 @@ class DataOptions:
     data : data file
     labelings : option -> its columns
     columns, drop : features to use (empty for all), and features to leave out
+    categorical, ordered : features whose kind the user names
     names : file and column of the feature names; the column is empty for a text file
     part : layer or obsm of AnnData, as `nrprob.rows_of` takes it
-    standardize, missing : as in `nrprob.prepare`
+    standardize, missing : as in `nrprob.prepare`; ``missing`` is None by default
     """
 
     data: Path
     labelings: dict[str, list[Column]]
     columns: list[str]
     drop: list[str]
+    categorical: list[str]
+    ordered: list[str]
     names: Column | None
     part: dict[str, str]
     standardize: bool | str
-    missing: str
+    missing: str | None
 
     @property
     def label_columns(self) -> list[Column]:
@@ -132,10 +149,12 @@ def read_options(
     labelings: dict[str, list[str]],
     columns: list[str] | None,
     drop: list[str] | None,
+    categorical: list[str] | None,
+    ordered: list[str] | None,
     names: str | None,
     part: dict[str, str | None],
     standardize: bool | None,
-    missing: str,
+    missing: str | None,
 ) -> DataOptions:
     """Parse the options, and check them against the columns of the files.
 
@@ -146,9 +165,10 @@ def read_options(
     """
     from nrprob.batch import formats
 
-    if missing not in ("error", "drop", "mean"):
+    if missing not in (None, "keep", "error", "drop", "mean"):
         raise InputError(
-            f"--missing is error, drop or mean; got {missing!r}; pass for example --missing drop"
+            f"--missing is keep, error, drop or mean; got {missing!r}; pass for example --missing "
+            "drop"
         )
     available = {data: formats.column_names(data)}
     options = DataOptions(
@@ -159,6 +179,8 @@ def read_options(
         },
         _split_names(columns),
         _split_names(drop),
+        _split_names(categorical),
+        _split_names(ordered),
         None if names is None else _parse_names(names, data),
         {kind: name for kind, name in part.items() if name is not None},
         "auto" if standardize is None else standardize,
@@ -168,8 +190,10 @@ def read_options(
         formats.require_part(data, kind, name)
     if len(options.part) > 1:
         raise InputError("features are in a layer or in obsm; got --layer and --obsm; choose one")
+    _check_kinds(options)
     if formats.is_table(data):
-        formats.require_columns([*options.columns, *options.drop], available[data], data)
+        named = [*options.columns, *options.drop, *options.categorical, *options.ordered]
+        formats.require_columns(named, available[data], data)
         if not options.columns and not set(available[data]) - {*options.drop, *options.data_labels}:
             raise InputError(f"no column is left; {data}; drop fewer, or choose with --columns")
     elif (options.columns or options.drop) and options.names is None:
@@ -199,6 +223,27 @@ def read_options(
             available[file] = formats.column_names(file)
         formats.require_columns([name], available[file], file)
     return options
+
+
+def _check_kinds(options: DataOptions) -> None:
+    """Refuse columns of which two kinds are named, or that are no features of a table."""
+    from nrprob.batch import formats
+
+    kinds = {"--categorical": options.categorical, "--ordered": options.ordered}
+    for option, names in kinds.items():
+        if names and not formats.is_table(options.data):
+            raise InputError(
+                f"only columns of a table have kinds; {option} {names[0]} of {options.data}; leave "
+                "it out"
+            )
+        for name in names:
+            others = [other for other in kinds if other != option and name in kinds[other]]
+            others += ["--drop"] * (name in options.drop)
+            others += ["--known, --compare or --labels"] * (name in options.data_labels)
+            if others:
+                raise InputError(
+                    f"a column is named once; {name} in {option} and {others[0]}; leave out one"
+                )
 
 
 def parse_n_clusters(k: str | None) -> int | str | None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["show_fit"]
 
+_MAX_PROFILES = 6  # clusters that are described
+
 
 def show_fit(run: FitResult) -> None:
     """Print cluster sizes of the first fit, agreement of all fits, and the files."""
@@ -36,6 +38,8 @@ def show_fit(run: FitResult) -> None:
         )
     print_result(f"{rows} rows, {features} features; {fit.title} {result}")
     show_scores({fit.title: fit.scores for fit in run.fits}, run.known)
+    for name, text in list(run.profiles.items())[:_MAX_PROFILES]:
+        print_result(f"cluster {name}: {text}")
     for fit in run.fits:
         for message in fit.warnings:
             print_warning(f"{fit.title}: {message.strip().splitlines()[0]}")

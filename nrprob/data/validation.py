@@ -157,10 +157,13 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
         text = re.sub(".*'NAType'.*", "Input X contains NaN", str(error))  # pandas.NA in an array
         contains = re.match(r"Input .* contains (NaN|infinity)", text)
         if contains and (result := _not_finite(X, contains[1] == "NaN")):
-            raise ValueError(
-                f"{contains[0]}; found {result}; leave out or fill in what is missing, as "
-                "nrprob.prepare does"
-            ) from None
+            remedy = "leave out such rows by prepare(X, missing='drop'), or mend them"
+            if contains[1] == "NaN":
+                remedy = (
+                    "use ConditionalMixture, which takes missing values, or fill them in by "
+                    "prepare(X, categories='indicators', missing='mean')"
+                )
+            raise ValueError(f"{contains[0]}; found {result}; {remedy}") from None
         if other := _non_numeric_message(X):
             raise ValueError(other) from None
         if other := _shape_message(text):
@@ -208,7 +211,11 @@ def _not_finite(X: Any, gaps: bool) -> str:
 
 _OTHERS = {
     "date": ("dates or times", "turn dates into numbers of a unit of your choice"),
-    "text": ("text", "encode text, as nrprob.prepare does"),
+    "text": (
+        "text",
+        "pass a frame with text to ConditionalMixture, or encode text by prepare(X, "
+        "categories='indicators', missing='mean')",
+    ),
     "object": ("lists or other objects", "make columns of the numbers in objects"),
 }
 

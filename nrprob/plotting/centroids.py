@@ -22,7 +22,7 @@ from nrprob.plotting.layout import (
 )
 from nrprob.plotting.profiles import Side, common_scale, draw_bar, draw_profile, profiles_of
 from nrprob.plotting.style import as_axes, shorten_names, shorten_text, text_extent
-from nrprob.statistics.groups import group_means
+from nrprob.statistics.groups import observed_means
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -196,8 +196,9 @@ def plot_centroids(
 
     Parameters
     ----------
-    X : array or sparse matrix of shape (n_samples, n_features)
-        The data.
+    X : array, sparse matrix or frame of shape (n_samples, n_features)
+        The data. Text of a frame becomes binary columns. Means are of the values that are not
+        missing.
     labels : array of shape (n_samples,)
         Clusters.
     known : array of shape (n_samples,)
@@ -246,14 +247,14 @@ def plot_centroids(
     )
     if not isinstance(cells, bool):
         check_choice("cells", cells, ("auto",), "or True or False")
-    X, *_ = read_rows(X, None)
+    X, _, columns = read_rows(X, None)
     n_rows, n_features = X.shape
     group_names, group_codes = named_labels(known, "known", known_name, n_rows)
     cluster_names, cluster_codes = named_labels(labels, "labels", "cluster", n_rows)
     n_groups, n_clusters = len(group_names), len(cluster_names)
     if image_shape is not None:
         image_shape = _check_image_shape(image_shape, n_features)
-    names = feature_texts(feature_names, None, n_features)
+    names = feature_texts(feature_names, columns, n_features)
 
     if others is not None and not isinstance(others, Mapping):
         raise TypeError(
@@ -265,8 +266,8 @@ def plot_centroids(
 
     group_sizes = with_sizes(group_names, group_codes)
     cluster_sizes = with_sizes(cluster_names, cluster_codes)
-    by_group = group_means(X, group_codes, n_groups)
-    by_cluster = group_means(X, cluster_codes, n_clusters)
+    by_group = observed_means(X, group_codes, n_groups)
+    by_cluster = observed_means(X, cluster_codes, n_clusters)
     heads = (f"known: {known_name}", f"found: {labels_name}")
 
     if image_shape is not None:
@@ -288,7 +289,7 @@ def plot_centroids(
             codes = group_codes * n_clusters + cluster_codes
             counts = np.bincount(codes, minlength=n_groups * n_clusters)
             with np.errstate(invalid="ignore"):  # empty combinations are NaN and not drawn
-                means = group_means(X, codes, n_groups * n_clusters)
+                means = observed_means(X, codes, n_groups * n_clusters)
             shape = (n_groups, n_clusters)
             parts.append(
                 _combination_part(
@@ -298,7 +299,9 @@ def plot_centroids(
             )  # fmt: skip
     else:
         centre, spread = _centre_and_spread(X)
-        by_group, by_cluster = (by_group - centre) / spread, (by_cluster - centre) / spread
+        by_group, by_cluster = (
+            np.nan_to_num((means - centre) / spread) for means in (by_group, by_cluster)
+        )
         if n_features > _MAX_FEATURES:
             # Features with the largest deviations.
             deviation = np.abs(by_cluster).max(axis=0) + np.abs(by_group).max(axis=0)
@@ -336,5 +339,6 @@ def _centre_and_spread(X: Any) -> tuple[np.ndarray, np.ndarray]:
         spread = np.sqrt(np.maximum(square - centre**2, 0))
     else:
         values = np.asarray(X, dtype=float)
-        centre, spread = values.mean(axis=0), values.std(axis=0)
+        values = np.ma.masked_invalid(values) if np.isnan(values).any() else values
+        centre, spread = np.asarray(values.mean(axis=0)), np.asarray(values.std(axis=0))
     return centre, np.where(spread > 0, spread, 1.0)

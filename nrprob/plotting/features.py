@@ -45,7 +45,7 @@ def plot_top_features(
     Parameters
     ----------
     X : array, sparse matrix or frame of shape (n_samples, n_features)
-        The data.
+        The data. Text of a frame becomes binary columns, whose means are shares of a value.
     labels : array of shape (n_samples,)
         Clusters.
     known : array-like, optional

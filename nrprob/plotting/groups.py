@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.frames import extract_known, is_frame
 from nrprob.data.labels import as_plain_array, is_missing
+from nrprob.data.preparation.columns import kind_of_column
+from nrprob.data.preparation.prepare import as_indicators
 from nrprob.data.validation import check_rows
 from nrprob.exceptions import short_repr
 from nrprob.statistics.groups import merge_small_groups
@@ -21,10 +24,12 @@ _MAX_GROUPS = 20
 def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
     """Read samples as floats, dense or CSR; their known structure; and the columns of a frame.
 
+    Text of a frame becomes binary columns, and values that are missing are NaN.
+
     Raises
     ------
     ValueError
-        If ``X`` is no table of finite numbers in memory, or ``known`` has another length.
+        If ``X`` is no table in memory or has infinite values, or ``known`` has another length.
     """
     from sklearn.utils import check_array
 
@@ -35,7 +40,14 @@ def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
         )
     X, known = extract_known(X, known)
     names = [str(name) for name in X.columns] if is_frame(X) else None
-    rows = check_rows(X, check_array, accept_sparse="csr", dtype=(np.float64, np.float32))
+    named = is_frame(X) and X.columns.is_unique
+    if named and not all(kind_of_column(X[name]) == "number" for name in X):
+        ready = as_indicators(X)
+        X, names = ready.X, ready.feature_names_
+    rows = check_rows(
+        X, check_array, accept_sparse="csr", dtype=(np.float64, np.float32),
+        ensure_all_finite=True if sparse.issparse(X) else "allow-nan",
+    )  # fmt: skip
     return rows, DesignEncoder("product").fit(known, rows.shape[0]), names
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import sparse
 
 from nrprob import metrics
 from nrprob.data.design import Design
@@ -30,6 +31,7 @@ from nrprob.plotting.style import (
     shorten_text,
 )
 from nrprob.statistics.discriminants import NOTHING, Plane, discriminant_plane
+from nrprob.statistics.groups import observed_means
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,6 +116,7 @@ def plot_residuals(
     check_texts(labels_name=labels_name, known_name=known_name)
     random = check_random_state(random_state)
     X, design, _ = read_rows(X, known)
+    X = _fill_missing(X)
     _check_labels_known(design)
     n = X.shape[0]
     sides = [named_groups(design), named_labels(labels, "labels", "cluster", n)]
@@ -194,6 +197,7 @@ def plot_alternatives(
     if known is None and known_labels is not None and known_labels.shape[1]:
         known = known_labels
     X, design, _ = read_rows(X, known)
+    X = _fill_missing(X)
     _check_labels_known(design)
     n = X.shape[0]
     columns = _named_labelings(labelings, n)
@@ -223,6 +227,13 @@ def _check_labels_known(design: Design) -> None:
             "known must be labels, which mark the rows; got "
             f"{design.description}; cut covariates into groups"
         )
+
+
+def _fill_missing(X: Any) -> Any:
+    """Rows with the mean of the column in place of a missing value."""
+    if sparse.issparse(X) or not (missing := np.isnan(X)).any():
+        return X
+    return np.where(missing, observed_means(X, np.zeros(len(X), int)), X)
 
 
 def _fit_plane(X: Any, codes: np.ndarray, design: Design, random: Any) -> Plane:

@@ -22,6 +22,15 @@ def group_means(x: Any, codes: np.ndarray, n_groups: int = 0) -> np.ndarray:
     return group_sums(x, codes, n_groups) / np.bincount(codes, minlength=n_groups)[:, None]
 
 
+def observed_means(x: Any, codes: np.ndarray, n_groups: int = 0) -> np.ndarray:
+    """Means (groups, m) of the values that are not missing; NaN for groups without any."""
+    if sparse.issparse(x) or not (missing := np.isnan(x)).any():
+        return group_means(x, codes, n_groups)
+    sums = group_sums(np.where(missing, 0.0, x), codes, n_groups)
+    with np.errstate(invalid="ignore"):
+        return sums / group_sums(~missing, codes, n_groups)
+
+
 def cross_table(first: np.ndarray, second: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Contingency table of two labelings (n,) with codes below ``shape``."""
     return np.bincount(first * shape[1] + second, minlength=shape[0] * shape[1]).reshape(shape)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from nrprob.statistics.groups import cross_table
+from nrprob.statistics.groups import cross_table, observed_means
 
 __all__ = ["Crossing", "Findings", "cross_labels", "find_top_features"]
 
 _ENTRIES = 2**20  # per block of features, to fit the cache and avoid a dense copy
+_NOTABLE = 0.3  # smallest difference of a description, in standard deviations
+_MOST_VALUES = 3  # values of a column in a description
 _ROUNDING = 1e-12  # relative to the largest entry; smaller differences of means are 0
 
 
@@ -26,12 +28,14 @@ class Findings:
     differences : (c, p) standardised mean differences of the cluster and all other rows, adjusted
         for known structure
     inside, outside : (c, p) unadjusted means of the cluster and of all other rows
+    overall : (p,) unadjusted means of all rows
     nearest : per cluster, indices of its rows nearest to its centre, in ascending distance
     """
 
     differences: np.ndarray
     inside: np.ndarray
     outside: np.ndarray
+    overall: np.ndarray
     nearest: list[np.ndarray]
 
     def most_different(self, cluster: int, n: int) -> np.ndarray:
@@ -39,6 +43,44 @@ class Findings:
         size = np.abs(self.differences[cluster])
         order = np.argsort(-size, kind="stable")[:n]
         return order[size[order] > 0]
+
+    def describe(
+        self,
+        cluster: int,
+        names: Sequence[str],
+        indicators: Mapping[str, Sequence[str]],
+        scales: Mapping[str, Sequence[float]],
+        n_columns: int = 5,
+    ) -> str:
+        """The columns by which a cluster differs most: its means and shares, and those of all rows.
+
+        Parameters
+        ----------
+        cluster : position among the clusters
+        names : (p,) names of the features
+        indicators : name of a binary feature -> (column of the table, value at 0, value at 1)
+        scales : name of a standardised feature -> (mean, standard deviation)
+        n_columns : largest number of columns
+        """
+        size = np.abs(self.differences[cluster])
+        columns: dict[str, list[str]] = {}
+        for j in self.most_different(cluster, len(size)):
+            if size[j] < _NOTABLE:
+                break
+            name = names[j]
+            column, _, value = indicators.get(name, (name, "", ""))
+            texts = columns.setdefault(column, [])
+            of_all = " of all" * (len(columns) == 1 and not texts)
+            inside, overall = self.inside[cluster, j], self.overall[j]
+            if name in indicators:
+                text = f"{value} {100 * inside:.0f} % ({100 * overall:.0f} %{of_all})"
+            else:
+                mean, deviation = scales.get(name, (0.0, 1.0))
+                text = f"{inside * deviation + mean:.4g} ({overall * deviation + mean:.4g}{of_all})"
+            if len(texts) < _MOST_VALUES:
+                texts.append(text)
+        shown = list(columns.items())[:n_columns]
+        return "; ".join(f"{column}: {', '.join(texts)}" for column, texts in shown)
 
 
 def find_top_features(
@@ -53,7 +95,7 @@ def find_top_features(
 
     Parameters
     ----------
-    X : (n, p) rows, dense or sparse
+    X : (n, p) rows, dense or sparse; NaN where values are missing
     codes : (n,) codes of the clusters, at least two of them non-empty
     clusters : codes of the clusters to compare with all other rows
     groups : (n,) codes of known groups, whose means are subtracted; zeros for none
@@ -63,34 +105,47 @@ def find_top_features(
     n, p = X.shape
     member, sizes = _indicator_matrix(codes), np.bincount(codes)
     known = _KnownStructure(groups, measured)
-    n_in, n_out = sizes[clusters, None], n - sizes[clusters, None]
     differences, inside, outside = np.zeros((3, len(clusters), p))
-    distances = np.zeros(n)
+    overall, distances, n_seen = np.zeros(p), np.zeros(n), np.zeros(n)
     for columns, block in iterate_feature_blocks(X):
-        raw = member @ block
-        inside[:, columns] = raw[clusters] / n_in
-        outside[:, columns] = (raw.sum(0) - raw[clusters]) / n_out
+        # Missing values count neither in numbers of rows nor in sums.
+        seen = ~np.isnan(block)
+        complete = bool(seen.all())
+        counts = np.broadcast_to(sizes[:, None], (len(sizes), block.shape[1]))
+        if not complete:
+            block, counts = known.fill_missing(block, seen), member @ seen
+        n_in, n_out = counts[clusters], counts.sum(0) - counts[clusters]
+        raw = member @ np.where(seen, block, 0.0)
+        overall[columns] = _divide(raw.sum(0), counts.sum(0))
+        inside[:, columns] = _divide(raw[clusters], n_in)
+        outside[:, columns] = _divide(raw.sum(0) - raw[clusters], n_out)
         # Mean differences of residuals, in pooled standard deviations of the two sets of rows.
         rest = known.residuals(block)
+        if not complete:
+            rest = np.where(seen, rest, 0.0)
         sums, squares = member @ rest, member @ rest**2
         sums_in, sums_out = sums[clusters], sums.sum(0) - sums[clusters]
-        difference = sums_in / n_in - sums_out / n_out
+        difference = np.nan_to_num(_divide(sums_in, n_in) - _divide(sums_out, n_out))
         largest = np.abs(block).max(0)
         difference[np.abs(difference) <= _ROUNDING * largest] = 0
-        scatter = squares.sum(0) - sums_in**2 / n_in - sums_out**2 / n_out
-        deviation = np.sqrt(np.maximum(scatter, 0) / max(n - 2, 1))
+        scatter = squares.sum(0) - np.nan_to_num(_divide(sums_in**2, n_in))
+        scatter = scatter - np.nan_to_num(_divide(sums_out**2, n_out))
+        freedom = np.maximum(counts.sum(0) - 2, 1)
+        deviation = np.sqrt(np.maximum(scatter, 0) / freedom)
         differences[:, columns] = _standardised_difference(difference, deviation)
-        centres = sums / np.maximum(sizes, 1)[:, None]
+        centres = sums / np.maximum(counts, 1)
         # Squared distances to the centres in within-cluster deviations; their unit is irrelevant.
         within = np.sqrt(np.maximum(squares.sum(0) - (sums * centres).sum(0), 0))
         varies = within > np.sqrt(_ROUNDING) * largest
-        scaled = (rest - centres[codes])[:, varies] / within[varies]
+        scaled = ((rest - centres[codes]) * seen)[:, varies] / within[varies]
         distances += (scaled**2).sum(1)
+        n_seen += seen[:, varies].sum(1)
+    distances /= np.maximum(n_seen, 1)
     nearest = []
     for cluster in clusters:
         rows = np.flatnonzero(codes == cluster)
         nearest.append(rows[np.argsort(distances[rows], kind="stable")[:n_nearest]])
-    return Findings(differences, inside, outside, nearest)
+    return Findings(differences, inside, outside, overall, nearest)
 
 
 class _KnownStructure:
@@ -106,6 +161,14 @@ class _KnownStructure:
 
     def _centre_within_groups(self, block: np.ndarray) -> np.ndarray:
         return block - (self.member @ block / self.sizes)[self.groups]
+
+    def fill_missing(self, block: np.ndarray, seen: np.ndarray) -> np.ndarray:
+        """The block with the mean of its group in place of a missing value."""
+        means = observed_means(block, self.groups)
+        means = np.where(
+            np.isnan(means), _divide(np.where(seen, block, 0).sum(0), seen.sum(0)), means
+        )
+        return np.where(seen, block, np.nan_to_num(means)[self.groups])
 
     def residuals(self, block: np.ndarray) -> np.ndarray:
         rest = self._centre_within_groups(block)
@@ -128,6 +191,12 @@ def iterate_feature_blocks(X: Any) -> Iterator[tuple[slice, np.ndarray]]:
         columns = slice(start, min(start + width, p))
         block = X[:, columns]
         yield columns, np.asarray(block.toarray() if sparse else block, float)
+
+
+def _divide(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Means; NaN of nothing."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return sums / counts
 
 
 def _standardised_difference(values: np.ndarray, deviation: np.ndarray) -> np.ndarray:

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from nrprob import ConditionalMixture, explore, known, prepare, recommend
+import nrprob
+from nrprob import CCIB, ConditionalMixture, explore, known, recommend
 from nrprob.data.design import DesignEncoder
 from nrprob.data.frames import quote_names
 from nrprob.data.preparation.columns import (
@@ -38,6 +39,11 @@ def frame():
             "batch": np.repeat(["a", "b"], ROWS // 2),
         }
     )
+
+
+def prepare(X, **keywords):
+    """The form of complete numbers, which most estimators need."""
+    return nrprob.prepare(X, **{"categories": "indicators", "missing": "error"} | keywords)
 
 
 def quietly(*arguments, **keywords):
@@ -412,7 +418,7 @@ def test_codes_for_missing_values_are_told_and_left(frame):
 
 
 def test_identifiers_and_years_are_told_and_left(frame):
-    frame["sample_id"] = np.arange(ROWS)
+    frame["sample_id"] = np.arange(ROWS) // 2
     frame["year"] = 1990 + np.arange(ROWS) % 5
     with pytest.warns(UserWarning) as caught:
         ready = prepare(frame, known="batch")
@@ -425,6 +431,17 @@ def test_identifiers_and_years_are_told_and_left(frame):
     assert {"sample_id", "year"} <= set(ready.feature_names_)
     assert caught[0].filename == __file__
     quietly(frame, known="batch", drop=["sample_id", "year"])
+
+
+def test_an_index_is_left_out_and_named(frame):
+    for index in (np.arange(ROWS), 1000 + 3 * np.arange(ROWS)[::-1]):
+        ready = quietly(frame.assign(new=index), known="batch")
+        assert "new" not in ready.feature_names_
+        assert "'new' is left out: whole numbers that differ in every row" in ready.notes
+    # Other whole numbers that differ in every row are measurements, as is the only feature.
+    shuffled = np.random.default_rng(0).permutation(ROWS)
+    assert "new" in quietly(frame.assign(new=shuffled), known="batch").feature_names_
+    assert prepare(frame[["batch"]].assign(new=np.arange(ROWS)), known="batch").X.shape[1] == 1
 
 
 def test_what_is_known(frame):
@@ -562,7 +579,6 @@ def test_explore_makes_a_frame_ready_and_says_so(frame):
     with pytest.warns(UserWarning) as caught:
         result = explore(frame, n_clusters=2, n_clusterings=1, known="batch", random_state=0)
     said = [str(w.message) for w in caught]
-    assert any(line.startswith("note: text 'site' became 0/1") for line in said)
     assert any(line.startswith("note: standardised, since scales") for line in said)
     assert result.prepared_ is not None and list(result.prepared_.scales_) == ["size", "weight"]
     names = result.estimators_[0].feature_names_in_.tolist()
@@ -570,31 +586,42 @@ def test_explore_makes_a_frame_ready_and_says_so(frame):
     assert list(result.table.columns) == ["known 1", "found 1"]
     ready = result.prepared_
     again = explore(ready.X, n_clusters=2, n_clusterings=1, known=ready.known, random_state=0)
-    assert again.prepared_ is None
+    assert again.prepared_.notes == []
     np.testing.assert_array_equal(again.labels_, result.labels_)
 
 
+def test_explore_makes_numbers_for_estimators_that_need_them(frame):
+    estimator = CCIB(2, n_init=1)
+    with pytest.warns(UserWarning, match="note: text 'site' became 0/1"):
+        result = explore(frame, estimator, n_clusterings=1, known="batch", random_state=0)
+    assert "site=west" in result.estimators_[0].feature_names_in_
+    frame.loc[2, "site"] = None
+    remedy = r"1 in 'site' \(1 of 24 rows\); prepare\(X, missing='drop'\) leaves out such rows"
+    with pytest.raises(ValueError, match=remedy):
+        explore(frame, estimator, n_clusterings=1, known="batch")
+
+
 def test_recommend_says_what_has_to_be_done(frame):
-    with pytest.warns(UserWarning, match="go through nrprob.prepare before a fit; text 'site' bec"):
-        model = recommend(frame, known="batch")
+    with pytest.warns(UserWarning, match="should go through nrprob.prepare before a fit; stand"):
+        model = recommend(frame.assign(weight=frame["weight"] * 1000), known="batch")
     assert isinstance(model, ConditionalMixture)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        recommend(frame[["size", "weight", "batch"]], known="batch")
+        recommend(frame, known="batch")
 
 
 def test_what_a_preparation_would_refuse_is_no_reason_not_to_recommend(frame):
     y = np.arange(len(frame)) % 3 - 1
-    gaps, dates = "has to go .* before a fit; .* missing values: 1 in 'size'", "got dates in 'day'"
-    frame.loc[1, "size"] = np.nan
-    with pytest.warns(UserWarning, match=gaps):
+    infinite, dates = "has to go .* before a fit; .* infinity: 1 in 'size'", "got dates in 'day'"
+    frame.loc[1, "size"] = np.inf
+    with pytest.warns(UserWarning, match=infinite):
         model = recommend(frame, known="batch", y=y)
     assert isinstance(model, ConditionalMixture) and model.n_clusters == 2
     frame["day"] = pd.Timestamp("2020-02-02")
     with pytest.warns(UserWarning) as caught:
         model = recommend(frame, known="batch", y=y)
     said = [str(w.message) for w in caught]
-    for what in (gaps, dates):
+    for what in (infinite, dates):
         assert sum(bool(re.search(what, line)) for line in said) == 1
     assert isinstance(model, ConditionalMixture)
     with pytest.raises(ValueError, match="no feature is left"):

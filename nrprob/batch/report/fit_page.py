@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from nrprob.batch import registry
 from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import combine_views, package_versions
 from nrprob.batch.report.template import render
+from nrprob.data.frames import is_frame
+from nrprob.data.preparation.prepare import Prepared, as_indicators
 from nrprob.statistics.top_features import Crossing, Findings, cross_labels, find_top_features
 
 __all__ = ["Chapter", "write_page"]
@@ -153,22 +156,62 @@ class Chapter:
         known = [self.run.table.labelings[name][self.fitted] for name in self.run.known]
         codes = [np.unique(labels, return_inverse=True)[1].ravel() for labels in known]
         groups = combine_views(np.stack(codes, 1)) if codes else np.zeros(len(self.codes), int)
-        X, measured = self.run.table.X, self.run.measured
+        X, measured = self.described.X, self.run.measured
         X = X if self.fitted.all() else X[self.fitted]
         measured = None if measured is None else measured[self.fitted]
         return find_top_features(X, self.codes, self.clusters, groups, measured)
 
-    def feature_name(self, feature: int) -> str:
-        """Name of a feature."""
-        names = self.run.table.feature_names
-        return f"feature {feature}" if names is None else str(names[feature])
+    @cached_property
+    def described(self) -> Prepared:
+        """The features as numbers, with a binary column for every value of a text."""
+        table = self.run.table
+        indicators = self.prepared.get("indicators", {})
+        if is_frame(table.X):
+            ready = as_indicators(table.X)
+            return replace(ready, indicators_=indicators | ready.indicators_)
+        names = table.feature_names
+        if names is None:
+            names = [f"feature {j}" for j in range(table.X.shape[1])]
+        rows = np.arange(table.X.shape[0])
+        return Prepared(table.X, None, [*map(str, names)], rows, indicators_=indicators)
+
+    @property
+    def kinds(self) -> list[str]:
+        """Columns of every kind but numbers, in sentences; and columns with missing values."""
+        names: dict[str, list[str]] = {}
+        for name, kind in self.prepared.get("kinds", {}).items():
+            if kind != "number":
+                names.setdefault(kind, []).append(name)
+        if is_frame(X := self.run.table.X):
+            missing = X.isna().sum()
+            names["missing values"] = [f"{n} ({k})" for n, k in missing.items() if k]
+        return [f"{kind}: {', '.join(columns)}" for kind, columns in names.items() if columns]
+
+    def profile(self, i: int) -> str:
+        """Describe a cluster by the columns in which it differs most from all rows."""
+        features, scales = self.features, self.prepared.get("scales", {})
+        assert features is not None
+        described = self.described
+        return features.describe(i, described.feature_names_, described.indicators_, scales)
+
+    @property
+    def profiles(self) -> dict[str, str]:
+        """Descriptions of the clusters by name, without those that differ in no column."""
+        if self.features is None:
+            return {}
+        texts = {name: self.profile(i) for i, name in enumerate(self.cluster_names)}
+        return {name: text for name, text in texts.items() if text}
+
+    def is_share(self, name: str) -> bool:
+        """Whether the mean of a feature is the share of a value."""
+        return name in self.described.indicators_
 
     def top_features(self, i: int) -> list[tuple[str, float, float, float]]:
         """Name, difference, and means inside and outside, of the top features of a cluster."""
         features = self.features
         assert features is not None
         columns = features.most_different(i, _MAX_FEATURES)
-        names = [self.feature_name(j) for j in columns]
+        names = [self.described.feature_names_[j] for j in columns]
         means = (features.inside[i, columns], features.outside[i, columns])
         inside, outside = (self._rescale(names, values).tolist() for values in means)
         return [
@@ -185,18 +228,35 @@ class Chapter:
         mean, deviation = np.array([scales.get(n, (0.0, 1.0)) for n in names]).reshape(-1, 2).T
         return np.asarray(values) * deviation + mean
 
-    def examples(self, i: int) -> tuple[list[str], list[tuple[str, list[float]]]]:
-        """Names of the top features of a cluster, and rows near its centre with their values."""
-        features, table = self.features, self.run.table
+    def examples(self, i: int) -> tuple[list[str], list[tuple[str, list[Any]]]]:
+        """Columns of the top features of a cluster, and rows near its centre with their values."""
+        features, table, described = self.features, self.run.table, self.described
         assert features is not None
-        columns = features.most_different(i, _MAX_VALUES)
+        order = features.most_different(i, len(described.feature_names_))
         nearest = np.flatnonzero(self.fitted)[features.nearest[i]]
         rows = nearest if table.row_names is None else table.row_names[nearest]
-        cells = table.X[nearest][:, columns]
-        names = [self.feature_name(j) for j in columns]
-        values = cells.toarray() if hasattr(cells, "toarray") else np.asarray(cells)
-        values = self._rescale(names, values).tolist()
-        return names, [*zip(map(str, rows), values, strict=True)]
+        sources = [self._source(j) for j in order.tolist()]
+        columns = [*dict.fromkeys(sources)][:_MAX_VALUES]
+        names = [name for name, _ in columns]
+        values = [self._values(name, j, nearest) for name, j in columns]
+        cells = [list(row) for row in zip(*values, strict=True)] or [[] for _ in rows]
+        return names, [*zip(map(str, rows), cells, strict=True)]
+
+    def _source(self, j: int) -> tuple[str, int]:
+        """Column of the table that a feature describes, and the feature itself; -1 for text."""
+        name, table = self.described.feature_names_[j], self.run.table
+        if is_frame(table.X) and name not in table.X:
+            return self.described.indicators_[name][0], -1
+        return name, j
+
+    def _values(self, name: str, j: int, rows: np.ndarray) -> list[Any]:
+        """Values of a column in some rows, in the units of the table."""
+        X = self.run.table.X
+        if j < 0:
+            return ["missing" if value != value else str(value) for value in X[name].iloc[rows]]
+        values = self.described.X[rows][:, [j]]
+        values = values.toarray() if hasattr(values, "toarray") else np.asarray(values)
+        return self._rescale([name], values)[:, 0].tolist()
 
 
 def write_page(chapters: Sequence[Chapter], title: str = "", ending: str = "") -> str:

@@ -65,6 +65,8 @@ def avoid_breaks(text: str) -> str:
 
 def format_digits(value: float) -> str:
     """Four digits of a feature, or all integer digits of up to seven."""
+    if np.isnan(value):
+        return "missing"
     return f"{value:{'.0f' if 1e4 <= abs(value) < 1e7 else '.4g'}}".replace("-", "\N{MINUS SIGN}")
 
 

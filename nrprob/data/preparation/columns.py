@@ -114,8 +114,8 @@ def has_decimal_commas(values: Any) -> bool:
 
 def is_identifier(name: str, values: np.ndarray) -> bool:
     """Whether numbers look like those that tell rows apart: by their name, or in their order."""
-    is_whole = len(values) > 0 and bool((values == np.round(values)).all())
-    if not is_whole or len(values) < _FEW or is_binary(values):
+    is_whole = len(values) >= _FEW and bool((values == np.round(values)).all())
+    if not is_whole or is_binary(values):
         return False
     # A name in camel case is one of several words.
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
@@ -125,6 +125,11 @@ def is_identifier(name: str, values: np.ndarray) -> bool:
         return True
     steps = np.diff(values)
     return bool((steps > 0).all() or (steps < 0).all())
+
+
+def is_index(name: str, values: np.ndarray) -> bool:
+    """Whether numbers are those of an index: they differ in every row, and look like one."""
+    return is_identifier(name, values) and len(np.unique(values)) == len(values)
 
 
 def is_year(name: str, values: np.ndarray) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from nrprob.data.column_kinds import NUMBER, infer_kinds
 from nrprob.data.frames import quote_names
 from nrprob.data.preparation.columns import (
     as_numbers,
@@ -19,12 +21,19 @@ from nrprob.data.preparation.columns import (
 from nrprob.data.preparation.record import Record
 from nrprob.data.preparation.scales import Features
 
-if TYPE_CHECKING:
-    import pandas as pd
+
+def as_categories(column: pd.Series) -> pd.Series:
+    """Text as categories, in the order of their categories, else sorted."""
+    column = column.reset_index(drop=True)
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return column.cat.remove_unused_categories()
+    return column.astype(object).astype(pd.CategoricalDtype(_distinct_texts(column)))
 
 
-def encode_features(columns: dict[str, pd.Series], is_frame: bool, record: Record) -> Features:
-    """Encode complete columns, or impute the means of columns."""
+def encode_features(
+    columns: dict[str, pd.Series], n: int, is_frame: bool, missing: str, record: Record
+) -> Features:
+    """Encode columns of n rows as numbers; means are imputed if ``missing`` says so."""
     names: list[str] = []
     parts: list[np.ndarray] = []
     is_number: list[bool] = []
@@ -34,14 +43,15 @@ def encode_features(columns: dict[str, pd.Series], is_frame: bool, record: Recor
         if (kind := kind_of_column(column)) not in ("text", "empty"):
             names.append(name)
             values = as_numbers(column)
-            parts.append(_impute_mean(values))
+            parts.append(_impute_mean(values) if missing == "mean" else values)
             is_number.append(not is_binary(values))
             is_text.append(kind == "boolean")
             if kind == "boolean":
                 record.indicators[name] = (name, "false", "true")
-            kinds[name] = "constant" if np.ptp(parts[-1]) == 0 else kind
+            seen = values[~np.isnan(values)]
+            kinds[name] = "constant" if not seen.size or np.ptp(seen) == 0 else kind
             continue
-        indicators = _encode_text(name, column, record)
+        indicators = _encode_text(name, column, missing, record)
         names += indicators
         parts += indicators.values()
         is_number += [False] * len(indicators)
@@ -50,18 +60,23 @@ def encode_features(columns: dict[str, pd.Series], is_frame: bool, record: Recor
         constant = [name for name, kind in kinds.items() if kind == "constant"]
         record.note_columns(constant, "{} constant, without information, and kept")
     booleans = [name for name, kind in kinds.items() if kind == "boolean"]
-    record.note_columns(booleans, "{} 0/1 for false/true")
+    if not record.keeps:
+        record.note_columns(booleans, "{} 0/1 for false/true")
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise ValueError(
             f"columns must have different names; got {quote_names(repeated)} twice, once from "
             "a value of a text; rename a column"
         )
     dtype = np.float32 if {p.dtype for p in parts} == {np.dtype(np.float32)} else np.float64
-    table = np.column_stack(parts).astype(dtype)
-    return Features(names, table, np.array(is_number), np.array(is_text))
+    table = np.column_stack(parts).astype(dtype) if parts else np.empty((n, 0))
+    if record.keeps and is_frame:
+        is_number = [kind == NUMBER for kind in infer_kinds(pd.DataFrame(table, columns=names))]
+    return Features(names, table, np.array(is_number, bool), np.array(is_text, bool))
 
 
-def _encode_text(name: str, column: pd.Series, record: Record) -> dict[str, np.ndarray]:
+def _encode_text(
+    name: str, column: pd.Series, missing: str, record: Record
+) -> dict[str, np.ndarray]:
     """Indicators (n,) of the values of a text, by the names of their columns."""
     values = _distinct_texts(column)
     has_two = len(values) == 2
@@ -70,7 +85,9 @@ def _encode_text(name: str, column: pd.Series, record: Record) -> dict[str, np.n
     for value in values[1:] if has_two else values:
         is_value = (column == value).to_numpy(bool, na_value=False).astype(np.float64)
         key = f"{name}={value}"
-        indicators[key] = _impute_mean(np.where(is_missing, np.nan, is_value))
+        indicators[key] = np.where(is_missing, np.nan, is_value)
+        if missing == "mean":
+            indicators[key] = _impute_mean(indicators[key])
         record.indicators[key] = (name, str(values[0]) if has_two else "", str(value))
     if len(values) > 1:
         shares = ", and shares where it is missing" * bool(is_missing.any())
@@ -83,6 +100,9 @@ def _encode_text(name: str, column: pd.Series, record: Record) -> dict[str, np.n
 def warn_of_suspicious(features: Features, record: Record) -> None:
     """Warn of features that look like identifiers, years, or codes of missing values."""
     columns = list(zip(features.names, features.values.T, strict=True))
+    if record.keeps:  # columns of few values are not taken for measurements
+        columns = [c for c, number in zip(columns, features.is_number, strict=True) if number]
+    columns = [(name, values[~np.isnan(values)]) for name, values in columns]
     years = [name for name, values in columns if is_year(name, values)]
     identifiers = [n for n, values in columns if n not in years and is_identifier(n, values)]
     for names, what in ((identifiers, "an identifier"), (years, "a year")):

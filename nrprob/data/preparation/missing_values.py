@@ -25,7 +25,7 @@ def select_complete_rows(
     missing: str,
     record: Record,
 ) -> np.ndarray:
-    """Positions of the rows to keep; missing features of these rows are to be imputed.
+    """Positions of the rows to keep; missing features of these rows are kept or imputed.
 
     Parameters
     ----------
@@ -40,6 +40,8 @@ def select_complete_rows(
     all_columns = [(repr(name), column) for name, column in columns.items()]
     all_columns += [(f"known {name!r}", column) for name, column in known.items()]
     is_missing = {name: column.isna().to_numpy(bool) for name, column in all_columns}
+    if missing == "keep":  # of the known columns, covariates alone still have missing values
+        is_missing = {n: mask for n, mask in is_missing.items() if n not in map(repr, columns)}
     if missing_known is not None:
         is_missing["known"] = missing_known
     is_infinite = {
@@ -68,7 +70,7 @@ def select_complete_rows(
     features = [name for name in columns if repr(name) in is_bad]
     lacks_labels = any(not is_float(column) and column.isna().any() for column in known.values())
     lacks_labels |= missing_known is not None and bool(missing_known.any())
-    if missing == "error":
+    if missing in ("error", "keep"):
         remedies = [f"{record.say('missing', 'drop')} leaves out such rows"]
         if features and record.named:
             remedies.append(f"{record.say('drop', features)} the columns")
@@ -78,6 +80,12 @@ def select_complete_rows(
             f"values must not be missing; got missing values: {counts}; {', or '.join(remedies)}"
         )
     if missing == "mean":
+        texts = [n for n in features if record.keeps and kind_of_column(columns[n]) == "text"]
+        if texts:
+            raise ValueError(
+                f"text has no mean; got missing values: {counts}; {record.say('missing', 'keep')} "
+                f"leaves them missing, or {record.say('missing', 'drop')} leaves out such rows"
+            )
         if lacks_labels:
             raise ValueError(
                 f"known labels have no mean; got missing values: {counts}; "

@@ -10,17 +10,20 @@ import numpy as np
 from scipy import sparse
 
 from nrprob.data.annotated import feature_names_of, is_annotated
-from nrprob.data.frames import as_frame, extract_known, is_table, quote_names
+from nrprob.data.column_kinds import hardly_repeat, infer_kinds
+from nrprob.data.frames import as_frame, extract_known, is_frame, is_table, quote_names
 from nrprob.data.labels import as_plain_array, check_hashable
 from nrprob.data.preparation.columns import (
     MOST_VALUES,
+    as_numbers,
     differs_in_every_row,
     first_non_number,
     has_decimal_commas,
     is_float,
+    is_index,
     kind_of_column,
 )
-from nrprob.data.preparation.encoding import encode_features, warn_of_suspicious
+from nrprob.data.preparation.encoding import as_categories, encode_features, warn_of_suspicious
 from nrprob.data.preparation.missing_values import missing_rows, select_complete_rows
 from nrprob.data.preparation.record import Record, Say, UnfitColumns, as_python
 from nrprob.data.preparation.scales import standardise_features
@@ -40,8 +43,9 @@ class Prepared:
 
     Attributes
     ----------
-    X : ndarray of shape (n_rows, n_features)
-        The features; a sparse matrix is unchanged.
+    X : ndarray, frame or sparse matrix of shape (n_rows, n_features)
+        The features: a frame if a table was passed and its text is kept, else an array. A sparse
+        matrix is unchanged.
     known : ndarray, DataFrame or None
         Known structure of these rows: the labels of one labeling, or a frame of several labelings
         or of covariates.
@@ -51,6 +55,9 @@ class Prepared:
         Positions of these rows in the table.
     scales_ : dict
         Mean and standard deviation of every standardised column.
+    kinds_ : dict
+        Kind of every column of a frame whose text is kept, as `ConditionalMixture` takes it:
+        "number", "categorical", "ordered", "count" or "constant".
     indicators_ : dict
         For every binary column made from booleans or text: the column of the table, its value at 0
         and its value at 1. The value at 0 is empty if several values become 0.
@@ -65,6 +72,7 @@ class Prepared:
     feature_names_: list[str]
     rows_: np.ndarray
     scales_: dict[str, tuple[float, float]] = field(default_factory=dict)
+    kinds_: dict[str, str] = field(default_factory=dict)
     indicators_: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -74,6 +82,8 @@ class Prepared:
         """``X`` as a frame with named columns."""
         import pandas as pd
 
+        if is_frame(self.X):
+            return self.X
         return pd.DataFrame(self.X, columns=self.feature_names_)
 
 
@@ -81,16 +91,20 @@ def prepare(
     X: Any,
     *,
     known: Any = None,
-    missing: str = "error",
+    categories: str = "keep",
+    missing: str = "keep",
     standardize: bool | str = "auto",
     drop: Collection[str] = (),
 ) -> Prepared:
     """Prepare a table for a fit, and report the changes.
 
-    Numeric columns of a frame stay as they are, and booleans become 0 and 1. Text and categories
-    of up to 20 values become binary columns ``column=value``: one per value, or one for the second
-    of two values. Text that differs in every row or in no row is left out, and so are empty
-    columns. Dates and text of more than 20 values raise ValueError. Arrays must be numeric.
+    Numeric columns of a frame stay as they are, booleans become 0 and 1, and text becomes
+    categories. Columns that name rows are left out: text whose values hardly repeat, and whole
+    numbers that look like an index. Text of one value and empty columns are left out, too. Dates
+    raise ValueError. Arrays must be numeric.
+
+    `ConditionalMixture` fits the result with the default parameters. Other estimators need numbers
+    without missing values: ``categories="indicators"`` with ``missing="drop"`` or ``"mean"``.
 
     Parameters
     ----------
@@ -100,15 +114,22 @@ def prepare(
         Names of known columns, which are not features, or known structure as in `fit`. Floats are
         covariates; other columns, including dates, are labels. Floats with at most 20 different
         whole numbers are labels, too, since missing values turn integers into floats.
-    missing : {"error", "drop", "mean"}, default="error"
-        "error" raises ValueError for missing values, "drop" leaves out their rows, and "mean"
-        imputes the mean of the column, for binary columns the share of ones. Known labels cannot be
-        imputed. Infinite values raise ValueError unless ``missing="drop"``.
+    categories : {"keep", "indicators"}, default="keep"
+        "keep" makes text a column of pandas categories. "indicators" makes text of up to 20 values
+        binary columns ``column=value``: one per value, or one for the second of two values; text of
+        more values raises ValueError.
+    missing : {"keep", "error", "drop", "mean"}, default="keep"
+        "keep" leaves missing features as they are; missing known labels of a frame become a group
+        of their own. "error" raises ValueError for missing values, "drop" leaves out their rows,
+        and "mean" imputes the mean of the column, for binary columns the share of ones. Known
+        labels and text that is kept cannot be imputed. Infinite values raise ValueError unless
+        ``missing="drop"``.
     standardize : {"auto", True, False}, default="auto"
         Whether to scale features to mean 0 and standard deviation 1. "auto" scales measurements in
-        a frame if standard deviations differ by a factor of ten (binary columns count as 1), or if
-        they and binary columns together would be modelled as counts. Counts (non-negative whole
-        numbers, at least half of them 0), binary columns and arrays are not scaled. An array whose
+        a frame if standard deviations differ by a factor of ten. With ``categories="indicators"``
+        binary columns count as 1, and measurements are scaled, too, if they and binary columns
+        together would be modelled as counts. Counts (non-negative whole numbers, at least half of
+        them 0), columns of other kinds than "number" and arrays are not scaled. An array whose
         scales differ by a factor of ten causes a warning, unless it is annotated data.
     drop : collection of str, default=()
         Columns of a frame to leave out.
@@ -126,7 +147,7 @@ def prepare(
     Warns
     -----
     UserWarning
-        If features look like identifiers or years, or hold a value that looks like a code for
+        If numbers look like identifiers or years, or hold a value that looks like a code for
         missing values; if scales differ by a factor of ten and are not changed; if more than half
         of the rows are left out.
 
@@ -140,11 +161,15 @@ def prepare(
     >>> import pandas as pd
     >>> from nrprob import prepare
     >>> frame = pd.DataFrame({"size": [1.5, 2.0, None, 4.0], "kind": ["a", "b", "b", "c"]})
-    >>> ready = prepare(frame.assign(batch=[0, 1, 0, 1]), known="batch", missing="drop")
+    >>> ready = prepare(frame, known="kind")
     >>> ready.feature_names_, ready.known.tolist()
-    (['size', 'kind=a', 'kind=b', 'kind=c'], [0, 1, 1])
+    (['size'], ['a', 'b', 'b', 'c'])
+    >>> prepare(frame, categories="indicators", missing="drop").feature_names_
+    ['size', 'kind=a', 'kind=b', 'kind=c']
     """
-    result = prepare_table(X, known=known, missing=missing, standardize=standardize, drop=drop)
+    result = prepare_table(
+        X, known=known, categories=categories, missing=missing, standardize=standardize, drop=drop
+    )
     for line in result.warnings:
         warn(line)
     return result
@@ -154,19 +179,23 @@ def prepare_table(
     X: Any,
     *,
     known: Any = None,
-    missing: str = "error",
+    categories: str = "keep",
+    missing: str = "keep",
     standardize: bool | str = "auto",
     drop: Collection[str] = (),
     names: list[str] | None = None,
     say: Say = as_python,
     units: bool = True,
+    chosen: bool = False,
 ) -> Prepared:
     """Prepare a table without warnings; see `prepare`.
 
     ``names`` are the names of the columns of an array, ``units`` says whether its columns may have
-    different units, and ``say`` formats arguments in messages; see `Record`.
+    different units, ``say`` formats arguments in messages (see `Record`), and ``chosen`` says that
+    the user has chosen the columns, which stay if they look like an index.
     """
-    check_choice("missing", missing, ("error", "drop", "mean"))
+    check_choice("categories", categories, ("keep", "indicators"))
+    check_choice("missing", missing, ("keep", "error", "drop", "mean"))
     if isinstance(standardize, bool | np.bool_):
         standardize = bool(standardize)
     else:
@@ -175,7 +204,9 @@ def prepare_table(
         raise TypeError(f"drop must be a list of column names; got {short_repr(drop)}; pass a list")
     drop = [drop] if isinstance(drop, str) else list(drop)
     if not is_table(X):
-        return _prepare_array(X, known, missing, standardize, drop, names, say, units)
+        return _prepare_array(
+            X, known, categories, missing, standardize, drop, names, say, units
+        )  # fmt: skip
     X = as_frame(X)
     if 0 in X.shape:
         raise ValueError(
@@ -186,13 +217,31 @@ def prepare_table(
     X = X.drop(columns=[name for name in drop if name in X.columns])
     if not X.shape[1]:
         raise ValueError(f"no feature is left; got {say('drop', drop)}; leave fewer columns out")
-    preparation = _TablePreparation(say)
-    columns = preparation.select_features(X)
-    return preparation.finish(columns, known, len(X), missing, standardize, is_frame=True)
+    preparation = _TablePreparation(say, categories=categories)
+    columns = preparation.select_features(X, chosen)
+    return preparation.finish(columns, known, len(X), missing, standardize, of_frame=True)
+
+
+def as_indicators(X: pd.DataFrame) -> Prepared:
+    """Describe a table by numbers: text becomes binary columns, and values stay missing.
+
+    Of a text of many values, all but the most frequent are one value.
+    """
+    texts = [name for name in X if kind_of_column(X[name]) == "text"]
+    merged = {}
+    for name in texts:
+        order = X[name].value_counts().index
+        if len(order) > MOST_VALUES:
+            values = X[name].astype(object)
+            rare = values.notna() & ~values.isin(order[: MOST_VALUES - 1])
+            merged[name] = values.mask(rare, "(other values)")
+    return prepare_table(
+        X.assign(**merged), categories="indicators", standardize=False, chosen=True
+    )  # fmt: skip
 
 
 def _prepare_array(
-    X: Any, known: Any, missing: str, standardize: bool | str, drop: list[str],
+    X: Any, known: Any, categories: str, missing: str, standardize: bool | str, drop: list[str],
     names: list[str] | None, say: Say, units: bool,
 ) -> Prepared:  # fmt: skip
     """Prepare an array, whose columns are numbered if they have no names."""
@@ -214,7 +263,7 @@ def _prepare_array(
             f"X must be a table of numbers; got shape {array.shape} of {array.dtype}; pass rows of "
             "numbers, or a frame, whose columns may hold text and booleans"
         )
-    preparation, n = _TablePreparation(say, named=names is not None), array.shape[0]
+    preparation, n = _TablePreparation(say, names is not None, categories), array.shape[0]
     names = names or [f"column {j}" for j in range(array.shape[1])]
     if sparse.issparse(array):
         if standardize is True or not np.isfinite(array.data).all():
@@ -241,7 +290,7 @@ class _TablePreparation(Record):
 
     def finish(
         self, columns: dict[str, pd.Series], known: Any, n: int, missing: str,
-        standardize: bool | str, is_frame: bool = False, units: bool = True,
+        standardize: bool | str, of_frame: bool = False, units: bool = True,
     ) -> Prepared:  # fmt: skip
         """Select rows, encode features and standardise them.
 
@@ -250,12 +299,25 @@ class _TablePreparation(Record):
         """
         rows, known = self.select_rows(columns, known, n, missing)
         selected = {name: column.iloc[rows] for name, column in columns.items()}
-        features = encode_features(selected, is_frame, self)
-        ready = Prepared(features.values, known, features.names, rows, {}, self.indicators)
-        if is_frame:
+        texts = {}
+        if self.keeps:
+            texts = {
+                n: as_categories(c) for n, c in selected.items() if kind_of_column(c) == "text"
+            }
+        encoded = {name: column for name, column in selected.items() if name not in texts}
+        features = encode_features(encoded, len(rows), of_frame, missing, self)
+        ready = Prepared(
+            features.values, known, features.names, rows, indicators_=self.indicators
+        )  # fmt: skip
+        if of_frame:
             warn_of_suspicious(features, self)
         if units or standardize:
             ready.X, ready.scales_ = standardise_features(features, standardize, self)
+        if of_frame and self.keeps:
+            columns = dict(zip(features.names, ready.X.T, strict=True)) | texts
+            ready.X = _join_columns({name: columns[name] for name in selected})
+            ready.feature_names_ = list(selected)
+            ready.kinds_ = dict(zip(selected, infer_kinds(ready.X), strict=True))
         ready.notes, ready.warnings = self.notes, self.warnings
         return ready
 
@@ -263,7 +325,7 @@ class _TablePreparation(Record):
         self, columns: dict[str, pd.Series], known: Any, n: int, missing: str
     ) -> tuple[np.ndarray, Any]:
         """Positions of the rows to keep, and their known structure."""
-        frame = self._read_known(known)
+        frame = self._read_known(known, missing)
         if frame is not None and (empty := [z for z in frame if not frame[z].notna().any()]):
             raise ValueError(
                 f"known columns must have values; got {quote_names(empty)} without any; name "
@@ -280,8 +342,8 @@ class _TablePreparation(Record):
                 )
         return rows, _take_known_rows(known if frame is None else frame, rows, n)
 
-    def select_features(self, X: pd.DataFrame) -> dict[str, pd.Series]:
-        """Columns of numbers, booleans, or text of few values."""
+    def select_features(self, X: pd.DataFrame, chosen: bool) -> dict[str, pd.Series]:
+        """Columns of numbers, booleans, or text whose values repeat."""
         kinds = {name: kind_of_column(X[name]) for name in X}
         texts = {name: X[name].dropna() for name, kind in kinds.items() if kind == "text"}
         commas = [name for name, values in texts.items() if has_decimal_commas(values)]
@@ -292,11 +354,24 @@ class _TablePreparation(Record):
         empty = [n for n, kind in kinds.items() if kind == "empty" or not X[n].notna().any()]
         n_values = {n: v.nunique() for n, v in texts.items() if n not in unique}
         kinds |= dict.fromkeys(commas, "comma")
+        rare = []
+        if self.keeps:
+            rare = [n for n, k in n_values.items() if hardly_repeat(k, len(texts[n]))]
+            rare = [name for name in rare if stray[name] is None and name not in constant]
+            n_values = {}
         self._refuse_columns(kinds, {n: v for n, v in stray.items() if v is not None}, n_values)
         self.note_columns(unique, "{} left out: text that differs in every row names rows")
+        self.note_columns(rare, "{} left out: the values of this text hardly repeat")
         self.note_columns(constant, "{} left out: text of one value has no information")
         self.note_columns(empty, "{} left out: no row has a value")
-        features = {name: X[name] for name in X if name not in {*unique, *constant, *empty}}
+        left_out = {*unique, *rare, *constant, *empty}
+        if not chosen:
+            indices = [n for n in X if kinds[n] == "number" and n not in left_out]
+            indices = [n for n in indices if is_index(n, as_numbers(X[n]))]
+            if len(left_out) + len(indices) < X.shape[1]:
+                self.note_columns(indices, "{} left out: whole numbers that differ in every row")
+                left_out.update(indices)
+        features = {name: X[name] for name in X if name not in left_out}
         if not features:
             raise ValueError(
                 f"no feature is left; got {quote_names(kinds)}, without numbers or text of a few "
@@ -339,8 +414,11 @@ class _TablePreparation(Record):
                 list(got),
             )
 
-    def _read_known(self, known: Any) -> pd.DataFrame | None:
-        """Known columns of a table; None for arrays and without known structure."""
+    def _read_known(self, known: Any, missing: str) -> pd.DataFrame | None:
+        """Known columns of a table; None for arrays and without known structure.
+
+        If missing values are kept, those of labels are a group.
+        """
         if not is_table(known):
             return None
         frame = as_frame(known).copy()
@@ -356,7 +434,14 @@ class _TablePreparation(Record):
                     self.notes.append(
                         f"known {name!r} holds few whole numbers and is read as labels"
                     )
-                    continue
+            n_missing = int(column.isna().sum())
+            if missing == "keep" and 0 < n_missing < len(column) and not is_float(frame[name]):
+                frame[name] = frame[name].astype(object).map(str).mask(column.isna(), "(missing)")
+                self.notes.append(
+                    f"rows without a value of known {name!r} ({n_missing}) are a group of their own"
+                )
+            if not is_float(frame[name]) and dtype_kind == "f":
+                continue
             is_integer = dtype_kind in "iu"
             if (is_integer or kind_of_column(column) == "date") and n_values > MOST_VALUES:
                 what, alternative = "dates or times", ""
@@ -394,6 +479,12 @@ def _name_columns(frame: pd.DataFrame, drop: list[str]) -> pd.DataFrame:
     _check_names(names, "X")
     _check_dropped(drop, names)
     return frame.set_axis(names, axis=1)
+
+
+def _join_columns(columns: dict[str, Any]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(columns)
 
 
 def _take_known_rows(known: Any, rows: np.ndarray, n: int) -> Any:

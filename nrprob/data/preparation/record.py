@@ -50,6 +50,7 @@ class Record:
     ----------
     say : writes what to ask for, by the name of an argument and its value
     named : whether columns have names, by which they can be left out
+    categories : "keep" or "indicators", what becomes of text
     notes : what was done
     warnings : what looks wrong
     indicators : of columns of 0 and 1, the column of the table and its values at 0 and 1
@@ -57,9 +58,15 @@ class Record:
 
     say: Say = as_python
     named: bool = True
+    categories: str = "keep"
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     indicators: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether text is kept as categories."""
+        return self.categories == "keep"
 
     def note_columns(self, names: list[str], line: str) -> None:
         """Add a sentence about columns, whose subject and verb replace ``{}``."""

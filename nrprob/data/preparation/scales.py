@@ -35,10 +35,15 @@ def standardise_features(
     """Standardised values, and the mean and standard deviation of columns that were changed."""
     names, values, is_number, is_text = features
     wide = values.astype(np.float64)
+    if not names:
+        return values, {}
+    seen = np.ma.masked_invalid(wide) if np.isnan(wide).any() else wide
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, deviation = wide.mean(0), wide.std(0)
+        mean, deviation = np.asarray(seen.mean(0)), np.asarray(seen.std(0))
     # Relative to the values, because the mean of equal ones is off by rounding.
-    varies = np.isfinite(deviation) & (deviation > 1e-12 * abs(wide).max(0))
+    varies = np.isfinite(deviation) & (deviation > 1e-12 * np.asarray(abs(seen).max(0)))
+    # Columns of few values have models of their own if text is kept.
+    varies &= is_number | (not record.keeps)
     measured = is_number & varies
     chosen = np.zeros(len(names), bool)
     if standardize is True and varies.any():
@@ -55,8 +60,9 @@ def standardise_features(
                 f"{record.say('standardize', True)} has them as measurements"
             )
     elif standardize is not True and measured.any():
-        apart = _describe_scales(names, deviation, measured, not is_number.all())
-        if standardize == "auto" and (apart or kind_of(wide) != "real"):
+        together = not record.keeps
+        apart = _describe_scales(names, deviation, measured, together and not is_number.all())
+        if standardize == "auto" and (apart or (together and kind_of(wide) != "real")):
             chosen = measured
             why = apart or "they would be taken for counts beside columns of 0 and 1"
             shown = quote_names([names[j] for j in np.flatnonzero(chosen)])
