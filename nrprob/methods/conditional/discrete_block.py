@@ -120,14 +120,22 @@ class DiscreteBlock:
         self.ridge, self.fixed, self.absent = ridge, fixed, absent
         self.tilted_value = data.tilted[data.column]
         self.present = (data.curvature > 0).astype(data.marginal.dtype)
+        n_columns = len(data.tilted)
+        self.membership = jax.nn.one_hot(data.column, n_columns, dtype=data.marginal.dtype)
         n_group = jax.ops.segment_sum(mass.sum(1), block_group, n_groups)
         self.occupied = (n_group > 0).astype(data.marginal.dtype)
         self.rank = self.present.sum(1)
 
     def _by_column(self, values: jax.Array) -> jax.Array:
         """Add up values (..., W) by column: (..., J)."""
-        wide = jnp.concatenate([values, jnp.zeros_like(values[..., :1])], -1)
-        return wide[..., self.data.slots].sum(-1)
+        return _einsum("...w,wj->...j", values, self.membership)
+
+    def _to_values(self, values: jax.Array) -> jax.Array:
+        """Values (..., W) of the columns of every value, from (..., J).
+
+        Products with a matrix, unlike indexing, keep XLA from computing ``values`` many times.
+        """
+        return _einsum("...j,wj->...w", values, self.membership)
 
     def _by_slot(self, values: jax.Array) -> jax.Array:
         """Values (..., J, V) of every column, -inf where a column has fewer."""
@@ -140,8 +148,8 @@ class DiscreteBlock:
 
     def _normalise(self, logits: jax.Array) -> jax.Array:
         """Log probabilities (..., W) within every column."""
-        total = jax.nn.logsumexp(self._by_slot(logits), -1)
-        return logits - total[..., self.data.column]
+        shifted = logits - self._to_values(self._largest(logits))
+        return shifted - self._to_values(jnp.log(self._by_column(jnp.exp(shifted))))
 
     def log_table(self, theta: Discrete) -> jax.Array:
         """Log probabilities (L, K, W) of the values in every cluster and known group."""

@@ -257,13 +257,16 @@ class GaussianBlock:
         )
         seen = self.data.observed[self.block_pattern]
         x = x * seen[:, None]
-        a_block = a[self.block_pattern]
-        turned = _einsum("brd,bde->bre", x, a_block)
-        centres = _einsum("kd,pde->pke", theta.b, a)[self.block_pattern]
+        if len(a) == 1:
+            turned = _einsum("brd,de->bre", x, a[0])
+        else:
+            turned = _einsum("brd,bde->bre", x, a[self.block_pattern])
+        # Products with ones: XLA would take sums of products within a sample once per cluster.
+        ones = jnp.ones(x.shape[-1], x.dtype)
+        square = _einsum("brd,d->br", turned * x, ones)
+        length = _einsum("kd,pde,ke->pk", theta.b, a, theta.b)[self.block_pattern]
         quadratic = (
-            (turned * x).sum(-1)[..., None]
-            - 2 * _einsum("brd,bkd->brk", x, centres)
-            + _einsum("bkd,kd->bk", centres, theta.b)[:, None]
+            square[..., None] - 2 * _einsum("brd,kd->brk", turned, theta.b) + length[:, None]
         )
         uncertain = theta.s[self.group] + self.ridge.rounding
         loss = _einsum("cde,cde->c", a[self.data.pattern], uncertain)[self.cell]
