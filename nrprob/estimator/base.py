@@ -129,7 +129,7 @@ def fit_context(estimator: Any) -> Iterator[None]:
 
 
 def check_finite(estimator: Any) -> None:
-    """Refuse NaN and infinity in fitted attributes, except those in `_rarely_finite`."""
+    """Raise on NaN and infinity in fitted attributes, except those in `_rarely_finite`."""
     for name, value in vars(estimator).items():
         if name.startswith("_") or not name.endswith("_") or name in estimator._rarely_finite:
             continue
@@ -163,7 +163,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     ``finish(task, result)``
         Set the fitted attributes, usually by `_store_results`, and return the estimator.
     ``_log_membership(X, known)``
-        Return scores (n, n_clusters) of new rows; `predict` returns the cluster of the largest.
+        Return scores (n, n_clusters) of new rows; `predict` returns the cluster with the largest
+        score.
 
     A subclass with several labelings sets ``alternatives_`` (n, m), and one of them as ``labels_``
     (n,). The class attributes below are options of a subclass, with their defaults.
@@ -187,11 +188,11 @@ class Clusterer(ClusterMixin, BaseEstimator):
     _small_remedy = "remove samples that are outliers, or change n_clusters or other parameters"
     # Whether `fit` warns if one discrete feature determines the clusters.
     _warns_of_single_feature = False
-    # Which samples (n,) have a positive weight; None if all have.
+    # Mask (n,) of samples with a positive weight; None if all weights are positive.
     _has_weight: np.ndarray | None = None
 
     def __sklearn_tags__(self):
-        """Return scikit-learn's description of what the estimator accepts."""
+        """Return scikit-learn's description of accepted inputs."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = self._takes_sparse
         tags.input_tags.positive_only = self.capabilities.nonnegative
@@ -251,9 +252,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like, sparse matrix, JAX array, frame or AnnData of shape (n_samples, n_features)
-            Features. Float32 input is computed in float32, other input in float64. Of AnnData, the
-            estimator uses ``X``, or the part that `nrprob.rows_of` selects. Some estimators accept
-            sparse matrices, and rows that do not fit into memory (`nrprob.stored`).
+            Features. Float32 input is computed in float32, and all other input in float64. Of
+            AnnData, the estimator uses ``X``, or the part that `nrprob.rows_of` selects. Some
+            estimators accept sparse matrices, and rows that do not fit into memory
+            (`nrprob.stored`).
         y : array-like of shape (n_samples,), optional
             Partial labels, -1 where unknown. Cluster i is the i-th of the sorted labels; the other
             clusters have no label.
@@ -296,8 +298,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
         if rows is not None:
             if sample_weight is not None:
                 raise ValueError(
-                    "stored rows all have weight 1; got sample_weight; pass an array or a frame, "
-                    "or leave the weights out"
+                    "stored rows all have weight 1; got sample_weight; pass an array or a "
+                    "frame, or leave the weights out"
                 )
             self._fit_stored(rows, y, **keywords)
             self._known_columns = column_names(keywords.get(known_as))
@@ -381,7 +383,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return X
 
     def _check_magnitude(self, X, *, reset: bool) -> None:
-        """Refuse features whose squares overflow or vanish, and new rows out of their scale."""
+        """Raise if squares of features overflow or vanish, or if new rows exceed their range."""
         if reset and self.capabilities.squares:
             check_range(X)
         most = largest_magnitude(X)
@@ -394,7 +396,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
             )
 
     def _store_magnitude(self, most: float, dtype: Any) -> None:
-        """Store the largest magnitude of new rows, from the largest magnitude in the fit."""
+        """Store the largest magnitude allowed for new rows, from that of the fit."""
         self._max_magnitude = (most or 1.0) * (1e15 if dtype == np.float32 else LARGEST)
 
     def _check_input(self, X, y) -> tuple[Any, np.ndarray | None]:
@@ -406,7 +408,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return X, self._target_clusters(y, X.shape[0])
 
     def _target_clusters(self, y, n: int) -> np.ndarray | None:
-        """Cluster of each labelled sample, -1 for the others; None without any label."""
+        """Cluster of each labelled sample, -1 for all others; None without any label."""
         if y is None:
             return None
         classes, fixed = read_labels(y, n)
@@ -498,8 +500,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     def _warn_small_clusters(self, sizes: np.ndarray, where: str = "") -> None:
         """Warn of clusters of one or two samples if there are many samples per cluster.
 
-        ``sizes`` (k,) are those of the clusters, and ``where`` names their clustering if there are
-        several.
+        ``sizes`` (k,) are the sizes of the clusters, and ``where`` names their clustering if there
+        are several.
         """
         sizes = np.sort(np.rint(sizes[sizes > 0]).astype(int))
         n, small = sizes.sum(), (sizes <= _SMALL_CLUSTER).sum()
@@ -567,7 +569,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
-            Or `nrprob.stored` rows.
+            New rows, or `nrprob.stored` rows.
         known : as in `fit`; required if the model was fitted with it
             If `fit` used columns by name, these columns of a frame ``X`` are the default.
 

@@ -8,11 +8,11 @@ from sklearn.base import clone
 
 from nrprob.data.validation import check_choice
 
-_COUNTS = ("n_clusters", "n_components")  # names of the number of clusters
+_COUNTS = ("n_clusters", "n_components")  # parameter names of the number of clusters
 
 
 def check_base(base: Any, words: tuple[str, ...], methods: tuple[str, ...], what_for: str) -> None:
-    """Refuse a base that is neither one of ``words`` nor a clusterer with the methods.
+    """Raise unless a base is one of ``words``, or a clusterer with these methods.
 
     ``what_for`` is the task of the clusterer, for the message.
 

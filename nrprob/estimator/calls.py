@@ -80,7 +80,7 @@ def restart_calls(
 
 
 def collect_restarts(result: Sequence[Any], layout: Layout) -> tuple[Restarts, Any]:
-    """Collect the restarts of several solutions; return also the solution with the best one."""
+    """Collect the restarts of several solutions; return also the solution with the best restart."""
     restarts = Restarts(
         np.concatenate([layout.from_blocks(f.labels).T for f in result]),
         np.concatenate([f.objective for f in result]),

@@ -1,4 +1,4 @@
-"""What an estimator takes, and how its fits are run: one record on its class."""
+"""Inputs of an estimator, and how its fits are run: one record on its class."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 __all__ = ["KINDS", "Capabilities"]
 
-# Kinds of known structure: one or several labelings, soft `nrprob.known.Memberships`, and
+# Types of known structure: one or several labelings, soft `nrprob.known.Memberships`, and
 # continuous covariates, alone or in a frame with labels.
 KINDS = ("labels", "memberships", "continuous")
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the `fit` of an estimator takes, and how batch runs schedule it.
+    """Inputs of the `fit` of an estimator, and how batch runs schedule it.
 
-    A class states what differs from the defaults. `nrprob.batch.registry`, the command line and the
-    tests of the contract read this record. Parameters and solvers are not in it, since the
-    constructor of the class declares them (`nrprob.estimator.parameters`).
+    A class lists what differs from the defaults. `nrprob.batch.registry`, the command line and the
+    tests of the contract read this record. It does not include parameters and solvers, which the
+    constructor of the class declares (`nrprob.estimator.parameters`).
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Capabilities:
         overflow or vanish
     alone : whether a batch run fits each estimator in a program of its own
     arrays : largest arrays of a fit, each a product of n samples, m features, k clusters,
-        r restarts, d draws and s samples of which all pairs are kept; see `nrprob.batch.cost`
+        r restarts, d draws and s samples in tables of all pairs; see `nrprob.batch.cost`
     """
 
     known: tuple[str, ...] = ("labels",)
@@ -59,5 +59,5 @@ class Capabilities:
     arrays: tuple[str, ...] = ("nkr",)
 
     def keywords(self, known: Any) -> dict[str, Any]:
-        """Known structure as a keyword of `fit`; empty if there is none, or `fit` takes none."""
+        """Known structure as a keyword of `fit`; empty if there is none."""
         return {self.known_as: known} if self.known and known is not None else {}

@@ -20,17 +20,17 @@ class DenseClusterer(Clusterer):
 
 
 class PlainClusterer(UnconditionalMixin, DenseClusterer):  # type: ignore[misc]
-    """Clusterer of dense rows that is told of no structure to avoid: new rows come alone.
+    """Clusterer of dense rows without known structure to avoid; predictions need new rows only.
 
-    They go to the nearest of ``cluster_centers_``, unless a class says otherwise.
+    New rows are assigned to the nearest of ``cluster_centers_``, unless a class overrides this.
     """
 
     cluster_centers_: np.ndarray
 
     def predict(self, X):  # type: ignore[override]
-        """Cluster of new rows, of which no label and no pair is told: the best by `fit`'s measure.
+        """Cluster of new rows without labels and pairs: the best by the criterion of `fit`.
 
-        Rows of `fit` may be given another cluster than theirs, since nothing told is heeded here.
+        Rows of `fit` may be assigned to another cluster, since predictions ignore labels and pairs.
 
         Parameters
         ----------
@@ -56,7 +56,7 @@ class PlainClusterer(UnconditionalMixin, DenseClusterer):  # type: ignore[misc]
         return np.eye(self.n_clusters)[self.predict(X)]
 
     def _log_membership(self, X, known) -> np.ndarray:
-        """Minus the squared distances (n, n_clusters) from the centres of clusters with rows."""
+        """Negative squared distances (n, n_clusters) from the centres of non-empty clusters."""
         check_is_fitted(self)
         X = self._validate(X, reset=False).astype(np.float64)
         square = cdist(X, self.cluster_centers_, "sqeuclidean")

@@ -1,4 +1,4 @@
-"""Protocols by which significance tests and model selection reach an estimator."""
+"""Protocols for the significance tests and model selection of an estimator."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ class DensityEstimator(Protocol):
     """Clusterer with a mixture density of samples, given their known groups.
 
     An estimator takes part in `nrprob.evidence` if it has these five methods, `predict` and the
-    parameters ``n_clusters``, ``n_init`` and ``random_state``. With ``n_clusters=1`` it has to fit
-    one component in the same coordinates. ``known`` is passed only if the user passed known
-    groups, so an estimator without known structure may leave the argument out.
+    parameters ``n_clusters``, ``n_init`` and ``random_state``. With ``n_clusters=1`` it must fit
+    one component in the same coordinates. ``known`` is passed only if the user passed known groups,
+    so an estimator without known structure may omit the argument.
 
-    A density per sample alone would serve to choose the number of clusters. The tests need three
-    more quantities:
+    A density per sample alone is enough to choose the number of clusters. The tests need three more
+    quantities:
 
-    - residuals, in which null models are fitted and low-density gaps are counted;
+    - residuals, in which null models are fitted and rows near low-density gaps are counted;
     - the covariance of the mixture, so that a null model can have the same regularised covariance;
-    - whether clusters are flexible, which says how many null models they have to beat.
+    - whether clusters are flexible, which determines the number of null models they have to beat.
     """
 
     n_clusters: Any
@@ -37,15 +37,15 @@ class DensityEstimator(Protocol):
         """Log density (n,) of samples in the coordinates of `residuals_of`.
 
         ``scale`` (n,) multiplies the residuals before the density is evaluated. A held-out sample
-        lies further from the mean of its known group than the samples of the fit, from which the
-        mean was estimated; the tests correct for that by a scale below 1.
+        is further from the mean of its known group than the samples of the fit, from which the mean
+        was estimated; the tests correct for this by a scale below 1.
         """
         ...
 
     def residuals_of(self, X: Any, *, known: Any = None) -> np.ndarray:
         """Residuals (n, p) of samples: the fitted mean of the known group is subtracted.
 
-        Any linear coordinates will do if all fits to the same samples share them.
+        Any linear coordinates are valid if all fits to the same samples share them.
         """
         ...
 
@@ -63,15 +63,15 @@ class DensityEstimator(Protocol):
 
 @runtime_checkable
 class LabelInitialised(Protocol):
-    """Clusterer whose search can start from given labels, as `nrprob.evidence.confidence` needs."""
+    """Clusterer that can start from given labels, as `nrprob.evidence.confidence` needs."""
 
     def clone_for_tests(self) -> Any:
         """Unfitted copy; see `DensityEstimator`."""
         ...
 
     def settings_from_labels(self, labels: np.ndarray) -> list[dict[str, Any]]:
-        """Parameters of the fits that search from ``labels`` (n,) and from fresh starts.
+        """Parameters of fits that start from ``labels`` (n,) and from new initial values.
 
-        The fit with the lowest ``objective_`` counts.
+        The fit with the lowest ``objective_`` is used.
         """
         ...

@@ -1,4 +1,4 @@
-"""Clusterers whose cost is linear in the statistics of a row, so that they can predict."""
+"""Clusterers whose cost is linear in the statistics of a row, which allows prediction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nrprob.statistics.rows import Layout, Rows, make_layout, make_rows, padded_
 
 @dataclass
 class Task:
-    """Checked and laid out input of one fit, and the runs of programs that remain to be made.
+    """Checked input of one fit, its data layout, and its program calls.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Task:
     mesh : devices that share the rows, or None
     weights : (n,) weights of the samples; None if all are 1
     rows, layout : the same rows as engines take them, and where each of them is there; among the
-        groups of ``rows`` may be empty ones at the end
+        trailing groups of ``rows`` may be empty
     settings : numbers that the programs read
     build : what makes the terms
     labelings : (n,) codes of every known labeling, for who takes them one by one
@@ -57,9 +57,9 @@ class Task:
     calls: list[solve.SolverCall] = field(default_factory=list)
 
     def lay_out(self, mass: np.ndarray | None = None, one_is_few: bool = False) -> None:
-        """Arrange the rows, of weights ``mass``, by known group, and over the devices.
+        """Arrange the rows, with weights ``mass``, by known group, and over the devices.
 
-        ``one_is_few`` pads one group as if there were several, whose program it then shares.
+        ``one_is_few`` pads a single group like several groups, so that it shares their program.
         """
         design, n_shards = self.design, 1 if self.mesh is None else self.mesh.size
         n_groups, share = design.n_hard_groups, design.memberships
@@ -70,7 +70,7 @@ class Task:
         self.rows = make_rows(self.x, self.layout, n_groups, share=share, mass=mass)
 
     def share_among_devices(self) -> None:
-        """Let the devices share the rows, if there are several."""
+        """Distribute the rows over the devices, if there are several."""
         if self.mesh is not None:
             sharding.check_same((self.rows, self.settings, self.fixed), self.mesh)
             self.rows = sharding.shard_rows(self.rows, self.mesh)
@@ -79,18 +79,18 @@ class Task:
 class LinearClusterer(Clusterer):
     """Clusterer by costs of rows that are linear in their statistics, in every known group.
 
-    A class that derives from it gives, beside what `Clusterer` asks for,
+    A subclass defines, in addition to the methods of `Clusterer`,
 
     ``_fit_features(X, sample_weight)``
-        What turns raw rows into statistics; see `nrprob.statistics.families.FeatureMap`.
+        The map from raw rows to statistics; see `nrprob.statistics.families.FeatureMap`.
 
-    and sets in `finish`, by `_keep_costs`, what new rows cost.
+    and stores the costs of new rows in `finish`, by `_keep_costs`.
     """
 
     _rarely_finite = ("beta_", "critical_beta_")
-    # Whether nothing known is compiled as one known group is.
+    # Whether a fit without known structure shares the program of one known group.
     _one_is_few = False
-    # Whether the rows themselves, beside their statistics, are needed to the end of the fit.
+    # Whether the rows, in addition to their statistics, are needed until the end of the fit.
     _keeps_rows = False
 
     def _fit_features(self, X: Any, sample_weight: Any) -> Any:
@@ -99,7 +99,7 @@ class LinearClusterer(Clusterer):
     # Input
 
     def _device_mesh(self, X):
-        """Devices to shard the rows over: those asked for, or those that share ``X``; or None."""
+        """Devices to shard the rows over: the requested ones, or those that hold ``X``; or None."""
         mesh = sharding.active_mesh()
         return sharding.mesh_of(X) if mesh is None else mesh
 
@@ -117,7 +117,7 @@ class LinearClusterer(Clusterer):
         return Task(rows, self._features(X), fixed, design, mesh, sample_weight)
 
     def _encode_known(self, X, known, mesh: Any, sample_weight: Any) -> Design:
-        """Learn how known structure is encoded, and encode that of the checked rows ``X``."""
+        """Learn the encoding of the known structure, and encode it for the checked rows ``X``."""
         self._encoder = DesignEncoder()
         return self._encoder.fit(known, X.shape[0], sample_weight)
 
@@ -134,7 +134,7 @@ class LinearClusterer(Clusterer):
         return super()._validate(X, reset=reset)
 
     def _validate_device(self, X, *, reset: bool):
-        """Check a JAX array where it lies."""
+        """Check a JAX array on its devices."""
         if X.dtype != np.float32:
             X = X.astype(np.float64)
         if not bool(jax.numpy.isfinite(X).all()):
@@ -160,10 +160,10 @@ class LinearClusterer(Clusterer):
         beta: float,
         critical: float | Callable[[], Any],
     ) -> None:
-        """Keep what new rows cost: ``slope`` (groups, k', p) by their m statistics and their mass.
+        """Store the costs of new rows: ``slope`` (groups, k', p) by statistics and mass.
 
-        Memberships are proportional to exp(log_prior - beta cost). Of a ``critical`` inverse
-        temperature that is still to be computed there is one: rows are not all alike.
+        Memberships are proportional to exp(log_prior - beta cost). A ``critical`` inverse
+        temperature that is computed later exists, since rows are not all equal.
         """
         k = self.n_clusters
         self._coef = slope[:, :k, :m]
@@ -177,7 +177,7 @@ class LinearClusterer(Clusterer):
 
     @cached_property
     def critical_beta_(self) -> float:
-        """Inverse temperature at which clusters first separate; of some computed when asked for."""
+        """Inverse temperature at which clusters first separate; some fits compute it on access."""
         compute = self.__dict__.pop("_critical_beta", None)
         if compute is None:
             raise AttributeError(
@@ -189,13 +189,13 @@ class LinearClusterer(Clusterer):
         return value
 
     def __getstate__(self) -> dict[str, Any]:
-        # A pickle is no place for all rows.
+        # A pickle should not contain all rows.
         if "_critical_beta" in vars(self):
             _ = self.critical_beta_
         return super().__getstate__()
 
     def _nothing_left(self, has_structure: bool) -> str:
-        """Return why there is nothing to find, if so; the fit had known structure or not."""
+        """Return the reason why there is no structure to find, if any."""
         if not np.isinf(vars(self).get("critical_beta_", 0.0)):
             return ""
         what = "once the known structure is accounted for" if has_structure else "in X"
@@ -215,13 +215,14 @@ class LinearClusterer(Clusterer):
 
     def _log_membership(self, X, known) -> np.ndarray:
         x, design = self._encode_rows(X, known)
-        # Without what is common to the clusters, lest a large beta multiply its rounding.
+        # Subtract what the clusters have in common, since a large beta multiplies its rounding
+        # errors.
         coef = self._coef - self._coef.mean(1, keepdims=True)
         intercept = self._intercept - self._intercept.mean(1, keepdims=True)
         cost = _linear_costs(x, design, coef, intercept)
-        # An infinite inverse temperature leaves an arg min; any large finite one has the same.
+        # An infinite inverse temperature gives the arg min; any large finite value gives the same.
         if np.isinf(self.beta_):
-            # What is left in the limit: the largest of the clusters that cost least.
+            # The limit: the largest of the clusters of least cost.
             cost = np.where(np.isfinite(self._log_prior), cost, np.inf)
             return np.where(cost == cost.min(1, keepdims=True), self._log_prior, -np.inf)
         return self._log_prior - self.beta_ * cost
@@ -232,9 +233,9 @@ class LinearClusterer(Clusterer):
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
-            Or `nrprob.stored` rows.
+            New rows, or `nrprob.stored` rows.
         known : as in `fit`; required if the model was fitted with it
-            Columns that `fit` took by name are taken from a frame ``X`` by themselves.
+            If `fit` took known columns by name, they are read from the frame ``X``.
 
         Returns
         -------
@@ -249,18 +250,18 @@ class LinearClusterer(Clusterer):
         return softmax(self._log_membership(*self._split_known(X, known)), axis=1)
 
     def _row_scores(self, X, known) -> np.ndarray:
-        """Minus what every new row (n,) adds to the objective, in nats; see `ScoreMixin`."""
+        """Negative contribution of new rows (n,) to the objective in nats; see `ScoreMixin`."""
         x, design = self._encode_rows(X, known)
         cost = _linear_costs(x, design, self._coef, self._intercept)
         cost += self._common_cost(x, design)[:, None]
         return self._mixture_scores(cost)
 
     def _common_cost(self, x, design: Design) -> np.ndarray:
-        """What a row (n,) adds in any cluster, beside what is linear in its statistics."""
+        """Contribution of a row (n,) that is equal in all clusters, if it is not linear."""
         return families.get_family(self._features.features).row_constant(x)
 
     def _mixture_scores(self, cost: np.ndarray) -> np.ndarray:
-        """Scores of rows that cost (n, k): those of a mixture of the clusters."""
+        """Scores of rows with costs (n, k), as for a mixture of the clusters."""
         log_prior = self._log_prior - logsumexp(self._log_prior)
         return logsumexp(log_prior - self.beta_ * cost, axis=1) / self.beta_
 
@@ -273,25 +274,26 @@ class FeatureParameters(LinearClusterer):
 
 
 class ScoreMixin:
-    """`score`, for estimators whose fit says what new rows cost: they give ``_row_scores``."""
+    """`score`, for estimators that define the costs of new rows in ``_row_scores``."""
 
     def score(self, X, y=None, *, known=None):
-        r"""Minus what new rows add to the objective under the fitted statistics, per row.
+        r"""Negative mean contribution of new rows to the objective under the fitted statistics.
 
-        With the cost d(x, c) of a row in a cluster, which is linear in the row's mass,
+        With the cost d(x, c) of a row in a cluster, which is linear in the row's mass, the score is
 
         .. math:: -\frac{1}{n} \sum_i \min_c d(x_i, c) \qquad \text{or} \qquad
             \frac{1}{n} \sum_i \frac{1}{\beta} \log \sum_c p(c) e^{-\beta d(x_i, c)}
 
-        for hard labels or at a finite ``beta``. There p(c) has the exponent ``compression``. On the
-        rows of the fit it is ``-objective_ / n``, up to the tolerance of the fit. It compares fits
-        with the same objective and units, not fits with different weights in the objective. More
-        hard clusters mostly score better on new rows as well, as in k-means.
+        for hard labels and for a finite ``beta``, respectively. For a finite ``beta``, p(c) has the
+        exponent ``compression``. On the rows of the fit it is ``-objective_ / n``, up to the
+        tolerance of the fit. It compares fits with the same objective and units, not fits with
+        different weights in the objective. Like k-means, more hard clusters mostly have a better
+        score on new rows, too.
 
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
-            Or `nrprob.stored` rows.
+            New rows, or `nrprob.stored` rows.
         y : ignored
         known : as in `predict`
 
@@ -311,7 +313,7 @@ class ScoreMixin:
 
 
 def _linear_costs(x: Any, design: Design, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-    """Return ``x @ coef + intercept`` (n, k); groups have coefficients (groups, k, m) each."""
+    """Return ``x @ coef + intercept`` (n, k); groups have separate coefficients (groups, k, m)."""
     cost = np.zeros((x.shape[0], intercept.shape[1]))
     for g in range(design.n_groups):
         if design.memberships is None:

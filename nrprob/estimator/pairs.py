@@ -14,7 +14,7 @@ from nrprob.links import Pairs, check_cannot_link, check_pairs, pairs_from_label
 
 @dataclass
 class PairTask:
-    """Checked input of one fit; nothing of it is compiled ahead.
+    """Checked input of one fit; `compute` compiles its own programs.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class PairTask:
     calls: Any = ()
 
     def hard_pairs(self, hard: bool = True) -> tuple[list[Pairs], list[Pairs]]:
-        """Must-links and cannot-links that must be kept: the given ones if ``hard``, and labels."""
+        """Hard must-links and cannot-links: the given pairs if ``hard``, and pairs from labels."""
         must, cannot = [], []
         if hard:
             must.append(Pairs(self.must_link, "must_link"))

@@ -37,7 +37,7 @@ class Number(NamedTuple):
     optional: bool = False
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse other values."""
+        """Raise for any other value."""
         if self.optional and value is None:
             return
         if self.words and isinstance(value, str):
@@ -58,7 +58,7 @@ class Choice(NamedTuple):
     optional: bool = False
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse other words."""
+        """Raise for any other word."""
         if self.optional and value is None:
             return
         check_choice(name, value, self.words() if callable(self.words) else self.words)
@@ -76,7 +76,7 @@ def _check_scale_range(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be two numbers; got {short_repr(value)}; pass (low, high)")
     for bound in bounds.tolist():
         check_number(name, bound, low=1e-12, high=1e12)
-    exponential_complexity(1, *bounds.tolist())  # refuses bounds in the wrong order
+    exponential_complexity(1, *bounds.tolist())  # raises for bounds in the wrong order
 
 
 def _refuse_auto(name: str, value: Any) -> None:
@@ -108,8 +108,8 @@ def constructor(cls: type[Estimator]) -> type[Estimator]:
     """Write the constructor of an estimator from the annotated attributes of its class.
 
     The constructor stores parameters unchanged, as scikit-learn requires. Parameters after a line
-    ``_: KW_ONLY`` are keywords. Comparison and ``repr`` stay scikit-learn's. A line ``<name>`` of
-    the docstring becomes the entry of `nrprob.estimator.docs.SHARED`.
+    ``_: KW_ONLY`` are keywords. Comparison and ``repr`` remain those of scikit-learn. A line
+    ``<name>`` of the docstring becomes the entry of `nrprob.estimator.docs.SHARED`.
     """
     cls = dataclass(eq=False, repr=False, match_args=False)(cls)
     types = get_type_hints(cls)  # without the ranges, for signatures

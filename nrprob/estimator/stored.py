@@ -18,21 +18,21 @@ from nrprob.statistics import families
 from nrprob.statistics.families import FeatureMap
 from nrprob.statistics.rows import make_layout, make_rows
 
-_ROWS = 1 << 16  # of a block, at most
+_ROWS = 1 << 16  # maximum per block
 _LEAST = 1 << 12
-_ENTRIES = 1 << 25  # memberships of a block, and products of statistics, that are made at once
+_ENTRIES = 1 << 25  # maximum number of memberships, and of products of statistics, of a block
 
 
 @dataclass(frozen=True)
 class LayGroups:
-    """Makes a `Block` of rows, sorted by known group; statistics are those of ``features``."""
+    """Arrange rows in a `Block`, sorted by known group, with the statistics of ``features``."""
 
     features: FeatureMap
     n_groups: int
     labelled: bool
 
     def __call__(self, chunk: Chunk) -> KnownBlock:
-        """Lay out the rows of a chunk."""
+        """Arrange the rows of a chunk."""
         n = int(chunk.is_row.sum())
         x = self.features(chunk.x[:n])
         x = np.pad(x, ((0, len(chunk.x) - n), (0, 0)))
@@ -46,12 +46,12 @@ class LayGroups:
 
 
 def block_size(n_init: int, n_clusters: int) -> int:
-    """Rows of a block, for the memberships of all restarts to fit beside it."""
+    """Rows per block, limited by the memory for the memberships of all restarts."""
     return int(np.clip(_ENTRIES // (n_init * n_clusters), _LEAST, _ROWS))
 
 
 def feature_map(survey: Survey, name: str, binarize: float | None) -> FeatureMap:
-    """Return what turns raw rows into statistics; see `nrprob.statistics.families.fit_features`."""
+    """Return the map from raw rows to statistics; see `nrprob.statistics.families.fit_features`."""
     if binarize is not None:
         return FeatureMap("bernoulli", float(binarize))
     moments = survey.moments
@@ -65,7 +65,7 @@ def feature_map(survey: Survey, name: str, binarize: float | None) -> FeatureMap
 
 
 def start_seed(estimator: Any, survey: Survey) -> int:
-    """Seed of the starts; the same in all processes."""
+    """Seed of the restarts; the same in all processes."""
     seed = check_random_state(estimator.random_state).randint(2**31 - 1)
     return int(gather_arrays(np.asarray(seed))[0]) if survey.rows.processes else seed
 
@@ -111,7 +111,7 @@ def collect_labels(
 
 
 def fit_terms(estimator: Any, survey: Survey) -> Any:
-    """Anneal the cells of a `nrprob.estimator.terms.TermEstimator`, pass by pass over the rows."""
+    """Anneal the cells of a `nrprob.estimator.terms.TermEstimator` in passes over the rows."""
     fixed = check_survey(estimator, survey)
     dtype, k = survey.source.dtype, estimator.n_clusters
     estimator._features = feature_map(survey, estimator.features, estimator.binarize)
@@ -167,7 +167,7 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
 
 
 def _cluster_centres(features: FeatureMap, sums: np.ndarray, m: int) -> np.ndarray:
-    """Means (k, m) of the statistics of the clusters, of raw rows where these are known by them."""
+    """Means (k, m) of the statistics of the clusters, or of raw rows if they determine them."""
     size, total = sums[:, -1:], sums.sum(0)
     means = np.where(size > 0, sums[:, :m] / np.maximum(size, 1e-300), total[:m] / total[-1])
     if features.centre is not None:

@@ -28,7 +28,7 @@ SOLVERS = ("anneal", "sequential", "batched", "agglomerative")
 
 
 class Descent(NamedTuple):
-    """How a sum of terms is minimised.
+    """Descent options: how a sum of terms is minimised.
 
     Attributes
     ----------
@@ -50,23 +50,23 @@ class Descent(NamedTuple):
 
     @property
     def compressed(self) -> bool:
-        """Whether hard labels pay compression n H(C)/beta."""
+        """Whether hard labels have the term compression n H(C)/beta."""
         return self.compression > 0 and bool(np.isfinite(self.beta))
 
 
 class TermEstimator(LinearClusterer):
     """Clusterer whose objective is a sum of terms over cells.
 
-    A class that derives from it gives, beside what `LinearClusterer` asks for,
+    A subclass defines, in addition to the methods of `LinearClusterer`,
 
     ``_problem(task)``
-        The hashable builder of its terms, and the record of numbers that the builder reads.
+        Return the hashable builder of its terms, and the record of numbers that the builder reads.
     ``_descent()``
-        How they are minimised. It is asked for again once ``_problem`` is made, on which all but
-        the solver may depend.
+        Return the options of the minimisation. It is called again after ``_problem``, on which all
+        options but the solver may depend.
     """
 
-    # Attributes that receive the weights of the terms, in order; "" for a weight of no interest.
+    # Attributes for the weights of the terms, in order; "" for a weight that is not stored.
     _weight_names: tuple[str, ...] = ()
 
     def _problem(self, task: Task) -> tuple[solve.Build, Any]:
@@ -77,7 +77,7 @@ class TermEstimator(LinearClusterer):
 
     @property
     def _separable(self) -> bool:
-        """Whether, of counts, costs are sums over columns, so that most of sparse ones are 0."""
+        """Whether costs of counts are sums over columns, with cost 0 for absent entries."""
         return True
 
     def _row_masses(self, task: Task) -> np.ndarray | None:
@@ -85,13 +85,13 @@ class TermEstimator(LinearClusterer):
         return task.weights
 
     def _initial_memberships(self, task: Task, n_clusters: int) -> np.ndarray | None:
-        """Log memberships (B, r, n_clusters) to start an annealing from; None for random ones."""
+        """Initial log memberships (B, r, n_clusters) of an annealing; None for random ones."""
         return None
 
     # Fitting
 
     def prepare(self, X, y, known=None, sample_weight=None) -> Task:
-        """Validate the input and arrange it in blocks: the part of `fit` before any computation."""
+        """Validate the input and arrange it in blocks, before any computation."""
         self.check_parameters()
         task = self._read_task(X, y, known, sample_weight)
         self._check_size_of(task, self._descent().solver)
@@ -114,7 +114,7 @@ class TermEstimator(LinearClusterer):
         return task
 
     def _calls(self, task: Task) -> list[solve.SolverCall]:
-        """Calls that make the restarts, all alike but for the seed."""
+        """Calls for the restarts, which differ only in the seed."""
         rows, layout, descent = task.rows, task.layout, self._minimised
         n_clusters = padded_n_clusters(rows, layout, self.n_clusters)
         n_elements = (
@@ -139,7 +139,7 @@ class TermEstimator(LinearClusterer):
         )  # fmt: skip
 
     def compute(self, task: Task) -> list[solve.Solution]:
-        """Run the calls, or merge where there are none; see `Clusterer.compute`."""
+        """Run the calls, or merge if there are none; see `Clusterer.compute`."""
         return super().compute(task) if task.calls else [self._merge_rows(task)]
 
     def _merge_rows(self, task: Task) -> solve.Solution:
@@ -149,7 +149,7 @@ class TermEstimator(LinearClusterer):
         cluster = np.arange(n)
         classes = np.full(n, -1)
         if fixed is not None:
-            # Labelled rows of one class start as one cluster, under the name of the first of them.
+            # Labelled rows of one class start as one cluster, numbered by its first row.
             for c in range(fixed.max() + 1):
                 members = np.flatnonzero(fixed == c)
                 cluster[members] = members[0]
@@ -259,10 +259,10 @@ class TermEstimator(LinearClusterer):
     # New rows
 
     def _mixture_scores(self, cost: np.ndarray) -> np.ndarray:
-        """Scores of rows that cost (n, k): of the best cluster, or at the objective's beta."""
+        """Scores of rows with costs (n, k): of the best cluster, or at the objective's beta."""
         beta, compression = self._minimised.beta, self._minimised.compression
         if np.isinf(beta) or np.isinf(self.beta_):
-            # Hard labels pay for their entropy.
+            # Hard labels have the cost of their entropy.
             cost = cost + compression * (1 + np.log(self._total_mass)) / beta
             return np.where(np.isfinite(self._log_prior), -cost, -np.inf).max(1)
         log_prior = self._log_prior - compression * np.log(self._total_mass)

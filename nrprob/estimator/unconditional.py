@@ -1,4 +1,4 @@
-"""Methods of estimators that condition on no known structure."""
+"""Methods of estimators without known structure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nrprob.estimator.capabilities import Capabilities
 
 
 class UnconditionalMixin:
-    """`fit` and predictions without ``known``; it comes before `Clusterer` among the bases."""
+    """`fit` and predictions without ``known``; this base class must precede `Clusterer`."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(known=())
 
@@ -18,8 +18,8 @@ class UnconditionalMixin:
         Parameters
         ----------
         X : array-like, sparse matrix, JAX array, frame or AnnData of shape (n_samples, n_features)
-            Float32 input is computed in float32, all else in float64. Some estimators also take
-            rows that do not fit into memory; see `nrprob.stored`.
+            Float32 input is computed in float32, and all other input in float64. Some estimators
+            also take rows that do not fit into memory; see `nrprob.stored`.
         y : array-like of shape (n_samples,), optional
             Partial labels, -1 where unknown. Cluster i is the i-th of the sorted labels; the other
             clusters have no label.
@@ -42,7 +42,7 @@ class UnconditionalMixin:
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
-            Or `nrprob.stored` rows, if `fit` takes them.
+            New rows, or `nrprob.stored` rows if `fit` accepts them.
 
         Returns
         -------
@@ -56,7 +56,7 @@ class UnconditionalMixin:
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
-            Or `nrprob.stored` rows, if `fit` takes them.
+            New rows, or `nrprob.stored` rows if `fit` accepts them.
 
         Returns
         -------
@@ -74,8 +74,8 @@ class WeightedUnconditionalMixin(UnconditionalMixin):
         Parameters
         ----------
         X : array-like, sparse matrix, JAX array, frame or AnnData of shape (n_samples, n_features)
-            Float32 input is computed in float32, all else in float64. Some estimators also take
-            rows that do not fit into memory; see `nrprob.stored`.
+            Float32 input is computed in float32, and all other input in float64. Some estimators
+            also take rows that do not fit into memory; see `nrprob.stored`.
         y : array-like of shape (n_samples,), optional
             Partial labels, -1 where unknown. Cluster i is the i-th of the sorted labels; the other
             clusters have no label.

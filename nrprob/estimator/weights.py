@@ -12,7 +12,7 @@ from nrprob.known import Memberships
 
 
 class WeightedMixin:
-    """`fit` with ``known`` and ``sample_weight``; it comes before `Clusterer` among the bases."""
+    """`fit` with ``known`` and ``sample_weight``; this base class must precede `Clusterer`."""
 
     def fit(self, X, y=None, *, known=None, sample_weight=None):
         """Cluster the rows of ``X``.
@@ -20,9 +20,10 @@ class WeightedMixin:
         Parameters
         ----------
         X : array-like, sparse matrix, JAX array, frame or AnnData of shape (n_samples, n_features)
-            Features. Float32 input is computed in float32, other input in float64. Of AnnData, the
-            estimator uses ``X``, or the part that `nrprob.rows_of` selects. Some estimators accept
-            sparse matrices, and rows that do not fit into memory (`nrprob.stored`).
+            Features. Float32 input is computed in float32, and all other input in float64. Of
+            AnnData, the estimator uses ``X``, or the part that `nrprob.rows_of` selects. Some
+            estimators accept sparse matrices, and rows that do not fit into memory
+            (`nrprob.stored`).
         y : array-like of shape (n_samples,), optional
             Partial labels, -1 where unknown. Cluster i is the i-th of the sorted labels; the other
             clusters have no label.
@@ -77,7 +78,7 @@ def fit_weighted(model: Any, X: Any, y: Any, sample_weight: Any, keywords: dict[
     Raises
     ------
     ValueError
-        If the weights are invalid, or `predict` refuses a sample of weight 0.
+        If the weights are invalid, or `predict` raises for a sample of weight 0.
     """
     n = count_samples(X)
     weights = check_sample_weight(sample_weight, n)

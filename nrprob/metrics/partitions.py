@@ -196,8 +196,8 @@ def matched_accuracy(labels: Labels, truth: Labels) -> float:
     Returns
     -------
     float
-        Between 1 / max(K, L) and 1; symmetric. Two independent labelings into two equal halves
-        reach about 1/2 + 0.4 / sqrt(n_samples), not 1/2.
+        The accuracy, between 1 / max(K, L) and 1; it is symmetric. Two independent labelings into
+        two equal halves reach about 1/2 + 0.4 / sqrt(n_samples), not 1/2.
 
     Raises
     ------
@@ -241,7 +241,7 @@ def matching_rate(a: Labels, b: Labels) -> float:
     Returns
     -------
     float
-        Above 0 and at most 1; symmetric. The same number as `matched_accuracy`.
+        Above 0 and at most 1; symmetric. It equals `matched_accuracy`.
 
     Raises
     ------
@@ -290,7 +290,7 @@ def purity(labels: Labels, truth: Labels) -> float:
     -------
     float
         At least the share of the largest class, at most 1. Splitting a cluster never decreases it,
-        so report the number of clusters as well. Not symmetric.
+        so report the number of clusters as well. It is not symmetric.
 
     Raises
     ------
@@ -382,9 +382,10 @@ def normalized_mutual_information(
     truth : sequence of hashable of shape (n_samples,)
         Classes L.
     normalizer : {"arithmetic", "truth", "geometric", "product"}, default="arithmetic"
-        The denominator h, in the order above. "truth" gives the homogeneity of the clusters, which
-        is not symmetric. It is 1 for every refinement of the classes, so report the number of
-        clusters as well. "product" has the unit 1/nats, and is 1 / H for two equal labelings.
+        The denominator h; the values stand for the formulas above, in this order. "truth" gives the
+        homogeneity of the clusters, which is not symmetric. It is 1 for every refinement of the
+        classes, so report the number of clusters as well. "product" has the unit 1/nats, and is 1 /
+        H for two equal labelings.
 
     Returns
     -------
@@ -454,7 +455,7 @@ def variation_of_information(labels: Labels, truth: Labels, *, base: float = e) 
     Returns
     -------
     float
-        Between 0, exactly for equal partitions, and the logarithm of n_samples.
+        The distance, between 0 (exactly for equal partitions) and the logarithm of n_samples.
 
     Raises
     ------
@@ -811,10 +812,10 @@ class IndependenceTest(NamedTuple):
     dof : int
         Degrees of freedom (K - 1) (L - 1).
     p_chi2 : float
-        Probability of a G at least as large under the chi-square approximation.
+        Probability of a G at least as large, by the chi-square approximation.
     p_permutation : float
-        The same probability under random permutations of one labeling, the observed labeling
-        counted as one of them; `nan` without permutations.
+        The same probability under random permutations of one labeling, including the observed
+        labeling; `nan` without permutations.
     floor : float
         (K - 1) (L - 1) / (2 N), the approximate mean of I for independent labelings, in nats.
 

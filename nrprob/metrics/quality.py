@@ -33,7 +33,7 @@ def dunn_index(
     separation: Literal["single", "average", "centroid"] = "single",
     diameter: Literal["max", "mean", "radius"] = "max",
 ) -> float:
-    r"""Smallest separation of two clusters over the largest diameter of a cluster.
+    r"""Dunn index: smallest separation of two clusters divided by the largest cluster diameter.
 
     .. math:: \min_{i \ne j} \delta(c_i, c_j) \,/\, \max_l \Delta(c_l)
 
@@ -44,10 +44,10 @@ def dunn_index(
     labels : sequence of hashable of shape (n_samples,)
         Clusters.
     separation : {"single", "average", "centroid"}, default="single"
-        Distance of two clusters: between their nearest points, the mean over pairs of points, or
-        between their means.
+        Distance between two clusters: between their nearest points, the mean over pairs of points,
+        or between their means.
     diameter : {"max", "mean", "radius"}, default="max"
-        Extent of a cluster: the largest or the mean distance of two of its points, or the mean
+        Extent of a cluster: the largest or the mean distance between two of its points, or the mean
         distance of its points to their mean. A cluster of one point has diameter 0.
 
     Returns
@@ -131,7 +131,7 @@ def dunn_index(
 
 
 def silhouette_width(X: ArrayLike, labels: Labels) -> float:
-    r"""Mean over points of the relative distance to the nearest other cluster.
+    r"""Silhouette width: mean over points of the relative distance to the nearest other cluster.
 
     .. math:: \frac{1}{N} \sum_i \frac{b_i - a_i}{\max(a_i, b_i)}
 
@@ -218,8 +218,8 @@ def vector_quantization_error(X: ArrayLike, labels: Labels) -> float:
 
     Notes
     -----
-    The objective of k-means (Lloyd, 1982) per sample. The sum that papers print is n_samples times
-    as large.
+    The objective of k-means (Lloyd, 1982) per sample. Papers often print the sum, which is
+    n_samples times as large.
 
     References
     ----------

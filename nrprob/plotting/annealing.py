@@ -12,8 +12,8 @@ from nrprob.plotting.style import check_axes, nth_colour, nth_marker
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_STEPS_WIDTH = 0.72  # share of the axes for the trace, if restarts are drawn next to it
-_MAX_MARKERS = 40  # steps up to which each has a marker
+_STEPS_WIDTH = 0.72  # share of the axes for the trace if restarts are plotted next to it
+_MAX_MARKERS = 40  # number of steps up to which each has a marker
 
 
 def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
@@ -22,7 +22,7 @@ def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     model : estimator
-        Fitted, with the attribute ``objective_trace_``.
+        Fitted estimator with the attribute ``objective_trace_``.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default in a new figure.
 
@@ -116,7 +116,7 @@ def _mark_temperature_zero(ax: Axes, temperatures: Any, steps: np.ndarray) -> No
 
 
 def _describe_temperatures(model: Any) -> str:
-    """Inverse temperatures of the first split and of the end, as far as the model has them."""
+    """Inverse temperatures of the first split and of the end, if the model has them."""
     parts = []
     critical, last = getattr(model, "critical_beta_", None), getattr(model, "beta_", None)
     if critical is not None and np.isfinite(critical).any():

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _INK = "gray_r"
 _MAX_FEATURES = 24
-_WIDTH = 10.0  # inches of a line of the figure, unless a part is wider
+_WIDTH = 10.0  # minimum width of a line of the figure, in inches
 _IMAGE, _CELL = 1.4, 0.85  # inches of the image of a group or cluster, and of a combination
 
 
@@ -204,21 +204,21 @@ def plot_centroids(
     known : array of shape (n_samples,)
         Known groups.
     image_shape : (int, int), optional
-        Height and width if samples are images. By default, centroids are drawn as a heat map of
-        features, in standard deviations from the mean of all samples.
+        Height and width if samples are images. By default, centroids are a heat map of features, in
+        standard deviations from the mean of all samples.
     feature_names : sequence of str, optional
         Names for the heat map; used when `image_shape` is None.
     axes : sequence of matplotlib.axes.Axes, optional
-        Axes for the centroids of known groups, the centroids of clusters, and the contingency
-        table of every labeling, in this order. By default in a new figure, which alone has
-        the means of combinations.
+        Axes for the centroids of known groups, the centroids of clusters, and the contingency table
+        of every labeling, in this order. By default axes are created in a new figure, which also
+        has the means of combinations.
     labels_name, known_name : str, default="clusters", "groups"
         Names of the two labelings.
     others : mapping of str to array of shape (n_samples,), optional
         Further labelings, each with a contingency table.
     cells : bool or "auto", default="auto"
-        For images, whether to draw the mean of every combination of a known group and a cluster;
-        "auto" does for at most 20 combinations.
+        For images, whether to plot the mean of every combination of a known group and a cluster;
+        "auto" does so for at most 20 combinations.
     title : str, optional
         Title of a new figure.
 
@@ -288,7 +288,7 @@ def plot_centroids(
         if n_groups * n_clusters <= 20 if cells == "auto" else cells:
             codes = group_codes * n_clusters + cluster_codes
             counts = np.bincount(codes, minlength=n_groups * n_clusters)
-            with np.errstate(invalid="ignore"):  # empty combinations are NaN and not drawn
+            with np.errstate(invalid="ignore"):  # empty combinations are NaN and not plotted
                 means = observed_means(X, codes, n_groups * n_clusters)
             shape = (n_groups, n_clusters)
             parts.append(

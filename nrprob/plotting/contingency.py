@@ -39,8 +39,8 @@ def plot_contingency(
     known : array of shape (n_samples,)
         Known groups: the rows.
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default in a new figure, whose size depends on names and numbers.
-        In small axes, numbers are smaller, without shares, or left out.
+        Axes to draw on; by default in a new figure, whose size depends on names and numbers. In
+        small axes, numbers are smaller, have no shares, or are omitted.
     labels_name, known_name : str, default="clusters", "known groups"
         Names of the axes.
     show_share : bool, optional
@@ -135,7 +135,7 @@ class Table:
         kinds = [*dict.fromkeys([small, False])] if show_share is None else [show_share]
         choices = [(self.cell_texts(kind), size) for kind in kinds for size in _SIZES]
         fitting = (c for c in choices if np.all(np.less_equal(_largest_extent(*c), result.cell)))
-        # If not even counts fit, only colours are drawn, unless shares are requested.
+        # If not even counts fit, only colours are shown, unless shares are requested.
         texts, size = next(fitting, choices[-1] if show_share else (self.cell_texts(False), 0))
         for (i, j), share in np.ndenumerate(self.shares):
             if size:

@@ -40,7 +40,7 @@ def plot_top_features(
     and the least-squares fit to continuous covariates are subtracted. The report of ``nrprob fit``
     shows the same differences.
 
-    Clusterings maximise such differences, so large differences are no evidence of clusters.
+    Clusterings maximise such differences, so large differences are not evidence of clusters.
 
     Parameters
     ----------
@@ -63,8 +63,8 @@ def plot_top_features(
     Returns
     -------
     ndarray of matplotlib.axes.Axes
-        One per cluster, on a common scale. Bars and numbers are differences; positive ones point to
-        the right.
+        The axes, one per cluster, on a common scale. Bars and numbers are differences; positive
+        ones point to the right.
 
     Raises
     ------

@@ -29,7 +29,7 @@ def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
     Raises
     ------
     ValueError
-        If ``X`` is no table in memory or has infinite values, or ``known`` has another length.
+        If ``X`` is not a table in memory, has infinite values, or ``known`` has another length.
     """
     from sklearn.utils import check_array
 
@@ -119,7 +119,7 @@ def with_sizes(names: Sequence[str], codes: np.ndarray, between: str = "\n") -> 
 
 
 def feature_texts(names: Sequence[Any] | None, columns: Sequence[str] | None, n: int) -> list[str]:
-    """Names (n,) of features: the names passed, else the columns of a frame, else numbers.
+    """Names (n,) of features: ``names``, else the columns of a frame, else numbers.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def check_names(values: Any, what: str, n: int, unit: str) -> list[str]:
     Raises
     ------
     TypeError
-        If ``values`` is no list or array.
+        If ``values`` is not a list or array.
     ValueError
         If there is not one name per row or column, as ``unit`` says.
     """
@@ -162,9 +162,9 @@ def check_texts(**texts: Any) -> None:
     Raises
     ------
     TypeError
-        If one is no string.
+        If a text is not a string.
     ValueError
-        If one has surrogate characters.
+        If a text has surrogate characters.
     """
     for name, text in texts.items():
         if not isinstance(text, str):

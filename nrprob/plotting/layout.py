@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _GAP = 0.3  # inches between parts
 _MARGIN = 0.15
-_MAX_LETTERS = 28  # of the name of a row or column
+_MAX_LETTERS = 28  # maximum length of the name of a row or column
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def shorten_first_lines(names: Sequence[str], width: int, lines: int) -> list[st
 
 
 def side_by_side(first: Part, second: Part) -> Part:
-    """Join two parts, so that they are in the same line."""
+    """Join two parts that must be in the same line."""
 
     def draw_both(position: Position) -> None:
         first.draw(position)

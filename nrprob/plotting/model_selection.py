@@ -12,7 +12,7 @@ from nrprob.plotting.style import BAR, check_axes, nth_colour, nth_marker
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MAX_ANNOTATED = 12  # levels up to which temperatures are written
+_MAX_ANNOTATED = 12  # number of levels up to which temperatures are written
 
 
 def plot_by_n_clusters(result: Any, ax: Axes | None = None, *, n_clusters: int = 20) -> Axes:
@@ -49,7 +49,7 @@ def plot_by_n_clusters(result: Any, ax: Axes | None = None, *, n_clusters: int =
     Raises
     ------
     TypeError
-        If ``result`` is none of these.
+        If ``result`` is of another type.
 
     See Also
     --------
@@ -120,7 +120,8 @@ def _draw_held_out(ax: Axes, result: Any) -> None:
         linestyle="",
         zorder=4,
     )
-    # One cluster is chosen if several have a higher log-likelihood, but no gain over a null model.
+    # One cluster is chosen if several clusters have a higher log-likelihood, but do not improve on
+    # a null model.
     reason = "highest log-likelihood"
     if value[best][0] < value.max():
         reason = "several clusters gain nothing over a null model"

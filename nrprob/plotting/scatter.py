@@ -58,11 +58,11 @@ def plot_residuals(
 
     The mean of the known group is subtracted from every sample. The plane has the two leading
     linear discriminants of the clusters. With fewer than three clusters, principal components of
-    the remaining variance take the place of missing discriminants.
+    the remaining variance replace missing discriminants.
 
-    The plane maximises the separation of the clusters, which is large in noise, too, for few
-    samples of many features. Use `nrprob.evidence.test` to test for clusters; `Evidence.plot` shows
-    held-out samples.
+    The plane maximises the separation of the clusters; with few samples of many features, this
+    separation is large even for noise. Use `nrprob.evidence.test` to test for clusters;
+    `Evidence.plot` shows held-out samples.
 
     Parameters
     ----------
@@ -78,8 +78,8 @@ def plot_residuals(
     labels_name, known_name : str, default="found clusters", "known groups"
         Titles of the panels.
     n_points : int, default=2000
-        Maximum number of samples to draw, at least 1. Beyond it, a random subset is drawn. The
-        plane is computed from all samples.
+        Maximum number of samples to draw, at least 1. If there are more, a random subset is
+        plotted. The plane is computed from all samples.
     random_state : int, RandomState instance or None, default=None
         Determines the subset, and the randomised search for principal components.
 
@@ -316,7 +316,7 @@ def _draw_points(
     shown: np.ndarray,
     width: float,
 ) -> None:
-    """Draw the points of every group, large groups behind small ones, and the legend."""
+    """Plot the points of every group, large groups behind small ones, and the legend."""
     points, codes = plane.places[shown], codes[shown]
     sizes = np.bincount(codes, minlength=len(names))
     rank = np.argsort(np.argsort(-sizes, kind="stable"))

@@ -75,13 +75,13 @@ def text_extent(text: str, size: float) -> tuple[float, float]:
 
 
 def shorten_text(text: Any, width: int = 28, lines: int = 2) -> str:
-    """Wrap a text into lines of at most ``width`` letters; leave out the middle of long texts."""
-    # Fonts cannot render surrogates, which stand for bytes that could not be decoded.
+    """Wrap a text into lines of at most ``width`` letters; omit the middle of long texts."""
+    # Fonts cannot render surrogates, which represent bytes that could not be decoded.
     text = " ".join(str(text).encode(errors="replace").decode().split())
     most = width * lines - (lines - 1) * 4
     if len(text) > most:
         head, tail = text[: most // 2 - 1], text[len(text) - most // 2 + 2 :]
-        # Cut between words, unless there is a single long word.
+        # Break between words, unless there is a single long word.
         head, tail = head.rpartition(" ")[0] or head, tail.partition(" ")[2] or tail
         text = f"{head} … {tail}"
     return "\n".join(textwrap.wrap(text, width)) if text else ""
@@ -90,8 +90,8 @@ def shorten_text(text: Any, width: int = 28, lines: int = 2) -> str:
 def shorten_names(names: Sequence[Any], width: int = 28, lines: int = 2) -> list[str]:
     """Shorten names with `shorten_text`; different names stay different.
 
-    If shortened names were equal, their common beginning is left out. If they still were, names are
-    numbered.
+    If shortened names are equal, their common beginning is omitted. If they are still equal, names
+    are numbered.
     """
     names = [str(name) for name in names]
     words = [name.split() for name in names]
@@ -169,7 +169,7 @@ def as_axes(axes: Any, n: int) -> np.ndarray:
     Raises
     ------
     TypeError
-        If an entry is no axes.
+        If an entry is not an Axes.
     ValueError
         If their number is not n, or two are the same.
     """

@@ -1,17 +1,17 @@
-"""Partitions as random variables: what draws of labels say, whoever drew them.
+"""Summaries of posterior draws of partitions, for any sampler.
 
-Every function takes draws of labels as an array of whole numbers ``(chain, draw, observation)`` or
-``(draw, observation)``. A DataArray is read by the names of its dimensions, ``chain``, ``draw`` and
-one more, in any order. Of a Dataset, or of the posterior of an InferenceData or DataTree,
-the variable ``labels`` or the only one is read: of others, pass the one you mean. Samplers that sum
-labels out return probabilities of them: `draw_labels` makes draws of labels of these.
+Every function takes draws of labels as an integer array ``(chain, draw, observation)`` or ``(draw,
+observation)``. In a DataArray, the dimensions are ``chain``, ``draw`` and one more, in any order.
+From a Dataset, or from the posterior of an InferenceData or DataTree, the functions read the
+variable ``labels`` or the only variable; otherwise pass one variable. For samplers that sum labels
+out and return their probabilities, `draw_labels` samples labels.
 
-Cluster names mean nothing across draws (label switching), so each summary is a property of the
-partition alone, or names clusters after one reference partition (`relabel`).
+Labels have no meaning across draws (label switching). So each summary is a property of the
+partition alone, or uses the labels of one reference partition (`relabel`).
 
 Examples
 --------
-Two chains that agree, under other names, on all but the last sample.
+Two chains have the same partition, with other labels, except for the last sample.
 
 >>> import numpy as np
 >>> from nrprob.posterior import coclustering, n_clusters, point_estimate

@@ -1,4 +1,4 @@
-"""Draw labels for samplers that integrate the labels out."""
+"""Sample labels for samplers that integrate the labels out."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from nrprob.posterior.draws import by_dims
 __all__ = ["draw_labels"]
 
 _BLOCK = 2**22
-"""Entries of the largest temporary array."""
+"""Maximum number of entries of a temporary array."""
 _ROUNDING = 1e-4
-"""By how much the probabilities of a sample may miss 1: single precision, and many components."""
+"""Tolerance for the sum of a sample's probabilities: single precision, and many components."""
 
 
 def draw_labels(probabilities: Any, *, random_state: Any = None) -> np.ndarray:
-    r"""Draw labels from :math:`p(z | \theta)`, for the draws of a sampler that sums labels out.
+    r"""Sample labels from :math:`p(z | \theta)`, for the draws of a sampler that sums labels out.
 
     Stan, PyMC and NumPyro sample the parameters of a mixture, and can return the probability of
-    every component for every sample. Given the parameters, samples choose their components
-    independently of each other; so one choice for every draw of the parameters makes draws from the
-    posterior of the partition, which all functions here take.
+    every component for every sample. Given the parameters, the components of the samples are
+    independent. So one label per sample for every draw of the parameters gives draws from the
+    posterior of the partition, which all other functions take.
 
     Parameters
     ----------
     probabilities : array of shape (chain, draw, sample, component) or (draw, sample, component)
-        Probabilities of the components, which sum to 1. Names of components are arbitrary within
-        each draw. A DataArray is read by its dimensions ``chain`` and ``draw``; the last
-        of the other two has the components.
+        Probabilities of the components, with sum 1. The order of components is arbitrary within
+        each draw. In a DataArray, ``chain`` and ``draw`` are found by name; of the other two
+        dimensions, the last one has the components.
     random_state : int, RandomState instance or None, default=None
         Seed.
 
     Returns
     -------
     ndarray of shape (chain, draw, observation) or (draw, observation), int64
-        Positions of components: `align` turns them into the order in which to take the parameters
-        (or the probabilities) of every draw.
+        Positions of components; `align` computes from them the order of the parameters (or the
+        probabilities) of every draw.
 
     Raises
     ------

@@ -26,21 +26,21 @@ class CredibleBall:
     radius : float
         Largest distance from the centre within the ball, in units of the loss.
     probability : float
-        Posterior probability of the ball; at least the level asked for.
+        Posterior probability of the ball; at least ``level``.
     distances : ndarray of shape (chain, draw) or (draw,)
         Distance of every draw from the centre.
     members : ndarray of bool of shape (chain, draw) or (draw,)
         Draws within the ball.
     vertical_upper : ndarray of shape (n_partitions, n_samples)
-        Of the members with the fewest clusters, those furthest from the centre.
+        Of the members with the fewest clusters, those with the largest distance from the centre.
     vertical_lower : ndarray of shape (n_partitions, n_samples)
-        Of the members with the most clusters, those furthest from the centre.
+        Of the members with the most clusters, those with the largest distance from the centre.
     horizontal : ndarray of shape (n_partitions, n_samples)
-        Members furthest from the centre.
+        Members with the largest distance from the centre.
 
     Examples
     --------
-    Three of four draws are within the ball; one of them cuts a cluster of the centre.
+    Three of four draws are within the ball; one of them splits a cluster of the centre.
 
     >>> from nrprob.posterior import credible_ball
     >>> draws = [[0, 0, 1, 1], [0, 0, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3]]
@@ -79,27 +79,27 @@ def credible_ball(
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Cluster labels, which may switch between draws.
     center : array of int of shape (n_samples,), optional
-        The partition in the middle; `point_estimate` of the same loss by default.
+        Centre of the ball; by default `point_estimate` of the same loss.
     level : float in (0, 1], default=0.95
-        Least posterior probability of the ball.
+        Minimum posterior probability of the ball.
     loss : {"vi", "binder"}, default="vi"
-        The metric; see `expected_loss`.
+        Distance between partitions; see `expected_loss`.
     weights : array of shape (chain, draw) or (draw,), optional
         Weights of the draws, of any scale; equal by default.
     random_state : int, RandomState instance or None, default=None
-        Used by the search for a centre.
+        Seed of the search for a centre.
 
     Returns
     -------
     CredibleBall
-        Bounds are taken over the draws, and list each distinct partition once.
+        The ball, with its bounds over the draws; each distinct partition is listed once.
 
     Raises
     ------
     TypeError
         If labels are not whole numbers.
     ValueError
-        If shapes do not fit, the loss is unknown or the level is outside (0, 1].
+        If shapes do not match, the loss is unknown or the level is outside (0, 1].
 
     References
     ----------

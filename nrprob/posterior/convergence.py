@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["chain_distances", "diagnose", "label_free", "n_clusters"]
 
 _PAIR_SAMPLES = 500
-"""Samples among which informative pairs are looked for."""
+"""Number of samples among which informative pairs are searched."""
 _CHAIN_DRAWS = 64
-"""Most draws of every chain that are compared with each other."""
+"""Maximum number of draws per chain that are compared with each other."""
 _COMPARED = 2**27
-"""Labels that are compared at most: squared number of draws, by samples."""
+"""Maximum squared number of draws, times samples, in comparisons."""
 
 
 def _chains(draws: Draws) -> tuple[int, int]:
@@ -54,7 +54,7 @@ def r_hat(trace: np.ndarray) -> float:
     if trace.shape[1] < 4:
         return np.nan
     if np.all(np.ptp(trace, axis=1) == 0):
-        return np.inf if np.ptp(trace) > 0 else 1.0  # chains that never move: at odds, or agreed
+        return np.inf if np.ptp(trace) > 0 else 1.0  # chains without moves: different or equal
     arviz = import_arviz()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -65,22 +65,21 @@ def chain_distances(draws: Any, *, loss: str = "vi") -> np.ndarray:
     """Mean distances between draws of two chains, and within each chain.
 
     If chains have converged to one distribution, distances between chains equal distances within
-    chains. Chains in different modes are further apart, even if the clusterings are alike in size,
-    log density and distance to any third clustering.
+    chains. Chains in different modes have larger distances, even if the clusterings have similar
+    sizes, log densities and distances to any third clustering.
 
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Cluster labels, which may switch between draws. Of a single chain, the halves are
-        compared.
+        Cluster labels, which may switch between draws. For a single chain, the halves are compared.
     loss : {"vi", "binder"}, default="vi"
-        The metric; see `expected_loss`.
+        Distance between partitions; see `expected_loss`.
 
     Returns
     -------
     ndarray of shape (n_chains, n_chains)
-        Symmetric. On the diagonal, different draws of one chain. Means over 64 draws of every chain
-        at even steps, or over fewer where there are very many samples; NaN where there are fewer
+        Symmetric. The diagonal is the mean over different draws of one chain. Means are over 64
+        evenly spaced draws of every chain, or over fewer with very many samples; NaN with fewer
         than 2.
 
     Raises
@@ -115,7 +114,7 @@ def chain_distances(draws: Any, *, loss: str = "vi") -> np.ndarray:
     every = Draws(some, np.full(len(some), 1 / len(some)), (len(some),))
     far = np.stack([distances(z, every, table) for z in some])
     mean = far.reshape(n_chains, count, n_chains, count).mean(axis=(1, 3))
-    # A draw is no distance from itself, which says nothing.
+    # The distance of a draw from itself is excluded.
     mean[np.diag_indices(n_chains)] *= count / (count - 1)
     return mean
 
@@ -135,9 +134,9 @@ def n_clusters(draws: Any) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        One row for each sampled number of clusters, in increasing order (index
-        ``n_clusters``); columns ``probability``, ``mcse`` and ``ess``. With fewer than 4 draws per
-        chain the last two cannot be estimated and are NaN.
+        One row for each sampled number of clusters, in increasing order (index ``n_clusters``);
+        columns ``probability``, ``mcse`` and ``ess``. With fewer than 4 draws per chain, ``mcse``
+        and ``ess`` cannot be estimated and are NaN.
 
     Raises
     ------
@@ -195,7 +194,7 @@ def label_free(
     pairs: Any = 10,
     random_state: Any = None,
 ) -> dict[str, np.ndarray]:
-    """Traces of quantities that no renaming of clusters changes.
+    """Traces of label-invariant quantities.
 
     Parameters
     ----------
@@ -203,27 +202,28 @@ def label_free(
         Cluster labels, which may switch between draws; without a chain axis the draws
         are one chain.
     reference : array of int of shape (n_samples,), optional
-        The partition from which distances are taken; `point_estimate` by default.
+        Reference partition for distances; `point_estimate` by default.
     pairs : int or array of int of shape (n_pairs, 2), default=10
-        Pairs of samples whose co-clustering is traced. A number asks for as many pairs, drawn among
-        those that are neither always together nor always apart with chances proportional to the
-        variance; there may be fewer.
+        Pairs of samples whose co-clustering is traced. A number is the number of pairs to sample,
+        among pairs that are neither always together nor always apart, with probabilities
+        proportional to the variance; there may be fewer.
     random_state : int, RandomState instance or None, default=None
-        Used to draw pairs and by the search for a reference.
+        Seed for the pairs and for the search for a reference.
 
     Returns
     -------
     dict of str to ndarray of shape (chain, draw)
-        ``n_clusters``; ``entropy`` of the cluster sizes in nats; ``largest_share`` of the samples
-        in one cluster; ``vi``, the variation of information to the reference in nats;
-        ``together[i,j]``, 1 where samples i and j share a cluster. `to_arviz` takes it as it is.
+        ``n_clusters``; ``entropy`` of the cluster sizes in nats; ``largest_share``, the share of
+        samples in the largest cluster; ``vi``, the variation of information to the reference in
+        nats; ``together[i,j]``, 1 if samples i and j share a cluster, otherwise 0. `to_arviz`
+        accepts this mapping.
 
     Raises
     ------
     TypeError
         If labels are not whole numbers.
     ValueError
-        If `draws` has other axes or is empty, or `reference` or `pairs` do not fit it.
+        If `draws` has other axes or is empty, or `reference` or `pairs` do not match it.
 
     Examples
     --------
@@ -271,12 +271,12 @@ def diagnose(
     extra: Mapping[str, Any] | None = None,
     random_state: Any = None,
 ) -> pd.DataFrame:
-    """Convergence of chains of partitions, judged by quantities that are free of labels.
+    """Convergence diagnostics of chains of partitions, by label-invariant quantities.
 
     Parameters
     ----------
     draws, reference, pairs, random_state
-        As for `label_free`.
+        The same as for `label_free`.
     extra : mapping of str to array of shape (chain, draw), optional
         Further traces, such as the log posterior or the description length.
 
@@ -284,17 +284,17 @@ def diagnose(
     -------
     pandas.DataFrame
         One row per quantity that varies, with the columns of ``arviz.summary``: ``mean``, ``sd``,
-        ``mcse_mean``, ``ess_bulk``, ``ess_tail`` and ``r_hat`` (rank-normalised; of a single chain,
-        between its halves). Quantities that are the same in every draw have no variance to compare
-        and are left out. `r_hat` is infinite where no chain moves and chains differ. With fewer
-        than 4 draws per chain (8 of a single one) the estimates are NaN.
+        ``mcse_mean``, ``ess_bulk``, ``ess_tail`` and ``r_hat`` (rank-normalised; for a single
+        chain, between its halves). Quantities that are equal in all draws have no variance and are
+        omitted. `r_hat` is infinite if no chain moves and chains differ. With fewer than 4 draws
+        per chain (8 for a single chain) the estimates are NaN.
 
     Raises
     ------
     TypeError
         If labels are not whole numbers.
     ValueError
-        If `draws` has other axes or is empty, or other arguments do not fit it.
+        If `draws` has other axes or is empty, or other arguments do not match it.
 
     See Also
     --------
@@ -302,8 +302,8 @@ def diagnose(
 
     Notes
     -----
-    Agreement is necessary only. Chains that have all missed the same clusterings agree on
-    everything: start them far from each other, and as many as can be afforded.
+    Agreement of the chains is necessary only. Chains that have all missed the same clusterings
+    agree in every quantity: use many chains with dispersed initial partitions.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Draws of labels as one checked array of codes, invariant to label switching."""
+"""Draws of labels as one validated array of codes, invariant to label switching."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 _BLOCK = 2**22
-"""Entries of the largest temporary array."""
+"""Maximum number of entries of a temporary array."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Draws:
     weights : ndarray of shape (n_draws,)
         Non-negative, summing to 1.
     batch : tuple of int
-        The axes before the samples as they were given: (chain, draw) or (draw,).
+        The axes before the samples: (chain, draw) or (draw,).
     """
 
     codes: np.ndarray
@@ -61,11 +61,11 @@ class Draws:
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """Where each draw's clusters begin in the list of all clusters, shape (n_draws + 1,)."""
+        """Index of each draw's first cluster in the list of all clusters, shape (n_draws + 1,)."""
         return np.concatenate([[0], np.cumsum(self.n_clusters)])
 
     def ids(self, low: int = 0, high: int | None = None) -> np.ndarray:
-        """Position of each label in the list of all clusters of the draws low to high."""
+        """Index of each label in the list of all clusters of the draws low to high."""
         high = self.n_draws if high is None else high
         start = self.offsets[low:high] - self.offsets[low]
         return self.codes[low:high] + start[:, None]
@@ -81,10 +81,10 @@ class Draws:
         return [(a, min(a + step, self.n_draws)) for a in range(0, self.n_draws, step)]
 
     def crossed(self, codes: np.ndarray) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-        """Counts of rows that clusters of the draws share with clusters of a partition, 0 .. k-1.
+        """Numbers of rows in both a cluster of a draw and a cluster of a partition, 0 .. k-1.
 
-        Yields for block after block the range of its draws, where each draw's clusters begin in
-        the block's list (one more than there are draws), and the counts, shape (n_listed, k).
+        The blocks yield a range of draws, the index of each draw's first cluster in the list of the
+        block (with one entry more than there are draws), and the counts, shape (n_listed, k).
         """
         k = int(codes.max()) + 1
         # Counts of a draw are a table of its clusters by k, so both bound the block.
@@ -106,7 +106,7 @@ class Draws:
         return Draws(self.codes[first[positive]], weights[positive], (int(positive.sum()),))
 
     def thinned(self, n_draws: int) -> Draws:
-        """At most `n_draws` of them, taken at even steps of the cumulative weight."""
+        """At most `n_draws` partitions, evenly spaced in the cumulative weight."""
         if self.n_draws <= n_draws:
             return self
         steps = (np.arange(n_draws) + 0.5) / n_draws
@@ -130,7 +130,7 @@ def canonical(labels: np.ndarray) -> np.ndarray:
     n_draws, n = labels.shape
     low, high = int(labels.min()), int(labels.max())
     codes = np.empty(labels.shape, dtype=np.int32)
-    if high - low >= 4 * n + 64:  # a table of names would be mostly empty
+    if high - low >= 4 * n + 64:  # a table of labels would be mostly empty
         for s, row in enumerate(labels):
             _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
             codes[s] = np.argsort(np.argsort(first))[inverse]
@@ -142,7 +142,7 @@ def canonical(labels: np.ndarray) -> np.ndarray:
         names = labels[a : a + step].astype(np.int64) - low
         rows = np.arange(len(names))[:, None]
         first = np.full((len(names), width), n)
-        first[rows, names[:, ::-1]] = backwards  # of several writes to a place the last one stays
+        first[rows, names[:, ::-1]] = backwards  # of several writes to one index the last one stays
         rank = np.empty_like(first)
         rank[rows, np.argsort(first, axis=1, kind="stable")] = np.arange(width)
         codes[a : a + step] = rank[rows, names]
@@ -150,9 +150,10 @@ def canonical(labels: np.ndarray) -> np.ndarray:
 
 
 def by_dims(values: Any, what: str, n_events: int | None = None) -> np.ndarray:
-    """Values with the axes (chain, draw, *events) or (draw, *events), by default of any number.
+    """Values with the axes (chain, draw, *events) or (draw, *events).
 
-    A DataArray is read by the names of its dimensions, any other array by the order of its axes.
+    In a DataArray, the names of the dimensions determine the axes; in any other array, their order
+    does.
     """
     dims = getattr(values, "dims", None)
     if dims is None:
@@ -169,7 +170,7 @@ def by_dims(values: Any, what: str, n_events: int | None = None) -> np.ndarray:
 
 
 def _labels_variable(draws: Any) -> Any:
-    """Labels in an InferenceData, DataTree or Dataset; anything else as it is."""
+    """Labels in an InferenceData, DataTree or Dataset; all other input unchanged."""
     group = getattr(draws, "posterior", draws)
     if not hasattr(group, "data_vars") or not len(group.data_vars):
         if hasattr(draws, "groups") or hasattr(draws, "data_vars"):
@@ -191,7 +192,7 @@ def _labels_variable(draws: Any) -> Any:
 def _as_integers(array: np.ndarray, what: str) -> np.ndarray:
     if array.dtype == bool:
         return array.astype(np.int8)
-    # Integers are often stored as floats: by files, and beside missing values.
+    # Integers are often stored as floats: in files, and in arrays with missing values.
     is_integer = array.dtype.kind == "f" and bool(
         np.all(np.isfinite(array) & (array == np.rint(array)))
     )
@@ -204,7 +205,7 @@ def _as_integers(array: np.ndarray, what: str) -> np.ndarray:
     if is_integer or array.dtype == np.uint64:
         if np.abs(array).max(initial=0) < 2**62:
             return array.astype(np.int64)
-        # Differences of names are taken as int64, so names beyond it are replaced by their order.
+        # Differences of labels are int64, so labels outside this range are replaced by their ranks.
         return np.unique(array, return_inverse=True)[1].reshape(array.shape)
     return array
 
@@ -221,8 +222,8 @@ def as_draws(draws: Any, weights: Any = None) -> Draws:
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Labels; names are arbitrary within each draw. Or a container of them, as
-        `nrprob.posterior` says.
+        Labels, which are arbitrary within each draw. Containers of labels are read as described in
+        `nrprob.posterior`.
     weights : array of shape (chain, draw) or (draw,), optional
         Non-negative weights of the draws, any scale; equal by default.
 
@@ -231,7 +232,7 @@ def as_draws(draws: Any, weights: Any = None) -> Draws:
     TypeError
         If labels are not whole numbers.
     ValueError
-        If the axes are not those above or empty, or weights do not fit them.
+        If the axes are different or empty, or weights do not match them.
     """
     labels = read_draws(draws)
     if labels.ndim not in (2, 3):
@@ -271,7 +272,7 @@ def as_draws(draws: Any, weights: Any = None) -> Draws:
 
 
 def as_labels(labels: Any, n_samples: int, what: str) -> np.ndarray:
-    """Check one partition of `n_samples` samples; returns its integer labels as they are."""
+    """Check one partition of `n_samples` samples; returns its integer labels unchanged."""
     array = _as_integers(as_array(labels, what), what)
     if array.shape != (n_samples,):
         raise ValueError(

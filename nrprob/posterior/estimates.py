@@ -15,19 +15,19 @@ from nrprob.posterior.similarity import similarity
 __all__ = ["estimate", "given_or_estimated", "point_estimate"]
 
 _SEARCH_DRAWS = 256
-"""Draws that every start is searched on; the best starts are then refined on all draws."""
+"""Number of draws for the search from each start; the best starts are refined on all draws."""
 _CANDIDATES = 64
-"""Most draws, and most levels of each dendrogram, that are considered as starts."""
+"""Maximum number of draws, and of levels of each dendrogram, that are candidate starts."""
 _IMPROVED = 4
-"""Starts on which moves of whole clusters are tried."""
+"""Number of starts for which moves of whole clusters are tried."""
 _REFINED = 2
-"""Starts refined on all draws."""
+"""Number of starts refined on all draws."""
 _PAIR_SAMPLES = 5000
-"""Most samples for which co-clustering probabilities are tabulated."""
+"""Maximum number of samples with a table of co-clustering probabilities."""
 _ALONE = 3000
-"""Most of the samples in no cluster for which they are, in the search without such a table."""
+"""Maximum number of unassigned samples with such a table, in the search without a full table."""
 _MEMORY = 2**30
-"""Bytes that the tables of a search may take, roughly."""
+"""Approximate maximum size of the tables of a search, in bytes."""
 
 
 def _dendrogram_cuts(together: np.ndarray, levels: np.ndarray) -> list[np.ndarray]:
@@ -41,7 +41,7 @@ def _dendrogram_cuts(together: np.ndarray, levels: np.ndarray) -> list[np.ndarra
 
 
 def _initial_partitions(draws: Draws, together: np.ndarray | None, max_clusters: int) -> np.ndarray:
-    """Distinct partitions worth starting from, shape (n_candidates, n_samples)."""
+    """Distinct candidate starts, shape (n_candidates, n_samples)."""
     n = draws.n_samples
     most = min(max_clusters, n, max(_CANDIDATES // 2, int(1.5 * draws.n_clusters.max()) + 2))
     levels = np.unique(np.linspace(1, most, min(most, _CANDIDATES)).astype(int))
@@ -57,7 +57,7 @@ def _initial_partitions(draws: Draws, together: np.ndarray | None, max_clusters:
 
 
 def _max_search_draws(draws: Draws, n_clusters: int) -> int:
-    """How many draws a search for about `n_clusters` clusters can hold in memory."""
+    """Number of draws that fit into memory in a search for about `n_clusters` clusters."""
     cells = float(draws.n_clusters.mean()) * 2 * (n_clusters + 4)
     return max(8, int(_MEMORY / (20 * draws.n_samples + 12 * cells)))
 
@@ -65,9 +65,10 @@ def _max_search_draws(draws: Draws, n_clusters: int) -> int:
 def _set_apart(
     codes: np.ndarray, draws: Draws, loss: Loss, random: np.random.RandomState
 ) -> np.ndarray:
-    """Take rows out of their clusters as long as that lowers the pair loss; these may then join.
+    """Remove rows from their clusters while the pair loss falls, and let these rows join.
 
-    Only the pairs of these rows are tabulated; a table of all pairs would not fit into memory.
+    Only the pairs of these rows are tabulated, since a table of all pairs would not fit into
+    memory.
     """
     z, alone = np.array(codes, dtype=np.int64), []
     for c in range(int(z.max()) + 1):
@@ -76,7 +77,7 @@ def _set_apart(
         cost = np.full(len(rows), loss.merge_cost * len(rows))
         for s, row in enumerate(codes_of_cluster):
             cost -= 2 * draws.weights[s] * np.bincount(row)[row]
-        cost += 2 - loss.merge_cost  # of a row with itself
+        cost += 2 - loss.merge_cost  # diagonal: each row with itself
         free = np.ones(len(rows), dtype=bool)
         while free.sum() > 1:
             worst = int(np.where(free, cost, -np.inf).argmax())
@@ -100,19 +101,20 @@ def _set_apart(
 def estimate(
     draws: Draws, loss: Loss, max_clusters: int, n_init: int, random: np.random.RandomState
 ) -> tuple[np.ndarray, float]:
-    """Codes of least expected loss, by first appearance, and that loss; of checked arguments."""
+    """Codes of least expected loss, by first appearance, and this loss."""
     draws = draws.distinct()
     most = min(max_clusters, int(draws.n_clusters.max()))
     few = draws.thinned(min(_SEARCH_DRAWS, _max_search_draws(draws, most)))
     by_pairs = loss.pairs and draws.n_samples <= _PAIR_SAMPLES
-    # The pair loss leaves rows in doubt alone, which among many rows makes every sweep slow.
+    # The pair loss leaves uncertain rows alone, which makes sweeps over many rows slow.
     narrow = loss.pairs and not by_pairs and max_clusters >= draws.n_samples
     widest = most + 4 if narrow else max_clusters
 
     def risk(codes: np.ndarray, over: Draws) -> float:
         return float(distances(codes, over, loss) @ over.weights)
 
-    # The pair loss needs only P, which is soon had for all draws; P of some will do for starts.
+    # The pair loss needs only P, which is fast to compute for all draws; for starts, P of some
+    # draws is enough.
     over = draws if by_pairs else few
     together = None
     if draws.n_samples <= _PAIR_SAMPLES:
@@ -124,7 +126,7 @@ def estimate(
     starts += [nowhere] * (n_init - len(starts))
 
     def refine(search: Search, starts: list[np.ndarray], move: str) -> list[np.ndarray]:
-        """Distinct results of one kind of move, the best first."""
+        """Distinct results of one type of move, the best first."""
         result = {}
         for start in starts:
             search.start(start)
@@ -158,7 +160,7 @@ def estimate(
 def given_or_estimated(
     draws: Draws, labels: Any, what: str, random_state: Any, loss: Loss | None = None
 ) -> np.ndarray:
-    """Labels (n_samples,) of the partition that is given, else of the one of least loss, by VI."""
+    """Labels (n_samples,) of the given partition, or of the estimate of least expected VI."""
     n = draws.n_samples
     if labels is not None:
         return as_labels(labels, n, what)
@@ -187,20 +189,20 @@ def point_estimate(
         Cluster labels, which may switch between draws.
     loss : {"vi", "binder"}, default="vi"
         Variation of information or pair loss; see `expected_loss`. "binder" tends to keep small
-        clusters apart that "vi" joins.
+        clusters separate that "vi" joins.
     split_cost : float in (0, 2), default=1.0
-        Cost of separating samples that belong together; the cost of joining samples that do not is
-        ``2 - split_cost``. Above 1 there are fewer clusters.
+        Cost of separating two samples that belong together; the cost of joining two samples that
+        belong apart is ``2 - split_cost``. Values above 1 give fewer clusters.
     max_clusters : int, optional
-        Most clusters of the estimate; no limit by default. The estimate may have more clusters
-        than any draw.
+        Maximum number of clusters of the estimate; no limit by default. The estimate may have more
+        clusters than any draw.
     weights : array of shape (chain, draw) or (draw,), optional
         Weights of the draws, of any scale; equal by default.
     n_init : int, default=10
-        Starts of the search. The better half come from the draws and the dendrograms, the others
-        place the samples one by one in random order.
+        Number of starts of the search. The better half come from the draws and the dendrograms; the
+        others assign the samples one by one in random order.
     random_state : int, RandomState instance or None, default=None
-        Orders in which samples and clusters are visited.
+        Seed of the random orders of samples and clusters.
     return_loss : bool, default=False
         Also return the expected loss.
 
@@ -220,19 +222,19 @@ def point_estimate(
 
     Notes
     -----
-    The expected loss itself is minimised, not a bound computed from the co-clustering matrix P. The
-    best of the draws and of the cuts of the average and complete linkages of 1 - P, and random
-    sequential allocations, are improved by moving single samples; the best four also by joining
-    clusters, and by dissolving clusters and reassigning their samples, until the loss no longer
-    falls. No
-    search of this kind can prove its result optimal.
+    The search minimises the expected loss itself, not a bound from the co-clustering matrix P. Its
+    starts are the best of the draws, the best cuts of the average and complete linkages of 1 - P,
+    and random sequential allocations. Moves of single samples improve all starts. For the best
+    four, the search also joins clusters, and dissolves clusters and reassigns their samples, until
+    the loss no longer falls. No search of this type can prove that its result is optimal.
 
-    "binder" is searched through P of all draws. Of more than 256 distinct draws, the starts of "vi"
-    see 256 at even steps (fewer where hundreds of clusters would need too much memory); the two
-    best results then move single samples over all draws (as many as fit into about 1 GiB), and are
-    compared over all. Above 5,000 samples there is no P: no linkages are cut, and "binder" is
-    searched as "vi" is. Without `max_clusters`, that is among four clusters more than any draw has;
-    then samples that are better off alone are set apart, and joined where they gain by it.
+    "binder" uses P of all draws. With more than 256 distinct draws, the starts of "vi" use 256
+    evenly spaced draws (fewer if hundreds of clusters would need too much memory). The two best
+    results are refined by moves of single samples over all draws (as many as fit into about 1 GiB),
+    and compared over all draws. Above 5,000 samples there is no P, so there are no linkages, and
+    "binder" is searched in the same way as "vi". Without `max_clusters`, this search allows four
+    clusters more than any draw has. Then it separates samples that are better off alone, and joins
+    them if this lowers the loss.
 
     References
     ----------

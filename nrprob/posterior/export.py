@@ -1,6 +1,6 @@
 """Export draws to ArviZ.
 
-Draws are plain arrays named ``(chain, draw, *event)``. They are not read back from a traced model,
+Draws are plain arrays named ``(chain, draw, *event)``. They are not extracted from a traced model,
 because samplers over partitions have discrete states with label switching, which ArviZ's converters
 do not support.
 """
@@ -21,16 +21,16 @@ __all__ = ["to_arviz"]
 
 
 def import_arviz() -> Any:
-    """ArviZ, without its notice of what is to come."""
+    """ArviZ, without its notice of future changes."""
     with warnings.catch_warnings():
-        # Python 3.11 is served ArviZ 0.23 for good, so its notice of 1.0 has no cure here.
+        # Python 3.11 supports ArviZ 0.23 only, so its notice about 1.0 has no remedy here.
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
         try:
             try:
                 import arviz
             except FileNotFoundError:
-                # Before 1.0 the first import of a day puts a file in place, which another process
-                # that does the same at this moment may just have taken away.
+                # Before 1.0 the first import of a day replaces a file, which another process may
+                # remove at the same time.
                 import arviz
         except ImportError as error:  # a broken or removed installation: arviz is a dependency
             raise ImportError(
@@ -70,15 +70,16 @@ def to_arviz(
     coords: Mapping[str, Sequence[Any]] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
-    """Draws as the container that the installed ArviZ reads.
+    """Draws in the container type of the installed ArviZ.
 
     Parameters
     ----------
     posterior : mapping of str to array of shape (chain, draw, ...)
         Draws of each quantity.
     sample_stats, log_likelihood : mapping of str to array of shape (chain, draw, ...), optional
-        Statistics of the sampler, and the pointwise log likelihood in nats. ArviZ takes it for
-        normalised, which predictives of single rows by normalised maximum likelihood are not.
+        Statistics of the sampler, and the pointwise log likelihood in nats. ArviZ assumes
+        normalised densities, which predictive probabilities under normalised maximum likelihood are
+        not.
     observed_data : mapping of str to array, optional
         The data; no chain or draw axes.
     coords : mapping of str to sequence, optional
@@ -89,13 +90,13 @@ def to_arviz(
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        The former where ArviZ is older than 1.0, the latter from 1.0 on. Functions of the ArviZ
-        that made it (``arviz.summary``, ``arviz.rhat``, ...) take it as it is.
+        InferenceData for ArviZ before 1.0, DataTree from 1.0 on. Functions of the same ArviZ
+        (``arviz.summary``, ``arviz.rhat``, ...) accept it.
 
     Raises
     ------
     ValueError
-        If an array lacks its chain and draw axes, or two arrays disagree on them.
+        If an array lacks its chain and draw axes, or two arrays differ in their length.
 
     Examples
     --------
@@ -149,6 +150,6 @@ def to_arviz(
     if int(arviz.__version__.split(".")[0]) < 1:
         return arviz.from_dict(**groups, **labels)
     with warnings.catch_warnings():
-        # Samples are rows of the data here; ArviZ has the name for draws of all chains as well.
+        # Samples are rows of the data here, while ArviZ uses this word for draws of all chains.
         warnings.filterwarnings("ignore", message="Found dimension named 'sample'")
         return arviz.from_dict(groups, **labels)

@@ -5,8 +5,8 @@ Both losses have one form. With F convex, cell counts m, cluster sizes n (estima
 .. math:: L = a \Big[\sum F(N) - \sum F(m)\Big] + b \Big[\sum F(n) - \sum F(m)\Big],
 
 where a is the cost of splitting samples that belong together, and b = 2 - a the cost of merging
-samples that do not.
-F(x) = x log x gives the variation of information, F(x) = x(x-1)/2 the pair loss of Binder.
+samples that belong apart. F(x) = x log x gives the variation of information, F(x) = x(x-1)/2 the
+pair loss of Binder.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Loss:
     pairs : bool
         Whether F counts pairs.
     cell : ndarray of shape (n_samples + 2,)
-        F(0), F(1), ...
+        Table F(0), F(1), ...
     scale : float
-        Turns differences of sums of F into the reported loss.
+        Factor from differences of sums of F to the reported loss.
     split_cost, merge_cost : float
         a and b, which sum to 2.
     """
@@ -47,7 +47,7 @@ class Loss:
 
 
 def as_loss(loss: str, split_cost: float, n_samples: int) -> Loss:
-    """Check a loss's name and costs and tabulate its F."""
+    """Check the name and the costs of a loss, and tabulate its F."""
     check_choice("loss", loss, ("vi", "binder"))
     if not 0 < as_number(split_cost, "split_cost") < 2:
         raise ValueError(
@@ -71,7 +71,8 @@ def distances(codes: np.ndarray, draws: Draws, loss: Loss) -> np.ndarray:
         joint = np.add.reduceat(loss.cell[counts].sum(axis=1), first[:-1])
         result[a:b] = loss.split_cost * (theirs - joint) + loss.merge_cost * (size_term - joint)
     result *= loss.scale
-    # Two different partitions are further apart than this: 1 / n_samples squared, or 1 / n_samples.
+    # The distance of two different partitions exceeds this: 1 / n_samples squared, or 1 /
+    # n_samples.
     rounding = 1e-13 * max(1.0, size_term * loss.scale)
     return np.where(result < rounding, 0.0, result)
 
@@ -91,16 +92,17 @@ def expected_loss(
     Parameters
     ----------
     labels : array of int of shape (n_samples,) or (n_partitions, n_samples)
-        The partition, or several.
+        One partition, or several.
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Cluster labels, which may switch between draws.
     loss : {"vi", "binder"}, default="vi"
-        "vi" is the variation of information H(a|b) + H(b|a) in nats (Meila 2007); "binder" is the
-        share of the pairs of samples that one partition joins and the other separates, which is 1
-        minus the Rand index (Binder 1978).
+        "vi" is the variation of information H(a|b) + H(b|a) in nats (Meila 2007). "binder" is the
+        share of pairs of samples that one partition joins and the other separates, which is 1 minus
+        the Rand index (Binder 1978).
     split_cost : float in (0, 2), default=1.0
-        Cost of separating samples that belong together; the cost of joining samples that do not is
-        ``2 - split_cost``. It multiplies H(estimate|draw), or the pairs that only the draw joins.
+        Cost of separating two samples that belong together; the cost of joining two samples that
+        belong apart is ``2 - split_cost``. It multiplies H(estimate|draw), or the number of pairs
+        that only the draw joins.
     weights : array of shape (chain, draw) or (draw,), optional
         Weights of the draws, of any scale; equal by default.
 
@@ -113,13 +115,13 @@ def expected_loss(
     TypeError
         If labels are not whole numbers.
     ValueError
-        If shapes do not fit, or the loss is unknown.
+        If shapes do not match, or the loss is unknown.
 
     References
     ----------
     Wade & Ghahramani (2018), "Bayesian cluster analysis: point estimation and credible balls",
-    Bayesian Analysis 13, there in bits; Dahl, Johnson & Mueller (2022), "Search algorithms and
-    loss functions for Bayesian clustering", JCGS 31, for unequal costs.
+    Bayesian Analysis 13 (in bits); Dahl, Johnson & Mueller (2022), "Search algorithms and loss
+    functions for Bayesian clustering", JCGS 31, for unequal costs.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Merge path of a point estimate: which clusters to merge next, and at what loss."""
+"""Merge path of a point estimate: successive merges and their expected losses."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ __all__ = ["MergePath", "merge_path"]
 
 @dataclasses.dataclass(frozen=True)
 class MergePath:
-    """Nested partitions from a given one to a single cluster, one merge after another.
+    """Nested partitions from a given one down to a single cluster, one merge at a time.
 
     Attributes
     ----------
     labels : ndarray of shape (n_samples,)
-        Clusters of the partition at the start, 0, 1, ... in order of first appearance.
+        Clusters of the initial partition, 0, 1, ... in order of first appearance.
     n_clusters : ndarray of shape (n_partitions,)
         Clusters of every partition of the path: K, K - 1, ..., 1.
     expected_loss : ndarray of shape (n_partitions,)
-        Its expected loss.
+        Expected loss of every partition of the path.
     cost : ndarray of shape (n_partitions - 1,)
-        What each merge adds to the expected loss. The start is no local optimum where the first is
-        negative.
+        Increase of the expected loss by each merge. If the first one is negative, the initial
+        partition is not a local optimum.
     linkage : ndarray of shape (n_partitions - 1, 4)
-        The merges in the form of `scipy.cluster.hierarchy`: leaves are the clusters of the start,
-        heights the expected loss above that of the start, of the costliest partition so far.
+        The merges in the form of `scipy.cluster.hierarchy`: leaves are the initial clusters;
+        heights are the largest expected loss so far, minus the expected loss of the initial
+        partition.
 
     Examples
     --------
-    What every merge costs, and the partition after the first, which costs nothing.
+    The first merge costs nothing, and `cut` returns the partition after it:
 
     >>> from nrprob.posterior import merge_path
     >>> path = merge_path([[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 3, 3]], [0, 0, 1, 1, 2, 2])
@@ -57,12 +58,12 @@ class MergePath:
     linkage: np.ndarray
 
     def cut(self, n_clusters: int) -> np.ndarray:
-        """Partition of the path that has the given number of clusters.
+        """Partition of the path with the given number of clusters.
 
         Parameters
         ----------
         n_clusters : int
-            From 1 to the number of clusters at the start.
+            From 1 to the number of initial clusters.
 
         Returns
         -------
@@ -77,17 +78,17 @@ class MergePath:
         return canonical(names[self.labels][None])[0].astype(np.int64)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the merges as a dendrogram.
+        """Plot the merges as a dendrogram.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Where to draw; a new figure when it is None.
+            Axes to draw on; by default in a new figure.
 
         Returns
         -------
         matplotlib.axes.Axes
-            The axes drawn on: leaves are clusters with their sizes, heights those of `linkage`.
+            The axes: leaves are clusters with their sizes, and heights are as in `linkage`.
         """
         import matplotlib.pyplot as plt
         from scipy.cluster.hierarchy import dendrogram
@@ -117,7 +118,7 @@ class MergePath:
 
 
 class _Cells:
-    """Counts of the rows that clusters of a partition share with clusters of the draws."""
+    """Numbers of rows in both a cluster of a partition and a cluster of a draw."""
 
     def __init__(self, codes: np.ndarray, draws: Draws, loss: Loss) -> None:
         self.loss, self.weights = loss, np.repeat(draws.weights, draws.n_clusters)
@@ -135,9 +136,9 @@ class _Cells:
         return 0.0 if value < rounding else value
 
     def changes(self, a: int, others: np.ndarray) -> np.ndarray:
-        """What joining cluster a with each of the others adds to the expected loss."""
+        """Increase of the expected loss by joining cluster a with each of the others."""
         loss, present = self.loss, np.flatnonzero(self.counts[a])
-        # Counts change nothing where one of the two clusters has no row.
+        # If one of the two clusters has no row, the counts do not change.
         counts, weights = self.counts[a, present], self.weights[present]
         shared = np.empty(len(others))
         for place, b in enumerate(others):
@@ -164,37 +165,37 @@ def merge_path(
     weights: Any = None,
     random_state: Any = None,
 ) -> MergePath:
-    r"""Merge the clusters of a partition, each time the two that cost least, down to one.
+    r"""Merge the clusters of a partition greedily, by least expected loss, down to one.
 
-    Clusters that the draws hardly tell apart merge at little cost, and the costs say which coarser
-    partitions the posterior supports nearly as well.
+    Clusters that the draws hardly distinguish merge at small cost. The costs show which coarser
+    partitions have nearly the same posterior support.
 
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Cluster labels, which may switch between draws.
     labels : array of int of shape (n_samples,), optional
-        The partition at the start; `point_estimate` of the same loss by default.
+        Initial partition; by default `point_estimate` of the same loss.
     loss : {"vi", "binder"}, default="vi"
         Variation of information or pair loss; see `expected_loss`.
     split_cost : float in (0, 2), default=1.0
-        Cost of separating what belongs together; see `expected_loss`.
+        Cost of separating samples that belong together; see `expected_loss`.
     weights : array of shape (chain, draw) or (draw,), optional
         Weights of the draws, of any scale; equal by default.
     random_state : int, RandomState instance or None, default=None
-        Used by the search for a partition.
+        Seed of the search for a partition.
 
     Returns
     -------
     MergePath
-        Expected losses are exact over all draws.
+        The path; its expected losses are exact over all draws.
 
     Raises
     ------
     TypeError
         If labels are not whole numbers.
     ValueError
-        If shapes do not fit, the loss is unknown or a parameter is outside its range.
+        If shapes do not match, the loss is unknown or a parameter is outside its range.
 
     See Also
     --------
@@ -202,11 +203,11 @@ def merge_path(
 
     Notes
     -----
-    Joining a and b changes the expected loss by a function of the counts of rows that they share
-    with the clusters of the draws, so rows are counted once. Each pair of one of the K clusters and
-    a cluster of a draw takes 4 bytes of memory and the time of about :math:`K` additions. Merges
-    are greedy: the partition of k clusters is the best that joins two of the k + 1 before it. From
-    a minimiser of the pair loss costs never fall and are never negative.
+    Joining a and b changes the expected loss by a function of their counts, the numbers of rows
+    shared with each cluster of the draws, so rows are counted only once. Each pair of one of the K
+    clusters and a cluster of a draw takes 4 bytes of memory and about :math:`K` additions. Merges
+    are greedy: the partition of k clusters is the best that joins two of the previous k + 1. If the
+    initial partition minimises the pair loss, costs are non-negative and never decrease.
 
     References
     ----------
@@ -215,7 +216,7 @@ def merge_path(
 
     Examples
     --------
-    Clusters 0 and 1 are one in half of the draws, cluster 2 never.
+    Clusters 0 and 1 are joined in half of the draws, cluster 2 never:
 
     >>> from nrprob.posterior import merge_path
     >>> path = merge_path([[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 3, 3]], [0, 0, 1, 1, 2, 2])

@@ -23,7 +23,7 @@ _LINES = 24
 
 
 def _order(together: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Samples by cluster, the surest first, and the clusters' order: alike ones are neighbours."""
+    """Samples by cluster, most certain first, and the order of clusters, similar ones adjacent."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
@@ -48,35 +48,34 @@ def plot_coclustering(
     weights: Any = None,
     random_state: Any = None,
 ) -> Axes:
-    """Draw the co-clustering probabilities as a heat map, ordered by a partition.
+    """Plot the co-clustering probabilities as a heat map, ordered by a partition.
 
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Cluster labels, which may switch between draws.
     labels : array of int of shape (n_samples,), optional
-        The partition that orders the samples; `point_estimate` by default.
+        Partition that orders the samples; `point_estimate` by default.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure when it is None.
+        Axes to draw on; by default in a new figure.
     weights : array of shape (chain, draw) or (draw,), optional
         Weights of the draws, of any scale; equal by default.
     random_state : int, RandomState instance or None, default=None
-        Used by the search for a partition.
+        Seed of the search for a partition.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The axes drawn on. White lines are the clusters' boundaries (of more than 12 clusters, their
-        outlines); within a cluster the samples that are most surely its own come first, and
-        clusters that the draws confuse are neighbours. Names are left out where they would lie on
-        one another.
+        The axes. White lines are the boundaries of the clusters (with more than 12 clusters, their
+        outlines). Within a cluster, the samples with the most certain membership come first, and
+        clusters that the draws confuse are adjacent. Names that would overlap are omitted.
 
     Raises
     ------
     TypeError
         If labels are not whole numbers.
     ValueError
-        If shapes do not fit.
+        If shapes do not match.
 
     Examples
     --------
@@ -100,7 +99,7 @@ def plot_coclustering(
 
     if ax is None:
         _, ax = plt.subplots(figsize=(5.6, 4.8), layout="constrained")
-    # Many samples share a pixel: their mean is shown, not whichever comes last.
+    # Many samples share a pixel, which shows their mean.
     image = ax.imshow(
         together[np.ix_(rows, rows)],
         cmap=SHARES,
@@ -121,7 +120,7 @@ def plot_coclustering(
             ax.add_patch(Rectangle(corner, size, size, fill=False, ec="white", lw=0.8))
     middles = ends - sizes / 2 - 0.5
     named = [0]
-    for i in range(1, len(sizes)):  # names closer than a line of text would lie on one another
+    for i in range(1, len(sizes)):  # names closer than a line of text would overlap
         if (middles[i] - middles[named[-1]]) * _LINES >= n:
             named.append(i)
     texts = [f"cluster {own_names[clusters[i]]} (n = {sizes[i]})" for i in named]
@@ -135,20 +134,20 @@ def plot_coclustering(
 
 
 def plot_n_clusters(draws: Any, ax: Axes | None = None) -> Axes:
-    """Draw the posterior distribution of the number of clusters.
+    """Plot the posterior distribution of the number of clusters.
 
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Cluster labels, which may switch between draws.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure when it is None.
+        Axes to draw on; by default in a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The axes drawn on: bars of probability, the lines on them two Monte Carlo standard errors
-        to either side.
+        The axes: bars are probabilities, and error bars are two Monte Carlo standard errors on both
+        sides.
 
     Raises
     ------

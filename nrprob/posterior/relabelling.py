@@ -16,7 +16,7 @@ __all__ = ["align", "relabel"]
 def _match_clusters(draws: Draws, codes: np.ndarray) -> list[np.ndarray]:
     """Match each cluster of every draw to a cluster of the reference partition, or to -1.
 
-    The assignment maximises the number of samples that keep the reference's name; clusters that
+    The assignment maximises the number of samples with the label of the reference; clusters that
     share no sample are not matched.
     """
     from scipy.optimize import linear_sum_assignment
@@ -41,24 +41,24 @@ def relabel(draws: Any, reference: Any = None, *, random_state: Any = None) -> n
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Cluster labels, which may switch between draws.
     reference : array of int of shape (n_samples,), optional
-        The partition that gives the names; `point_estimate` by default.
+        Partition with the reference labels; `point_estimate` by default.
     random_state : int, RandomState instance or None, default=None
-        Used by the search for a reference.
+        Seed of the search for a reference.
 
     Returns
     -------
     ndarray of the shape of `draws`, int64
-        The same partitions. The names agree with the reference's on as many samples as one name
-        per cluster allows (an assignment problem per draw). A cluster left over, or one that shares
-        no sample with its namesake, is named ``max(reference) + 1, ...``; those names mean nothing
-        across draws.
+        The same partitions with other labels. The labels agree with the reference on as many
+        samples as a one-to-one matching of clusters allows (an assignment problem per draw). A
+        cluster without a match, or one that shares no sample with its match, gets a label from
+        ``max(reference) + 1`` on; these labels have no meaning across draws.
 
     Raises
     ------
     TypeError
         If labels are not whole numbers.
     ValueError
-        If shapes do not fit.
+        If shapes do not match.
 
     See Also
     --------
@@ -104,31 +104,31 @@ def align(
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Labels that are positions of components, 0 to ``n_components - 1``.
     reference : array of int of shape (n_samples,), optional
-        The partition to align with; `point_estimate` by default. Position j of the result is its
-        j-th smallest label.
+        Partition to align with; `point_estimate` by default. Position j of the result is its j-th
+        smallest label.
     n_components : int, optional
-        Components per draw, empty ones included; by default the largest label + 1.
+        Number of components per draw, including empty ones; by default the largest label + 1.
     random_state : int, RandomState instance or None, default=None
-        Used by the search for a reference.
+        Seed of the search for a reference.
 
     Returns
     -------
     ndarray of shape (chain, draw, n_components) or (draw, n_components), int64
-        Entry j is the component of the draw that stands for cluster j of the reference, as in
-        `relabel`. Components that stand for none take the places from the number of the reference's
-        clusters on, those with samples before the empty ones.
+        Entry j is the component of the draw that matches cluster j of the reference, as in
+        `relabel`. Components without a match follow after the number of the reference's clusters,
+        first the components with samples, then the empty ones.
 
     Raises
     ------
     TypeError
         If labels are not whole numbers.
     ValueError
-        If shapes do not fit, a label is no position of a component, or the reference has more
+        If shapes do not match, a label is not a position of a component, or the reference has more
         clusters than there are components.
 
     Examples
     --------
-    Means of shape (draw, component) in the order of the reference's clusters:
+    Reorder means of shape (draw, component) by the reference's clusters:
 
     >>> import numpy as np
     >>> from nrprob.posterior import align
@@ -165,7 +165,7 @@ def align(
         result, labels, checked.codes, _match_clusters(checked, codes), strict=True
     ):
         component = np.empty(len(match), dtype=np.int64)
-        component[code] = z  # the component that a code of this draw is
+        component[code] = z  # the component with this code in this draw
         row[:] = -1
         row[match[match >= 0]] = component[match >= 0]
         empty = np.setdiff1d(np.arange(width), component)

@@ -4,11 +4,11 @@ For a loss of the form in `losses`, the expected loss of a partition is, up to s
 
 .. math:: b \sum_c F(n_c) - 2 \sum_s w_s \sum_{c,k} F(m^s_{ck}),
 
-so a row that joins cluster c adds b dF(n_c) - 2 sum_s w_s dF(m^s_{c,z_s}) with
-dF(x) = F(x+1) - F(x). `CellSearch` keeps the counts m and a table of their dF: the scores of a row
-in all clusters are a weighted sum of rows of that table, and the scores of all rows one product
-with a sparse matrix. For the pair loss F(x) = x(x-1)/2 the cost is a sum of b - 2 P_ij over the
-pairs of rows that share a cluster, which `PairSearch` keeps instead.
+Joining cluster c therefore adds b dF(n_c) - 2 sum_s w_s dF(m^s_{c,z_s}) for a row, with dF(x) =
+F(x+1) - F(x). `CellSearch` stores the counts m and a table of their dF. The scores of a row in all
+clusters are a weighted sum of rows of this table, and the scores of all rows are one product with a
+sparse matrix. For the pair loss F(x) = x(x-1)/2 the cost is a sum of b - 2 P_ij over the pairs of
+rows that share a cluster, which `PairSearch` stores instead.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from nrprob.posterior.losses import Loss
 __all__ = ["CellSearch", "PairSearch", "Search"]
 
 _PARTNERS = 5
-"""Clusters that each cluster is tried to be merged with: those it shares most draws with."""
+"""Number of merge candidates per cluster: the clusters that it shares most draws with."""
 _BLOCK = 2**22
-"""Entries of the largest temporary array."""
+"""Maximum number of entries of a temporary array."""
 
 
 class Search(abc.ABC):
-    """A partition and the moves that lower its expected loss.
+    """A partition, and moves that lower its expected loss.
 
     Parameters
     ----------
     n : int
         Number of rows.
     max_clusters : int
-        Most clusters that the partition may have.
+        Maximum number of clusters of the partition.
     tolerance : float
-        Rounding of a score; a move must gain more, which also makes every search end.
+        Rounding error of a score; a move must gain more, so that every search ends.
     random : numpy.random.RandomState
-        Orders in which rows and clusters are visited.
+        Generator of the random orders of rows and clusters.
     """
 
     z: np.ndarray
-    """Cluster of each row, -1 where it has none yet."""
+    """Cluster of each row, -1 if it is unassigned."""
     size: np.ndarray
-    """Rows in each cluster; clusters may be empty."""
+    """Number of rows in each cluster; clusters may be empty."""
 
     def __init__(
         self, n: int, max_clusters: int, tolerance: float, random: np.random.RandomState
@@ -58,27 +58,27 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def _tabulate_counts(self) -> None:
-        """Build the tables from the partition."""
+        """Compute the tables from the partition."""
 
     @abc.abstractmethod
     def _widen_tables(self, extra: int) -> None:
-        """Make room for more clusters in the tables."""
+        """Extend the tables to more clusters."""
 
     @abc.abstractmethod
     def _sample_scores(self, i: int) -> np.ndarray:
-        """What row i adds to each cluster, its own one taken without it."""
+        """Cost of row i in each cluster; its own cluster is evaluated without it."""
 
     @abc.abstractmethod
     def _sample_gains(self) -> np.ndarray:
-        """What each row would gain by its best move if the others stayed."""
+        """Gain of each row by its best move if all others stay."""
 
     @abc.abstractmethod
     def _shift_sample(self, i: int, c: int, step: int) -> None:
-        """Let row i join (1) or leave (-1) cluster c in the tables."""
+        """Update the tables if row i joins (1) or leaves (-1) cluster c."""
 
     @abc.abstractmethod
     def _join_changes(self, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of positions in `live`, and what joining those clusters changes."""
+        """Pairs of positions in `live`, and the cost change by joining these clusters."""
 
     @abc.abstractmethod
     def _join_clusters(self, a: int, b: int) -> None:
@@ -86,14 +86,14 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def _empty_cluster(self, c: int) -> tuple[float, Any]:
-        """Take cluster c out of the tables; its cost, and what `_restore_tables` needs."""
+        """Remove cluster c; returns its cost, and the input of `_restore_tables`."""
 
     @abc.abstractmethod
     def _restore_tables(self, c: int, saved: Any) -> None:
         """Undo `_empty_cluster`."""
 
     def start(self, codes: np.ndarray) -> None:
-        """Begin at a partition: codes from 0, or -1 where a row is not in any cluster yet."""
+        """Start at a partition: codes from 0, or -1 for unassigned rows."""
         self.z = np.array(codes, dtype=np.intp)
         k = int(self.z.max()) + 1
         width = min(max(8, k + 4), self.n + 1)
@@ -102,7 +102,7 @@ class Search(abc.ABC):
         self._close_cluster()
 
     def _close_cluster(self) -> None:
-        """Keep one empty cluster open where there may be one more; close the others."""
+        """Keep one empty cluster if there may be one more; remove all other empty clusters."""
         if self.size.all():
             extra = min(len(self.size), self.n + 1 - len(self.size))
             self.size = np.pad(self.size, (0, extra))
@@ -116,7 +116,7 @@ class Search(abc.ABC):
         self.size[c] += step
 
     def _visit_sample(self, i: int) -> float:
-        """Put row i where it costs least; the change of the cost, 0.0 where it stays."""
+        """Move row i to the cheapest cluster; returns the change of the cost, 0.0 if it stays."""
         home = int(self.z[i])
         score = self._sample_scores(i) + self.closed
         best = int(score.argmin())
@@ -133,19 +133,19 @@ class Search(abc.ABC):
         return float(score[best]) - before
 
     def allocate(self) -> None:
-        """Give the rows without a cluster one each, in random order."""
+        """Assign the unassigned rows one by one, in random order."""
         for i in self.random.permutation(np.flatnonzero(self.z < 0)):
             self._visit_sample(i)
 
     def sweep(self) -> None:
-        """Move single rows until none gains."""
+        """Move single rows until no move gains."""
         while len(rows := np.flatnonzero(self._sample_gains() > self.tolerance)):
             change = sum([self._visit_sample(i) for i in self.random.permutation(rows)])
-            if change == 0:  # the two ways to add up a score differ by rounding
+            if change == 0:  # different orders of summation have different rounding errors
                 break
 
     def merge(self) -> bool:
-        """Join pairs of clusters, the best first, until none gains; says whether any were."""
+        """Join pairs of clusters, the best first, until none gains; returns whether any joined."""
         merged = False
         while True:
             live = np.flatnonzero(self.size)
@@ -199,17 +199,17 @@ class Search(abc.ABC):
 
 
 class CellSearch(Search):
-    """The search by counts of rows in the cells (cluster, cluster of a draw).
+    """Search by counts of rows in the cells (cluster, cluster of a draw).
 
     Parameters
     ----------
     draws : Draws
-        The draws; memory is about 12 bytes for every cluster of a draw and cluster of the estimate,
-        and 20 bytes for every label.
+        Draws; memory is about 12 bytes for every pair of a cluster of a draw and a cluster of the
+        estimate, and 20 bytes for every label.
     loss : Loss
         The loss.
     max_clusters, random
-        As for `Search`.
+        The same as for `Search`.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class CellSearch(Search):
 
 
 class PairSearch(Search):
-    """The search by co-clustering probabilities, for the pair loss.
+    """Search by co-clustering probabilities, for the pair loss.
 
     Parameters
     ----------
@@ -325,7 +325,7 @@ class PairSearch(Search):
     loss : Loss
         A pair loss.
     max_clusters, random
-        As for `Search`.
+        The same as for `Search`.
     """
 
     def __init__(
@@ -354,7 +354,7 @@ class PairSearch(Search):
         else:
             self.sums[c] -= self.cost[i]
         if self.size[c] + step == 0:
-            self.sums[c] = 0.0  # no rounding is left behind
+            self.sums[c] = 0.0  # remove rounding errors
 
     def _sample_scores(self, i: int) -> np.ndarray:
         return self.sums[:, i]

@@ -13,18 +13,18 @@ from nrprob.posterior.draws import Draws, as_draws, as_pairs, check_positions
 __all__ = ["coclustering"]
 
 _BLOCK = 2**24
-"""Entries of the largest one-hot block."""
+"""Maximum number of entries of a one-hot block."""
 _CACHED = 2**19
-"""Labels of a sparse block, or of pairs: as many as a processor's cache holds, 4 times faster."""
+"""Number of labels of a sparse block, or of pairs, that fit into a processor's cache."""
 _LEAST = 64
-"""Draws of a sparse block at least, lest adding up the blocks' results take longer."""
+"""Minimum number of draws of a sparse block, below which adding the results dominates."""
 _MOST = 20_000
-"""Samples of a whole matrix at most; squared, the probabilities of a call."""
+"""Maximum number of samples of a whole matrix; its square bounds the probabilities of a call."""
 
 
 def _sparse_is_faster(draws: Draws) -> bool:
-    # Measured on two cores: a dense product spends about 0.01 ns on each pair of samples for every
-    # cluster, a sparse one about 4 ns, but only on the pairs that share a cluster.
+    # Measured on two cores: a dense product takes about 0.01 ns per pair of samples and cluster; a
+    # sparse product takes about 4 ns, but only for pairs that share a cluster.
     dense = 0.01 * draws.n_samples**2 * float(draws.offsets[-1])
     return 4.0 * float(np.square(draws.sizes, dtype=float).sum()) < dense
 
@@ -32,7 +32,7 @@ def _sparse_is_faster(draws: Draws) -> bool:
 def _sparse_products(
     draws: Draws, weights: np.ndarray, kind: Any, rows: np.ndarray | None = None
 ) -> np.ndarray:
-    """Weighted sums over the draws of 1[z_i = z_j], for all samples i, or those in `rows`."""
+    """Weighted sums over the draws of 1[z_i = z_j], for all samples i, or for `rows`."""
     n = draws.n_samples
     total = np.zeros((n if rows is None else len(rows), n), dtype=kind)
 
@@ -58,7 +58,7 @@ def _check_size(n_rows: int, n: int) -> None:
 
 
 def similarity(draws: Draws, equal: bool) -> np.ndarray:
-    """Co-clustering probabilities of checked draws; `equal` says that weights are all the same."""
+    """Co-clustering probabilities of validated draws; `equal` means equal weights."""
     n = draws.n_samples
     _check_size(n, n)
     # Counts are exact in float32 up to 2**24 draws; weighted sums need float64.
@@ -132,21 +132,21 @@ def coclustering(
     Returns
     -------
     ndarray of shape (n_samples, n_samples), float64
-        Symmetric, with ones on the diagonal. Memory is a few times its size, whatever the number
-        of draws. With `rows` it has shape (n_rows, n_samples), and with `pairs` (n_pairs,).
+        Symmetric, with ones on the diagonal. Memory is a small multiple of its size, whatever the
+        number of draws. With `rows` it has shape (n_rows, n_samples), and with `pairs` (n_pairs,).
 
     Raises
     ------
     TypeError
         If labels are not whole numbers.
     ValueError
-        If `draws` has other axes or is empty, or `weights`, `rows` or `pairs` do not fit it; if
-        there would be more probabilities than of 20,000 samples with each other; if both `rows` and
-        `pairs` are given.
+        If `draws` has other axes or is empty, or `weights`, `rows` or `pairs` do not match it; if
+        the result would have more probabilities than a matrix of 20,000 samples; if both `rows` and
+        `pairs` are passed.
 
     References
     ----------
-    Binder (1978), "Bayesian cluster analysis", Biometrika 65: the sufficient summary of his loss.
+    Binder (1978), "Bayesian cluster analysis", Biometrika 65: the sufficient statistic of his loss.
 
     Examples
     --------
@@ -156,7 +156,7 @@ def coclustering(
            [0.5, 1. , 0.5],
            [0. , 0.5, 1. ]])
 
-    Of many samples, some rows at a time, or some pairs:
+    With many samples, compute some rows at a time, or some pairs:
 
     >>> coclustering([[0, 0, 1], [5, 2, 2]], rows=[0])
     array([[1. , 0.5, 0. ]])

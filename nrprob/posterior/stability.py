@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["StableClusters", "stable_clusters"]
 
 _GROUPED = 3000
-"""Most clusters that are compared with each other to find those that recur."""
+"""Maximum number of clusters that are compared to find recurring ones."""
 _ROWS = 2**22
-"""Rows that these have together, at most."""
+"""Maximum total number of rows of these clusters."""
 _SLACK = 1e-12
-"""Of comparisons with a bound: quotients and sums may differ in their last bits."""
+"""Tolerance of comparisons with a bound, since sums and quotients have rounding errors."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StableClusters:
-    """How far the clusters of one partition hold in the draws, and what else is in them.
+    """Stability of the clusters of one partition in the draws, and other recurring clusters.
 
     Attributes
     ----------
@@ -36,22 +36,23 @@ class StableClusters:
     clusters : pandas.DataFrame
         One row for every cluster of the centre (index ``cluster``): its ``size``; the ``mean`` and
         the quantiles ``q05``, ``median`` and ``q95`` of its recovery over the draws; and
-        ``probability``, the share of draws in which it holds.
+        ``probability``, the share of draws that recover it.
     recovery : ndarray of shape (chain, draw, n_clusters) or (draw, n_clusters)
         Largest Jaccard index of each cluster of the centre with any cluster of each draw.
     transient : pandas.DataFrame
-        One row for every recurring cluster of the draws that none of the centre resembles (index
-        ``transient``), the most probable first: ``probability``; ``size``, the mean where it is
-        there; ``core``, how many core rows it has; and ``within``, the cluster of the centre that
-        most of them are of.
+        One row for every recurring cluster of the draws that resembles no cluster of the centre
+        (index ``transient``), the most probable first: ``probability``; ``size``, its mean size in
+        the draws that contain it; ``core``, the number of its core rows; and ``within``, the
+        cluster of the centre that contains most of them.
     core_rows : list of ndarray
-        Of each of these, the rows that belong to it in at least half of the draws that have it.
+        For each transient cluster, the rows that belong to it in at least half of the draws that
+        contain it.
     present : ndarray of bool of shape (chain, draw, n_transient) or (draw, n_transient)
-        Draws that have it.
+        Draws that contain each transient cluster.
 
     Examples
     --------
-    A cluster of two samples that leave their own in every fourth draw.
+    Two samples leave their cluster in every fourth draw and form a cluster.
 
     >>> from nrprob.posterior import stable_clusters
     >>> draws = [[0, 0, 0, 1, 1, 1, 1, 1]] * 15 + [[0, 0, 0, 1, 1, 1, 2, 2]] * 5
@@ -85,13 +86,14 @@ def _recovery_rates(draws: Draws, codes: np.ndarray) -> tuple[np.ndarray, np.nda
 def _recurring_cores(
     draws: Draws, apart: np.ndarray, likeness: float, least: float
 ) -> list[np.ndarray]:
-    """Cores of the clusters marked in `apart` that recur, found in as many draws as will do."""
+    """Cores of the recurring clusters marked in `apart`, searched in as few draws as possible."""
     live = np.flatnonzero(draws.weights)
     rows = int(draws.sizes[apart].sum())
     share = min(1.0, _GROUPED / max(1, int(apart.sum())), _ROWS / max(1, rows))
     steps = np.linspace(0, len(live) - 1, max(1, int(share * len(live))))
     chosen = live[steps.round().astype(int)]
-    # A group is known by its middle, and loses its edge. In few draws, once is no recurrence.
+    # A group is represented by its centre, and loses its boundary rows. In few draws, a single
+    # occurrence does not count as recurrence.
     enough = max(least / 2, 1.5 / len(chosen) if len(chosen) < len(live) else 0.0)
     weights = draws.weights[chosen] / draws.weights[chosen].sum()
 
@@ -103,7 +105,8 @@ def _recurring_cores(
     ones = np.ones(len(row), np.float32)
     member = scipy.sparse.csr_array((ones, (place, row)), (len(listed), draws.n_samples))
     shared, size = (member @ member.T).toarray(), draws.sizes[listed]
-    # Two clusters that have each lost other rows of one core are less like each other than it.
+    # Two clusters that have each lost other rows of one core are less similar to each other than to
+    # the core.
     loose = likeness / (2 - likeness) - _SLACK
     near = (shared >= loose * (size[:, None] + size - shared)).astype(np.float32)
 
@@ -117,7 +120,7 @@ def _recurring_cores(
         core = group @ member >= 0.5 * group.sum() * (1 - _SLACK)
         common = member @ core
         alike = common >= (likeness - _SLACK) * (core.sum() + size - common)
-        # What is left of a group's edge has nearly its core.
+        # The remaining boundary of a group has nearly the same core.
         both = [np.sum(core & other) / np.sum(core | other) for other in cores]
         if alike.any() and max(both, default=0.0) < likeness:
             cores.append(core)
@@ -128,7 +131,7 @@ def _recurring_cores(
 def _follow_core(
     draws: Draws, apart: np.ndarray, core: np.ndarray, likeness: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draws with a cluster like the core; its size there; each row's mass in it."""
+    """Draws with a cluster similar to the core, its size in them, and each row's mass in it."""
     present = np.zeros(draws.n_draws, dtype=bool)
     size = np.zeros(draws.n_draws)
     held = np.zeros(draws.n_samples)
@@ -145,7 +148,7 @@ def _follow_core(
 
 
 def _weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
-    """Least value at or below which lies a share `level` of the weight, column by column."""
+    """Weighted quantile of level `level`, column by column."""
     order = np.argsort(values, axis=0, kind="stable")
     mass = np.cumsum(weights[order], axis=0)
     place = (mass < level - _SLACK).sum(axis=0)
@@ -171,32 +174,32 @@ def stable_clusters(
     weights: Any = None,
     random_state: Any = None,
 ) -> StableClusters:
-    r"""Which clusters of a partition hold in the draws, and which others come and go.
+    r"""Stability of the clusters of a partition in the draws, and other recurring clusters.
 
-    A cluster C is recovered in a draw as far as the cluster of the draw that is most like it,
+    The recovery of a cluster C in a draw is its similarity to the most similar cluster of the draw,
 
     .. math:: \max_{D \in z^{(s)}} |C \cap D| / |C \cup D|,
 
-    the Jaccard index; names play no part.
+    which is the Jaccard index; labels do not matter.
 
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Cluster labels, which may switch between draws.
     center : array of int of shape (n_samples,), optional
-        The partition whose clusters are judged; `point_estimate` by default.
+        Partition whose clusters are evaluated; `point_estimate` by default.
     threshold : float in (0, 1], default=0.75
-        Recovery from which a cluster holds in a draw.
+        Minimum recovery with which a draw contains a cluster.
     likeness : float in (0, 1], default=0.5
-        A cluster of a draw is transient where no cluster of the centre has a Jaccard index of this
-        with it. Transient clusters of different draws are one where their index with the core of
-        their group is at least as large.
+        A cluster of a draw is transient if its Jaccard index with every cluster of the centre is
+        below this value. Transient clusters of different draws form one group if their index with
+        the core of the group is at least as large.
     min_probability : float in (0, 1], default=0.05
-        Transient clusters that fewer draws have are left out.
+        Transient clusters that occur in a smaller share of draws are omitted.
     weights : array of shape (chain, draw) or (draw,), optional
         Weights of the draws, of any scale; equal by default.
     random_state : int, RandomState instance or None, default=None
-        Used by the search for a centre.
+        Seed of the search for a centre.
 
     Returns
     -------
@@ -207,23 +210,23 @@ def stable_clusters(
     TypeError
         If labels are not whole numbers.
     ValueError
-        If shapes do not fit, or a parameter is outside (0, 1].
+        If shapes do not match, or a parameter is outside (0, 1].
 
     Notes
     -----
-    Transient clusters are grouped by density: the one that is like the most others takes these, the
-    next is found among the rest, and so on until none is frequent. The rows that most of a group
-    have are its core, which is then looked for in all draws. At most 3,000 transient clusters are
-    compared with each other, of draws at even steps: where every draw has hundreds, groups may be
-    missed.
+    Transient clusters are grouped by density: the cluster that is similar to the most others forms
+    a group with them; the next group is found among the rest, and so on until no group is frequent.
+    The core of a group is the rows that most of its clusters contain. The core is then searched in
+    all draws. At most 3,000 transient clusters from evenly spaced draws are compared with each
+    other. If every draw has hundreds of them, some groups may be missed.
 
-    Half of a cluster that some draws split is transient, and so is what joins three clusters of
-    one size. A recovery above 1/2 belongs to one cluster of the draw only.
+    If some draws split a cluster, its halves are transient clusters; a union of three clusters of
+    equal size is one, too. At most one cluster of a draw has a recovery above 1/2.
 
     References
     ----------
     Hennig (2007), "Cluster-wise assessment of cluster stability", Computational Statistics & Data
-    Analysis 52, for the recovery and its thresholds, there of bootstrapped clusterings.
+    Analysis 52, for the recovery and its thresholds (for bootstrapped clusterings).
 
     Examples
     --------
