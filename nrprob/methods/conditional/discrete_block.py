@@ -172,11 +172,11 @@ class DiscreteBlock:
         loss = 0.5 * (self.data.curvature * theta.v).sum(-1)
         loss = jnp.where(self.fixed | self.absent, 0.0, loss)[:, None, self.data.column]
         table = (self.log_table(theta) - loss)[self.block_group]
-        return _einsum("brw,bkw->brk", self.data.indicators, table)
+        return _einsum("bkw,brw->bkr", table, self.data.indicators)
 
     def tables(self, r: jax.Array) -> jax.Array:
-        """Expected tables (L, K, W), from memberships times masses ``r`` (B, rows, K)."""
-        blocks = _einsum("brk,brw->bkw", r, self.data.indicators)
+        """Expected tables (L, K, W), from memberships times masses ``r`` (B, K, rows)."""
+        blocks = _einsum("bkr,brw->bkw", r, self.data.indicators)
         return jax.ops.segment_sum(blocks, self.block_group, self.n_groups)
 
     def m_step(self, tables: jax.Array, theta: Discrete) -> Discrete:

@@ -218,17 +218,17 @@ class GaussianBlock:
         )
 
     def sums(self, r: jax.Array, noisy: jax.Array) -> Sums:
-        """Sums for the M-step, from memberships times masses ``r`` (B, rows, K).
+        """Sums for the M-step, from memberships times masses ``r`` (B, K, rows).
 
         Memberships sum to 1 unless the model is ``noisy``.
         """
         constants = jax.lax.cond(
-            noisy, lambda r: self._constant_sums(r.sum(-1)), lambda r: self.constants, r
+            noisy, lambda r: self._constant_sums(r.sum(1)), lambda r: self.constants, r
         )
         return Sums(
-            self._by_cell(r.sum(1)),
-            self._by_cell(_einsum("brk,brd->bkd", r, self.data.x)),
-            self._by_pattern(self._by_cell(_einsum("brk,brs->bks", r, self.data.q))),
+            self._by_cell(r.sum(2)),
+            self._by_cell(_einsum("bkr,brd->bkd", r, self.data.x)),
+            self._by_pattern(self._by_cell(_einsum("bkr,brs->bks", r, self.data.q))),
             constants,
         )
 
@@ -244,7 +244,7 @@ class GaussianBlock:
         return Precisions(observed, log_det[:-2], result[-2], log_det[-2], result[-1], log_det[-1])
 
     def log_density(self, theta: Gaussian, precisions: Precisions) -> jax.Array:
-        """Log densities (B, r, K) of the observed numbers given cluster and group effect.
+        """Log densities (B, K, r) of the observed numbers given cluster and group effect.
 
         They are less the expected loss by uncertain group effects and rounding errors,
         tr(A_p (S_z + Q)) / 2.
@@ -265,9 +265,8 @@ class GaussianBlock:
         ones = jnp.ones(x.shape[-1], x.dtype)
         square = _einsum("brd,d->br", turned * x, ones)
         length = _einsum("kd,pde,ke->pk", theta.b, a, theta.b)[self.block_pattern]
-        quadratic = (
-            square[..., None] - 2 * _einsum("brd,kd->brk", turned, theta.b) + length[:, None]
-        )
+        linear = _einsum("brd,kd->bkr", turned, theta.b)
+        quadratic = square[:, None] - 2 * linear + length[..., None]
         uncertain = theta.s[self.group] + self.ridge.rounding
         loss = _einsum("cde,cde->c", a[self.data.pattern], uncertain)[self.cell]
         unit = seen.sum(1) * math.log(2 * math.pi) + log_det[self.block_pattern] + loss

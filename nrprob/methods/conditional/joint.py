@@ -76,7 +76,7 @@ class JointState(NamedTuple):
 
     Attributes
     ----------
-    r : (B, r, K) memberships; they sum to 1 less the probability of noise
+    r : (B, K, r) memberships; they sum to 1 less the probability of noise
     gaussian, discrete : parameters of the blocks
     precisions : inverses of the covariances in ``gaussian``
     shares : of the clusters
@@ -130,14 +130,14 @@ class JointModel:
 
     def m_step(self, state: JointState) -> JointState:
         """Parameters of all blocks, given the memberships."""
-        weighted = state.r * self.table.mass[..., None]
+        weighted = state.r * self.table.mass[:, None]
         gaussian, precisions, discrete = state.gaussian, state.precisions, state.discrete
         if self.gaussian is not None:
             sums = self.gaussian.sums(weighted, self.settings.noise > 0)
             gaussian, precisions = self.gaussian.m_step(sums, gaussian, precisions)
         if self.discrete is not None:
             discrete = self.discrete.m_step(self.discrete.tables(weighted), discrete)
-        counts = self._by_group(weighted.sum(1))
+        counts = self._by_group(weighted.sum(2))
         shares = update_shares(counts, state.shares, self.settings.shares)
         return state._replace(
             gaussian=gaussian, precisions=precisions, discrete=discrete, shares=shares
@@ -148,23 +148,35 @@ class JointModel:
         return jax.ops.segment_sum(values, self.block_group, len(self.table.sizes))
 
     def log_joint(self, state: JointState) -> jax.Array:
-        """Log share plus log density (B, r, K) of every sample and cluster."""
-        value = state.shares.log_share[self.block_group][:, None]
+        """Log share plus log density (B, K, r) of every sample and cluster."""
+        value = state.shares.log_share[self.block_group][..., None]
         if self.gaussian is not None:
             value = value + self.gaussian.log_density(state.gaussian, state.precisions)
         if self.discrete is not None:
             value = value + self.discrete.log_density(state.discrete)
         if self.table.label is None:
             return value
-        label = self.table.label[..., None]
-        return jnp.where((label < 0) | (label == jnp.arange(value.shape[-1])), value, -jnp.inf)
+        label = self.table.label[:, None]
+        cluster = jnp.arange(value.shape[1])[:, None]
+        return jnp.where((label < 0) | (label == cluster), value, -jnp.inf)
 
     def e_step(self, state: JointState) -> JointState:
         """Memberships and objective at the parameters; balanced memberships in a warm-up."""
         noise = self.settings.noise
         logits = self.log_joint(state)
-        log_density = jnp.log1p(-noise) + jax.nn.logsumexp(logits, -1)
-        with_noise = jnp.logaddexp(log_density, jnp.log(noise) + self.table.log_noise)
+        top = logits.max(1)
+        density = jnp.exp(logits - top[:, None])
+        log_density = top + jnp.log(density.sum(1))
+
+        def add_noise(log_density):
+            """Log densities with noise, and probabilities of not being noise, (B, r)."""
+            log_density = jnp.log1p(-noise) + log_density
+            value = jnp.logaddexp(log_density, jnp.log(noise) + self.table.log_noise)
+            return value, jnp.exp(log_density - value)
+
+        with_noise, clear = jax.lax.cond(
+            noise > 0, add_noise, lambda value: (value, jnp.ones_like(value)), log_density
+        )
         objective = (self.table.mass * with_noise).sum()
         if self.gaussian is not None:
             objective += self.gaussian.penalty(state.gaussian, state.precisions)
@@ -172,30 +184,35 @@ class JointModel:
             objective += self.discrete.penalty(state.discrete)
         objective += shares_penalty(state.shares, self.settings.shares)
         sweeps = jnp.where(state.warm_up > 0, _BALANCING_SWEEPS, 0)
-        offset = self._balancing_offsets(logits, sweeps)
-        r = jax.nn.softmax(logits + offset[self.block_group][:, None], -1)
+        offset = self._balancing_offsets(density, sweeps)
+        r = self._balanced(density, offset)
         # A warm-up goes without noise.
-        clear = jnp.where(state.warm_up > 0, 1.0, jnp.exp(log_density - with_noise))
-        return state._replace(r=r * clear[..., None], objective=objective)
+        clear = jnp.where(state.warm_up > 0, 1.0, clear)
+        return state._replace(r=r * clear[:, None], objective=objective)
 
-    def _balancing_offsets(self, logits: jax.Array, n_sweeps: jax.Array) -> jax.Array:
+    def _balanced(self, density: jax.Array, offset: jax.Array) -> jax.Array:
+        """Memberships (B, K, r) from densities and log weights (L, K) of the known groups."""
+        r = density * jnp.exp(offset)[self.block_group][..., None]
+        return r / r.sum(1, keepdims=True)
+
+    def _balancing_offsets(self, density: jax.Array, n_sweeps: jax.Array) -> jax.Array:
         """Log weights (L, K) at which all clusters have equal shares of every known group."""
         sizes = jnp.maximum(self.table.sizes, 1e-30)[:, None]
 
         def sweep(_, offset):
-            r = jax.nn.softmax(logits + offset[self.block_group][:, None], -1)
-            share = self._by_group((r * self.table.mass[..., None]).sum(1)) / sizes
+            r = self._balanced(density, offset)
+            share = self._by_group((r * self.table.mass[:, None]).sum(2)) / sizes
             offset = offset - jnp.log(jnp.maximum(share, 1e-30))
             return jnp.clip(offset - offset.max(1, keepdims=True), -_LARGEST_OFFSET, 0)
 
-        offset = jnp.zeros((len(self.table.sizes), logits.shape[-1]), logits.dtype)
+        offset = jnp.zeros((len(self.table.sizes), density.shape[1]), density.dtype)
         return jax.lax.fori_loop(0, n_sweeps, sweep, offset)
 
     def step(self, state: JointState) -> tuple[JointState, jax.Array]:
         """One EM step, and whether it changed less than the tolerance."""
         after = self.e_step(self.m_step(state))
         tol = self.settings.tol
-        moved = (jnp.abs(after.r - state.r) * (self.table.mass > 0)[..., None]).max()
+        moved = (jnp.abs(after.r - state.r) * (self.table.mass > 0)[:, None]).max()
         warm = state.warm_up > 0
         rounding = 16 * jnp.finfo(after.r.dtype).eps * jnp.abs(after.objective)
         still = jnp.abs(after.objective - state.objective) <= jnp.maximum(tol, rounding)

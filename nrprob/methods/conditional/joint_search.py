@@ -105,10 +105,11 @@ def run_restarts(
             discrete = initial_discrete(table.values, n_clusters, n_groups, tilt_ridge.scale)
         shares = initial_shares(n_groups, n_clusters, r.dtype)
         warm_up = jnp.where(warm, _WARM_UP_STEPS, 0)
-        state = model.begin(r, gaussian, discrete, shares, warm_up)
+        state = model.begin(r.swapaxes(1, 2), gaussian, discrete, shares, warm_up)
         result = model.run(state, max_iter)
         trace, quiet = result.trace
-        return Ends(result.state, quiet.any(), result.state.n_iter, trace)
+        state = result.state._replace(r=result.state.r.swapaxes(1, 2))
+        return Ends(state, quiet.any(), result.state.n_iter, trace)
 
     return jax.vmap(run)(forms, r, warm, max_iter)
 

@@ -105,7 +105,7 @@ class Fit:
         )  # fmt: skip
         self.covariance = covariance
         r = np.random.default_rng(1).dirichlet(np.ones(K), len(self.groups))
-        self.r = jnp.asarray(self.layout.to_blocks(r))
+        self.r = jnp.asarray(self.layout.to_blocks(r)).swapaxes(1, 2)
         self.gaussian, self.discrete = gaussian, discrete
         self.initial_shares = initial_shares(n_groups, K, jnp.float64)
 
@@ -116,7 +116,7 @@ class Fit:
         return jax.tree.map(np.asarray, result)
 
     def memberships(self, result):
-        return self.layout.from_blocks(result.state.r)
+        return self.layout.from_blocks(result.state.r.swapaxes(1, 2))
 
 
 GRID = list(itertools.product(("numbers", "categories", "mixed"), (0.0, 0.2), FORMS, SHARES))
@@ -226,8 +226,8 @@ def test_order_of_samples_and_names_of_groups_and_values_do_not_matter(missing):
     ]
     moved = [DiscreteColumn(c.codes[order], c.n_values, c.scores) for c in renamed]
     other = Fit((x[order], moved, names[groups][order]))
-    r = plain.layout.from_blocks(np.asarray(plain.r))[order]
-    other.r = jnp.asarray(other.layout.to_blocks(r))
+    r = plain.layout.from_blocks(np.asarray(plain.r).swapaxes(1, 2))[order]
+    other.r = jnp.asarray(other.layout.to_blocks(r)).swapaxes(1, 2)
     expected, result = plain.run(20), other.run(20)
     np.testing.assert_allclose(
         other.memberships(result), plain.memberships(expected)[order], atol=1e-7
