@@ -14,6 +14,7 @@ from nrprob.data.design import Design
 from nrprob.data.storage.stored import refuse_stored
 from nrprob.estimator.base import Clusterer
 from nrprob.methods.conditional.coordinates import Coordinates
+from nrprob.methods.conditional.noise import noise_log_density, with_noise
 from nrprob.settings import standard
 
 
@@ -29,6 +30,7 @@ class ResidualDensity(Clusterer):
     errors_: str
     effects_kind_: str
     membership_: np.ndarray
+    noise_: float
     weights_: np.ndarray
     _centres: np.ndarray
     _common: float
@@ -45,7 +47,7 @@ class ResidualDensity(Clusterer):
     def clone_for_tests(self):
         """Unfitted copy for `nrprob.evidence`, which takes all columns for numbers.
 
-        It subtracts group means, so that its density is that of residuals.
+        It subtracts group means, so that its density is that of residuals, and has no noise.
 
         Returns
         -------
@@ -59,7 +61,12 @@ class ResidualDensity(Clusterer):
         n_init = self._n_restarts
         weights = "uniform" if self.weights == "by_group" else self.weights
         return clone(self).set_params(
-            effects="subtract", categorical=[], ordered=[], n_init=n_init, weights=weights
+            effects="subtract",
+            categorical=[],
+            ordered=[],
+            n_init=n_init,
+            weights=weights,
+            noise=0.0,
         )
 
     def residuals_of(self, X, *, known=None):
@@ -127,7 +134,8 @@ class ResidualDensity(Clusterer):
         with the weights :math:`\pi_c`, the centres :math:`b_c` and the covariance :math:`\Sigma` of
         the clusters, and the residual :math:`y_i` in the coordinates of `residuals_of`. The log
         density in units of ``X`` differs by a constant, which `score` includes. The constant
-        depends on the training samples, not on ``n_clusters``.
+        depends on the training samples, not on ``n_clusters``. With ``noise_`` > 0 it is the
+        density of the mixture and of noise, with their shares.
 
         Parameters
         ----------
@@ -149,7 +157,10 @@ class ResidualDensity(Clusterer):
         y = self.residuals_of(X, known=known)
         if scale is not None:
             y = y * np.reshape(scale, (-1, 1))
-        return logsumexp(self._log_densities(y), axis=1) + self._common
+        log_density = logsumexp(self._log_densities(y), axis=1) + self._common
+        if self.noise_ == 0:
+            return log_density
+        return with_noise(log_density[:, None], noise_log_density(y), self.noise_)[1]
 
     def mixture_covariance(self):
         """Covariance of the mixture in the coordinates of `residuals_of`, up to a factor.

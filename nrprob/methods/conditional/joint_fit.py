@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,6 @@ import numpy as np
 from scipy.special import entr, softmax
 
 from nrprob.methods.conditional.discrete_block import TiltRidge
-from nrprob.methods.conditional.discrete_coordinates import (
-    chi_square_coordinates,
-)
 from nrprob.methods.conditional.fitted_table import FittedTable
 from nrprob.methods.conditional.gaussian_block import Ridge
 from nrprob.methods.conditional.joint_search import Ends, Form, Problem
@@ -22,15 +20,15 @@ from nrprob.methods.conditional.one_component import (
 from nrprob.methods.conditional.optima import distinct_optima
 from nrprob.methods.conditional.shares import BY_GROUP, FREE, UNIFORM
 from nrprob.methods.conditional.solver import free_weights_improve
-from nrprob.methods.conditional.starts import make_starts, stratified_sample
+from nrprob.methods.conditional.starts import stratified_sample
 from nrprob.methods.conditional.table import lay_out_table
 from nrprob.methods.conditional.table_data import TableData
+from nrprob.methods.conditional.table_starts import initial_labels, unconditional_labels
 from nrprob.statistics.groups import cross_table
-from nrprob.statistics.rows import bucket_size, make_layout
+from nrprob.statistics.rows import bucket_size
 
 LOCATION_RIDGE = 50.0  # precision lambda_B of location effects, in samples
 _PSEUDO, _TAU_WEIGHT, _TAU_SCALE = 1.0, 2.0, 0.25  # see `TiltRidge`
-_START_RIDGE = 0.1  # share of the mean variance in the metrics of the starts
 _SCREENING_STEPS = 12  # of the fits without known groups, before the best goes on
 _LARGE = 1 << 18  # samples x (numbers + values) x clusters above which restarts are halved
 _SAMPLE, _SAMPLE_EACH = 4096, 256  # samples of the search: at least, and for every cluster
@@ -82,85 +80,6 @@ def make_problem(
         table, layout, gaussian_ridge, tilt_ridge, means, sigma, n_clusters, covariance, tol,
         max_iter,
     )  # fmt: skip
-
-
-# Starts
-
-
-def _metric_maps(y: np.ndarray, exponents: Any) -> list[np.ndarray]:
-    """Maps (p, p) that divide principal axes by their standard deviation to an exponent."""
-    variances, axes = np.linalg.eigh(y.T @ y / len(y))
-    variances = (1 - _START_RIDGE) * np.maximum(variances, 0) + _START_RIDGE * variances.mean()
-    return [axes * variances ** (-exponent / 2) for exponent in exponents]
-
-
-def _standardised(y: np.ndarray) -> np.ndarray:
-    deviation = y.std(0)
-    return y / np.where(deviation > 0, deviation, 1)
-
-
-def start_coordinates(data: TableData, conditional: bool) -> list[np.ndarray]:
-    """Tables of coordinates (n, p) for k-means: numbers, discrete columns, and both.
-
-    ``conditional`` coordinates are those of residuals about the known groups.
-    """
-    parts = []
-    if data.one_component is not None:
-        y = data.one_component.completed + (
-            0 if conditional else data.one_component.means[data.groups]
-        )
-        parts.append(y - y.mean(0))
-    if data.columns:
-        groups = data.groups if conditional else np.zeros_like(data.groups)
-        n_groups = data.n_groups if conditional else 1
-        coded = [chi_square_coordinates(c, groups, n_groups) for c in data.columns]
-        parts.append(np.concatenate(coded, 1))
-    if len(parts) == 2:
-        parts.append(np.concatenate([_standardised(parts[0]), parts[1]], 1))
-    return parts
-
-
-def initial_labels(
-    data: TableData, n_clusters: int, n_init: int, exponents: Any, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Initial labels (n_init, n), and which of them (n_init,) are warmed up.
-
-    The kinds take turns: table of coordinates, metric, k-means of all samples or within known
-    groups, without and with a warm-up.
-    """
-    aligned = 1 < data.n_groups and data.n_groups * 5 * n_clusters <= data.n_samples
-    tables = start_coordinates(data, True)
-    n_kinds = len(tables) * len(exponents) * (1 + aligned)
-    n_each = max(-(-n_init // (2 * n_kinds)), 1)
-    layout = make_layout(data.groups, data.n_groups)
-    kinds = []
-    for y in tables:
-        maps = _metric_maps(y, exponents)
-        labels = make_starts(
-            y, layout, data.n_groups, maps, n_clusters, n_each, rng, aligned=aligned, tries=1
-        )
-        kinds.append(labels.reshape(-1, n_each, data.n_samples))
-    labels = np.concatenate(kinds)
-    # Take turns: the first start of every kind, plain and warmed up, then the second ...
-    labels = np.concatenate([labels.swapaxes(0, 1)] * 2, 1).reshape(-1, data.n_samples)
-    warm = np.tile(np.repeat([False, True], len(kinds) * len(kinds[0])), n_each)
-    return labels[:n_init], warm[:n_init]
-
-
-def _unconditional_labels(
-    data: TableData, n_clusters: int, exponents: Any, rng: np.random.Generator
-) -> np.ndarray:
-    """Initial labels (S, n) by k-means that does not use the known groups."""
-    tables = start_coordinates(data, False)
-    if len(tables) == 3:
-        del tables[1]
-    groups = np.zeros_like(data.groups)
-    layout = make_layout(groups, 1)
-    starts = [
-        make_starts(y, layout, 1, _metric_maps(y, exponents), n_clusters, 1, rng, aligned=False)
-        for y in tables
-    ]
-    return np.concatenate(starts)
 
 
 # Search
@@ -298,7 +217,7 @@ def joint_candidates(
     """
     # 1. A start that does not use the known groups.
     absent = Form(False, False, True, location=form.location)
-    r = problem.from_labels(_unconditional_labels(data, problem.n_clusters, exponents, rng))
+    r = problem.from_labels(unconditional_labels(data, problem.n_clusters, exponents, rng))
     ends = problem.run(r, [absent] * len(r), max_iter=_SCREENING_STEPS)
     r = np.asarray(ends.pick(int(ends.objective.argmax())).state.r)[None]
     ends = problem.run(r, [absent])
@@ -446,11 +365,13 @@ def fit_table(
     data: TableData, n_clusters: int, choices: Choices, *, covariance: str, ridge: float,
     n_init: int, tol: float, max_iter: int, rng: np.random.Generator,
     initial: np.ndarray | None = None, successive_halving: bool = True,
-) -> Decision:  # fmt: skip
+    set_aside: Callable[[Problem, SearchResult, Form], bool] | None = None,
+) -> Decision | None:  # fmt: skip
     """Search with held group effects, then choose location effects, group effects and shares.
 
     ``initial`` labels (n,), if there are some, take the place of the first start. Large tables are
-    searched by successive halving.
+    searched by successive halving. ``set_aside`` tells after the first search whether samples have
+    to be set aside; the result is None then.
     """
     width = sum(c.n_values for c in data.columns) + (0 if data.x is None else data.x.shape[1])
     large = data.n_samples * width * n_clusters > _LARGE
@@ -484,9 +405,12 @@ def fit_table(
 
     shares = FREE if choices.weights == "free" else UNIFORM
     options = ((False, True) if choices.location == "auto" else (True,)) if possible else (False,)
-    searches = {
-        location: search_all(Form(True, False, False, shares, location)) for location in options
-    }
+    searches = {}
+    for location in options:
+        form = Form(True, False, False, shares, location)
+        searches[location] = search_all(form)
+        if len(searches) == 1 and set_aside and set_aside(problem, searches[location], form):
+            return None
     # Location effects have to gain their effective degrees of freedom (an AIC).
     gain, freedom, location = 0.0, location_freedom(data), options[0]
     if len(searches) == 2:

@@ -9,18 +9,21 @@ from scipy.special import logsumexp, softmax
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.design import Design
 from nrprob.data.frames import as_frame, is_table
 from nrprob.data.storage.stored import Stored, apply_to_pieces, refuse_stored
 from nrprob.estimator.linear import ScoreMixin
 from nrprob.exceptions import warn
 from nrprob.methods.conditional.density import ResidualDensity
+from nrprob.methods.conditional.noise import with_noise
+from nrprob.methods.conditional.outliers import OutlierMixin
 from nrprob.methods.conditional.regression import predict_effects
 from nrprob.methods.conditional.table_fit import TableInput, TableMixin
 from nrprob.settings import standard
 
 
 class PredictionMixin(
-    OneToOneFeatureMixin, TransformerMixin, TableMixin, ResidualDensity, ScoreMixin
+    OneToOneFeatureMixin, TransformerMixin, OutlierMixin, TableMixin, ResidualDensity, ScoreMixin
 ):
     """Prediction and transformation of new samples, for the conditional mixture."""
 
@@ -44,7 +47,10 @@ class PredictionMixin(
         check_is_fitted(self)
         if self._fitted is not None:
             return self._table_log_joint(X, known, spread=False)
-        y, design = self._residuals(X, known)
+        return self._residual_log_joint(*self._residuals(X, known))
+
+    def _residual_log_joint(self, y: np.ndarray, design: Design) -> np.ndarray:
+        """Scores (n, K) of samples at coordinates (n, p), with the weights that balance groups."""
         log_p = self._log_densities(y)
         if not self._is_balanced:
             return log_p
@@ -55,15 +61,26 @@ class PredictionMixin(
     def _row_scores(self, X, known) -> np.ndarray:
         check_is_fitted(self)
         if self._fitted is not None:
-            return logsumexp(self._table_log_joint(X, known, spread=True), axis=1)
+            log_joint = self._table_log_joint(X, known, spread=True)
+            if self._noise_table is None:
+                return logsumexp(log_joint, axis=1)
+            log_noise = self._table_log_joint(X, known, spread=False, noise=True)
+            return with_noise(log_joint, log_noise[:, 0], self.noise_)[1]
         return self.log_density_of(X, known=known) - self._log_unit
 
-    def _table_log_joint(self, X, known, *, spread: bool) -> np.ndarray:
-        """Log share plus log density (n, K) of new samples, in units of the table."""
+    def _table_log_joint(self, X, known, *, spread: bool, noise: bool = False) -> np.ndarray:
+        """Log share plus log density (n, K) of new samples, or log density (n, 1) of noise."""
         with standard():
             table = self._read_table(X, reset=False)
         design = self._encoder.transform(known, table.n_samples)
-        x, fitted = self._numeric_columns(table), self._fitted
+        fitted = self._noise_table if noise else self._fitted
+        return self._log_joint_of(fitted, table, design, spread)
+
+    def _log_joint_of(
+        self, fitted: Any, table: TableInput, design: Design, spread: bool
+    ) -> np.ndarray:
+        """Log share plus log density (n, K) of the samples of a table, in its units."""
+        x = self._numeric_columns(table)
         unit: Any = 0.0
         if x is not None and self._units is not None:
             if np.isnan(x).any() and not self._units.is_diagonal:
@@ -83,6 +100,12 @@ class PredictionMixin(
             return np.asarray(table.cells[:, columns], np.float64)
         return table.x
 
+    def _log_membership_of(self, table: TableInput, design: Design) -> np.ndarray:
+        if self._fitted is not None:
+            return self._log_joint_of(self._fitted, table, design, False)
+        r = self._removal(np.asarray(table.plain, np.float64), design)
+        return self._residual_log_joint(r @ self._coordinates.basis, design)
+
     def score(self, X, y=None, *, known=None):
         r"""Mean log likelihood of new samples; higher is better.
 
@@ -90,7 +113,8 @@ class PredictionMixin(
 
         with the residuals r of new samples, by the effects of the fit. For the samples of a fit
         that subtracts group means, and ``balance=0``, it equals ``log_likelihood_`` divided by the
-        residual degrees of freedom.
+        residual degrees of freedom. If the fit has noise (``noise_`` > 0), the density is that of
+        clusters and noise together, so that it integrates to 1.
 
         Parameters
         ----------

@@ -12,6 +12,7 @@ _LEAST = 1e-3  # rounding variance, relative to the residual variance, that is l
 _DIGITS = 9  # decimals, in residual standard deviations, to which values count as equal
 _MOST = 1 << 14  # samples from which steps are taken
 _FEW_STEPS = 3  # steps from which on a column is tested for equal steps
+_COARSE = 0.25  # rounding variance, relative to the residual variance, of coarse columns
 _EQUAL = 0.25  # lower decile of the steps, relative to their median, of rounded columns
 
 
@@ -40,3 +41,8 @@ def rounding_variances(x: np.ndarray, variances: np.ndarray) -> np.ndarray:
         if steps.size <= _FEW_STEPS or np.quantile(steps, 0.1) > _EQUAL * step:
             result[j] = step**2 / 12
     return np.where(result >= _LEAST, result, 0.0) * np.maximum(variances, 0)
+
+
+def is_coarse(rounding: np.ndarray, variances: np.ndarray) -> bool:
+    """Whether rounding variances (d,) are a large part of the residual variance of a column."""
+    return bool((rounding > _COARSE * variances).any())

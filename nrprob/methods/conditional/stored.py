@@ -206,6 +206,11 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
             f"balance needs all rows in memory; got balance={model.balance} and stored rows; set "
             "balance=0"
         )
+    if model.noise != 0:
+        raise ValueError(
+            f"noise needs all rows in memory; got noise={model.noise!r} and stored rows; set "
+            "noise=0"
+        )
     if model.multi != "product" and not (known is None or isinstance(known, str)):
         raise ValueError(
             f"stored rows take labelings by their product; got multi={model.multi!r}; set "
@@ -242,6 +247,7 @@ def _set_coordinates(
     effects = sums / np.maximum(sizes, 1)[:, None]
     model._removal = Removal(effects + moments.mean, n_groups, moments.mean)
     model._is_balanced = False
+    model.noise_ = model.noise_gain_ = 0.0
     model._fitted, model._units, model._columns = None, None, None
     square, fourth = blocks.map_sum(residual_products, effects)
     before = float((moments.square.sum() / n + (moments.mean**2).sum()) / len(square))

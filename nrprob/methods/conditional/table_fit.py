@@ -24,8 +24,9 @@ from nrprob.methods.conditional.joint_fit import (
     make_problem,
 )
 from nrprob.methods.conditional.joint_search import Ends, Form, Problem
+from nrprob.methods.conditional.noise import NoiseFit, noise_table
 from nrprob.methods.conditional.one_component import effect_variance, fit_one_component
-from nrprob.methods.conditional.rounding import rounding_variances
+from nrprob.methods.conditional.rounding import is_coarse, rounding_variances
 from nrprob.methods.conditional.shares import FREE, UNIFORM
 from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.methods.conditional.table_data import TableData
@@ -70,6 +71,16 @@ class TableInput:
         discrete = zip(self.columns.discrete, self.discrete, strict=True)
         return missing | {column.name: values.codes < 0 for column, values in discrete}
 
+    def take(self, indices: np.ndarray) -> TableInput:
+        """Return the table of some samples; ``n_missing`` is that of all."""
+        return replace(
+            self,
+            x=None if self.x is None else self.x[indices],
+            discrete=[replace(c, codes=c.codes[indices]) for c in self.discrete],
+            plain=None if self.plain is None else self.plain[indices],
+            cells=self.cells[indices],
+        )
+
 
 @dataclass
 class TableTask:
@@ -82,6 +93,10 @@ class TableTask:
     design : known structure
     scale : units of the coordinates
     centre : (d,) origin of the coordinates
+    is_coarse : whether rounding errors are a large part of the residuals of a numeric column
+    initial : (n,) initial labels of the user
+    seeks_noise : whether noise is fitted after the first search
+    noise : fit with a noise component, if there was one
     calls : none
     """
 
@@ -90,7 +105,21 @@ class TableTask:
     design: Design
     scale: float
     centre: np.ndarray | None
+    is_coarse: bool
+    initial: np.ndarray | None
+    seeks_noise: bool
+    noise: NoiseFit | None = None
     calls: list[Any] = field(default_factory=list)
+
+    @property
+    def source(self) -> tuple[TableInput, Design, np.ndarray | None]:
+        """Table, known structure and classes of labelled samples, of which the task is made."""
+        return self.table, self.design, self.data.labels
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the table has numeric columns."""
+        return self.data.x is not None
 
 
 class TableMixin(DiagnosticsMixin):
@@ -107,6 +136,7 @@ class TableMixin(DiagnosticsMixin):
     max_iter: int
     multi: str
     n_clusters: Any
+    noise: Any
     random_state: Any
     ridge: float
     tol: float
@@ -114,11 +144,13 @@ class TableMixin(DiagnosticsMixin):
     whitening_exponents: Any
     ordered: Any
     membership_: np.ndarray
+    noise_: float
     _columns: Any
     _coordinates: Coordinates
     _encoder: Any
     _fitted: Any  # FittedTable of a joint fit; None where group means were subtracted
     _units: Any  # Units of its numbers; None without numbers
+    _noise_table: FittedTable | None  # density of the noise; None without noise
 
     def _choices(self) -> Choices:
         """Settings that bound the choice of effects, shares and location effects."""
@@ -190,7 +222,7 @@ class TableMixin(DiagnosticsMixin):
                     "known group; got a group without one; pass effects='random'"
                 )
 
-    def _prepare_table(self, table: TableInput, design: Design, fixed) -> TableTask:
+    def _prepare_table(self, table: TableInput, design: Design, fixed, initial) -> TableTask:
         """Lay out a mixed or incomplete table."""
         self._check_table(table, design)
         if not _varies_within(table, design):
@@ -200,7 +232,12 @@ class TableMixin(DiagnosticsMixin):
                 f"{what}, so there is nothing to cluster; got n_samples={table.n_samples}; pass "
                 "other features, or known structure of fewer groups"
             )
-        x, centre, scale, rounding = table.x, None, 1.0, None
+        if table.x is None and self.noise not in (0, "auto"):
+            raise ValueError(
+                f"noise needs a numeric column; got noise={self.noise} and discrete columns only; "
+                "pass noise='auto' or 0"
+            )
+        x, centre, scale, rounding, coarse = table.x, None, 1.0, None, False
         if x is not None:
             one_component = fit_one_component(x, design.codes, design.n_groups)
             if not one_component.scale > 0:
@@ -210,10 +247,13 @@ class TableMixin(DiagnosticsMixin):
                 )
             centre, scale = one_component.means.mean(0), one_component.scale
             variances = np.diagonal(one_component.covariance)
-            rounding = np.diag(rounding_variances(x, variances) / scale**2)
+            variance = rounding_variances(x, variances)
+            coarse = is_coarse(variance, variances)
+            rounding = np.diag(variance / scale**2)
             x = (x - centre) / scale
         data = TableData(x, table.discrete, design.codes, design.n_groups, fixed, rounding=rounding)
-        return TableTask(table, data, design, scale, centre)
+        seeks_noise = self.noise != 0 and x is not None
+        return TableTask(table, data, design, scale, centre, coarse, initial, seeks_noise)
 
     # Results
 
@@ -255,6 +295,9 @@ class TableMixin(DiagnosticsMixin):
         """Set what follows from the parameters of a fit by the joint EM."""
         fitted = FittedTable.from_state(decision.end.state, data, decision.location)
         self._fitted, self._units = fitted, units
+        self._noise_table = None
+        if self.noise_ > 0:
+            self._noise_table = noise_table(data, decision.problem.ridge)
         self.effects_kind_ = decision.kind
         self._shares_by_group = decision.weights == "by_group"
         self.decisions_ = decision.gains

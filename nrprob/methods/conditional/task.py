@@ -47,6 +47,9 @@ class ResidualTask:
     warm : (S,) which starts are warmed up
     n_leaders : maximum number of restarts that survive the sample
     joint : rows, design and labels for fits of effects with the clusters, where these are possible
+    source : table, known structure and classes of labelled samples, of which the task is made
+    is_coarse : whether rounding errors are a large part of the residuals of a column
+    initial : (n,) initial labels of the user
     calls : program calls, one per error distribution
     """
 
@@ -61,6 +64,9 @@ class ResidualTask:
     n_leaders: int = 0
     calls: list[solve.SolverCall] = field(default_factory=list)
     joint: tuple[Any, ...] | None = None
+    source: tuple[Any, ...] = ()
+    is_coarse: bool = False
+    initial: np.ndarray | None = None
 
 
 def count_leaders(n_init: int) -> int:
