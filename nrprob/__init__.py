@@ -1,8 +1,8 @@
 """Clusterings that are not redundant with the structure you already know.
 
-Names load on first use (:pep:`562`): ``import nrprob`` compiles nothing, plots nothing and leaves
-JAX's global configuration alone. Type checkers read the names in ``__init__.pyi``, which
-``python tests/public_names.py`` writes.
+Names load on first use (:pep:`562`): ``import nrprob`` compiles nothing, imports no plotting
+library and does not change JAX's global configuration. Type checkers read the names in
+``__init__.pyi``, which ``python tests/public_names.py`` writes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _version() -> str:
 
     try:
         return metadata.version("nrprob")
-    except metadata.PackageNotFoundError:  # a checkout on the path that was never installed
+    except metadata.PackageNotFoundError:  # a source folder on the path that was never installed
         return "0+unknown"
 
 

@@ -1,4 +1,4 @@
-"""``python -m nrprob``, where the command ``nrprob`` is not on the path."""
+"""``python -m nrprob``, for systems where the command ``nrprob`` is not on the path."""
 
 from nrprob.cli import app
 

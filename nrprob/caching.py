@@ -1,4 +1,4 @@
-"""Keep compiled programs on disk, so that a new process need not compile them again."""
+"""Store compiled programs on disk, so that later processes need not compile them again."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 
 __all__ = ["cache"]
 
-# Programs that compile in less are not worth a file.
+# Programs that compile in less time are not stored.
 SECONDS = 0.1
 
 
 def default_folder() -> Path:
-    """Folder named after the machine and the compiler: what was compiled for others may crash."""
+    """Folder named after the machine and the compiler: programs compiled for others may crash."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = f"jax-{platform.node() or 'host'}-{metadata.version('jaxlib')}"
     return base / "nrprob" / name
 
 
 def set_environment(seconds: float = SECONDS) -> None:
-    """Have JAX keep programs that took so long to compile, once it is imported.
+    """Make JAX store programs with this compilation time or more, once it is imported.
 
-    What the user has set stands; ``JAX_COMPILATION_CACHE_DIR=`` keeps nothing.
+    Settings of the user take precedence; ``JAX_COMPILATION_CACHE_DIR=`` disables the cache.
     """
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(default_folder()))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(seconds))
@@ -31,19 +31,19 @@ def set_environment(seconds: float = SECONDS) -> None:
 
 
 def cache(path: str | os.PathLike[str] | None = None) -> Path:
-    """Keep compiled programs in a folder, from where every later process takes them.
+    """Store compiled programs in a folder, from which later processes load them.
 
-    The first fit of a shape in a process is mostly compilation; from the cache it takes a fraction
-    of that. This sets JAX's own persistent cache, for the whole process and whatever else uses JAX
-    in it: import of nrprob alone never does. The command line has it on by default, in the same
+    The first fit of a shape in a process mostly compiles; with the cache it takes a fraction of
+    this time. This enables JAX's persistent cache for the whole process, including other uses of
+    JAX; importing nrprob does not enable it. The command line enables it by default, in the same
     folder.
 
     Parameters
     ----------
     path : path-like, optional
-        The folder, which is made if there is none. By default one below ``XDG_CACHE_HOME`` or
-        ``~/.cache``, named after the machine and the version of jaxlib. Do not share one between
-        unlike machines. It grows without limit; it may be emptied at any time.
+        The folder, which is created if necessary. By default it is below ``XDG_CACHE_HOME`` or
+        ``~/.cache``, and named after the machine and the version of jaxlib. Do not share it between
+        different machines. It grows without limit; you may delete its files at any time.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def cache(path: str | os.PathLike[str] | None = None) -> Path:
     Raises
     ------
     TypeError, nrprob.exceptions.InputError
-        If ``path`` is not a path, or the folder cannot be made.
+        If ``path`` is not a path, or the folder cannot be created.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def cache(path: str | os.PathLike[str] | None = None) -> Path:
 
     folder = default_folder() if path is None else as_path(path, "path").expanduser().resolve()
     make_folder(folder)
-    # What JAX compiled before has settled where it looks.
+    # JAX fixes the location of its cache at the first compilation.
     compilation_cache.reset_cache()
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", SECONDS)

@@ -159,7 +159,7 @@ def kraft_sum(lengths: ArrayLike, *, base: float = e) -> float:
 
     .. math:: \sum_s r^{-l(s)}
 
-    for code words s of length l(s) over an alphabet of size r.
+    where l(s) is the length of code word s, and r the size of the alphabet.
 
     Parameters
     ----------
@@ -206,12 +206,12 @@ def two_part_length(
 
     .. math:: L(h) = -\log P(h) - \sum_s n_s \log P(s|h)
 
-    for hypotheses h with prior P(h), and symbols s that occur n_s times.
+    where P(h) is the prior of hypothesis h, and n_s the number of occurrences of symbol s.
 
     Parameters
     ----------
     counts : array-like of shape (n_symbols,)
-        How often every symbol occurs.
+        Number of occurrences of every symbol.
     probabilities : array-like of shape (n_symbols,) or (n_hypotheses, n_symbols)
         Probabilities of the symbols under the hypotheses.
     prior : float or array-like of shape (n_hypotheses,)
@@ -269,12 +269,12 @@ def maximum_likelihood_length(counts: ArrayLike, *, base: float = e) -> float:
 
     .. math:: -\sum_s n_s \log \frac{n_s}{N}
 
-    for symbols s that occur n_s times among N.
+    where symbol s occurs n_s times among N.
 
     Parameters
     ----------
     counts : array-like of shape (n_symbols,)
-        How often every symbol occurs.
+        Number of occurrences of every symbol.
     base : float, default=e
         Base of the logarithm.
 
@@ -380,7 +380,7 @@ def multinomial_complexity(
     .. math:: \log C(K, N), \qquad C(K, N) = \sum_{h_1 + \dots + h_K = N}
         \frac{N!}{\prod_j h_j!} \prod_j \left(\frac{h_j}{N}\right)^{h_j}
 
-    for K symbols, N of which form the sequence with counts h_j.
+    where K is the number of symbols, and N symbols form the sequence with counts h_j.
 
     Parameters
     ----------
@@ -456,7 +456,7 @@ def nml_length(counts: ArrayLike, *, base: float = e) -> float:
 
     .. math:: \log C(K, N) - \sum_s n_s \log \frac{n_s}{N}
 
-    for K symbols s that occur n_s times among N, with the complexity C of `multinomial_complexity`.
+    where K symbols s occur n_s times among N, and C is the complexity in `multinomial_complexity`.
 
     Parameters
     ----------
@@ -511,8 +511,8 @@ def exponential_complexity(
 
     .. math:: \log \frac{N^N e^{-N}}{\Gamma(N)} + \log \log \frac{s_{high}}{s_{low}}
 
-    for N distances r of density :math:`s^{-1} e^{-r/s}`, whose scale s lies between two bounds. The
-    maximum likelihood estimate of s is the mean distance.
+    where the N distances r have the density :math:`s^{-1} e^{-r/s}`, whose scale s lies between two
+    bounds. The maximum likelihood estimate of s is the mean distance.
 
     Parameters
     ----------
@@ -587,7 +587,7 @@ def exponential_length(
     .. math:: w \left(n \log s + \frac{R}{s}\right) + PC, \qquad
         s = \min(\max(R/n, s_{low}), s_{high})
 
-    for n distances of sum R, the shape w, and the parametric complexity PC.
+    where R is the sum of n distances, w the shape, and PC the parametric complexity.
 
     Parameters
     ----------
@@ -601,8 +601,8 @@ def exponential_length(
     Returns
     -------
     float or array
-        0 for ``n=0``. For ``shape=1``, minus the log of a normalised density of the distances;
-        otherwise minus the log of a density of the vectors, up to a constant.
+        The length; 0 for ``n=0``. For ``shape=1``, minus the log of a normalised density of the
+        distances; otherwise minus the log of a density of the vectors, up to a constant.
 
     Raises
     ------
@@ -653,7 +653,7 @@ def gaussian_complexity(
         F = P(\chi^2_{n-1} \le n), \quad
         A = \frac{(n/2)^{(n-1)/2} e^{-n/2}}{\Gamma((n-1)/2)}
 
-    for means in an interval of length R, and standard deviations clamped to [a, b].
+    where the means lie in an interval of length R, and standard deviations are clamped to [a, b].
 
     Parameters
     ----------
@@ -669,7 +669,8 @@ def gaussian_complexity(
     Returns
     -------
     float or ndarray
-        0 for ``n=0``. The total length of a single value is log R, as under a uniform code.
+        The complexity; 0 for ``n=0``. The total length of a single value is log R, as under a
+        uniform code.
 
     Raises
     ------
@@ -722,7 +723,8 @@ def gaussian_length(
     .. math:: \frac n2 \log 2 \pi s^2 + \frac{n v}{2 s^2} + PC, \qquad
         s = \min(\max(\sqrt v, a), b)
 
-    for n values of variance v, bounds a and b, and the parametric complexity PC.
+    where v is the variance of n values, a and b are the bounds, and PC is the parametric
+    complexity.
 
     Parameters
     ----------
@@ -736,7 +738,7 @@ def gaussian_length(
     Returns
     -------
     float or ndarray
-        Valid for means within their range.
+        Length, valid for means within their range.
 
     Raises
     ------
@@ -781,8 +783,8 @@ def kmeans_length(
     .. math:: \log C(K, N) - \sum_k n_k \log \frac{n_k}{N}
         + w N \left(1 + \log \frac{R}{N}\right) + PC_\sigma
 
-    for N rows in K clusters of sizes n_k, with the sum R of squared distances to the cluster means,
-    the multinomial complexity C, and the complexity :math:`PC_\sigma` of the scale R/N.
+    where N rows are in K clusters of sizes n_k, R is the sum of squared distances to the cluster
+    means, C the multinomial complexity, and :math:`PC_\sigma` the complexity of the scale R/N.
 
     Parameters
     ----------
@@ -798,8 +800,8 @@ def kmeans_length(
         features both are equal.
     centre_code : {"none", "half_log"}, default="none"
         "half_log" adds the usual cost of K n_features coordinates, :math:`\frac12 \log
-        \frac{N}{2\pi}` each (at least 0). Use it to compare numbers of clusters: without it, the
-        length of data with many features favours too many clusters.
+        \frac{N}{2\pi}` each (at least 0). Use it to compare numbers of clusters: without it, data
+        with many features have the shortest length for too many clusters.
     low, high : float, optional
         Bounds of the mean squared distance; by default 1e-3 times and 1 times the mean squared
         distance to the mean of all rows. R/N is clamped to at least ``low``.
@@ -837,7 +839,7 @@ def kmeans_length(
 
     x = check_rows(X, check_array, dtype=np.float64, input_name="X")
     check_not_masked(labels, "labels")
-    if np.iscomplexobj(labels):  # scikit-learn pastes the values into its message
+    if np.iscomplexobj(labels):  # scikit-learn's message contains the values
         raise ValueError(
             "labels must not be complex; got complex numbers; pass integers or strings"
         )

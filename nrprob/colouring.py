@@ -18,11 +18,11 @@ from scipy.sparse.csgraph import breadth_first_order
 
 Graph = list[set[int]]
 
-SEARCH_LIMIT = 50_000  # assignments of a colour: a few seconds
+SEARCH_LIMIT = 50_000  # maximum number of colour assignments, which takes a few seconds
 
 
 class Undecided(Exception):
-    """The search reached its limit."""
+    """Error of a search that reached its limit."""
 
 
 def adjacency_sets(n: int, edges: np.ndarray) -> Graph:
@@ -143,7 +143,7 @@ def _colour_by_dsatur(
         return v, [c for c in range(n_colours - 1, -1, -1) if count[v, c] == 0]
 
     def assign_colour(v: int, c: int, step: int) -> None:
-        """Assign (step 1) or take back (step -1) a colour."""
+        """Assign (step 1) or remove (step -1) a colour."""
         colour[v] = c if step > 0 else -1
         for u in adjacent[v]:
             count[u, c] += step
@@ -293,7 +293,7 @@ def _find_clique(
         return []
 
     inside = set(part)
-    if size > 200:  # beyond the recursion limit, and out of reach of the search
+    if size > 200:  # beyond the recursion limit, and too large for the search
         return []
     try:
         return extend_clique([], [v for v in part if len(neighbours[v] & inside) >= size - 1])
@@ -317,7 +317,7 @@ def _shortest_odd_cycle(neighbours: Graph, part: Sequence[int]) -> list[int]:
         while vertex >= 0:
             walk.append(part[vertex % n])
             vertex = predecessor[vertex]
-        # The shortest closed odd walk of all starts is a cycle; other walks may visit a vertex
+        # The shortest closed odd walk over all starts is a cycle; other walks may visit a vertex
         # twice.
         if len(set(walk)) == len(walk) and 0 < len(walk) < (len(shortest) or np.inf):
             shortest = walk

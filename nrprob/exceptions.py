@@ -10,11 +10,11 @@ __all__ = [
     "short_repr", "warn",
 ]  # fmt: skip
 
-_SHORT = 60  # characters of a value in a message
+_SHORT = 60  # maximum number of characters of a value in a message
 
 
 class DegenerateClusterWarning(UserWarning):
-    """A clustering has fewer non-empty clusters, or less structure, than was asked for.
+    """A clustering has fewer non-empty clusters, or less structure, than requested.
 
     Estimators also issue it for clusters of one or two samples if there are 50 or more samples per
     cluster. It is a result and not a failure: the estimator is fitted, ``n_clusters_`` says how
@@ -34,33 +34,33 @@ class SingleFeatureWarning(UserWarning):
 
 
 class InputError(ValueError):
-    """What a person wrote (a command line, a model file, a data file) cannot be used.
+    """User input (a command line, a model file, a data file) is invalid.
 
-    Its message is one line for that person; the command line prints it without a traceback.
+    Its message is one line for the user; the command line prints it without a traceback.
     """
 
 
 class DataUnavailable(InputError):
-    """A data set is neither on this machine nor to be had; says how to get it."""
+    """A data set is not on this machine and not available; the message says how to get it."""
 
 
 def one_line(error: BaseException) -> str:
-    """What kind of error it is, and what it says, without line breaks."""
+    """Type and message of an error, without line breaks."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def short_repr(value: Any) -> str:
-    """One short line that shows a value in a message; arrays and long values by type and size."""
+    """Short representation of a value for messages; arrays and long values by type and size."""
     name = type(value).__name__
     shape = getattr(value, "shape", None)
-    # NumPy's scalars have a shape as well, but print as numbers.
+    # NumPy's scalars also have a shape, but are formatted as numbers.
     if isinstance(shape, tuple) and not hasattr(value, "as_integer_ratio"):
         return f"{name} of shape {shape}"
     if isinstance(value, str | bytes) and len(value) > _SHORT:
         return f"{value[:_SHORT]!r} and {len(value) - _SHORT} more characters"
     try:
         text = str(value) if isinstance(value, numbers.Number) else repr(value)
-    except Exception:  # an integer of too many digits, or an object without a working repr
+    except Exception:  # an integer of too many digits, or an object whose repr raises
         text = ""
     if text.isprintable() and 0 < len(text) <= 2 * _SHORT and "array(" not in text:
         return text
@@ -69,12 +69,12 @@ def short_repr(value: Any) -> str:
     return f"{name} of {len(value)} entries" if hasattr(value, "__len__") else f"{name} object"
 
 
-# Whose calls lie between what warns and the user's own line.
+# Modules between the origin of a warning and the user's own line.
 _INSIDE = ("nrprob", "sklearn", "contextlib")
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line that called the package, however deep within it the cause is found."""
+    """Warn at the user's line that called the package, at any depth of the call stack."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and _is_inside(frame.f_globals):
         frame, level = frame.f_back, level + 1
@@ -82,9 +82,9 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def warnings_are_ignored() -> bool:
-    """Whether no warning would be shown or recorded, as in ``warnings.simplefilter("ignore")``.
+    """Whether no warning would be shown or recorded, as with ``warnings.simplefilter("ignore")``.
 
-    Estimators then leave out computations that serve a warning alone.
+    Estimators then skip computations that only serve a warning.
     """
     return bool(warnings.filters) and warnings.filters[0] == ("ignore", None, Warning, None, 0)
 

@@ -93,7 +93,8 @@ def _log_base(base: float) -> float:
 
 
 def _clip_at_zero(value: float) -> float:
-    # All quantities are non-negative: negative values are rounding errors. Turns -0.0 into 0.0.
+    # All quantities are non-negative: negative values are rounding errors. The operation also turns
+    # -0.0 into 0.0.
     return max(0.0, float(value))
 
 
@@ -374,7 +375,7 @@ def kl_divergence(p: ArrayLike, q: ArrayLike, *, base: float = e) -> float:
     Returns
     -------
     float
-        Non-negative; 0 for p = q only; `inf` if some p(x) > 0 = q(x). Not symmetric.
+        Non-negative; 0 for p = q only; `inf` if some p(x) > 0 = q(x). It is not symmetric.
 
     Raises
     ------
@@ -544,7 +545,7 @@ def category_utility(joint: ArrayLike, *, per_cluster: bool = False) -> float:
     Returns
     -------
     float
-        Between 0 and 1 - sum_y p(y)^2, a difference of probabilities. Not symmetric.
+        Between 0 and 1 - sum_y p(y)^2, a difference of probabilities. It is not symmetric.
 
     Raises
     ------
@@ -590,7 +591,7 @@ def quadratic_mutual_information(joint: ArrayLike) -> float:
     Returns
     -------
     float
-        Between 0 and H^2(Y), in the units of `generalized_entropy`. Not symmetric.
+        Between 0 and H^2(Y), in the units of `generalized_entropy`. It is not symmetric.
 
     Raises
     ------
@@ -633,7 +634,7 @@ def variation_of_information(joint: ArrayLike, *, base: float = e) -> float:
     -------
     float
         Exactly 0 if each variable determines the other; at most H(X) + H(Y), its value under
-        independence. Symmetric, and satisfies the triangle inequality.
+        independence. It is symmetric, and satisfies the triangle inequality.
 
     Raises
     ------

@@ -15,7 +15,7 @@ __all__ = ["Memberships"]
 class Memberships:
     """Soft known structure: probabilities of the known groups for every row.
 
-    Pass it as ``known`` where group labels are uncertain, such as the posterior of a classifier.
+    Pass it as ``known`` if group labels are uncertain, such as the posterior of a classifier.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Memberships:
                 got = describe_columns(columns[is_float], columns[~is_float])
             raise ValueError(f"known memberships must be numbers; got {got}; pass probabilities")
         z = np.array(z, float)
-        # Rows may be named: see `nrprob.data.frames.check_same_order`.
+        # Rows may have names: see `nrprob.data.frames.check_same_order`.
         self.index = probabilities.index if is_pandas(probabilities) else None
         if z.ndim != 2:
             raise ValueError(

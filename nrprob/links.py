@@ -1,4 +1,4 @@
-"""Pairwise constraints: checked pairs, connected must-link components, contradictions."""
+"""Pairwise constraints: validated pairs, must-link components, contradictions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def check_pairs(pairs: Any, n: int, name: str) -> np.ndarray:
 
 
 def check_cannot_link(pairs: Any, n: int) -> np.ndarray:
-    """Validate as `check_pairs`, and refuse pairs of a row with itself."""
+    """Validate as `check_pairs`, and raise for pairs of a row with itself."""
     array = check_pairs(pairs, n, "cannot_link")
     same = array[:, 0] == array[:, 1]
     if same.any():
@@ -171,7 +171,7 @@ class Components:
         return {frozenset(pair): i for i, pair in enumerate(self.must_rows.tolist())}
 
     def _refuse_contradiction(self, inside: np.ndarray) -> None:
-        """Report the cannot-link that is contradicted by the fewest must-links."""
+        """Raise for the cannot-link that the fewest must-links contradict."""
         paths = [(self._shortest_path(*self.cannot_rows[i].tolist()), i) for i in inside[:200]]
         path, i = min(paths, key=lambda p: len(p[0]))
         must, cannot = self._describe_pairs(path, [i])
@@ -183,11 +183,11 @@ class Components:
         )
 
     def refuse_colouring(self, part: Sequence[int], k: int) -> None:
-        """Report pairs that cannot all be satisfied with ``k`` clusters."""
+        """Raise for pairs that cannot all be satisfied with ``k`` clusters."""
         edges, how = colouring.find_conflict(self.cannot_link_graph(), part, k)
         origin = {(a, b): self._origin[e] for e, (a, b) in enumerate(self.edges.tolist())}
         cannot = [int(origin[min(e), max(e)]) for e in edges]
-        # Cannot-links may end in different rows of a component: name the must-links between them.
+        # Cannot-links may end at different rows of a component: name the must-links between them.
         rows = np.unique(self.cannot_rows[cannot])
         must: set[int] = set()
         for c in np.unique(self.node[rows]):
@@ -232,7 +232,7 @@ def _unique_pairs(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _format_pairs(pairs: np.ndarray, sources: Sequence[str], indices: Sequence[int]) -> str:
-    """Format pairs by source, as "cannot_link (0, 1), (0, 2) and y (3, 5)"; cut long lists."""
+    """Format pairs by source, as "cannot_link (0, 1), (0, 2) and y (3, 5)"; truncate long lists."""
     by_source: dict[str, list[str]] = {}
     for i in indices:
         by_source.setdefault(sources[i], []).append(f"({pairs[i][0]}, {pairs[i][1]})")

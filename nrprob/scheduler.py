@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from distributed import Client
 
 LOCAL = "local"
-TIMEOUT = 10.0  # seconds in which a scheduler has to answer
-# A worker of a local cluster leaves an interrupt to the process that the user interrupts.
+TIMEOUT = 10.0  # seconds until a scheduler must answer
+# A worker of a local cluster ignores interrupts, which the main process handles.
 _DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 
 def check_scheduler(scheduler: Any) -> None:
-    """Refuse everything but a text and a client, without an import of distributed."""
+    """Raise unless ``scheduler`` is text or a client, without an import of distributed."""
     client = type(scheduler).__module__.startswith("distributed.")
     if not client and not (isinstance(scheduler, str) and scheduler):
         raise InputError(
@@ -32,18 +32,19 @@ def check_scheduler(scheduler: Any) -> None:
 
 @contextlib.contextmanager
 def connect(scheduler: str | Client) -> Iterator[Client]:
-    """Connect to a cluster, and leave it at the end.
+    """Connect to a cluster, and disconnect at the end.
 
     Parameters
     ----------
     scheduler : str or distributed.Client
         Address of a scheduler; "local" for processes on this machine, which end with the context;
-        or a client, which is used as it is and stays.
+        or a client, which stays connected.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        If nobody answers at the address within `TIMEOUT` seconds, or distributed is not installed.
+        If there is no answer at the address within `TIMEOUT` seconds, or distributed is not
+        installed.
     """
     try:
         import dask
@@ -69,7 +70,7 @@ def connect(scheduler: str | Client) -> Iterator[Client]:
             settings = {
                 # A forked process would have JAX without its threads.
                 "distributed.worker.multiprocessing-method": "spawn",
-                # A worker that dies repeatedly is replaced every time, until its batch is given up.
+                # A worker that dies repeatedly is replaced every time, until its batch fails.
                 "distributed.deploy.lost-worker-timeout": "1 day",
             }
             stack.enter_context(dask.config.set(settings))
@@ -92,7 +93,7 @@ def connect(scheduler: str | Client) -> Iterator[Client]:
 
 
 def _call(address: str) -> None:
-    """Have somebody answer at an address; a client that cannot even try to does not end well."""
+    """Check that a scheduler answers at an address; an unconnected client does not close well."""
     from distributed import Security, rpc
 
     async def answered() -> None:
@@ -102,7 +103,7 @@ def _call(address: str) -> None:
         if "workers" not in who:
             raise ValueError(f"this is a {who.get('type')}")
 
-    with ThreadPoolExecutor(1) as pool:  # the caller's thread may have an event loop already
+    with ThreadPoolExecutor(1) as pool:  # the caller's thread may already have an event loop
         pool.submit(asyncio.run, answered()).result()
 
 

@@ -1,4 +1,4 @@
-"""JAX settings of all computations, independent of the caller's."""
+"""JAX settings of all computations, independent of the settings of the caller."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import jax
 
-_FEW = 4096  # rows for which the threads of other libraries cost more than they gain
+_FEW = 4096  # number of rows up to which the threads of other libraries are slower than one thread
 
 
 @contextmanager
 def standard(wide: bool = True) -> Iterator[None]:
     """Enter JAX's standard settings, with 64 bits if ``wide``, and restore the caller's after.
 
-    Products of matrices have the precision of their factors: by default an accelerator rounds
-    those of single precision to 10 bits, and differences of objectives are lost. The settings
-    belong to a thread: a new one has those of the process.
+    Products of matrices have the precision of their factors. By default, an accelerator rounds
+    factors in single precision to 10 bits, which is too inaccurate for differences of objectives.
+    The settings belong to a thread; a new thread has the settings of the process.
     """
     with (
         jax.enable_x64(wide),
@@ -29,10 +29,10 @@ def standard(wide: bool = True) -> Iterator[None]:
 
 
 def few_threads(n_rows: int) -> Any:
-    """Context in which other libraries treat few rows in one thread.
+    """Context in which other libraries process few rows in one thread.
 
-    scikit-learn's k-means hands 256 rows to a thread at a time, and LAPACK less; threads that wait
-    for work hold up whatever else runs on a busy machine, themselves first.
+    scikit-learn's k-means gives 256 rows at a time to a thread, and LAPACK fewer; threads that wait
+    for work slow down a busy machine, including this process.
     """
     from threadpoolctl import threadpool_limits
 

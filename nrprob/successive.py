@@ -51,9 +51,9 @@ class Exploration:
         Known labelings at the start, as integers.
     evidence_ : list of nrprob.evidence.Evidence
         The significance test of every clustering of ``labels_``; empty if ``n_clusterings`` was
-        passed, since then nothing is tested.
+        passed, since there is no test then.
     rejected_ : tuple or None
-        The fitted estimator at which the test stopped the search, and its evidence. None if the
+        The fitted estimator at which the test stopped the search, with its evidence. None if the
         first clustering is not significant, since it is returned nevertheless, or if nothing was
         tested.
     reason_ : str
@@ -93,7 +93,7 @@ class Exploration:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Mutual information in nats between all labelings, known and found.
+        """Mutual information in nats between all labelings, known and new.
 
         The diagonal holds their entropies. Independent labelings of n samples with k and l clusters
         have about (k - 1)(l - 1) / 2n nats by chance.
@@ -135,7 +135,7 @@ def explore(
         for every clustering.
     n_clusters : int or "auto", optional
         Number of clusters of every clustering. By default, the number of the estimator. "auto"
-        chooses it in every fit, those of the test included; see `ConditionalMixture`.
+        chooses it in every fit, including the fits of the test; see `ConditionalMixture`.
     n_clusterings : int, optional
         Number of clusterings. By default, the search continues while `nrprob.evidence.test` rejects
         the null model of one elliptical distribution per known group. Groups are combinations of
@@ -146,14 +146,14 @@ def explore(
     criterion : {"structure", "gap"}, default="structure"
         The test that every clustering has to pass. "structure" rejects the one-component null
         model: one elliptical density per known group. "gap" rejects the absence of a low-density
-        gap between clusters; overlapping clusters have no gap, and neither have uniform, skewed or
-        bent groups.
+        gap between clusters. Overlapping clusters have no such gap; uniform, skew or bent groups
+        have none either.
     alpha : float, default=0.05
         Significance level: the search continues while the p-value is at most alpha. A clustering is
         tested only if all earlier ones passed. So the probability of adding a spurious clustering
-        is at most alpha, as far as the test keeps its level. From 0 to 1.
+        is at most alpha, if the test keeps its level. From 0 to 1.
     random_state : int, RandomState instance or None, default=None
-        Seeds the estimators that have the parameter, and the tests.
+        Seed of the tests, and of the estimators that have this parameter.
 
     Returns
     -------
@@ -162,10 +162,10 @@ def explore(
     Raises
     ------
     ValueError
-        If ``n_clusterings`` is below 1, or missing where there is no test, as for counts and binary
-        features; or if the first fit raises it.
+        If ``n_clusterings`` is below 1, or missing for data without a test, such as counts and
+        binary features; or if the first fit raises it.
     TypeError
-        If ``n_clusterings`` is no integer, or ``estimator`` no estimator.
+        If ``n_clusterings`` is not an integer, or ``estimator`` is not an estimator.
 
     Warns
     -----
@@ -295,7 +295,7 @@ def _as_preparation(option: str, value: Any) -> str:
 def _check_arguments(
     estimator: Any, n_clusters: Any, n_clusterings: Any, known: Any, criterion: str, alpha: float
 ) -> None:
-    """Refuse invalid arguments of `explore`."""
+    """Raise for invalid arguments of `explore`."""
     if isinstance(n_clusters, str):
         check_choice("n_clusters", n_clusters, ("auto",), "or an integer")
     if n_clusterings is not None:
@@ -319,7 +319,7 @@ def _check_arguments(
 def _set_parameters(
     model: Any, n_clusters: int | str | None, random_state: Any, random: np.random.RandomState
 ) -> None:
-    """Set the number of clusters, and a seed unless the estimator has its own."""
+    """Set the number of clusters, and a seed unless the estimator has one."""
     parameters = model.get_params(deep=False)
     if n_clusters is not None:
         model.set_params(n_clusters=n_clusters)
@@ -330,7 +330,7 @@ def _set_parameters(
 
 
 def _p_value(evidence: Evidence, criterion: str) -> float:
-    """p-value of the test that a criterion names."""
+    """p-value of the test with the name ``criterion``."""
     if criterion == "structure":
         return evidence.p_structure_
     if evidence.p_gap_ is None:
@@ -342,7 +342,7 @@ def _p_value(evidence: Evidence, criterion: str) -> float:
 
 
 def _check_has_test(model: Any, X: Any, known: Any) -> None:
-    """Refuse samples without a significance test, before anything is fitted."""
+    """Raise for samples without a significance test, before anything is fitted."""
     try:
         validate_samples(as_density_estimator(model), X, known)
     except (TypeError, ValueError) as error:

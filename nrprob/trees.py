@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def node(cls: type[T]) -> type[T]:
-    """Make a class a frozen dataclass whose fields are traced, but those that are static.
+    """Make a class a frozen dataclass whose fields are traced, except static fields.
 
-    A field is static if its metadata says so: ``field(metadata={"static": True})``.
+    A field is static if its metadata states this: ``field(metadata={"static": True})``.
 
-    `jax.tree_util.register_dataclass` would do, but for a defect: trees of two of its classes are
-    equal where their fields are alike, and only hashes, of which a table compares seven bits, keep
-    a compiled program from being run with the fields of another class.
+    `jax.tree_util.register_dataclass` has a defect. It compares trees of two of its classes as
+    equal if their fields are equal, so only hashes, of which a table compares seven bits, prevent
+    running a compiled program with the fields of another class.
     """
     node_class: Any = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(node_class)

@@ -22,7 +22,7 @@ MAX_VIEWS = 100  # numbers of clusters, one per view
 
 
 def check_allowed(kind: type[Any], parameters: Mapping[str, Any], where: str = "") -> None:
-    """Refuse values that a model file must not pass, and counts that are too large.
+    """Raise for values that a model file must not pass, and for counts that are too large.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def check_allowed(kind: type[Any], parameters: Mapping[str, Any], where: str = "
     Raises
     ------
     nrprob.exceptions.InputError
-        It names the parameter.
+        The message names the parameter.
     """
     declared = getattr(kind, "_parameter_constraints", {})
     for name, value in parameters.items():
@@ -68,7 +68,7 @@ def check_allowed(kind: type[Any], parameters: Mapping[str, Any], where: str = "
 
 
 def _check_bounds(place: str, name: str, value: float, counts: bool) -> None:
-    """Refuse a number out of general bounds; the estimator checks its own bounds too."""
+    """Raise for a number outside general bounds; the estimator checks its own bounds too."""
     low, high = -LARGEST, LARGEST
     if name == "n_jobs":
         low, high = -MAX_JOBS, MAX_JOBS

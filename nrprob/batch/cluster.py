@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LOCAL", "Cluster", "connect"]
 
-# Batches on their way to workers. Each holds a lock, which is an open file, of which a process may
-# have 1024 by default.
+# Maximum number of batches in transit to workers. Each holds a lock, which is an open file, of
+# which a process may have 1024 by default.
 _MAX_BATCHES = 500
-_MAX_EXECUTORS = 4  # on a worker, for as many runs that use it at the same time
+_MAX_EXECUTORS = 4  # number of concurrent runs that a worker supports
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _version() -> str:
 
 
 def _inspect_worker(run: _Run) -> tuple[str, bool]:
-    """Version of nrprob, and whether this worker sees the data file of a run."""
+    """Version of nrprob, and whether this worker can read the data file of a run."""
     return _version(), _has_file(run)
 
 
@@ -86,7 +86,7 @@ def _has_file(run: _Run) -> bool:
 
 
 def _execute(run: _Run, content: bytes | None, cells: Sequence[Experiment]) -> Done:
-    """Execute a batch on this worker; ``content`` of the data file, if some workers lack it."""
+    """Execute a batch on this worker; ``content`` is the data file, if some workers lack it."""
     from nrprob.batch.executor import Done, execute_batch
 
     with _LOCK:
@@ -96,7 +96,7 @@ def _execute(run: _Run, content: bytes | None, cells: Sequence[Experiment]) -> D
 
 
 def _find_executor(run: _Run, content: bytes | None) -> Executor:
-    """Executor of a run on this worker, which keeps the latest few."""
+    """Executor of a run on this worker, which stores the latest few."""
     from distributed import get_worker
 
     from nrprob.batch.executor import Executor
@@ -125,9 +125,9 @@ def _find_executor(run: _Run, content: bytes | None) -> Executor:
 
 
 async def _forget_run(name: str) -> None:
-    """Drop the executor of a run, and execute no more of its batches.
+    """Remove the executor of a run, and execute no more of its batches.
 
-    dask accepts a coroutine only, since nobody waits for the result.
+    dask accepts a coroutine only, since it does not wait for the result.
     """
     _FINISHED.append(name)
     _EXECUTORS.pop(name, None)
@@ -143,7 +143,7 @@ def _check_version(who: str, theirs: str, ours: str) -> None:
 
 @contextlib.contextmanager
 def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[Client | None]:
-    """Connect to a cluster as `nrprob.scheduler.connect`; yields None without a scheduler.
+    """Connect to a cluster by `nrprob.scheduler.connect`; yields None without a scheduler.
 
     Raises InputError also if the user names ``devices``, since workers use their own.
     """
@@ -189,7 +189,7 @@ class Cluster:
                 answers["the scheduler"] = self._client.run_on_scheduler(_version), True
             except (OSError, CancelledError):
                 raise
-            except Exception as error:  # any reason why it cannot call one of our functions
+            except Exception as error:  # any reason why it cannot call our functions
                 answers["the scheduler"] = error
             workers = self._client.run(_inspect_worker, self._run, on_error="return")
         for who, answer in (answers | workers).items():
@@ -220,7 +220,7 @@ class Cluster:
 
     @property
     def room(self) -> int:
-        """Batches that may be submitted at a time: two per worker, one of which waits."""
+        """Maximum number of submitted batches: two per worker, one of which waits."""
         with self._explain_loss():
             return min(2 * max(len(self._client.nthreads()), 1), _MAX_BATCHES)
 
@@ -252,7 +252,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _explain_loss(self) -> Iterator[None]:
-        """Report in one sentence that the scheduler is gone, or that somebody cancelled the run."""
+        """Report in one sentence that the scheduler is lost, or that the run was cancelled."""
         try:
             yield
         except Exception as error:
@@ -267,7 +267,7 @@ class Cluster:
 
 
 def _failure_reason(error: Exception) -> str:
-    """Why a batch did not come back."""
+    """Reason why a batch has no result."""
     from distributed import KilledWorker
 
     if isinstance(error, KilledWorker):

@@ -36,11 +36,11 @@ from nrprob.exceptions import InputError
 
 __all__ = ["MAX_CACHED_BYTES", "MAX_TABLES", "Cost", "available_memory", "estimate", "refuse_large"]
 
-MAX_TABLES = 64  # data sets in memory for the fits that share them,
+MAX_TABLES = 64  # number of data sets in memory for the fits that share them,
 MAX_CACHED_BYTES = 2**30  # unless they take more bytes; one data set always stays
 LABEL = 4  # bytes of a label in results
 _CLUSTERS = "n_clusters", "n_components", "max_clusters"
-_DEFAULT_N_CLUSTERS = 10  # if the file gives no number
+_DEFAULT_N_CLUSTERS = 10  # if the file has no number
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def estimate(plan: Plan, *, methods: bool = True) -> Cost:
         if cell.repeat or cell.run:  # same size as the cell before
             results += result
             continue
-        # The cases of a set or a file select rows of the same data.
+        # The cases of a data set or a file select rows of the same data.
         case = cell.case if model.data.generator is not None else 0
         if case not in sizes:
             sizes[case] = _data_size(model, cell.data)
@@ -113,7 +113,7 @@ def estimate(plan: Plan, *, methods: bool = True) -> Cost:
 
 
 def refuse_large(plan: Plan, *, methods: bool = True) -> None:
-    """Refuse a plan that needs more memory than there is; see `estimate`."""
+    """Raise if a plan needs more memory than there is; see `estimate`."""
     cost, available = estimate(plan, methods=methods), available_memory()
     if cost.needed > available:
         raise InputError(
@@ -144,7 +144,7 @@ def available_memory() -> float:
 
 
 def _data_size(model: ModelFile, parameters: Mapping[str, Any]) -> Size | None:
-    """Size of a data set in the form that methods get; None if unknown."""
+    """Size of a data set after its preparation for the methods; None if unknown."""
     data = model.data
     if data.loader is not None:
         size = size_of_set(data.loader)
@@ -205,7 +205,7 @@ def _annotated_size(path: Path) -> Size:
 
 
 def _default_parameters(name: str) -> dict[str, Any]:
-    with contextlib.suppress(InputError):  # of a missing method, which `check` reports
+    with contextlib.suppress(InputError):  # for a missing method, which `check` reports
         signature = inspect.signature(registry.find_method(name).load())
         return {key: parameter.default for key, parameter in signature.parameters.items()}
     return {}
@@ -242,7 +242,7 @@ def _fit_bytes(cell: Experiment, size: Size, dimensions: Mapping[str, int]) -> i
     # The rows, the labels of all restarts, and the centres, which are dense for sparse rows.
     arrays = [size.bytes if is_sparse else VALUE * n * m, LABEL * n * r, VALUE * k * m]
     for letters in method.capabilities.arrays:
-        # Arrays of restarts that run side by side share the memory of a device.
+        # Arrays of parallel restarts share the memory of a device.
         of_restart = VALUE * math.prod(dimensions[letter] for letter in letters.replace("r", ""))
         total = of_restart * r if "r" in letters else of_restart
         arrays.append(max(of_restart, min(total, int(MEMORY))))

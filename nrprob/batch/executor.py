@@ -1,4 +1,4 @@
-"""Execute batches of fits, side by side in compiled programs or one by one, in this process."""
+"""Execute batches of fits, in parallel in compiled programs or one by one, in this process."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class DataSets:
 
 @dataclass
 class _Prepared:
-    """A fit that waits for its solutions."""
+    """A fit that waits for the solutions of its calls."""
 
     inputs: Inputs
     estimator: Any
@@ -82,7 +82,7 @@ class _Prepared:
 
 
 def _attempt(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Result of a call, or the error that concerns this fit alone."""
+    """Result of a call, or the error of this fit."""
     try:
         return function(*arguments)
     except (ValueError, TypeError) as error:
@@ -90,9 +90,9 @@ def _attempt(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Executor:
-    """Fits cells: side by side in compiled programs where possible, the others one by one.
+    """Fits cells, in parallel in compiled programs if possible, otherwise one by one.
 
-    By default it uses all devices of JAX, and the CPU for chains of tiny steps.
+    By default it uses all devices of JAX, and the CPU for chains of small steps.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Executor:
         return results
 
     def _prepare(self, cell: Experiment) -> _Prepared | Fit:
-        """Prepare a cell for the lanes; fit it if they cannot take it."""
+        """Prepare a cell for the lanes, or fit it if they cannot run it."""
         inputs = assemble_inputs(self.model, self.data(cell), cell)
         estimator = registry.make_estimator(cell.name, cell.parameters)
         method = registry.find_method(cell.name)
@@ -170,7 +170,7 @@ class Executor:
         return fit
 
     def _score(self, cell: Experiment, inputs: Inputs, estimator: Any, fit: Fit) -> Fit:
-        """Compute the measures of a fit, and keep the outputs that the model asks for."""
+        """Compute the measures of a fit, and keep the outputs that the model file requests."""
         model, table, parts, target = self.model, self.data(cell), inputs.parts, inputs.target
         classifies = parts is not None and inputs.y is not None
         classifies = (
@@ -178,7 +178,7 @@ class Executor:
         )
         if not fit.refusal:
             fit.labels = inputs.spread(fit.labels, -1)
-            if not (model.save.memberships or model.is_single):  # the page of a single fit has them
+            if not (model.save.memberships or model.is_single):  # the page of a fit has them
                 fit.membership = None
             elif fit.membership is not None:
                 fit.membership = inputs.spread(np.asarray(fit.membership, float), np.nan)
@@ -203,7 +203,7 @@ class Executor:
 
 
 def _fit_alone(estimator: Any, inputs: Inputs) -> str:
-    """Fit one estimator; returns why its pairs are infeasible, and "" if they are feasible."""
+    """Fit one estimator; returns why its pairs are infeasible, or "" if they are feasible."""
     from nrprob.links import InfeasibleConstraints
 
     try:
@@ -212,7 +212,7 @@ def _fit_alone(estimator: Any, inputs: Inputs) -> str:
         if not any(len(pairs) for pairs in inputs.pairs.values()):
             raise
         if not isinstance(error, InfeasibleConstraints):
-            # An error that remains without the pairs is not their fault.
+            # An error that also occurs without the pairs is not due to the pairs.
             estimator.fit(inputs.X, inputs.y, **inputs.known)
         return str(error)
     return ""
@@ -252,7 +252,7 @@ class Done:
 
 
 def execute_batch(executor: Executor, cells: Sequence[Experiment], where: str = "") -> Done:
-    """Fit cells and encode the results; ``where`` precedes messages about missing data."""
+    """Fit cells and encode the results; ``where`` is a prefix of messages about missing data."""
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     before = len(executor.lanes.compiled)
     fits: dict[Experiment, Fit] = {}
@@ -289,10 +289,10 @@ class LocalPool:
         self._waiting: collections.deque[tuple[str, Sequence[Experiment]]] = collections.deque()
 
     def submit(self, name: str, cells: Sequence[Experiment]) -> None:
-        """Take a batch."""
+        """Submit a batch."""
         self._waiting.append((name, cells))
 
     def next_done(self) -> tuple[str, Done]:
-        """Name and outcome of a batch that was submitted."""
+        """Name and outcome of a submitted batch."""
         name, cells = self._waiting.popleft()
         return name, execute_batch(self._executor, cells)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_clusters", "save_exploration", "save_fit"]
 
-_PLAIN_TEXT = {"text.parse_math": False}  # of matplotlib: a dollar in a column's name is a dollar
+_PLAIN_TEXT = {"text.parse_math": False}  # for dollars in column names
 # Entries of the summary of a clustering within an exploration.
 _OF_CLUSTERING = ("method", "parameters", "n_clusters", "cluster_sizes", "objective", "scores")
 
@@ -86,7 +86,7 @@ def _confidence_column(result: FitResult, name: str) -> dict[str, np.ndarray]:
 
 
 def save_fit(result: FitResult, out: Path, picture: str | None = PICTURE) -> None:
-    """Write ``labels.csv``, ``result.json``, ``report.html`` and the picture of a fit."""
+    """Write ``labels.csv``, ``result.json``, ``report.html`` and the plot of a fit."""
     fit = result.fits[0]
     columns: dict[str, Any] = _view_columns("cluster", fit.labels)
     if fit.membership is not None:
@@ -116,7 +116,7 @@ def save_fit(result: FitResult, out: Path, picture: str | None = PICTURE) -> Non
 def save_exploration(
     solution: Exploration, results: Sequence[FitResult], out: Path, pictures: bool
 ) -> list[Path]:
-    """Write an exploration and the `exploration_results`, with or without pictures.
+    """Write an exploration and its `exploration_results`, with or without plots.
 
     Returns the files that were written.
     """
@@ -173,7 +173,7 @@ def _write(
 def _draw_chapter(
     chapter: Chapter, name: str | None, evidence_name: str, evidence: Any = None
 ) -> dict[str, bytes]:
-    """Draw the clusters and the test of a chapter, and add the pictures to it.
+    """Plot the clusters and the test of a chapter, and add the plots to it.
 
     ``evidence`` is the test of a fit that has not been tested itself.
     """
@@ -201,7 +201,7 @@ def draw_clusters(result: FitResult, suffix: str) -> bytes:
     covariates = ", ".join(result.origin.get("prepared", {}).get("known", []))
     name = result.known[0] if result.known else covariates or "nothing"
     labels = result.fits[0].labels
-    # With views, one row of the picture is a combination of their clusters.
+    # With views, one row of the plot is a combination of their clusters.
     fitted = labels.reshape(len(labels), -1)[:, 0] >= 0
     if not fitted.any():
         return b""
@@ -226,7 +226,7 @@ def draw_clusters(result: FitResult, suffix: str) -> bytes:
 
 
 def _encode_figure(figure: Figure, suffix: str) -> bytes:
-    """Contents of a file of this type that shows a figure, which is closed."""
+    """Content of a file of this type with a figure, which is closed."""
     import matplotlib.pyplot as plt
 
     buffer = io.BytesIO()

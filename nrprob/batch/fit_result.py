@@ -113,7 +113,7 @@ def check_clusters(
     """Test the clusters of an estimator that is fitted to ``X``, and compute confidences.
 
     The estimator's seed is the seed of the tests. An ``evidence`` replaces the test of the
-    clusters, and an ``alert`` (`FitResult.alert`) withholds the confidence.
+    clusters, and an ``alert`` (`FitResult.alert`) suppresses the confidence.
     """
     options = {"known": known, "random_state": estimator.get_params().get("random_state")}
     try:
@@ -141,7 +141,7 @@ def exploration_results(
     measured: np.ndarray | None = None,
     alpha: float | None = None,
 ) -> list[FitResult]:
-    """Results of the clusterings of an exploration; earlier clusterings are known to later ones.
+    """Results of the clusterings of an exploration; later ones are conditioned on earlier ones.
 
     With ``alpha``, the clusters are tested, unless the exploration has tested them.
     """
@@ -176,7 +176,7 @@ def plan_result(plan: Plan, dataset: xarray.Dataset) -> FitResult:
         compared = [t.labeling for t in (*model.sampling.values(), *model.measures.values())]
         shown = dict.fromkeys([*model.known_names, *filter(None, compared)])
         table.labelings = {name: table.labelings[name] for name in shown}
-    dataset = dataset.drop_duplicates("cell")  # equal methods of two titles share their fits
+    dataset = dataset.drop_duplicates("cell")  # equal methods with two titles share their fits
     cells = list(plan.cells)
     if model.known_names:
         cells.sort(key=lambda cell: not registry.find_method(cell.name).capabilities.known)

@@ -97,7 +97,7 @@ def record_fit(title: str, estimator: Any, seconds: float, messages: Sequence[st
         parameters=estimator.get_params(deep=False),
         labels=np.asarray(fitted_labelings(estimator)),
         seconds=seconds,
-        # Memberships of several views differ in shape; their labels are enough.
+        # Memberships of several views have different shapes; their labels are enough.
         membership=None if isinstance(membership, list) else membership,
         objective=float(estimator.objective_),
         trace=np.asarray(estimator.objective_trace_, float),
@@ -129,7 +129,7 @@ def fit_method(
     with warnings.catch_warnings(record=True, action="always") as caught:
         estimator.fit(X, y, **keywords)
     seconds = time.perf_counter() - start
-    # `FitResult.alert` says it in the words of the command line.
+    # `FitResult.alert` gives this warning in the words of the command line.
     messages = [str(w.message) for w in caught if w.category is not SingleFeatureWarning]
     return record_fit(type(estimator).__name__, estimator, seconds, messages), estimator
 
@@ -153,11 +153,11 @@ def score_fit(
     parts: Parts | None = None,
     classifies: bool = False,
 ) -> None:
-    """Compute ``fit.scores``: NaN where a fit has no such value, or is infeasible.
+    """Compute ``fit.scores``: NaN if a fit has no such value, or is infeasible.
 
-    ``labelings`` are of all rows, and ``rows`` (n,) a mask of the rows to compare, by default the
-    fitted ones. Measures of attributes need the ``estimator``, and measures of the classes of a
-    split its ``parts``; ``classifies`` says that `predict` returns classes.
+    ``labelings`` are for all rows, and the mask ``rows`` (n,) selects the rows to compare, by
+    default the fitted ones. Measures of attributes need the ``estimator``, and measures of the
+    classes of a split its ``parts``; ``classifies`` states that `predict` returns classes.
     """
     if fit.refusal:
         fit.scores = dict.fromkeys(measures, math.nan)
@@ -215,8 +215,8 @@ def _attribute_value(estimator: Any, path: str) -> float:
 def _class_rates(fit: Fit, parts: Parts, classifies: bool) -> dict[str, float]:
     """Accuracies of class predictions on fitted and on test rows.
 
-    A cluster predicts the most frequent class of its labelled rows, or else of all labelled rows;
-    a classifier predicts classes itself.
+    A cluster predicts the most frequent class of its labelled rows, or of all labelled rows if it
+    has none; a classifier predicts classes itself.
     """
     codes, labelled, test = parts.codes, parts.mask("labelled"), parts.mask("test")
     if classifies:

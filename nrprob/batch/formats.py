@@ -4,7 +4,7 @@ Spreadsheets evaluate a text cell that begins with ``=``, ``+``, ``-`` or ``@``,
 a line break. The writer of CSV files puts a single quote before such a text, and the reader removes
 it.
 
-Nothing heavy is imported, so wrong names are reported immediately.
+Nothing slow is imported, so errors in names are reported immediately.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 PAGE = "report.html"
 SUMMARY = "result.json"
-RESULTS = ("labels.csv", SUMMARY, PAGE)  # files of a clustering, without pictures
+RESULTS = ("labels.csv", SUMMARY, PAGE)  # files of a clustering, without plots
 PICTURE = "summary.png"
 EVIDENCE = "evidence.png"
 PLAN = "plan.json"  # the plan of a model file, in every folder of a run
@@ -50,7 +50,7 @@ _READERS = {".parquet": ("pyarrow", "parquet"), ".h5ad": ("anndata", "cells")}
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that does not exist, or whose format is unknown or unreadable here."""
+    """Raise if a file does not exist, or its format is unknown or not supported here."""
     if not path.is_file():
         raise InputError(f"no such data file; {path}; check the path")
     if path.suffix not in _SUFFIXES:
@@ -81,7 +81,7 @@ def is_fit_folder(folder: Path) -> bool:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file holds the columns of one table, and not a matrix."""
+    """Whether a file contains the columns of one table, and not a matrix."""
     return path.suffix not in (".npz", ".h5ad")
 
 
@@ -91,13 +91,13 @@ def separator(path: Path) -> str:
 
 
 def require_columns(names: Collection[str], available: Collection[str], path: Path) -> None:
-    """Refuse columns that a file does not have."""
+    """Raise for columns that a file does not have."""
     for name in names:
         refuse_unknown(name, available, f"{path} has no such column; {name!r}")
 
 
 def column_names(path: Path) -> list[str]:
-    """Names of the columns of a file; of an NPZ file its arrays, of annotated data ``obs``.
+    """Column names of a file; for an NPZ file its arrays, for annotated data ``obs``.
 
     Raises InputError if the file does not exist or is damaged.
     """
@@ -133,7 +133,7 @@ def _text_names(path: Path) -> list[str]:
             names = next(line for line in csv.reader(file, delimiter=separator(path)) if line)
         except (csv.Error, StopIteration) as error:
             raise ValueError(str(error) or "there is nothing in it") from error
-    # pandas' names of columns without a name; the first of them is its index.
+    # pandas' names of unnamed columns; the first unnamed column is its index.
     names = [unescape(name) or f"Unnamed: {j}" for j, name in enumerate(names)]
     return names[1:] if names[0].startswith("Unnamed: 0") else names
 
@@ -154,7 +154,7 @@ def _obs_names(path: Path) -> list[str]:
 
 
 def require_part(path: Path, kind: str, name: str) -> None:
-    """Refuse a layer, or an entry of obsm, that a file of annotated data does not have."""
+    """Raise for a layer, or an entry of obsm, that a file of annotated data does not have."""
     if path.suffix != ".h5ad":
         raise InputError(
             f"only H5AD files have a part of that kind; --{kind} {name} of {path}; leave it out"

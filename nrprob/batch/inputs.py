@@ -44,7 +44,7 @@ def _merge_groups(
 
 
 def _check_labeling(name: str, table: tables.Table, where: str) -> None:
-    """Refuse a labeling that the data do not have; `where` names the place."""
+    """Raise for a labeling that the data do not have; `where` is its place in the file."""
     if name not in table.labelings:
         advice = (
             registry.suggest_name(name, table.labelings) if table.labelings else "define it first"
@@ -170,12 +170,12 @@ def load_selected(
     """Load, select and label the data of a model file, in their own units.
 
     The default ``parameters`` and ``seed`` of the generator or loader come from the file. Raises
-    InputError if the data cannot be read or do not fit the file, and its subclass `DataUnavailable`
-    if they are not on this machine.
+    InputError if the data cannot be read or do not match the file, and its subclass
+    `DataUnavailable` if they are not on this machine.
     """
     data = model.data
     parameters = data.parameters if parameters is None else parameters
-    # An empty cell is an unknown label in columns that hold target labels only.
+    # An empty cell is an unknown label in columns that only hold target labels.
     used = {*model.known_names, model.classes, *(z.of for z in data.labelings.values())}
     partial = {model.wanted.labeling} - used if model.wanted else set()
     table = _read_source(
@@ -245,8 +245,8 @@ class Inputs:
 def assemble_inputs(model: ModelFile, table: tables.Table, cell: Experiment) -> Inputs:
     """Assemble the arguments of a cell's fit.
 
-    The sampling depends on the data set and the run alone, so all methods of a run get the same.
-    Raises InputError if the data have too few rows for it.
+    The sampling depends on the data set and the run alone, so all methods of a run get equal
+    samples. Raises InputError if the data have too few rows.
     """
     method, seed = registry.find_method(cell.name), (cell.seed, cell.run)
     known: dict[str, Any] = {}

@@ -1,9 +1,9 @@
-"""The manifest of a run folder: the SHA-256 of every file that a run writes outside ``cells``.
+"""The manifest of a run folder: the SHA-256 of every file outside ``cells``.
 
 The names of files in ``cells`` contain their digests (`nrprob.files`). For every other file,
 ``manifest.json`` holds the digest. A writer announces the digests of new files, replaces the files,
-and then confirms the digests. A writer that is killed in between leaves every file either as it
-was or as it was announced, and both fit the manifest.
+and then confirms the digests. If a writer is killed in between, every file has either its old or
+its announced content, and both match the manifest.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _read_manifest(folder: Path) -> tuple[_Manifest, bytes]:
         values = json.loads(content)
         manifest = _Manifest(dict(values["files"]), dict(values["announced"]))
         names = [*manifest.files, *manifest.announced]
-        # Content that differs in spaces alone was changed, too.
+        # Content that differs only in spaces was changed, too.
         good = manifest.dumps() == content and all(Path(name).name == name for name in names)
     except (ValueError, KeyError, TypeError, RecursionError):
         good = False
@@ -79,14 +79,14 @@ def _read_manifest(folder: Path) -> tuple[_Manifest, bytes]:
 
 
 def _read_checked(folder: Path, name: str) -> tuple[bytes, bool]:
-    """Content of a file, and whether it fits the manifest; both may be written meanwhile."""
+    """Content of a file, and whether it matches the manifest; both may be written meanwhile."""
     while True:
         manifest, before = _read_manifest(folder)
         refuse_link(folder / name)
         content = (folder / name).read_bytes()
         if manifest.has_content(name, content):
             return content, True
-        # While the manifest stays the same, all contents that a file may have are listed in it.
+        # While the manifest is unchanged, it lists all contents that a file may have.
         if _read_manifest(folder)[1] == before:
             return content, False
 
@@ -146,7 +146,7 @@ def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def _settle(folder: Path) -> _Manifest:
-    """Manifest with the finished files of killed writers; an empty one if it is damaged."""
+    """Manifest with the finished files of killed writers; empty if it is damaged."""
     try:
         manifest, _ = _read_manifest(folder)
     except InputError:

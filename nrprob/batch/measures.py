@@ -18,10 +18,10 @@ Metric = Literal[
     "variation_of_information", "matching_rate", "predictive_rate", "train_accuracy",
     "test_accuracy", "error",
 ]  # fmt: skip
-# Accuracies of class predictions, which take no labeling since the split has one.
+# Accuracies of class predictions, which need no labeling since the split has one.
 OF_SPLIT = ("train_accuracy", "test_accuracy", "error")
 Statistic = Literal["mean", "min", "max", "range", "sd", "p"]
-# Suffixes of pictures; no other file of a run has one of them.
+# Suffixes of plots; no other file of a run has one of them.
 _PICTURES = (".png", ".pdf", ".svg", ".jpg")
 
 
@@ -30,10 +30,10 @@ class Measure(Strict):
 
     ``metric`` compares ``labeling`` with the clusters of ``view``, by default with the combinations
     of the clusters of all views; "highest" and "lowest" choose the view by the value.
-    "matching_rate" compares two views and takes no labeling; "train_accuracy", "test_accuracy" and
-    "error" use the classes of the split. ``attribute`` is a number of fitted estimators, such as
-    "tdl_", or a place in one: "n_clusters_.0"; it is NaN for methods without it. ``goal`` says
-    which values are better, if any.
+    "matching_rate" compares two views without a labeling; "train_accuracy", "test_accuracy" and
+    "error" use the classes of the split. ``attribute`` is a numeric attribute of fitted estimators,
+    such as "tdl_", or an element of one: "n_clusters_.0"; it is NaN for methods without it.
+    ``goal`` states which values are better, if any.
     """
 
     metric: Metric | None = None
@@ -73,9 +73,9 @@ class Measure(Strict):
 class Setting(Strict):
     """Some cells of the results, and published values for them.
 
-    ``where`` holds values of parameters of the data or of the methods, or of places in them
-    ("dims.0", "wanted.fraction", "split.labelled"). ``published`` maps method to measure to
-    statistic to value. The method "A / B" is the ratio of two means; its "p" is the p-value of a
+    ``where`` holds values of parameters of the data or of the methods, or of elements of these
+    parameters ("dims.0", "wanted.fraction", "split.labelled"). ``published`` maps method to measure
+    to statistic to value. The method "A / B" is the ratio of two means; its "p" is the p-value of a
     paired t-test of A and B.
     """
 
@@ -99,8 +99,8 @@ class Table(Strict):
 class Figure(Strict):
     """A plot of a report: a measure against a parameter, one line per method.
 
-    ``x`` is a parameter, or a place in one: "dims.0". ``series`` is a parameter with a line of its
-    own for each value. Published values come from the tables of the file.
+    ``x`` is a parameter, or an element of one: "dims.0". ``series`` is a parameter with one line
+    per value. Published values come from the tables of the file.
     """
 
     name: str
@@ -115,9 +115,9 @@ class Figure(Strict):
 
 
 class Report(Strict):
-    """Picture of a single run, and folder of the results.
+    """Plot of a single run, and folder of the results.
 
-    ``picture`` is the name of a file in the folder of results, empty for no picture. ``out`` is a
+    ``picture`` is the name of a file in the folder of results, or empty for no plot. ``out`` is a
     folder below the working directory.
     """
 

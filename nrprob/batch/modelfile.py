@@ -1,8 +1,8 @@
-"""Model files: what to run, described in TOML.
+"""Read and check model files (TOML).
 
 A file names its data, the known structure, methods with their parameters, and measures. It may
 sample target labels, splits and pairs, vary all of these, and arrange the results of a report; see
-docs/model-files.md. Unknown keys are refused, with their place and the nearest valid key.
+docs/model-files.md. Unknown keys raise an error with their place and the nearest valid key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nrprob.files import as_path, refuse_link
 __all__ = ["default_folder", "read_model"]
 
 MAX_BYTES = 2**18  # bytes
-MAX_ERRORS = 20  # lines of mistakes in one file
+MAX_ERRORS = 20  # maximum number of reported errors of one file
 
 
 def _valid_keys(path: tuple[Any, ...]) -> list[str]:
@@ -91,7 +91,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"this is not TOML; {path}: {error}; correct that line") from error
     except InputError:
         raise
-    except ValueError as error:  # Python reads no integer of more than 4,300 digits
+    except ValueError as error:  # Python cannot read integers of more than 4,300 digits
         raise InputError(
             f"a whole number takes at most 64 bits; {path} has one of thousands of digits; choose "
             "a smaller one"
@@ -115,7 +115,7 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
 
 
 def _refuse_nesting(text: str, path: Path) -> None:
-    """Refuse deep keys and values, whose parsing takes long or overflows the stack.
+    """Raise for deeply nested keys and values, whose parsing takes long or overflows the stack.
 
     The depth of dotted keys is the number of dots, and the depth of values the number of open
     brackets, outside of strings and comments.
@@ -143,12 +143,12 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
     Returns
     -------
     ModelFile
-        The contents, checked as far as possible without data or estimators.
+        The checked contents, as far as they can be checked without data or estimators.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        With one line per mistake and its place.
+        The message has one line per error, with its place.
 
     See Also
     --------

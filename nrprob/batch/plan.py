@@ -31,7 +31,7 @@ __all__ = [
     "matches", "select",
 ]  # fmt: skip
 
-BATCH = 32  # cells; a killed run loses at most one batch of them
+BATCH = 32  # number of cells per batch; a killed run loses at most one batch of them
 _REFERENCE = re.compile(r"data\.(\w+(?:\.\d+)*)")
 
 
@@ -50,7 +50,7 @@ class Experiment:
     data : parameters of the data
     parameters : parameters of the estimator, ``random_state`` included
     wanted, split, constraints : settings of target labels, a split and pairs; None without. The key
-        ``told`` says whether the method gets the labels
+        ``told`` states whether the method gets the labels
     identity : everything that determines the result, as JSON; empty in a plan that was read
     """
 
@@ -144,7 +144,7 @@ def _check_count(count: int, what: str) -> None:
 
 
 def _resolve_value(value: Any, data: Mapping[str, Any], where: str) -> Any:
-    """Value of a method's parameter: a reference to the data, or "none", which TOML lacks."""
+    """Value of a method's parameter: a reference to the data, or "none" for None."""
     if not isinstance(value, str):
         return value
     if value == "none":
@@ -162,7 +162,7 @@ def _resolve_value(value: Any, data: Mapping[str, Any], where: str) -> Any:
 
 
 def check_seed(value: Any, where: str) -> int:
-    """Seed of the first run, 0 for None; raises InputError, with the place, for wrong seeds."""
+    """Seed of the first run, 0 for None; raises InputError, with the place, for invalid seeds."""
     if value is None:
         return 0
     if type(value) is not int or not 0 <= value <= MAX_SEED:
@@ -181,14 +181,14 @@ def file_digest(path: Path) -> str:
 
 
 def _program_key(cell: Experiment) -> str:
-    """Key of cells that mostly share shapes: they differ in seeds and in real numbers."""
+    """Key of cells that mostly share shapes: they differ in seeds and in continuous parameters."""
     plain = {
         key: "a number" if isinstance(value, float) else value
         for key, value in cell.parameters.items()
         if key not in ("random_state", "max_iter")
     }
     key: list[Any] = [cell.case, cell.name, plain]
-    if cell.wanted is not None:  # without any label, a method runs another program
+    if cell.wanted is not None:  # without labels, a method runs another program
         key.append(cell.wanted["told"] and cell.wanted.get("per_class") != 0)
     if cell.split is not None:
         key.append(cell.split)
@@ -202,7 +202,7 @@ def expand(model: ModelFile) -> Plan:
     missing, or there are too many fits.
     """
     data = model.data
-    # Everything is counted before it is listed.
+    # Combinations are counted before they are listed.
     n_sets = max(len(data.cases), 1) * _n_combinations(data.grid)
     _check_count(n_sets, "data sets")
     _check_count(n_sets * len(model.methods), "pairs of a data set and a method")
@@ -287,17 +287,17 @@ def _identity(model: ModelFile, shared: Mapping[str, Any], cell: Experiment) -> 
 def find_differences(
     model: ModelFile, cells: Iterable[Experiment], identities: Mapping[str, str]
 ) -> Iterator[tuple[Experiment, str]]:
-    """Compare the cells of a plan with the identities that were stored with their results.
+    """Compare the cells of a plan with the identities in their results.
 
-    Yields every cell with another identity, and the first difference in words. A damaged identity
-    raises ValueError, KeyError, TypeError or AttributeError.
+    Yields every cell with a different identity, and the first difference in words. A damaged
+    identity raises ValueError, KeyError, TypeError or AttributeError.
     """
     shared: dict[str | None, dict[str, Any]] = {}
     for cell in cells:
         if _short_digest(identities[cell.id]) != cell.id:
             raise ValueError(f"the identity stored with fit {cell.id} is of another fit")
         stored = json.loads(identities[cell.id])
-        # The data file itself may be gone.
+        # The data file may have been deleted.
         file = stored["data"].get("file")
         if file not in shared:
             shared[file] = _shared_identity(model, file)
@@ -308,7 +308,7 @@ def find_differences(
 
 
 def _describe_difference(stored: Any, planned: Any, name: str = "") -> str:
-    """The first difference between nested tables, in words; empty without any."""
+    """The first difference between nested tables, in words; empty if they are equal."""
     if isinstance(stored, Mapping) and isinstance(planned, Mapping):
         for key in dict.fromkeys([*stored, *planned]):
             place = f"{name}.{key}" if name else key

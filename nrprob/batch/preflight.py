@@ -82,7 +82,7 @@ def _check_cell(model: ModelFile, data: DataSets, cell: Experiment, where: str) 
 
 
 def _check_methods(model: ModelFile) -> None:
-    """Refuse methods that cannot be imported, and seeds of deterministic methods."""
+    """Raise for methods that cannot be imported, and for seeds of deterministic methods."""
     mistakes = []
     for i, spec in enumerate(model.methods):
         try:
@@ -115,7 +115,7 @@ def _unknown_attributes(model: ModelFile) -> list[str]:
 
 
 def try_out(plan: Plan, folder: Path | str, only: Sequence[str] = ()) -> set[str]:
-    """Try the output paths of a run, and leave nothing there; returns the selected cells.
+    """Test the output paths of a run, and leave nothing there; returns the selected cells.
 
     Raises InputError if no cell meets the conditions ``only``, or results cannot be written.
     """

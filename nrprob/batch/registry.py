@@ -1,4 +1,4 @@
-"""Registry of methods by the names that the command line and model files use.
+"""Registry of methods by their names on the command line and in model files.
 
 Methods of this package have short names. External estimators, in model files only, have import
 paths. A class is imported when its method is first used.
@@ -51,7 +51,7 @@ class Method:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the estimator takes, as its class declares it."""
+        """Inputs of the estimator, as its class declares them."""
         return self.load().capabilities
 
     @property
@@ -71,7 +71,7 @@ class Method:
         return [name for name, parameter in parameters if parameter.default is parameter.empty]
 
     def words(self, parameter: str) -> list[str]:
-        """Words that a parameter may be, as its annotation declares them."""
+        """Words that are valid values of a parameter, from its annotation."""
         from nrprob.estimator.parameters import parameter_checks
 
         cls: Any = self.load()
@@ -100,7 +100,7 @@ class Rival(Method):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What external estimators take; the class is not imported."""
+        """Inputs of external estimators; the class is not imported."""
         quadratic = self.class_name in _PAIRWISE
         return Capabilities(
             known=(),
@@ -148,7 +148,7 @@ class Rival(Method):
 
 
 def _require_installed(package: str, import_path: str) -> None:
-    """Refuse a package that is not installed, or that a folder of the same name hides.
+    """Raise if a package is not installed, or if a folder of the same name hides it.
 
     A folder next to a model file may be on Python's path, and an import would run its code.
     """
@@ -197,7 +197,7 @@ def suggest_name(name: str, candidates: Iterable[str]) -> str:
 
 
 def refuse_unknown(name: str, candidates: Collection[str], complaint: str) -> None:
-    """Refuse a name that is not among the candidates, and suggest the nearest one.
+    """Raise for a name that is not among the candidates, and suggest the nearest one.
 
     Raises
     ------
@@ -209,7 +209,7 @@ def refuse_unknown(name: str, candidates: Collection[str], complaint: str) -> No
 
 
 def require_all(required: Iterable[str], available: Collection[str], who: str, where: str) -> None:
-    """Refuse to construct an estimator without its required parameters.
+    """Raise if an estimator lacks required parameters.
 
     Raises
     ------

@@ -21,12 +21,12 @@ _NOISE = "some rows are noise, -1, which measures count as one more cluster"
 
 
 def check_rival(estimator: Any, X: Any) -> None:
-    """Refuse parameters and features that the estimator does not support.
+    """Raise for parameters and features that the estimator does not support.
 
     Raises
     ------
     ValueError, TypeError
-        By its package, or by this function.
+        The estimator, or this function, raises it.
     """
     if hasattr(estimator, "_parameter_constraints"):  # scikit-learn, and packages that follow it
         estimator._validate_params()
@@ -59,8 +59,8 @@ def fit_rival(title: str, path: str, estimator: Any, X: Any) -> Fit:
     Returns
     -------
     Fit
-        Without an objective, since objectives of other packages are not comparable. The seconds
-        are the time until the labels exist.
+        The fit, without an objective, since objectives of other packages are not comparable. The
+        seconds are the time until the labels exist.
 
     Raises
     ------

@@ -42,7 +42,7 @@ class Progress:
         """Begin a run of ``total`` cells, some of which are finished."""
 
     def advance(self, cells: int, what: str) -> None:
-        """Count more finished cells, which ``what`` describes."""
+        """Count more finished cells, described by ``what``."""
 
 
 @dataclass
@@ -76,8 +76,9 @@ def run_plan(
 ) -> Outcome:
     """Compute the missing cells of a plan; other runners may share the folder.
 
-    The arguments are those of `run`. Raises InputError before the first fit, and before anything is
-    written, as `try_out` does, or if a file in the folder is damaged or the cluster is unusable.
+    The arguments are the same as in `run`. Raises InputError before the first fit, and before
+    anything is written, as `try_out` does, or if a file in the folder is damaged or the cluster is
+    unusable.
     """
     progress = progress or Progress()
     chosen = try_out(plan, folder, only)
@@ -153,11 +154,11 @@ def _run_batches(
                     break
                 batch, cells = waiting.popleft()
                 if not submit_batch(batch, cells, wait=False):
-                    waiting.append((batch, cells))  # tried again when ours are done
+                    waiting.append((batch, cells))  # repeated when all other batches are done
             if submitted:
                 write_batch(*pool.next_done())
             elif waiting:
-                # To prevent a deadlock, no lock is held while another runner is waited for.
+                # To prevent a deadlock, the run holds no lock while it waits for another runner.
                 submit_batch(*waiting.popleft(), wait=True)
     finally:
         for *_, claim in submitted.values():
@@ -184,23 +185,23 @@ def run(
         A TOML file, or the contents of one.
     out : Path or str, optional
         Folder for results. By default ``report.out`` of the file, or ``results/`` and the name of
-        the file; the results of a mapping without either are not kept on disk.
+        the file; for a mapping without either, results are not stored on disk.
     devices : sequence of jax.Device, optional
         Devices to use, by default all of `jax.devices`. A CPU is one device with all its cores.
     only : sequence of str
-        Conditions NAME=VALUE that cells have to meet.
+        Conditions NAME=VALUE that select cells.
     progress : Progress, optional
         Receives the progress of the run.
     scheduler : str or distributed.Client, optional
-        Execute batches on the workers of a ``dask.distributed`` cluster: the address of its
+        Executes batches on the workers of a ``dask.distributed`` cluster: the address of its
         scheduler, such as ``"tcp://10.0.0.1:8786"``; a client; or ``"local"``, which starts
         processes on this machine and ends them with the run. A script with ``"local"`` needs the
-        usual ``if __name__ == "__main__":``. Scheduler and workers need the same version of
-        nrprob; this process alone writes results. A worker executes one batch at a time, on all of
-        its own devices, or on as many cores as it has threads.
+        usual ``if __name__ == "__main__":``. Scheduler and workers need the same version of nrprob;
+        this process alone writes results. A worker executes one batch at a time, on all of its own
+        devices, or on as many cores as it has threads.
     allow_large : bool, default=False
-        Whether the fits may need more memory than this machine has. The memory is estimated before
-        data are generated or read.
+        Whether to allow fits that need more memory than this machine has. The memory is estimated
+        before data are generated or read.
 
     Returns
     -------
@@ -210,13 +211,13 @@ def run(
     Warns
     -----
     UserWarning
-        About suspicious columns of a file, as `nrprob.prepare` does, and about skipped fits.
+        About suspicious columns of a file, as in `nrprob.prepare`, and about skipped fits.
 
     Raises
     ------
     nrprob.exceptions.InputError
         Before anything is written, if the file, its data or the cluster cannot be used, or if the
-        fits need more memory than there is. Afterwards, if fits failed or the cluster is lost; the
+        fits need more memory than there is. After the run, if fits failed or the cluster is lost;
         finished fits are kept.
 
     See Also

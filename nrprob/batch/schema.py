@@ -21,9 +21,9 @@ __all__ = ["MAX_DEPTH", "MAX_SEED", "SAMPLING", "SELECTORS", "Data", "MethodSpec
 
 # Measures of every fit.
 BUILT_IN = ("seconds", "objective", "n_clusters")
-MAX_COLUMNS = 100_000  # principal components, or pixels of a side
-MAX_TABLES = 1_000  # methods, or tables, or figures
-# NumPy's generators take seeds below 2**32, and repeats are added to this one.
+MAX_COLUMNS = 100_000  # number of principal components, or pixels per side
+MAX_TABLES = 1_000  # number of methods, tables or figures
+# NumPy's generators accept seeds below 2**32, and repeats are added to this one.
 MAX_SEED = 4_000_000_000
 MAX_DEPTH = 16  # levels of keys and values; the schema itself has 8
 MAX_KEY = 200  # characters
@@ -160,9 +160,9 @@ class MethodSpec(BaseModel):
     """A method by its name; every other key is a parameter of its estimator.
 
     ``grid`` lists values of parameters to combine; ``title`` names the method in reports and in
-    published values; ``runs`` replaces the runs of the file; ``wanted = false`` withholds the
-    target labels, and the labels of a split, from the method. ``where`` restricts the method to
-    data with these parameters, or lists alternatives.
+    published values; ``runs`` replaces the runs of the file. With ``wanted = false``, the method
+    does not get the target labels or the labels of a split. ``where`` restricts the method to data
+    with these parameters, or lists alternatives.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -192,7 +192,7 @@ class MethodSpec(BaseModel):
                 f"a method has at most 100 parameters; got {len(self.parameters)}; leave some out"
             )
         if "checkpoint" in {*self.parameters, *self.grid}:
-            # Results go to the folder of the run alone.
+            # Results are written to the folder of the run only.
             raise ValueError(
                 "a model file names no place to write to; got checkpoint; leave it out, a run goes "
                 "on where it ended"
@@ -254,7 +254,7 @@ class ModelFile(Strict):
         return {name: table for name, table in tables.items() if table is not None}
 
     def goal(self, measure: str) -> str:
-        """Which values of a measure are better: "high", "low" or "none"."""
+        """Direction of better values of a measure: "high", "low" or "none"."""
         return self.measures[measure].direction if measure in self.measures else "none"
 
     @property
@@ -325,7 +325,7 @@ class ModelFile(Strict):
         return self
 
     def _check_sampling(self) -> None:
-        """Refuse tables that contradict each other, or that no method can use."""
+        """Raise for tables that contradict each other, or that no method supports."""
         if self.wanted is not None and self.split is not None:
             raise ValueError(
                 "wanted and split both choose the labelled rows; got both; leave one out"
@@ -353,7 +353,7 @@ class ModelFile(Strict):
                 )
 
     def _check_measures(self) -> None:
-        """Refuse measures of a split that there is not, or that has no test rows."""
+        """Raise for measures of a split if there is no split, or if it has no test rows."""
         for name, measure in self.measures.items():
             if measure.metric not in OF_SPLIT:
                 continue
@@ -404,7 +404,7 @@ class ModelFile(Strict):
 
 
 def _check_values(content: Any, place: str, depth: int) -> None:
-    """Refuse keys and values that no table takes; ValueError names the place."""
+    """Raise for keys and values that no table allows; ValueError names the place."""
     if isinstance(content, Mapping | list | tuple):
         if depth > MAX_DEPTH:
             raise ValueError(

@@ -1,8 +1,8 @@
-"""Target labels, train/test splits and pairs of rows: their model-file tables, and the sampling.
+"""Tables of model files for target labels, splits and pairs of rows, and the sampling.
 
-A table stands for one or several *amounts*, the points of a learning curve. Every run samples rows
-of its own, which are the same for all methods: the functions take the labels (n,), one amount, and
-the seeds of the data set and of the run.
+A table defines one or several *amounts*, the points of a learning curve. Every run has a separate
+sample of rows, which is the same for all methods: the functions take the labels (n,), one amount,
+and the seeds of the data set and of the run.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = [
     "sample_labels", "sample_pairs", "split_rows",
 ]  # fmt: skip
 
-MAX_FITS = 100_000  # of one file: a list of them takes half a gigabyte
-MAX_AMOUNTS = 1_000  # points of learning curves
-# Codes of the parts of a split in results; 0 is a row that is left out.
+MAX_FITS = 100_000  # maximum number of pairs of one file, which take half a gigabyte as a list
+MAX_AMOUNTS = 1_000  # maximum number of points of learning curves
+# Codes of the parts of a split in results; 0 is a dropped row.
 PARTS = {"labelled": 1, "unlabelled": 2, "test": 3}
-# Least share of the rows in the classes that have labels, where only some classes have labels.
+# Minimum share of rows in the classes with labels, if only some classes have labels.
 LEAST_SHARE = 0.3
 _ROUNDING = 1e-9
 
@@ -48,7 +48,7 @@ Wrong = Literal["none", "coin", "bias"]
 
 
 class Strict(BaseModel):
-    """A table of a model file; unknown keys are refused."""
+    """A table of a model file; unknown keys raise an error."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -80,9 +80,9 @@ class Wanted(Strict):
 
     The labelled rows are a fraction of every class (``fraction``), a number of rows of every class
     (``per_class``) or, with ``draw = "rows"``, a fraction of all rows; lists make a learning curve.
-    A fraction ``wrong`` of these labels is wrong. With ``classes``, only so many classes have
-    labels. ``score`` says which rows the measures compare. An empty cell in this column of the data
-    file is an unknown label: its row is fitted, and neither sampled nor scored.
+    A fraction ``wrong`` of these labels is wrong. With ``classes``, only this number of classes has
+    labels. ``score`` states which rows the measures compare. An empty cell in this column of the
+    data file is an unknown label: its row is fitted, but neither sampled nor scored.
     """
 
     labeling: str
@@ -129,12 +129,12 @@ class SplitCase(Strict):
 
 
 class Split(Strict):
-    """Rows in three parts: fitted with their label, fitted without it, and held out for a test.
+    """Split of the rows in three parts: fitted with labels, fitted without labels, and test rows.
 
     Shares are of all rows; lists are combined with each other and with ``cases``. Without ``test``,
-    the test part is the rest. ``told = false`` hides the labels from methods; pairs and the names
-    of clusters still use them. ``standardize`` gives every feature mean 0 and standard deviation 1
-    on the rows that are fitted.
+    the test part is the rest. ``told = false`` withholds the labels from methods; pairs and the
+    matching of clusters to classes still use them. ``standardize`` gives every feature mean 0 and
+    standard deviation 1 on the fitted rows.
     """
 
     labeling: str
@@ -186,9 +186,9 @@ class Constraints(Strict):
     """Must-link and cannot-link pairs of rows.
 
     ``pairs`` is the number of random pairs. They agree with the labeling, except for a ``share`` of
-    them that a coin decides ("coin"), or that link rows of the last two classes ("bias"); see
+    random pairs ("coin"), or of pairs that link rows of the last two classes ("bias"); see
     `nrprob.links.draw_pairs`. Lists are combined with each other and with ``cases``. With a split,
-    pairs join labelled rows, and the labeling is the one of the split.
+    pairs join labelled rows, and the labeling is the labeling of the split.
     """
 
     labeling: str | None = None
@@ -235,13 +235,14 @@ def sample_labels(
     """Sample the labelled rows, class by class or from all rows.
 
     One seed permutes the rows of every class, or all rows, and the first rows are labelled. With
-    more labels, labelled rows therefore stay labelled. A second stream makes labels wrong, every
-    other class with equal probability; a third one chooses the classes that have labels.
+    more labels, rows that were labelled therefore stay labelled. A second stream makes labels
+    wrong, with equal probability of every other class; a third stream chooses the classes with
+    labels.
 
     At least one row of every class is labelled. With ``draw`` as "rows" and ``classes``, rows are
-    sampled from a random set of that many classes, which holds `LEAST_SHARE` of the rows or
+    sampled from a random set of this number of classes, which contains `LEAST_SHARE` of the rows or
     consists of the largest classes. Rows whose label is empty text are neither sampled nor scored.
-    Raises InputError if no row would remain without a label, or there are too few classes.
+    Raises InputError if all rows would be labelled, or if there are too few classes.
     """
     from nrprob.data.labels import are_blank  # which imports SciPy
 
@@ -332,7 +333,7 @@ class Parts:
 
     @property
     def fitted(self) -> np.ndarray:
-        """Boolean mask (n,) of the rows that `fit` gets."""
+        """Boolean mask (n,) of the fitted rows."""
         return self.mask("labelled", "unlabelled")
 
     @property
@@ -346,7 +347,7 @@ def split_rows(labels: np.ndarray, amount: Mapping[str, Any], seed: tuple[int, i
 
     One seed permutes the rows, and the first row of every class moves to the front. Labelled rows
     come from the front, then unlabelled rows; test rows come from the end. With other shares most
-    rows therefore stay in their part, which scikit-learn's splitters do not guarantee.
+    rows stay in their part, which scikit-learn's splitters do not guarantee.
 
     Raises InputError if there are fewer labelled rows than classes.
     """
@@ -377,7 +378,7 @@ def sample_pairs(
     """Sample ``must_link`` and ``cannot_link`` of `fit` among ``rows``, indices of fitted rows."""
     from nrprob.links import draw_pairs
 
-    # The split has the same seed, so pairs take another stream.
+    # The split has the same seed, so pairs use another stream.
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence((*seed, 1))))
     wrong = {name: amount[name] for name in ("wrong", "share") if name in amount}
     try:

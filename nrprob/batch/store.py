@@ -108,7 +108,7 @@ def _read_netcdf(path: Path) -> xarray.Dataset:
     with _reading(path):
         content = io.BytesIO(check_seal(path))
         with xarray.open_dataset(content, engine="h5netcdf") as dataset:
-            # The encoding of one file, such as the length of its texts, would limit joined ones.
+            # The encoding of one file, such as the length of its texts, would limit combined files.
             return dataset.load().drop_encoding()
 
 
@@ -201,7 +201,7 @@ def _concatenate(parts: Sequence[xarray.Dataset]) -> xarray.Dataset:
     """Concatenate datasets over cells; ragged or missing values are -1 or NaN."""
     import xarray
 
-    # xarray aligns dimensions with coordinates, so ragged dimensions get some for the moment.
+    # xarray aligns dimensions with coordinates, so ragged dimensions get temporary ones.
     ragged = {dim for part in parts for dim in part.dims} - {"cell", "measure"}
     dataset = xarray.concat(
         [part.assign_coords({d: np.arange(part.sizes[d]) for d in ragged & {*part.dims}})
@@ -221,7 +221,7 @@ class Store:
         self._locks = lock_folder(self.folder)
 
     def try_out(self, others: Collection[str] = ()) -> None:
-        """Try every place that a run will write to, and leave nothing there.
+        """Test every path that a run will write to, and leave nothing there.
 
         ``others`` are names of further files in the folder. Raises InputError if a place cannot be
         written to or is a symbolic link, or if results cannot be stored.
@@ -256,7 +256,7 @@ class Store:
     def results(self) -> xarray.Dataset:
         """All finished cells of the plan, see `load`.
 
-        Warns if ``results.nc`` or a page, which hold no results of their own, was changed.
+        Warns if ``results.nc`` or a page, which only repeat results, was changed.
         """
         import xarray
 
@@ -307,31 +307,31 @@ class Store:
 
     def write(self, batch: Batch, content: bytes) -> Path:
         """Write a NetCDF file of finished cells of a batch."""
-        # A batch has several parts after runs of some of its cells alone.
+        # A batch has several parts after runs that selected some of its cells.
         path = sealed(self._cells / f"{batch.id}.nc", content)
         write_whole(path, content)
         return path
 
 
 def _refuse_links(folder: Path) -> None:
-    """Refuse a subfolder of a run that is a symbolic link or contains one."""
+    """Raise if a subfolder of a run is a symbolic link or contains one."""
     for path in (folder, *folder.glob("*")):
         refuse_link(path)
 
 
 def _identifiers(path: Path) -> list[str]:
-    """Cells of one file, whose digest verifies the rest."""
+    """Cells of one file, whose digest verifies the rest of the file."""
     import h5py
 
     with _reading(path), h5py.File(io.BytesIO(check_seal(path))) as file:
-        file[_IDENTITY]  # without it, `load` would refuse the file after the run
+        file[_IDENTITY]  # without it, `load` would raise for the file after the run
         return [value.decode() for value in file["cell"][:]]
 
 
 def read_plan(folder: Path | str) -> Plan:
     """Plan of a folder of results, without batches.
 
-    Raises InputError if there is no plan, or it does not fit the manifest.
+    Raises InputError if there is no plan, or it does not match the manifest.
     """
     path = Path(folder) / PLAN
     if not os.path.lexists(path):
@@ -426,7 +426,7 @@ def load(folder: Path | str) -> xarray.Dataset:
 def _read_cells(
     path: Path, model: ModelFile, planned: Mapping[str, Sequence[Experiment]]
 ) -> xarray.Dataset:
-    """Cells of a file that are planned; their identities have to agree with the plan."""
+    """Planned cells of a file; their identities must agree with the plan."""
     part = _read_netcdf(path)
     with _reading(path):
         part = part.isel(cell=part["cell"].isin([*planned]))
@@ -463,7 +463,7 @@ def _coordinates(cells: Sequence[Experiment], taken: Container[Hashable]) -> dic
 
 
 def _column(values: list[Any]) -> np.ndarray:
-    """Array of numbers, with NaN for missing ones, or else of texts."""
+    """Array of numbers, with NaN for missing ones, or of texts."""
     types = {type(v) for v in values if v is not None}
     if types <= {int, float} and types:
         if None not in values and types == {int}:

@@ -34,7 +34,7 @@ __all__ = [
 class Table:
     """Rows X (n, p), dense, sparse or a frame, with names and labelings.
 
-    ``left_out`` names text columns that are no features, and ``views`` holds the column indices of
+    ``left_out`` names text columns that are not features, and ``views`` holds the column indices of
     every view; None without views.
     """
 
@@ -114,7 +114,7 @@ def _read_h5ad(path: Path) -> Any:
 
 def read_contents(path: Path) -> Any:
     """Contents of a file: a pandas frame, a dictionary of arrays, or annotated data."""
-    formats.column_names(path)  # refuses invalid names
+    formats.column_names(path)  # raises for invalid names
     read = {".npz": _read_npz, ".h5ad": _read_h5ad}.get(path.suffix, _read_frame)
     with reading(path, f"the file as {path.suffix[1:].upper()}", "check its contents"):
         return read(path)
@@ -217,7 +217,7 @@ def read_column(source: Any, name: str, path: Path) -> np.ndarray:
 
 
 def check_values(table: Table) -> None:
-    """Refuse missing or infinite values; the message names their columns, or the first place."""
+    """Raise for missing or infinite values; the message names their columns, or the first place."""
     values = table.X.data if scipy.sparse.issparse(table.X) else np.asarray(table.X)
     bad = ~np.isfinite(values)
     if not bad.any():
@@ -238,7 +238,7 @@ def check_values(table: Table) -> None:
 def as_labels(values: np.ndarray, what: str, *, is_partial: bool = False) -> np.ndarray:
     """Check that a column is a labeling: names or codes of groups.
 
-    A partial labeling with empty cells becomes text, which is empty for these.
+    A partial labeling with empty cells becomes text, with empty text in these cells.
     """
     import pandas as pd
 
@@ -270,7 +270,7 @@ def as_labels(values: np.ndarray, what: str, *, is_partial: bool = False) -> np.
 
 
 def fit_scaler(X: Any) -> Any:
-    """Standardizer to mean 0 and standard deviation 1; the mean of sparse rows stays."""
+    """Standardizer to mean 0 and standard deviation 1; sparse rows are not centred."""
     from sklearn.preprocessing import StandardScaler
 
     return StandardScaler(with_mean=not scipy.sparse.issparse(X)).fit(X)

@@ -1,6 +1,6 @@
 """Read annotated data (AnnData objects) and write results back to them.
 
-The package anndata is not imported: attributes of the object say which parts it has.
+The package anndata is not imported; attributes of the object show which parts it has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["annotate", "rows_of"]
 
 @dataclass(frozen=True, eq=False)
 class AnnotatedRows:
-    """Rows of annotated data that are not its ``X``; see `rows_of`."""
+    """Rows of annotated data other than its ``X``; see `rows_of`."""
 
     data: Any
     layer: str | None = None
@@ -30,33 +30,33 @@ class AnnotatedRows:
 
     @property
     def obs(self) -> Any:
-        """What is said of the rows."""
+        """Short description of the rows for ``repr``."""
         return self.data.obs
 
 
 def rows_of(adata: Any, *, layer: str | None = None, obsm: str | None = None) -> Any:
-    """Rows of annotated data other than its ``X``, for `fit`, `predict` and the like.
+    """Rows of annotated data other than its ``X``, as input of `fit` and `predict`.
 
     Parameters
     ----------
     adata : AnnData
-        Its ``obs`` has the columns that ``known="batch"`` names.
+        Columns of its ``obs`` can be known structure, as in ``known="batch"``.
     layer : str, optional
-        Name of a layer, such as one of raw counts.
+        Name of a layer, such as a layer of raw counts.
     obsm : str, optional
-        Name of an entry of ``obsm`` instead, such as "X_pca".
+        Name of an entry of ``obsm``, such as "X_pca"; an alternative to ``layer``.
 
     Returns
     -------
     object
-        What a fit takes as ``X``.
+        Object to pass as ``X``.
 
     Raises
     ------
     TypeError
-        If ``adata`` is something else.
+        If ``adata`` is not annotated data.
     ValueError
-        If it has no such entry, or both are named.
+        If it has no such entry, or both arguments are passed.
 
     See Also
     --------
@@ -81,7 +81,7 @@ def rows_of(adata: Any, *, layer: str | None = None, obsm: str | None = None) ->
         )
     for what, name, entries in (("layer", layer, adata.layers), ("obsm", obsm, adata.obsm)):
         if name is not None and not (isinstance(name, str) and name in entries):
-            # Some versions have X among the layers, under no name.
+            # Some versions list X among the layers, without a name.
             listed = ", ".join(repr(entry) for entry in entries if entry is not None) or "none"
             raise ValueError(
                 f"{what} names what adata does not have; got {short_repr(name)}, and it has "
@@ -91,7 +91,7 @@ def rows_of(adata: Any, *, layer: str | None = None, obsm: str | None = None) ->
 
 
 def is_annotated(X: Any) -> bool:
-    """Whether ``X`` is annotated data, or rows of such."""
+    """Whether ``X`` is annotated data, or `AnnotatedRows`."""
     if isinstance(X, AnnotatedRows):
         return True
     return type(X).__module__.split(".")[0] == "anndata" and hasattr(X, "obs")
@@ -110,7 +110,7 @@ def matrix_of(X: Any) -> Any:
     Raises
     ------
     ValueError
-        If it has none.
+        If it has no rows.
     """
     rows = X if isinstance(X, AnnotatedRows) else AnnotatedRows(X)
     data = rows.data.to_memory() if rows.data.isbacked else rows.data
@@ -125,14 +125,14 @@ def matrix_of(X: Any) -> Any:
         )
     if not data.is_view:
         return result
-    # Of a part of other data: an array that knows of them.
+    # A view of other data has its own array type.
     return np.array(result) if isinstance(result, np.ndarray) else result.copy()
 
 
 def feature_names_of(X: Any) -> list[str] | None:
-    """Names of the columns of annotated data; none of an entry of obsm, or of anything else.
+    """Column names of annotated data; None for an entry of obsm and for other objects.
 
-    Names that occur again get a number, as anndata itself would give them: "a", "a-1".
+    Repeated names get a number, as in anndata itself: "a", "a-1".
     """
     if not is_annotated(X) or (isinstance(X, AnnotatedRows) and X.obsm is not None):
         return None
@@ -151,36 +151,36 @@ def feature_names_of(X: Any) -> list[str] | None:
 def annotate(
     adata: Any, model: Any, *, key_added: str = "nrprob", copy: bool = False
 ) -> Any | None:
-    """Write what a fit has found into annotated data.
+    """Write the results of a fit into annotated data.
 
     Parameters
     ----------
     adata : AnnData
-        The data whose rows ``model`` was fitted to, which is changed, or a copy of it:
-        ``obs[key_added]`` holds the clusters as categories "0", "1", and so on, and none of rows
-        that are in no cluster; with several clusterings of the rows, as `explore` returns them,
-        ``obs[key_added + "_1"]`` and so on. ``uns[key_added]`` says how they were found, with
-        parameters, and of an Exploration the evidence of every clustering, as plain values; and
-        ``obsm[key_added + "_membership"]`` holds p(cluster given row), where the model has it.
+        The data whose rows ``model`` was fitted to. They are changed, or copied first.
+        ``obs[key_added]`` holds the clusters as categories "0", "1", and so on, and missing values
+        for rows without a cluster. With several clusterings, such as from `explore`, there are
+        ``obs[key_added + "_1"]`` and so on. ``uns[key_added]`` describes the fit with its
+        parameters and, for an Exploration, the evidence of every clustering, as plain values.
+        ``obsm[key_added + "_membership"]`` holds p(cluster given row), if the model has it.
     model : fitted estimator or Exploration
-        What has ``labels_``.
+        Fitted estimator or Exploration, with ``labels_``.
     key_added : str, default="nrprob"
-        Under which names. They may be those of an earlier call, whose ``uns[key_added]`` is there,
-        and are overwritten then; others that are taken are refused.
+        Name of the entries. Entries of an earlier call, whose ``uns[key_added]`` exists, are
+        overwritten; any other existing entry with this name raises ValueError.
     copy : bool, default=False
-        Whether ``adata`` stays as it is, and a copy is changed and returned.
+        Whether to change and return a copy, and leave ``adata`` unchanged.
 
     Returns
     -------
     AnnData or None
-        The copy, if that was asked for.
+        The copy if ``copy`` is True, otherwise None.
 
     Raises
     ------
     TypeError
-        If ``adata`` is no annotated data, or ``model`` is not fitted.
+        If ``adata`` is not annotated data, or ``model`` is not fitted.
     ValueError
-        If they do not have as many rows, or something else has such a name.
+        If the numbers of rows differ, or another entry has the name.
 
     See Also
     --------
@@ -228,7 +228,7 @@ def annotate(
 
 
 def _check_free(adata: Any, key: Any, columns: list[str]) -> None:
-    """Refuse names that are those of something else than results."""
+    """Raise ValueError for names of entries that are not results."""
     if not (isinstance(key, str) and key):
         raise ValueError(
             f"key_added must be a name; got {short_repr(key)}; pass a text that is not empty"
@@ -247,7 +247,7 @@ def _check_free(adata: Any, key: Any, columns: list[str]) -> None:
 
 
 def _describe_model(model: Any, evidence: Any = None) -> dict[str, Any]:
-    """What is said of a fit or of an Exploration, of types that an h5ad file holds."""
+    """Description of a fit or an Exploration, with types that an h5ad file can store."""
     parameters = getattr(model, "params_", {})
     if hasattr(model, "get_params"):
         parameters = model.get_params(deep=False)
@@ -269,7 +269,7 @@ _PLAIN = bool | int | float | str
 
 
 def _plain_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Values that are there, in types that an h5ad file holds; none has a name that ends in "_"."""
+    """Non-missing values, with types that an h5ad file can store; no name may end in "_"."""
     return {
         name.removesuffix("_"): _plain_value(value)
         for name, value in values.items()

@@ -38,9 +38,9 @@ class Design:
     columns : float array of shape (n, q), or None
         Columns of a linear model without its constant, if effects add up.
     labelings : int array of shape (n, m)
-        Labels of every labeling, numbered in the order of their first appearance.
+        Codes of every labeling, by order of first appearance.
     group_labels : list of tuple
-        Labels of every group, one of each labeling.
+        Labels of every group: one label per labeling.
     covariate_names, label_names : names of the known columns, if they have any
     """
 
@@ -87,12 +87,12 @@ class Design:
 
     @property
     def description(self) -> str:
-        """The kind of the known structure and its columns, for messages."""
+        """Type of the known structure and its columns, for messages."""
         return _describe_kind(self.kind, self.covariate_names, self.label_names)
 
     @property
     def where(self) -> str:
-        """Names of the known columns, for messages: " in 'batch'"; empty without names."""
+        """Clause that names the known columns, such as " in 'batch'"; empty without names."""
         return _format_where(self.covariate_names + self.label_names)
 
     def take_rows(self, indices: np.ndarray) -> Design:
@@ -110,7 +110,7 @@ class _Input(NamedTuple):
     labels: Sequence[np.ndarray] = ()
     covariate_names: Sequence[Any] = ()
     label_names: Sequence[Any] = ()
-    is_float: np.ndarray = np.zeros(0, bool)  # which columns of a frame hold covariates
+    is_float: np.ndarray = np.zeros(0, bool)  # mask of the columns of a frame that hold covariates
 
     @property
     def kind(self) -> str:
@@ -134,7 +134,7 @@ class _Input(NamedTuple):
 
 
 class DesignEncoder:
-    """Encode known structure as a `Design`, and later that of new samples in the same way.
+    """Encode known structure as a `Design`, and the known structure of new samples equally.
 
     Labels are numbered in the order of their first appearance, so their names have no influence.
     Several labelings combine to their product: a group is a combination of labels that occurs.
@@ -144,12 +144,12 @@ class DesignEncoder:
     Parameters
     ----------
     multi : {"product", "additive"}, optional
-        How labelings combine in an estimator that has a linear model. By default there is no such
+        How labelings combine in an estimator with a linear model. By default there is no such
         model, and `fit` refuses covariates.
     min_additive : int, default=1
         Number of labelings from which ``multi="additive"`` makes columns.
     drop_first : bool, default=True
-        Whether the first label of every labeling has no column.
+        Whether to omit the column of the first label of every labeling.
 
     Attributes
     ----------
@@ -173,8 +173,8 @@ class DesignEncoder:
         Raises
         ------
         ValueError
-            If lengths differ, a value is missing or infinite, no column varies, or there are
-            covariates where the estimator takes none.
+            If lengths differ, a value is missing or infinite, no column varies, or the estimator
+            does not accept covariates.
         """
         source = _read_known(known, n_samples)
         if self.multi is None and source.covariates is not None:
@@ -188,7 +188,7 @@ class DesignEncoder:
     def fit_labelings(
         self, labelings: np.ndarray, categories: list[dict[Any, int]], names: Sequence[Any]
     ) -> Design:
-        """Learn labelings (n, m) that are encoded already; see `fit`."""
+        """Learn labelings (n, m) that are already encoded; see `fit`."""
         return self._learn_groups(
             _Input(labels=list(labelings.T), label_names=names), labelings, categories
         )
@@ -228,7 +228,8 @@ class DesignEncoder:
             shares = weights / weights.sum()
             self._centre[:q] = shares @ z[:, :q]
             self._scale[:q] = np.sqrt(shares @ (z[:, :q] - self._centre[:q]) ** 2)
-        # Relative to the values, since the mean of equal values is off by rounding.
+        # The tolerance is relative to the values, since the mean of equal values has rounding
+        # errors.
         self._varies = np.ones(z.shape[1], bool)
         self._varies[:q] = self._scale[:q] > 1e-12 * abs(z[:, :q]).max(0)
         constant = [*~self._varies[:q], *(len(labels) == 1 for labels in self.categories_)]
@@ -243,13 +244,13 @@ class DesignEncoder:
             warn(f"known has constant columns, which have no effect; got {columns}; drop them")
 
     def transform(self, known: Any, n_samples: int) -> Design:
-        """Encode the known structure of new samples with what `fit` learned.
+        """Encode the known structure of new samples with the encoding of `fit`.
 
         Raises
         ------
         ValueError
-            If ``known`` is missing where `fit` had one, superfluous where it had none, of another
-            kind or number of columns, or holds a group that did not occur in `fit`.
+            If ``known`` is missing or superfluous relative to `fit`, has another type or number of
+            columns, or contains a group that did not occur in `fit`.
         """
         if known is None and self._kind != "nothing":
             raise ValueError(
@@ -305,7 +306,7 @@ class DesignEncoder:
     def _make_design(
         self, source: _Input, labelings: np.ndarray, codes: np.ndarray | None
     ) -> Design:
-        """Return the design; ``codes`` are the groups, if they are known already."""
+        """Return the design; ``codes`` are the groups if they are already computed."""
         columns, n_groups = None, max(self._sizes["groups"], 1)
         if self.has_columns_:
             z = self._raw_columns(source, labelings)
@@ -322,7 +323,7 @@ class DesignEncoder:
         )  # fmt: skip
 
     def _raw_columns(self, source: _Input, labelings: np.ndarray) -> np.ndarray:
-        """Covariates as they are, and indicators of labels."""
+        """Unscaled covariates, and indicators of labels."""
         parts = [] if source.covariates is None else [source.covariates]
         for codes, labels in zip(labelings.T, self.categories_, strict=True):
             parts.append((codes[:, None] == np.arange(self.drop_first, len(labels))).astype(float))
@@ -338,12 +339,12 @@ _KINDS = {
 
 
 def _read_known(known: Any, n_samples: int, was_float: np.ndarray | None = None) -> _Input:
-    """Split what the user passed; ``was_float`` says which columns of a frame were covariates.
+    """Split the user's ``known``; ``was_float`` masks the columns that were covariates in `fit`.
 
     Raises
     ------
     ValueError
-        If lengths differ, or a value is missing, infinite, or no label.
+        If lengths differ, or a value is missing, infinite, or not a label.
     """
     if known is None:
         return _Input()

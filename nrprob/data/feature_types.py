@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-# Dense rows of whole numbers are counts where at least this share of the entries is 0, as in
-# documents; else they are measurements, as the grey levels of images.
+# Dense rows of integers are counts if at least this share of the entries is 0, as in documents;
+# otherwise they are measurements, such as the grey levels of images.
 _ZEROS = 0.5
 FEW_VALUES = 20  # a column of fewer distinct values is discrete
 
 
 def values_of(x: Any) -> Any:
-    """Entries of dense rows, or those of sparse ones that are kept."""
+    """Entries of dense rows, or the stored entries of sparse rows."""
     return x.data if sparse.issparse(x) else x
 
 
 def guess_features(x: Any) -> str:
-    """Model of the features that the values suggest."""
+    """Family of distributions that the values suggest."""
     values = values_of(x)
     if not values.size:
         return "multinomial"
@@ -29,7 +29,7 @@ def guess_features(x: Any) -> str:
 
 
 def kind_of(x: Any) -> str:
-    """What the values are: "counts", "binary" or "real"."""
+    """Type of the values: "counts", "binary" or "real"."""
     guess = guess_features(x)
     if guess == "bernoulli":
         return "binary"
@@ -39,9 +39,9 @@ def kind_of(x: Any) -> str:
 
 
 def describe_discrete(rows: np.ndarray) -> str | None:
-    """What dense rows are that are no cloud of real numbers, and so have no test of clusters.
+    """Reason why dense rows are not continuous, and so have no test of clusters.
 
-    None of rows that may be one.
+    None for rows that may be continuous.
     """
     kind = {"binary": "zeros and ones", "counts": "counts"}.get(kind_of(rows))
     most = max(np.unique(column).size for column in rows.T)

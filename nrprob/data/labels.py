@@ -17,10 +17,10 @@ __all__ = [
 
 
 def as_plain_array(values: Any, name: str) -> np.ndarray:
-    """Labels or numbers as an array that holds what was passed, not what NumPy makes of it.
+    """Labels or numbers as an array that preserves the types that the user passed.
 
-    Objects that are all numbers, with fractions, are floats; a list of numbers and text, of which
-    NumPy would make text only, is an array of objects.
+    Objects that are all numbers, some with fractions, become floats. A list of numbers and text
+    becomes an array of objects, since NumPy would convert all entries to text.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def as_plain_array(values: Any, name: str) -> np.ndarray:
 
 
 def is_missing(array: np.ndarray) -> bool:
-    """Whether an array of labels holds NaN, NaT, None or the like."""
+    """Whether an array of labels contains NaN, NaT, None or a similar value."""
     if array.dtype.kind in "fc":
         return bool(np.isnan(array).any())
     if array.dtype.kind == "O":
@@ -49,7 +49,7 @@ def is_missing(array: np.ndarray) -> bool:
 
 
 def are_blank(array: np.ndarray) -> np.ndarray:
-    """Mask of the labels that are empty text, or text of white space alone."""
+    """Mask of the labels that are empty text or white space."""
     if array.dtype.kind in "US":
         return np.char.str_len(np.char.strip(array)) == 0
     if array.dtype.kind != "O":
@@ -59,9 +59,9 @@ def are_blank(array: np.ndarray) -> np.ndarray:
 
 
 def are_minus_one(array: np.ndarray) -> np.ndarray:
-    """Mask of the labels that are -1, the mark of an unknown label, as a number or as text.
+    """Mask of the labels that are -1 (unknown), as a number or as text.
 
-    NumPy makes text of the number where it joins it with labels that are text.
+    NumPy converts the number to text if other labels are text.
     """
     if array.dtype.kind in "USO":  # as text, since pandas.NA does not compare
         return np.isin(array.astype(str), ("-1", "-1.0"))
@@ -69,14 +69,14 @@ def are_minus_one(array: np.ndarray) -> np.ndarray:
 
 
 def as_labels(array: np.ndarray, where: str = "") -> np.ndarray:
-    """Labels of a column, of which none is missing; ``where`` says which, for a message.
+    """Labels of a column without missing values; ``where`` names the column, for a message.
 
-    Moments are objects, since NumPy makes numbers of nanoseconds of them.
+    Datetimes become objects, since NumPy would convert nanoseconds to integers.
 
     Raises
     ------
     ValueError
-        If one is missing, or cannot be compared.
+        If a label is missing, or labels cannot be compared.
     """
     if is_missing(array):
         raise ValueError(
@@ -92,7 +92,7 @@ def as_labels(array: np.ndarray, where: str = "") -> np.ndarray:
 
 
 def refuse_own_groups(n_groups: int, n: int, where: str = "") -> None:
-    """Refuse known groups of one row each; ``where`` says what is known, for a message.
+    """Raise if every known group has one row; ``where`` names the structure, for a message.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def refuse_own_groups(n_groups: int, n: int, where: str = "") -> None:
 
 
 def check_hashable(array: np.ndarray, where: str = "") -> None:
-    """Refuse labels that cannot be compared, such as lists; ``where`` is as in `as_labels`."""
+    """Raise if labels cannot be compared, such as lists; ``where`` is as in `as_labels`."""
     if array.dtype.kind != "O":
         return
     try:
@@ -155,7 +155,7 @@ def read_labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:
-    """Code values, or rows of values, by order of first appearance: codes, and who has which."""
+    """Code values, or rows of values, by order of first appearance; returns codes and values."""
     if array.dtype.kind == "O":
         categories: dict[Any, int] = {}
         codes = np.array([categories.setdefault(v, len(categories)) for v in array.tolist()], int)

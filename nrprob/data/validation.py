@@ -15,12 +15,12 @@ from nrprob.data.annotated import is_annotated, matrix_of
 from nrprob.data.frames import as_frame, is_frame, is_table, kind_of_value, quote_names
 from nrprob.exceptions import short_repr
 
-MOST = 2**31 - 1  # that a number of things may be
-ENTRIES = 2**30  # of an array that a function makes: 8 GiB of floats
-ITERATIONS = 10**6  # restarts, or steps of a loop
-CLUSTERS = 10**6  # of one clustering
-MOST_WEIGHT = 1e9  # of a sample
-LARGEST = 1e140  # of a feature: sums of the squares of larger ones are no numbers
+MOST = 2**31 - 1  # upper bound of sizes and counts
+ENTRIES = 2**30  # upper bound of entries of a new array: 8 GiB of floats
+ITERATIONS = 10**6  # upper bound of restarts, or of iterations of a loop
+CLUSTERS = 10**6  # upper bound of clusters of one clustering
+MOST_WEIGHT = 1e9  # upper bound of the weight of a sample
+LARGEST = 1e140  # upper bound of a feature, whose sum of squares would otherwise overflow
 
 
 def check_number(
@@ -32,16 +32,16 @@ def check_number(
     integer: bool = False,
     infinite: bool = False,
 ) -> None:
-    """Refuse what is no number from ``low`` to ``high``, both included.
+    """Raise unless ``value`` is a number from ``low`` to ``high``, both included.
 
-    ``infinite`` says that infinity has a meaning of its own.
+    ``infinite`` is the meaning of infinity, if it is allowed.
 
     Raises
     ------
     TypeError
-        If it is no number, or no integer where one is needed.
+        If it is not a number, or not an integer if one is required.
     ValueError
-        If it is out of these bounds.
+        If it is outside these bounds.
     """
     kind: Any = numbers.Integral if integer else numbers.Real
     if isinstance(value, bool) or not isinstance(value, kind):
@@ -56,12 +56,12 @@ def check_number(
 
 
 def check_entries(name: str, n_entries: float, remedy: str) -> None:
-    """Refuse arrays of more than `ENTRIES` numbers, before anything is allocated.
+    """Raise for arrays of more than `ENTRIES` numbers, before any allocation.
 
     Raises
     ------
     ValueError
-        If there would be more.
+        If there are more.
     """
     if n_entries > ENTRIES:
         raise ValueError(
@@ -70,12 +70,12 @@ def check_entries(name: str, n_entries: float, remedy: str) -> None:
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...], extra: str = "") -> None:
-    """Refuse what is none of the choices; ``extra`` says what else than these words is taken.
+    """Raise unless ``value`` is one of the choices; ``extra`` describes further valid values.
 
     Raises
     ------
     ValueError
-        If it is another word, or no word.
+        If it is another word, or not a word.
     """
     if not isinstance(value, str) or value not in choices:
         words = ", ".join(map(repr, choices))
@@ -86,12 +86,12 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...], extra: str = "
 
 
 def check_fitted(name: str, value: Any, what: str, *attributes: str) -> None:
-    """Refuse everything but a fitted estimator; ``what`` says which estimators have the attributes.
+    """Raise unless ``value`` is a fitted estimator; ``what`` names estimators with the attributes.
 
     Raises
     ------
     TypeError
-        If it is unfitted, or something else.
+        If it is unfitted, or not an estimator.
     """
     missing = [name for name in attributes if getattr(value, name, None) is None]
     if missing or isinstance(value, type):
@@ -103,31 +103,31 @@ def check_fitted(name: str, value: Any, what: str, *attributes: str) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse everything but True and False.
+    """Raise unless ``value`` is True or False.
 
     Raises
     ------
     TypeError
-        If it is something else.
+        If it is another value.
     """
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False; got {short_repr(value)}; pass one of them")
 
 
 def check_verbosity(name: str, value: Any) -> None:
-    """Refuse everything but flags and integers from 0 to 1000."""
+    """Raise unless ``value`` is a flag or an integer from 0 to 1000."""
     if not isinstance(value, bool | np.bool_):
         check_number(name, value, low=0, high=1000, integer=True)
 
 
 def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
-    """Rows as scikit-learn's ``validate`` returns them, called with ``settings``.
+    """Rows from scikit-learn's ``validate``, called with ``settings``.
 
     Raises
     ------
     ValueError
-        If ``X`` has masked entries, dates, text, columns of one name, or sparse indices that are
-        out of range; and whatever ``validate`` raises.
+        If ``X`` has masked entries, dates, text, columns with equal names, or sparse indices out of
+        range; and any error of ``validate``.
     """
     check_not_masked(X, "X")
     if is_annotated(X):
@@ -144,9 +144,9 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
             "rename them"
         )
     if any(getattr(dtype, "kind", "") in ("m", "M") for _, dtype in _column_dtypes(X)):
-        raise ValueError(_non_numeric_message(X))  # which scikit-learn takes for numbers
+        raise ValueError(_non_numeric_message(X))  # which scikit-learn treats as numbers
     if frame and 0 in X.shape:
-        X = np.empty(X.shape)  # scikit-learn has words for this, but not if it is a frame
+        X = np.empty(X.shape)  # scikit-learn has a message for this, but not for a frame
     try:
         return validate(X, **settings)
     except OverflowError as error:
@@ -172,9 +172,9 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
 
 
 def _shape_message(error: str) -> str:
-    """Replace a message of scikit-learn that contains the values of X; empty for other messages."""
+    """Replacement for a message of scikit-learn that contains the values of X; otherwise empty."""
     if result := re.match(r"Expected 2D array, got (\w+) array", error):
-        # scikit-learn's checks of estimators look for the first words.
+        # scikit-learn's estimator checks require the first words.
         return (
             f"Reshape your data, since X must be a 2D array; got a {result[1]} array; pass "
             "X.reshape(-1, 1) if X is one feature, or X.reshape(1, -1) if X is one sample"
@@ -185,7 +185,7 @@ def _shape_message(error: str) -> str:
 
 
 def _not_finite(X: Any, gaps: bool) -> str:
-    """Where missing (or else infinite) values are: the columns of a frame, or the first entry."""
+    """Location of missing (or else infinite) values: columns of a frame, or the first entry."""
     import pandas as pd
 
     what, is_one = ("missing", pd.isna) if gaps else ("infinite", np.isinf)
@@ -221,14 +221,14 @@ _OTHERS = {
 
 
 def _non_numeric_message(X: Any) -> str:
-    """What to say of columns that hold something else than numbers; nothing if none does."""
+    """Message for columns that contain anything but numbers; None if all are numeric."""
     kinds = {
         name: _value_kinds(X, name) for name, dtype in _column_dtypes(X) if not _is_numeric(dtype)
     }
     got, ways = [], []
     for kind, (what, instead) in _OTHERS.items():
         if kind == "object" and not is_frame(X):
-            continue  # for which scikit-learn has words
+            continue  # for which scikit-learn has a message
         if names := [name for name, values in kinds.items() if kind in values]:
             where = _format_columns(names) if is_frame(X) else f"dtype {np.asarray(X).dtype}"
             got.append(f"{what} ({where})")
@@ -239,7 +239,7 @@ def _non_numeric_message(X: Any) -> str:
 
 
 def _column_dtypes(X: Any) -> list[tuple[Any, Any]]:
-    """Columns of a frame, and their types; of an array its own, under no name."""
+    """Column names and types of a frame; for an array, its type without a name."""
     return list(X.dtypes.items()) if is_frame(X) else [(None, getattr(X, "dtype", None))]
 
 
@@ -248,20 +248,20 @@ def _is_numeric(dtype: Any) -> bool:
 
 
 def _value_kinds(X: Any, name: Any) -> set[str]:
-    """Kinds of values of a column of a frame, or of an array of rows."""
+    """Types of the values of a column of a frame, or of an array of rows."""
     values = X[name].to_numpy(object) if is_frame(X) else np.array(X, object)
     if values.ndim != 1 + (not is_frame(X)):
-        return set()  # no table at all
+        return set()  # not a table
     return {kind_of_value(value) for value in values.flat}
 
 
 def _format_columns(names: list[Any]) -> str:
-    """Columns of a frame, for a message; nothing where there are none."""
+    """Column names of a frame, for a message; empty without names."""
     return f"column{'s' * (len(names) > 1)} {quote_names(names)}" if names else ""
 
 
 def as_array(values: Any, name: str) -> np.ndarray:
-    """An array of ``values``.
+    """Convert ``values`` to an array.
 
     Raises
     ------
@@ -279,12 +279,12 @@ def as_array(values: Any, name: str) -> np.ndarray:
 
 
 def as_number(value: Any, name: str) -> float:
-    """A single real number; infinite where it is beyond the range of floats.
+    """A single real number; infinite if it exceeds the range of floats.
 
     Raises
     ------
     TypeError
-        If ``value`` is none.
+        If ``value`` is not a number.
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
@@ -298,7 +298,7 @@ def as_number(value: Any, name: str) -> float:
 
 
 def check_not_masked(values: Any, name: str) -> None:
-    """Refuse masked entries, which other libraries use as if nothing hid them."""
+    """Raise for masked entries, whose values other libraries would use."""
     if np.ma.is_masked(values):
         raise ValueError(
             f"{name} must not have masked entries; found {np.ma.count_masked(values)}; "
@@ -319,8 +319,8 @@ def check_sample_weight(sample_weight: Any, n: int) -> np.ndarray:
     Raises
     ------
     ValueError
-        If there is not one weight per sample; if a weight is no number, negative, infinite or above
-        1e9; or if no weight reaches 1e-9.
+        If there is not one weight per sample; if a weight is not a number, negative, infinite or
+        above 1e9; or if no weight reaches 1e-9.
     """
     weights = as_array(sample_weight, "sample_weight")
     if weights.shape != (n,):
@@ -352,18 +352,18 @@ def check_sample_weight(sample_weight: Any, n: int) -> np.ndarray:
 
 
 def check_random_state(random_state: Any) -> np.random.RandomState:
-    """As scikit-learn's, but with a word on integers that are no seeds.
+    """The same as scikit-learn's function, with a message for integers that are not seeds.
 
     Raises
     ------
     ValueError
-        If ``random_state`` is no seed and no source of random numbers.
+        If ``random_state`` is neither a seed nor a random generator.
     """
     from sklearn.utils import check_random_state
 
     try:
         return check_random_state(random_state)
-    except (ValueError, TypeError):  # scikit-learn pastes arrays into its messages
+    except (ValueError, TypeError):  # scikit-learn's message contains the values of arrays
         raise ValueError(
             "random_state must be from 0 to 2**32 - 1, a RandomState or None; got "
             f"{short_repr(random_state)}; pass one of these"

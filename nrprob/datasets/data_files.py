@@ -53,7 +53,7 @@ def data_folder() -> Path | None:
 
 
 def search_clause() -> str:
-    """Clause for error messages: where a folder of data was searched."""
+    """Clause for error messages: the folder that was searched for data."""
     root = data_folder()
     if root is None:
         return "NRPROB_DATA is not set"
@@ -86,7 +86,7 @@ def download_file(name: str, url: str, sha256: str, *, file: str, wrong: str, of
     file : str
         Name of the file in the cache.
     wrong : str
-        Continuation of the error message "the downloaded file is not ..."; ``{}`` is the address.
+        End of the error message "the downloaded file is not ..."; ``{}`` is the address.
     offline : str
         Remedy without a network connection.
     """

@@ -162,7 +162,7 @@ def make_multinomial_2d(
     .. math:: \left(\frac{\theta_a}{2}, \frac{w \theta_b + (1 - w) \theta_a}{2}, \cdot \right),
         \qquad \theta_k = \frac{k + 1/2}{K},
 
-    for the orthogonality w and K clusters.
+    where w is the orthogonality and K the number of clusters.
 
     Parameters
     ----------
@@ -227,7 +227,8 @@ def bayes_precision(m: int, n_clusters: int, p_noise: float = 0.1) -> float:
 
     .. math:: \frac 1K \sum_{x \in \{0, 1\}^m} \max_k p(x | k)
 
-    for K clusters and the model p of `make_binary_partitions` with known profile and noise.
+    where K is the number of clusters, and p the model of `make_binary_partitions` with known
+    profile and noise.
 
     Parameters
     ----------

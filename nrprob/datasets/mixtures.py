@@ -71,8 +71,8 @@ def make_four_components(
 
     References
     ----------
-    Yin (2007), section 4.10, runs a sampler on a mixture of this kind (Figure 4.5) without its
-    parameters or size; the values here are choices of this package.
+    Yin (2007), section 4.10, applies a sampler to a similar mixture (Figure 4.5) without stating
+    its parameters or size; the values here are choices of this package.
 
     Examples
     --------

@@ -31,10 +31,10 @@ def make_planar_shapes(
     """Simulate points of the plane with two groupings, one known and one alternative.
 
     "blobs" and "crescents" are 2 ``n_clusters`` shapes of equal size at equal distances along a
-    ring. Joining each shape to its one or its other neighbour gives the two groupings: four shapes
-    form an upper and a lower, or a left and a right half. "moons" and "rings" are two interlocked
-    or nested shapes. Their known grouping is a left and a right half, and the alternative the two
-    shapes.
+    ring. Joining each shape with its left or with its right neighbour gives the two groupings. For
+    four shapes, these are an upper and a lower half, and a left and a right half. "moons" and
+    "rings" are two interlocked or nested shapes. Their known grouping is a left and a right half,
+    and the alternative the two shapes.
 
     Parameters
     ----------

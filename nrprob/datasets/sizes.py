@@ -84,7 +84,7 @@ def size_of_generator(generator: Callable[..., Any], parameters: Mapping[str, An
     return size if valid else None
 
 
-# Sets of scikit-learn, and downloads with a checksum.
+# Data sets of scikit-learn, and downloads with a checksum.
 _KNOWN = {
     "breast_cancer": dense_size(569, 30),
     "digits": dense_size(1797, 64),

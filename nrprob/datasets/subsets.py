@@ -10,7 +10,7 @@ from nrprob.datasets.sizes import dense_size, register_size
 
 __all__ = ["make_competing_pairs", "make_cross_partition", "make_oscillating_counts"]
 
-# Numbers of rows per theme (rows) and subset (columns); the source has a picture without numbers.
+# Numbers of rows per theme (rows) and subset (columns); the thesis has a plot without numbers.
 SIZES = {
     "B/B": [[5, 5, 5]] * 5,
     "B/nB": [[8, 5, 2], [2, 8, 5], [5, 2, 8], [7, 3, 5], [3, 7, 5]],

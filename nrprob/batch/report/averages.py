@@ -110,7 +110,7 @@ def _compute_ratio(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | No
 def paired_test(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | None:
     """p-value of a two-sided paired t-test of two methods; None with fewer than two pairs.
 
-    If all pairs have the same difference, p is 1 for no difference and else 0.
+    If all pairs have the same difference, p is 1 for no difference and otherwise 0.
     """
     from scipy.stats import ttest_1samp
 
@@ -138,7 +138,7 @@ def _paired_means(
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Means (n, 2) by data set, the pairs to compare, and the number of fits on each data set.
 
-    The pairs are data sets, or the runs of a single one, which share their sampled labels.
+    The pairs are data sets, or the runs of a single data set, which share their sampled labels.
     """
 
     def group_means(by: list[str]) -> np.ndarray:

@@ -180,7 +180,7 @@ def _draw_svg(chart: Chart) -> bytes:
         "svg.fonttype": "none",
         "svg.hashsalt": figure.name,
         "font.size": 11,
-        "text.parse_math": False,  # a dollar in a title is a dollar
+        "text.parse_math": False,  # a dollar in a title is not mathematics
     }
     with matplotlib.rc_context(settings):
         canvas = Canvas(figsize=(5.8, height), layout="constrained")

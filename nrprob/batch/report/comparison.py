@@ -122,7 +122,7 @@ def compare_published(results: Results, table: Table) -> Comparison:
     """Compare our values with published ones in one of the tables of the model.
 
     The default methods are all of ours and all published ones. Methods without fits and published
-    values in a setting, and columns without any value, are left out.
+    values in a setting, and columns without any value, are omitted.
     """
     model, settings = results.model, table.settings
     columns = _select_columns(results, table)
@@ -182,7 +182,7 @@ def _compare_method(
     for measure, statistic in decimals:
         theirs = published.get(measure, {}).get(statistic)
         ours = mark = None
-        if theirs is not None or len(names) == 1:  # published ratios alone are computed
+        if theirs is not None or len(names) == 1:  # published ratios have no value of their own
             ours = compute_statistic(fits, names, measure, statistic)
         # Neither direction is better for a ratio or a spread.
         if ours and theirs is not None and len(names) == 1 and statistic not in SPREADS:

@@ -21,8 +21,8 @@ from nrprob.statistics.top_features import Crossing, Findings, cross_labels, fin
 
 __all__ = ["Chapter", "write_page"]
 
-_MAX_CLUSTERS = 20  # the largest, whose features and examples are shown
-_MAX_GROUPS = 20  # of a labeling; smaller ones are merged
+_MAX_CLUSTERS = 20  # number of largest clusters whose features and examples are shown
+_MAX_GROUPS = 20  # number of groups of a labeling; smaller groups are merged
 _MAX_FEATURES = 8
 _MAX_VALUES = 4  # of an example
 _TYPES = {"jpg": "jpeg", "svg": "svg+xml"}
@@ -85,7 +85,7 @@ class Chapter:
         return self.run.origin.get("prepared", {})
 
     def add_clusters(self, picture: bytes, name: str) -> None:
-        """Show the picture of the clusters, a file of this name; a page cannot show a PDF."""
+        """Show the plot of the clusters, a file of this name; a page cannot show a PDF."""
         groups = f"the groups of {self.run.known[0]}" if self.run.known else "all rows"
         unit = "profiles, in standard deviations from the mean"
         unit = "images" if self.run.table.image_shape else unit
@@ -99,7 +99,7 @@ class Chapter:
             self._add_picture(picture, suffix, content, caption)
 
     def add_evidence(self, picture: bytes) -> None:
-        """Show the picture of a test, a PNG."""
+        """Show the plot of a test, a PNG file."""
         caption = (
             "Rows along the direction that separates clusters, by known group. The position of a "
             "row comes from a fit without it; grey is the valley between clusters."
@@ -114,7 +114,7 @@ class Chapter:
 
     @cached_property
     def crossings(self) -> list[tuple[bool, Crossing]]:
-        """Whether a labeling was known, and its table against the clusters, for every labeling."""
+        """Whether a labeling was known, and its contingency table, for all labelings."""
         return [
             (
                 name in self.run.known,
@@ -262,7 +262,8 @@ class Chapter:
 def write_page(chapters: Sequence[Chapter], title: str = "", ending: str = "") -> str:
     """Write the page of some clusterings of one data set.
 
-    The first chapter describes the data and the command; ``ending`` says why the search ended.
+    The first chapter describes the data and the command; ``ending`` is the reason why the search
+    ended.
     """
     run = chapters[0].run
     files = run.origin.get("files", {})

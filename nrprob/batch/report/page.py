@@ -45,7 +45,7 @@ def write_report(folder: Path | str, out: Path | str | None = None) -> Path:
     Raises
     ------
     nrprob.exceptions.InputError
-        If there are no results, a file of them is damaged, or the page cannot be written; in the
+        If there are no results, a file of results is damaged, or the page cannot be written; in the
         first two cases nothing is written.
 
     See Also
@@ -66,7 +66,7 @@ def write_report(folder: Path | str, out: Path | str | None = None) -> Path:
     if path.is_dir():
         path = path / PAGE
     elif out is not None and path.is_symlink():
-        path = path.resolve()  # a place that the user names may be a link
+        path = path.resolve()  # a path from the user may be a link
     runs = [folder] if (folder / PLAN).exists() else _run_folders(folder)
     sections = [_make_section(run, f"run-{i}") for i, run in enumerate(runs or [folder], 1)]
     if not any(section["info"]["n_done"] for section in sections):

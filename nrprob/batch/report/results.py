@@ -1,4 +1,4 @@
-"""Planned fits and their measures as one data frame, their performance and circumstances."""
+"""Planned fits and their measures as one data frame, with run times and circumstances."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Results:
 
     @property
     def comparable(self) -> list[str]:
-        """Measures that are comparable between all methods, which objectives are not."""
+        """Measures that are comparable between all methods, which excludes objectives."""
         if len({cell.name for cell in self.cells}) == 1:
             return [*self.measures]
         objectives = {n for n, m in self.model.measures.items() if m.attribute == "objective_"}

@@ -54,7 +54,7 @@ def format_value(value: float | None, measure: str = "", statistic: str = "mean"
 
 
 def allow_breaks(name: str) -> Markup:
-    """A name that lines may break after its underscores and slashes."""
+    """A name with possible line breaks after its underscores and slashes."""
     return Markup(re.sub("([_/])", r"\1<wbr>", str(escape(name))))
 
 

@@ -10,10 +10,10 @@ import pandas as pd
 
 from nrprob.data.frames import kind_of_value
 
-MOST_VALUES = 20  # different ones of a text that becomes columns of 0 and 1
-_FEW = 10  # rows, of which nothing looks like anything
-_FAR = 10  # times what others span
-_MOSTLY = 0.8  # share of a text's values that are numbers, if the column means numbers
+MOST_VALUES = 20  # maximum number of distinct values of a text that becomes columns of 0 and 1
+_FEW = 10  # minimum number of rows for such checks
+_FAR = 10  # times the range of all other values
+_MOSTLY = 0.8  # minimum share of numbers in a text column that should be numeric
 
 _TIME = r"\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?\s*(Z|[+-]\d{2}:?\d{2})?"
 _MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|sept|oct|nov|dec|january|february|march|april|"
@@ -32,7 +32,7 @@ _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _IDENTIFIER = re.compile(
     r"(.*[\s_.:-])?(id|ids|idx|uuid|guid|rowid|rownum|identifier)([\s_.:-].*)?|unnamed: \d+"
 )
-# Words of texts as well, whose counts may be features.
+# These words also occur in texts, whose counts may be features.
 _PERHAPS = re.compile(
     r"(.*[\s_.:-])?(index|key|row|nr|no|number|code|barcode|account|serial)([\s_.:-].*)?"
 )
@@ -40,9 +40,9 @@ _YEAR = re.compile(r"(.*[\s_.:-])?(year|years|yr)([\s_.:-].*)?")
 
 
 def kind_of_column(column: Any) -> str:
-    """What a column of a frame holds.
+    """Type of the values of a column of a frame.
 
-    It is "number", "boolean", "text", "date", "object" of values of one kind, such as lists, else
+    The type is "number", "boolean", "text", "date", "object" (values of one type, such as lists),
     "mixed", or "empty".
     """
     kind = getattr(column.dtype, "kind", "O")
@@ -62,17 +62,17 @@ def kind_of_column(column: Any) -> str:
 
 
 def is_float(column: Any) -> bool:
-    """Whether a column is one of floats."""
+    """Whether a column contains floats."""
     return getattr(column.dtype, "kind", "O") == "f"
 
 
 def as_numbers(column: Any) -> np.ndarray:
-    """Values (n,) of a column of numbers or booleans, NaN where one is missing.
+    """Values (n,) of a column of numbers or booleans; missing values become NaN.
 
     Raises
     ------
     ValueError
-        If one is beyond the range of floats.
+        If a value exceeds the range of floats.
     """
     single = column.dtype == np.float32
     try:
@@ -85,17 +85,17 @@ def as_numbers(column: Any) -> np.ndarray:
 
 
 def is_binary(values: np.ndarray) -> bool:
-    """Whether all values are 0 or 1, or missing."""
+    """Whether all values are 0, 1 or missing."""
     return bool(((values == 0) | (values == 1) | np.isnan(values)).all())
 
 
 def differs_in_every_row(values: Any) -> bool:
-    """Whether no value of a text, without those that are missing, occurs twice."""
+    """Whether all non-missing values of a text are distinct."""
     return len(values) > 2 and values.is_unique
 
 
 def first_non_number(values: Any) -> str | None:
-    """The first value of a text that is no number, where nearly all are; None of other texts."""
+    """First value of a text that is not a number, if nearly all are; otherwise None."""
     numeric = pd.to_numeric(values.astype(object), errors="coerce").notna().to_numpy()
     if numeric.all() or numeric.mean() < _MOSTLY:
         return None
@@ -103,9 +103,9 @@ def first_non_number(values: Any) -> str | None:
 
 
 def has_decimal_commas(values: Any) -> bool:
-    """Whether nearly all values of a text are numbers with a comma before their fraction.
+    """Whether nearly all values of a text are numbers with a decimal comma.
 
-    Some have to have one: "12" alone is a number anyhow.
+    At least one needs a comma, since "12" alone is a number anyway.
     """
     texts = [str(value) for value in values]
     shares = [sum(map(bool, map(regex.fullmatch, texts))) for regex in (_COMMA, _WHOLE)]
@@ -113,11 +113,11 @@ def has_decimal_commas(values: Any) -> bool:
 
 
 def is_identifier(name: str, values: np.ndarray) -> bool:
-    """Whether numbers look like those that tell rows apart: by their name, or in their order."""
+    """Whether numbers look like row identifiers, by their name or their order."""
     is_whole = len(values) >= _FEW and bool((values == np.round(values)).all())
     if not is_whole or is_binary(values):
         return False
-    # A name in camel case is one of several words.
+    # A name in camel case consists of several words.
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     if _IDENTIFIER.fullmatch(words):
         return True
@@ -133,7 +133,7 @@ def is_index(name: str, values: np.ndarray) -> bool:
 
 
 def is_year(name: str, values: np.ndarray) -> bool:
-    """Whether numbers look like years: by their name, or all of them being of a century or two."""
+    """Whether numbers look like years: by their name, or if all lie within two centuries."""
     is_whole = len(values) >= _FEW and bool((values == np.round(values)).all())
     if not is_whole or not 1000 <= values.min() <= values.max() <= 3000:
         return False
@@ -142,10 +142,10 @@ def is_year(name: str, values: np.ndarray) -> bool:
 
 
 def missing_value_code(values: np.ndarray) -> float | None:
-    """The lowest or highest value, where it is far from all others; else None.
+    """The lowest or highest value, if it is far from all others; otherwise None.
 
-    That is more than ten times what these span, and so what codes are for what is missing, as -9999
-    beside shares.
+    Far means more than ten times the range of the others, which suggests a code for missing values,
+    such as -9999 among shares.
     """
     if len(values) < _FEW or values.min() == values.max():
         return None

@@ -77,7 +77,7 @@ def encode_features(
 def _encode_text(
     name: str, column: pd.Series, missing: str, record: Record
 ) -> dict[str, np.ndarray]:
-    """Indicators (n,) of the values of a text, by the names of their columns."""
+    """Indicators (n,) of the values of a text, by their column names."""
     values = _distinct_texts(column)
     has_two = len(values) == 2
     is_missing = column.isna().to_numpy(bool)

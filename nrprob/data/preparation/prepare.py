@@ -47,10 +47,10 @@ class Prepared:
         The features: a frame if a table was passed and its text is kept, else an array. A sparse
         matrix is unchanged.
     known : ndarray, DataFrame or None
-        Known structure of these rows: the labels of one labeling, or a frame of several labelings
-        or of covariates.
+        Known structure of these rows: one labeling, or a frame of several labelings or of
+        covariates.
     feature_names_ : list of str
-        The columns of ``X``; ``column=value`` is 1 where a text has this value.
+        The column names of ``X``; ``column=value`` is 1 if a text has this value.
     rows_ : ndarray of shape (n_rows,)
         Positions of these rows in the table.
     scales_ : dict
@@ -109,11 +109,11 @@ def prepare(
     Parameters
     ----------
     X : frame of pandas or polars, other table, or array of shape (n_samples, n_features)
-        Objects with the Arrow PyCapsule interface or the dataframe interchange are tables.
+        Objects with the Arrow PyCapsule interface or the dataframe interchange protocol are tables.
     known : str, list of str or array-like, optional
         Names of known columns, which are not features, or known structure as in `fit`. Floats are
         covariates; other columns, including dates, are labels. Floats with at most 20 different
-        whole numbers are labels, too, since missing values turn integers into floats.
+        integer values are labels, too, since missing values turn integers into floats.
     categories : {"keep", "indicators"}, default="keep"
         "keep" makes text a column of pandas categories. "indicators" makes text of up to 20 values
         binary columns ``column=value``: one per value, or one for the second of two values; text of
@@ -132,7 +132,7 @@ def prepare(
         them 0), columns of other kinds than "number" and arrays are not scaled. An array whose
         scales differ by a factor of ten causes a warning, unless it is annotated data.
     drop : collection of str, default=()
-        Columns of a frame to leave out.
+        Columns of a frame to drop.
 
     Returns
     -------
@@ -280,8 +280,8 @@ def _prepare_array(
 
     values = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
     columns = {name: pd.Series(column) for name, column in zip(names, values.T, strict=True)}
-    # The scales of an array are its author's choice, so that a warning is enough. Annotated data
-    # have one unit, however much their columns vary.
+    # The user chose the scales of an array, so a warning is enough. Annotated data have one unit,
+    # even if the variances of their columns differ.
     return preparation.finish(columns, known, n, missing, standardize is True, units=units)
 
 
@@ -294,7 +294,7 @@ class _TablePreparation(Record):
     ) -> Prepared:  # fmt: skip
         """Select rows, encode features and standardise them.
 
-        Columns of a frame are checked for identifiers, years and codes; ``units`` says whether
+        Columns of a frame are checked for identifiers, years and codes; ``units`` states whether
         columns may have different units.
         """
         rows, known = self.select_rows(columns, known, n, missing)
@@ -382,9 +382,10 @@ class _TablePreparation(Record):
     def _refuse_columns(
         self, kinds: dict[str, str], stray: dict[str, str], n_values: dict[str, int]
     ) -> None:
-        """Refuse all columns that cannot be features, in one message.
+        """Raise one error for all columns that cannot be features.
 
-        ``stray`` are texts among numbers by column, ``n_values`` numbers of values of texts.
+        ``stray`` are texts among numbers by column, ``n_values`` numbers of distinct values of
+        texts.
         """
         got: dict[str, str] = {}
         remedies: list[str] = []
@@ -465,7 +466,7 @@ def _check_dropped(drop: list[str], names: Collection[str]) -> None:
 
 
 def _check_names(names: pd.Index, what: str) -> None:
-    """Refuse columns with equal names."""
+    """Raise if columns have equal names."""
     if not names.is_unique:
         raise ValueError(
             f"{what} must have columns of different names; got "

@@ -13,11 +13,11 @@ Say = Callable[[str, Any], str]
 
 
 class MissingValues(ValueError):
-    """Values are missing, or infinite, and rows with such were not to be left out."""
+    """Values are missing or infinite, and ``missing`` does not allow dropping their rows."""
 
 
 class UnfitColumns(ValueError):
-    """Columns cannot be features, nor is it clear what to do with them.
+    """Columns cannot be features, and their treatment is ambiguous.
 
     Attributes
     ----------
@@ -25,17 +25,17 @@ class UnfitColumns(ValueError):
     """
 
     def __init__(self, message: str, columns: Sequence[str] = ()) -> None:
-        super().__init__(message)  # by which alone a pickle makes it again
+        super().__init__(message)  # arguments from which a pickle restores the exception
         self.columns = list(columns)
 
 
 def as_python(option: str, value: Any) -> str:
-    """How an argument is written."""
+    """Format an argument as in Python code."""
     return f"{option}={value!r}"
 
 
 def as_option(option: str, value: Any) -> str:
-    """How an argument is written on the command line."""
+    """Format an argument as on the command line."""
     if isinstance(value, bool):
         return f"--{option}" if value else f"--no-{option}"
     text = ",".join(value) if isinstance(value, list) else value
@@ -44,7 +44,7 @@ def as_option(option: str, value: Any) -> str:
 
 @dataclass
 class Record:
-    """Sentences about a table.
+    """Notes and warnings about a table.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Record:
         return self.categories == "keep"
 
     def note_columns(self, names: list[str], line: str) -> None:
-        """Add a sentence about columns, whose subject and verb replace ``{}``."""
+        """Add a note about columns; subject and verb replace ``{}``."""
         if names:
             verb = "is" if len(names) == 1 else "are"
             self.notes.append(line.format(f"{quote_names(names)} {verb}"))

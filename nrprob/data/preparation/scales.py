@@ -10,7 +10,7 @@ from nrprob.data.feature_types import kind_of
 from nrprob.data.frames import quote_names
 from nrprob.data.preparation.record import Record
 
-_APART = 10  # scales that differ so many times are of different units
+_APART = 10  # ratio of scales from which they suggest different units
 
 
 class Features(NamedTuple):
@@ -40,7 +40,7 @@ def standardise_features(
     seen = np.ma.masked_invalid(wide) if np.isnan(wide).any() else wide
     with np.errstate(over="ignore", invalid="ignore"):
         mean, deviation = np.asarray(seen.mean(0)), np.asarray(seen.std(0))
-    # Relative to the values, because the mean of equal ones is off by rounding.
+    # The tolerance is relative to the values, because the mean of equal values has rounding errors.
     varies = np.isfinite(deviation) & (deviation > 1e-12 * np.asarray(abs(seen).max(0)))
     # Columns of few values have models of their own if text is kept.
     varies &= is_number | (not record.keeps)
@@ -53,7 +53,7 @@ def standardise_features(
     kind = "counts" if is_text.all() else kind_of(wide[:, ~is_text])
     if standardize is not True and measured.any() and kind == "counts":
         if (wide[:, is_number] != 0).all():
-            # As ages beside many columns of 0 and 1 are, and counts hardly ever.
+            # Examples are ages among many columns of 0 and 1; counts hardly ever have such columns.
             record.warnings.append(
                 "whole numbers are taken for counts where half of all numbers are 0; got "
                 f"{quote_names(np.array(names)[is_number].tolist())}, which never are; "
@@ -82,7 +82,7 @@ def standardise_features(
 def _describe_scales(
     names: list[str], deviation: np.ndarray, measured: np.ndarray, others: bool
 ) -> str:
-    """How far scales are apart, if tenfold: those of measurements, and 1 for other columns."""
+    """Ratio of the largest and smallest scale, if it is tenfold; other columns count as scale 1."""
     indices = np.flatnonzero(measured)
     low, high = indices[deviation[indices].argmin()], indices[deviation[indices].argmax()]
     ends = [(deviation[low], repr(names[low])), (deviation[high], repr(names[high]))]

@@ -1,8 +1,8 @@
 """Blocks of rows of one shape, and sums over them: local, on a cluster, or multi-process.
 
-A step keeps only what it returns for a block. A caller that needs sums over all rows defines the
-contribution of one block, and does not depend on the location of the blocks: in memory, in a
-scratch file, with the workers of a ``dask.distributed`` cluster, or with the processes of
+A step stores only the value that it returns for a block. A caller that needs sums over all rows
+defines the contribution of one block, and does not depend on the location of the blocks: in memory,
+in a scratch file, with the workers of a ``dask.distributed`` cluster, or with the processes of
 `jax.distributed`.
 """
 
@@ -28,7 +28,7 @@ _N_THREADS = (
     len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 )
 
-_SUMS_PER_TASK = 16  # partial sums that a worker adds at a time
+_SUMS_PER_TASK = 16  # number of partial sums that a worker adds at once
 
 Step = Callable[..., Any]
 
@@ -71,7 +71,7 @@ def _run_step(step: Step, block: Any, *arguments: Any) -> Any:
 class LocalBlocks:
     """Blocks of this process: in memory up to a number of bytes, the others in a scratch file.
 
-    The file is unnamed, so that the operating system removes it however the process ends.
+    The file is unnamed, so the operating system removes it whenever the process ends.
     """
 
     memory: int
@@ -89,7 +89,7 @@ class LocalBlocks:
             leaves = [np.ascontiguousarray(leaf) for leaf in leaves]
             free -= sum(leaf.nbytes for leaf in leaves)
             if free >= 0:
-                # On the device of the programs, since every pass would copy host arrays.
+                # Store them on the device of the programs, since every pass would copy host arrays.
                 with standard():
                     result.blocks.append(jax.device_put(jax.tree.unflatten(tree, leaves)))
             else:
@@ -112,7 +112,7 @@ class LocalBlocks:
         return _FileBlock(offset, tree, [(leaf.shape, leaf.dtype) for leaf in leaves])
 
     def map_blocks(self, step: Step, *arguments: Any) -> Iterator[Any]:
-        """See `Blocks`; as many blocks at a time as there are processors."""
+        """See `Blocks`; the number of parallel blocks is the number of processors."""
         descriptor = None if self.file is None else self.file.fileno()
         pending: collections.deque[Any] = collections.deque()
         with ThreadPoolExecutor(_N_THREADS) as pool:
@@ -182,7 +182,7 @@ class WorkerBlocks:
     def from_parts(
         cls, client: Any, make_blocks: Step, parts: Sequence[tuple[Any, ...]]
     ) -> WorkerBlocks:
-        """Let workers make the blocks of every part of the rows by ``make_blocks(*part)``."""
+        """Let workers create the blocks of every part of the rows by ``make_blocks(*part)``."""
         import dask
 
         lazy = [dask.delayed(_collect_blocks, pure=False)(make_blocks, *part) for part in parts]

@@ -19,7 +19,7 @@ from nrprob.data.frames import quote_names
 from nrprob.exceptions import InputError, short_repr
 from nrprob.files import as_path
 
-_PIECE_ROWS = 1 << 16  # rows that are read at once
+_PIECE_ROWS = 1 << 16  # maximum number of rows that are read at once
 _SUFFIXES = (".parquet", ".arrow", ".feather", ".npy")
 
 
@@ -48,7 +48,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class NpyFile:
-    """Rows of a ``.npy`` file of C order; they are read, since mapped pages count as memory."""
+    """Rows of a ``.npy`` file in C order, read explicitly, since mapped pages count as memory."""
 
     path: str
     shape: tuple[int, int]

@@ -80,12 +80,12 @@ def stored(
         address of a scheduler, or a client. Workers need access to the files, and together enough
         memory for the rows.
     processes : bool, default=False
-        Whether every process of `jax.distributed` passes rows of its own. The fit is to all rows,
-        in the order of the processes, and ``labels_`` are the labels of the process's rows. If one
-        process raises an error because of its rows, the others wait forever.
+        Whether every process of `jax.distributed` passes different rows. The fit uses all rows, in
+        the order of the processes, and ``labels_`` are the labels of the rows of this process. If
+        one process raises an error because of its rows, the others wait forever.
     memory : int, default=2**29
-        Bytes of rows that are kept in memory; further rows go to a scratch file of about their
-        size. From 0 to 2**50.
+        Bytes of rows that stay in memory; further rows go to a scratch file of about their size.
+        From 0 to 2**50.
     scratch : path, optional
         Folder of the scratch file; by default the folder of `tempfile`.
     membership : bool, default=False
@@ -144,7 +144,7 @@ def stored(
 
 
 def as_stored(X: Any) -> Stored | None:
-    """Return ``X`` as stored rows if it lies outside memory, else None."""
+    """Return ``X`` as stored rows if it is outside memory, otherwise None."""
     if isinstance(X, Stored):
         return X
     library = type(X).__module__.split(".")[0]
@@ -182,7 +182,7 @@ def apply_to_pieces(
 
 
 def refuse_stored(X: Any, who: str) -> None:
-    """Refuse stored rows where a function needs all rows in memory."""
+    """Raise if rows are stored and a function needs all rows in memory."""
     if isinstance(X, Stored):
         raise TypeError(
             f"{who} needs rows in memory; got stored rows; pass an array of a sample of them, and "
@@ -422,7 +422,8 @@ def _encode_column(
 ) -> tuple[np.ndarray, dict[Any, int]]:
     """Codes (n,) of the labels of a column, and their categories.
 
-    Missing labels and empty text have the code -1 if allowed, and are refused otherwise.
+    Missing labels and empty text have the code -1 if ``allow_missing``, and otherwise raise
+    ValueError.
     """
     import pandas as pd
 
