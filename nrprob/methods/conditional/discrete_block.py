@@ -148,8 +148,11 @@ class DiscreteBlock:
 
     def _normalise(self, logits: jax.Array) -> jax.Array:
         """Log probabilities (..., W) within every column."""
-        shifted = logits - self._to_values(self._largest(logits))
-        return shifted - self._to_values(jnp.log(self._by_column(jnp.exp(shifted))))
+        # Columns that are padding may have no value: infinities would not stay with them.
+        filled = self.membership.any(0)
+        shifted = logits - self._to_values(jnp.where(filled, self._largest(logits), 0))
+        total = jnp.where(filled, self._by_column(jnp.exp(shifted)), 1)
+        return shifted - self._to_values(jnp.log(total))
 
     def log_table(self, theta: Discrete) -> jax.Array:
         """Log probabilities (L, K, W) of the values in every cluster and known group."""

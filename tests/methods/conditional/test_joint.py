@@ -31,7 +31,7 @@ def double_precision():
         yield
 
 
-def mixed_table(kind, missing=0.0, n=90, n_groups=3, seed=0):
+def mixed_table(kind, missing=0.0, n=90, n_groups=3, seed=0, n_categorical=2):
     """Numbers or None, discrete columns, and known groups."""
     rng = np.random.default_rng(seed)
     groups, cluster = rng.permutation(np.arange(n) % n_groups), rng.integers(K, size=n)
@@ -39,7 +39,7 @@ def mixed_table(kind, missing=0.0, n=90, n_groups=3, seed=0):
     x += rng.normal(size=(n_groups, 3))[groups]
     columns = []
     if kind != "numbers":
-        for _ in range(2):
+        for _ in range(n_categorical):
             odds = rng.normal(size=(K, 4))[cluster] + 0.7 * rng.normal(size=(n_groups, 4))[groups]
             p = np.exp(odds) / np.exp(odds).sum(1, keepdims=True)
             codes = (rng.random((n, 1)) > p.cumsum(1)[:, :-1]).sum(1)
@@ -193,6 +193,12 @@ def test_parameters_are_stationary_where_steps_end(form):
     for slope in (gaussian.b, gaussian.m, symmetric, gaussian.t[:d, :d], *discrete):
         # Values that a group never has stop at a bound if effects are fixed.
         np.testing.assert_allclose(slope, 0, atol=1e-4)
+
+
+@pytest.mark.parametrize("n_categorical", [4, 5])
+def test_padding_of_columns_changes_nothing(n_categorical):
+    """Four columns leave a column of padding without any value, five columns do not."""
+    check_objective("categories", 0.1, "random", "free", n_categorical=n_categorical)
 
 
 def test_densities_sum_to_one_over_all_discrete_values():
