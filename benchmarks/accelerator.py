@@ -1,10 +1,10 @@
-"""Fits on JAX's default device, an accelerator, beside the CPU of the same machine.
+"""Fits on JAX's default device, an accelerator, vs the CPU of the same machine.
 
-Seconds are of a second fit, which compiles nothing, and in brackets of the first. Then how much
-better (in parts of its size) the objective is that the accelerator ended at, and the adjusted Rand
-index of both partitions: restarts may be drawn in other parts there, since memory differs. For
-chains of tiny steps, which run on the CPU unless a device is asked for, the accelerator is asked
-for. Without an accelerator both columns are of the CPU.
+Seconds are for a second fit, without compilation; in brackets for the first fit. The table also has
+the relative improvement of the objective on the accelerator, and the adjusted Rand index of both
+partitions. Restarts may be sampled in other chunks there, since memory differs. Chains of small
+steps run on the CPU by default; here they run on the accelerator. Without an accelerator both
+columns are from the CPU.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sklearn.metrics import adjusted_rand_score
 
 import nrprob
 
-_LONG = 30.0  # seconds of a fit that compiling is a small part of
+_LONG = 30.0  # seconds of a fit of which compilation is a small part
 
 
 def normal(n: int, d: int, k: int, kind: type = np.float64) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of normal clusters within known groups, and the groups."""
+    """Rows of Gaussian clusters within known groups, and the groups."""
     rng = np.random.default_rng(0)
     cluster, group = rng.integers(k, size=n), rng.integers(4, size=n)
     centres, offsets = 1.5 * rng.normal(size=(k, d)), 3 * rng.normal(size=(4, d))
@@ -36,7 +36,7 @@ def normal(n: int, d: int, k: int, kind: type = np.float64) -> tuple[np.ndarray,
 
 
 def cases(scale: int, kind: type) -> dict[str, tuple[bool, Callable[[], Any]]]:
-    """Whether a fit is a chain of tiny steps, and the fit, by name; of thousands of rows."""
+    """Whether a fit is a chain of small steps, and the fit, by name; for thousands of rows."""
     x, group = normal(1000 * scale, 20, 8, kind)
     words, _ = counts(200 * scale, 1000, 8)
     words = words.astype(kind)
@@ -95,7 +95,7 @@ def cases(scale: int, kind: type) -> dict[str, tuple[bool, Callable[[], Any]]]:
 
 
 def partition(model: Any) -> np.ndarray:
-    """Clusters of the rows; of several views, which rows are together in all."""
+    """Clusters of the rows; with several views, combinations of the clusters of all views."""
     views = getattr(model, "alternatives_", None)
     if views is None:
         return np.asarray(model.labels_)
@@ -103,7 +103,7 @@ def partition(model: Any) -> np.ndarray:
 
 
 def twice(fit: Callable[[], Any], device: Any) -> tuple[Any, Time, Time]:
-    """A model, and times of the first fit and of another, unless the first took long."""
+    """A model, and times of the first fit and of another, unless the first was slow."""
     result: list[Any] = []
     with jax.default_device(device):
         first = timed(lambda: result.append(fit()))

@@ -1,15 +1,16 @@
-"""Merging by tables of pairs against SciPy's average linkage of the same distances.
+"""Merging by tables of pairs vs SciPy's average linkage of the same distances.
 
-`NACI` and `COALA` merge n rows of the plane from a table of n x n numbers, as average linkage does
-from n (n - 1) / 2. The bar: at most 10 times SciPy's time for the merging of NACI at n=5,000, of
-distances that are there. Beside it stand fits from rows to labels, against SciPy's from rows to a
-tree, and a fit of 100,000 rows by a sample. Compilation is not counted.
+`NACI` and `COALA` merge n rows of the plane from a table of n x n numbers; average linkage uses n
+(n - 1) / 2 numbers. The threshold is 10 times SciPy's time for the merges of NACI at n=5,000, from
+given distances. The table also has whole fits vs SciPy's time from rows to a tree, and a fit of
+100,000 rows by a subsample. Compilation is not counted.
 
-With NRPROB_DATA, Table 2 of the source too: all images of three people without the pose "up",
-principal components that hold 90 % of the variance, person known and pose sought, then the reverse;
-means over 20 draws of the people, and beside them the same of all four poses. The bar is for NACI
-with windows and weight chosen by the rows and what is known alone. The wide windows were chosen by
-these figures, and what is printed is for comparison.
+With NRPROB_DATA, the script also computes Table 2 of the paper: all images of three people without
+the pose "up", principal components of 90 % of the variance, first with known person and sought
+pose, then the reverse. Values are means over 20 samples of the people; the same is computed with
+all four poses. The threshold is for NACI with bandwidth and weight chosen from the rows and the
+known groups alone. The large bandwidths were chosen by these figures; printed values are for
+comparison.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from nrprob.metrics import normalized_mutual_information, pair_f_measure
 from nrprob.settings import standard
 
 BAR = 10.0
-# Of Table 2: F with the pose, F with the person, and NMI of the former clusters with the person.
+# Entries of Table 2: F with the pose, F with the person, and NMI of the former clusters with the
+# person.
 FACES = {
     "NACI": (NACI(3), (0.81, 0.94, 0.20)),
     "NACI, as printed": (NACI(3, bandwidth_scale=1.0, refine=False), (0.81, 0.94, 0.20)),
@@ -51,7 +53,7 @@ FACES = {
     "ConvEM": (ConvEM(3, random_state=0), (0.70, 0.89, 0.28)),
     "CAMI": (CAMI(3, random_state=0), (0.74, 0.89, 0.24)),
 }
-FOUND = 0.70  # F with the pose that is asked for, of the method
+FOUND = 0.70  # minimum F with the pose, for this method
 JUDGED = "NACI, automatic"
 
 
@@ -93,9 +95,9 @@ def of_size(n: int, dtype: type, repeats: int) -> list[tuple]:
 
 
 def score(model, X: np.ndarray, known: np.ndarray, sought: np.ndarray) -> tuple[float, float]:
-    """F of the clusters with what is sought, and NMI with what is known.
+    """F of the clusters with the sought labels, and NMI with the known labels.
 
-    Of two clusterings, which the source scores by the better one, it is that one.
+    For two clusterings, the better one is scored, as in the paper.
     """
     model.fit(X, known=known)
     pairs = getattr(model, "alternatives_", model.labels_[:, None]).T
@@ -105,7 +107,7 @@ def score(model, X: np.ndarray, known: np.ndarray, sought: np.ndarray) -> tuple[
 
 
 def faces(n_draws: int, every_pose: bool) -> list[tuple]:
-    """A row of the table for every method: ours beside published means."""
+    """A row of the table for every method: our means and the published ones."""
     data = load("cmu_faces_32x30")
     person, pose = data.labelings["person"], data.labelings["pose"]
     scores: dict[str, list] = {name: [] for name in FACES}

@@ -1,10 +1,10 @@
-"""What is said of cross-entropy clustering with labels, on the paper's sets, beside the paper.
+"""Claims about cross-entropy clustering with labels, tested on the data sets of the paper.
 
-Label fractions, wrong labels, labels of two classes, the weight of labels, numbers of clusters and
-of iterations, a hierarchy of classes, its rivals told the same, mixtures of normal distributions
-beside it, and the time of a step. Means of ten draws of labels, each the best of five starts;
-figures of the paper are plots without numbers. Needs the sets of the paper (NRPROB_DATA); `--quick`
-takes two of them.
+The claims concern shares of labels, wrong labels, labels of two classes, the label weight, numbers
+of clusters and of iterations, a hierarchy of classes, baselines with the same labels, Gaussian
+mixtures, and the time of a step. Values are means over ten samples of labels, each from the best of
+five restarts; figures of the paper are plots without numbers. The script needs the data sets of the
+paper (NRPROB_DATA); `--quick` uses two of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SETS = {
     "wine": "cultivar",
 }
 FRACTIONS, WRONG = (0.1, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5)
-LOW, HIGH = 0.269, 1.0  # the paper's weights of labels
+LOW, HIGH = 0.269, 1.0  # label weights of the paper
 # Printed: clusters left at 0, 10, 20 and 30 % (Table 2); iterations of CEC, EM, Hartigan's and
 # Lloyd's k-means (Table 3).
 COUNTS = dict(zip(SETS, ["7 6 6 6", "5 6 6 6", "5 5 5 5", "8 8 7 8", "7 6 6 6", "4 4 4 4",
@@ -48,7 +48,7 @@ ITERATIONS = dict(zip(SETS, [
 
 
 def rows_of(name):
-    """Rows and classes; of Ecoli five principal components of the rows that the paper kept."""
+    """Rows and classes; for Ecoli five principal components of the rows that the paper selects."""
     data = load(name)
     X, classes = data.X, data.labelings[SETS[name]]
     if name == "ecoli":
@@ -58,7 +58,7 @@ def rows_of(name):
 
 
 class Cells:
-    """Fits of one set by how labels are drawn: mean NMI and number of clusters, each made once."""
+    """Fits of one data set by label sampling: mean NMI and number of clusters, computed once."""
 
     def __init__(self, X, classes, draws, n_clusters, truth=None):
         self.X, self.classes, self.n_clusters = X, classes, n_clusters
@@ -73,7 +73,7 @@ class Cells:
             each = []
             for i in range(self.draws):
                 y = sample_labels(self.classes, how | {"fraction": fraction or 0.3}, (0, i)).y
-                # Without labels, they are told with no weight, so as not to compile again.
+                # Without labels, fit with weight 0, to avoid another compilation.
                 model = CECIB(
                     self.n_clusters, beta=beta if fraction else 0.0, penalty=penalty, n_init=5,
                     random_state=i,
@@ -93,13 +93,13 @@ def table(title, columns, cells, value):
 
 
 def claim(text, holds, sets=None):
-    """Say whether a claim holds of the mean, and of how many sets."""
+    """Print whether a claim holds on average, and in how many data sets."""
     of = "" if sets is None else f", {int(np.sum(sets))} of {len(sets)} sets"
     console.print(f"claim {text}: {'holds' if holds else 'DOES NOT HOLD'}{of}\n")
 
 
 def labels_right_and_wrong(cells):
-    """Claims 1, 2, 3, 4, 6, 7: NMI by the share of labels, and by that of wrong ones."""
+    """Claims 1, 2, 3, 4, 6, 7: NMI by the share of labels, and by the share of wrong labels."""
     columns = ["none", *(f"{b:g}: {100 * f:g} %" for b, f in product((LOW, HIGH), FRACTIONS))]
     result = table(
         "NMI, weight of labels: share of rows with a label (Figure 3)", columns, cells,
@@ -149,7 +149,7 @@ def _mean_and_sets(difference):
 
 
 def counts(cells):
-    """Claim 8: clusters left, and with charged parameters."""
+    """Claim 8: numbers of clusters, with and without a penalty for parameters."""
     rows = []
     for name, cell in cells.items():
         texts = [
@@ -171,7 +171,7 @@ def counts(cells):
 
 
 def rivals(cells):
-    """Claims 4 and 5: what wrong labels do to methods that are told the number of classes."""
+    """Claims 4 and 5: effect of wrong labels on methods with a given number of classes."""
     plain = partial(MixtureEM, anneal=False, features="gaussian")
     methods = {
         "k-means": PartitionKMeans,
@@ -208,7 +208,7 @@ def rivals(cells):
 
 
 def mixtures(cells):
-    """Compare with EM of normal mixtures, without labels."""
+    """Comparison with EM for Gaussian mixtures, without labels."""
 
     def of(cell):
         true = np.unique(cell.classes).size
@@ -230,7 +230,7 @@ def mixtures(cells):
 
 
 def iterations(cells):
-    """Claim 9: sweeps of single starts with the true number of clusters."""
+    """Claim 9: sweeps of single restarts with the true number of clusters."""
 
     def of(cell):
         k, one = np.unique(cell.classes).size, {"n_init": 1}
@@ -238,7 +238,7 @@ def iterations(cells):
         for i in range(cell.draws):
             given = {"solver": "sequential", "random_state": i, **one}
             hartigan = {"covariance": "fixed", "init": "random", "min_cluster_fraction": 0}
-            tiny = 1e-6 * cell.X.var()  # nothing but distances counts
+            tiny = 1e-6 * cell.X.var()  # only distances count
             part = np.random.default_rng(i).integers(k, size=len(cell.X))
             start = np.stack([cell.X[part == c].mean(0) for c in range(k)])
             each.append((
@@ -259,7 +259,7 @@ def iterations(cells):
 
 
 def hierarchy(draws):
-    """Claim 10, on a stand-in: labels of two classes, and seven groups within them to find."""
+    """Claim 10, on other data: labels of two classes, with seven groups within them to find."""
     rng = np.random.default_rng(0)
     group = np.arange(284) % 7
     X = rng.normal(size=(284, 5)) + 2.2 * rng.normal(size=(7, 5))[group]
@@ -278,7 +278,7 @@ def hierarchy(draws):
 
 
 def speed(quick):
-    """CPU of a step against one of EM, and of sixteen restarts against sixteen."""
+    """CPU time of a step relative to EM, and of sixteen restarts relative to sixteen of EM."""
     n, few, many = (5_000, 2, 4) if quick else (100_000, 2, 8)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, 10)) + 2 * rng.normal(size=(10, 10))[rng.integers(10, size=n)]
@@ -319,7 +319,7 @@ def speed(quick):
 def main(quick):
     """Print everything."""
     header("cross-entropy clustering with labels")
-    # Of Vertebral one column is the sum of two others, which CECIB says every time.
+    # Vertebral has a column that is the sum of two others, about which CECIB warns every time.
     warnings.filterwarnings("ignore")
     draws = 2 if quick else 10
     cells = {}

@@ -1,8 +1,8 @@
-"""Ten restarts of annealed CMBC with coordinate updates against the same as a plain NumPy loop.
+"""Ten restarts of annealed CMBC with coordinate updates vs the same in a plain NumPy loop.
 
-Binary rows with two partitions of four clusters side by side; the one with most features is known.
-Both sides have the same starts, perturbations, temperatures and rule to stop, so that they have to
-end at the same objectives.
+Data are binary rows with two independent partitions into four clusters; the partition with more
+features is known. Both programs have the same initial values, perturbations, temperatures and
+stopping rule, so they must reach the same objectives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOW = 1e-10  # distance of the parameters from 0 and 1
 
 
 def perturbations(seed, shape, m):
-    """Perturbations (restarts, K, m) of every temperature that a fit with this seed adds."""
+    """Perturbations (restarts, K, m) at every temperature, as in a fit with this seed."""
     drawn = np.random.RandomState(seed).randint(2**31 - 1)
     with jax.enable_x64(True):
         streams = [fold_in(fold_in(drawn, 2), i) for i in range(20)]
@@ -44,7 +44,7 @@ def root(a, b, n, s):
 
 
 def numpy_loop(x, z, first, noises, tol, strength=2.0):
-    """Fit one restart after the other: their objectives, and the number of iterations."""
+    """Fit one restart after the other; returns objectives and the number of iterations."""
     n, m = x.shape
     share = np.bincount(z) / n
     ones = np.array([x[z == g].sum(0) for g in range(share.size)])

@@ -1,7 +1,7 @@
-"""What the benchmarks share: data, interleaved timing, tables and the header.
+"""Shared parts of the benchmarks: data, interleaved timing, tables and the header.
 
-Import this before numpy: it pins BLAS to one thread, which is what the bars are stated for. XLA has
-a thread pool of its own and keeps all cores.
+Import this before numpy: it sets BLAS to one thread, as the thresholds require. XLA has a separate
+thread pool and uses all cores.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # a checkout that was never installed is measured as it is
+sys.path.insert(0, str(ROOT))  # a source folder that was never installed is measured as it is
 
-# Fits are stopped before they converge, on purpose and often.
+# Many fits are stopped before they converge, on purpose.
 warnings.filterwarnings("ignore", category=UserWarning)
 
-# What a program in a process of its own starts with; it must not import what it measures.
+# Beginning of programs in separate processes; it must not import the measured modules.
 _TIMED = """
 import time
 def timed(call):
@@ -42,7 +42,7 @@ def timed(call):
     print(time.perf_counter() - wall, time.process_time() - cpu)
 """
 _PACKAGES = ("nrprob", "jax", "jaxlib", "numpy", "scipy", "scikit-learn", "sib-clustering")
-# Wide enough for the longest row: a table that is piped into a file must not be cut.
+# Wide enough for the longest row, since output to a file must not be truncated.
 console = Console(width=132, highlight=False)
 
 
@@ -54,14 +54,14 @@ class Time(NamedTuple):
 
 
 def arguments(doc: str) -> argparse.Namespace:
-    """Parse the one option that every benchmark has."""
+    """Parse the option that every benchmark has."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes and few repeats")
     return parser.parse_args()
 
 
 def header(title: str) -> None:
-    """Say what runs where, since no figure means anything without it."""
+    """Print machine and versions, without which figures are meaningless."""
     versions = []
     for name in _PACKAGES:
         try:
@@ -91,7 +91,7 @@ def timed(call: Callable[[], object]) -> Time:
 
 
 def interleave(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, Time]:
-    """Best times of calls that take turns, so that a busy moment hits all of them alike."""
+    """Best times of calls that run in turns, so that other processes affect all of them equally."""
     times: dict[str, list[Time]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
@@ -104,17 +104,17 @@ def _best(times: Sequence[Time]) -> Time:
 
 
 def per_unit(few: Time, many: Time, units: int) -> Time:
-    """Time of one unit of work, from two runs that differ by ``units`` of them."""
+    """Time of one unit of work, from two runs that differ by ``units`` units."""
     return Time((many.wall - few.wall) / units, (many.cpu - few.cpu) / units)
 
 
 def fresh_processes(
     codes: dict[str, str], repeats: int, environment: dict[str, str] | None = None
 ) -> dict[str, Time]:
-    """Best times of programs that call ``timed`` themselves and print what it returns.
+    """Best times of programs that call ``timed`` themselves and print its result.
 
-    Every run has a process of its own, and the programs take turns. A first turn, which is not
-    counted, leaves bytecode behind, as an installation does.
+    Every run is a separate process, and the programs run in turns. A first turn, which is not
+    counted, writes bytecode, as an installation does.
     """
     times: dict[str, list[Time]] = {name: [] for name in codes}
     with tempfile.TemporaryDirectory() as bytecode:
@@ -152,7 +152,7 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -
 
 
 def verdict(value: float, bar: float, *, at_least: bool = False) -> tuple[str, str]:
-    """Return the bar, and whether the value reaches it."""
+    """Return the threshold, and whether the value reaches it."""
     met = value >= bar if at_least else value <= bar
     return f"{'>=' if at_least else '<='} {bar:g}", "met" if met else "MISSED"
 
@@ -162,7 +162,7 @@ def counts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Multinomial rows around k random profiles, with their labels, as float32.
 
-    With the defaults and m=100 a third of the entries is not zero.
+    With the default settings and m=100 a third of the entries is non-zero.
     """
     rng = np.random.default_rng(seed)
     profile = rng.dirichlet(np.full(m, concentration), k)
@@ -175,7 +175,7 @@ def counts(
 
 
 def binary(n: int, dims: tuple[int, int], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Binary rows with two partitions side by side, and the labels of the first, more visible."""
+    """Binary rows with two independent partitions; returns the labels of the more prominent one."""
     from nrprob.datasets import make_binary_partitions
 
     x, labels = make_binary_partitions(n, dims, random_state=seed)

@@ -1,13 +1,13 @@
-"""`ConditionalMixture` against a plain vectorised NumPy version of the same algorithm.
+"""`ConditionalMixture` vs a plain vectorised NumPy version of the same algorithm.
 
-Both make their own starts (k-means in three metrics, of all rows and of aligned groups), warm half
-of them up with balanced groups, run EM from all, and choose by the objective. The bars: 2 s for
-1000 rows, 20 columns, 5 clusters and 5 known groups with 60 starts; 5 times faster than NumPy.
-Compilation is not counted; the first fit is shown beside.
+Both compute their initial values (k-means in three metrics, of all rows and of aligned groups),
+warm up half of them with balanced groups, run EM from all, and select by the objective. The
+thresholds are 2 s for 1000 rows, 20 columns, 5 clusters and 5 known groups with 60 restarts, and 5
+times the speed of NumPy. Compilation is not counted; the first fit is reported separately.
 
-With many rows the peer is `GaussianMixture(covariance_type="tied", n_init=10)`, and the bar three
-times its CPU seconds. Clusters overlap there, so that EM takes many steps; the objective is
-compared with that of a search without successive halving.
+With many rows the comparison is `GaussianMixture(covariance_type="tied", n_init=10)`, and the
+threshold is three times its CPU seconds. These clusters overlap, so EM needs many iterations; the
+objective is compared with a search without successive halving.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def data(
 
 
 def kmeans(y: np.ndarray, k: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """One k-means from a k-means++ start: labels and centres."""
+    """One k-means run from k-means++ centres: labels and centres."""
     centres = y[rng.integers(len(y))][None]
     while len(centres) < k:
         far = ((y[:, None] - centres) ** 2).sum(2).min(1)
@@ -139,7 +139,7 @@ def fit_numpy(
         return nu0 * ridge - gauss
 
     def run(w, steps, balanced):
-        """EM until all have converged; those that have are left out."""
+        """EM until all restarts have converged; converged restarts are skipped."""
         s = len(w)
         u = np.zeros((s, sizes.size, k))
         s0, objective = np.full(s, first), np.full(s, np.inf)
@@ -161,7 +161,7 @@ def fit_numpy(
 
 
 def many_rows(quick: bool) -> list[tuple]:
-    """Compare with scikit-learn's mixture of as many clusters; the bars."""
+    """Compare with scikit-learn's mixture of as many clusters, and with the thresholds."""
     from sklearn.mixture import GaussianMixture
 
     from nrprob import ConditionalMixture

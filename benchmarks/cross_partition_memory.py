@@ -1,7 +1,7 @@
-"""What a path of splits takes on sparse counts, and a cycle beside the same one with SciPy's CSR.
+"""Memory and time of a path of splits on sparse counts, and a cycle vs SciPy's CSR.
 
-The path goes to 16 clusters, with smoothing: rows have 1 % of the features, and without it clusters
-vanish on the way. Bars: 2 GB, and a cycle that takes no longer than SciPy's.
+The path goes to 16 clusters, with smoothing: rows have 1 % of the features, and without smoothing
+clusters vanish. Thresholds are 2 GB, and SciPy's time for a cycle.
 
     python benchmarks/cross_partition_memory.py [--quick] [--smoothing 0.3]
 """
@@ -26,7 +26,7 @@ N_SUBSETS, K, PER_ROW = 5, 16, 200
 
 
 def counts(n_rows, n_features):
-    """Counts of 16 themes, and of four stronger clusters in every subset; and both labelings."""
+    """Counts with 16 themes and four stronger clusters per subset; and both labelings."""
     rng = np.random.default_rng(0)
     subset, theme = rng.integers(N_SUBSETS, size=n_rows), rng.integers(K, size=n_rows)
     own = 4 * subset + rng.integers(4, size=n_rows)
@@ -45,7 +45,7 @@ def counts(n_rows, n_features):
 
 
 def scipy_cycle(parts, rows, mass, weights, log_share, log_q, beta, eta):
-    """One cycle of plain CP; ``parts`` are the rows and places of every subset."""
+    """One cycle of plain CP; ``parts`` are the rows and indices of every subset."""
     mean = 0
     for (part, at), weight in zip(parts, weights, strict=True):
         log_r = np.log(mass[at])[:, None] + log_q[at]
@@ -60,7 +60,7 @@ def scipy_cycle(parts, rows, mass, weights, log_share, log_q, beta, eta):
 
 
 def main():
-    """Print seconds and the largest memory."""
+    """Print run times and the largest memory."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--smoothing", type=float, default=0.3, help="of the path")

@@ -1,13 +1,14 @@
-"""Words that several texts share: are their copies put together, whatever text they come from?
+"""Are copies of a word from different texts in one cluster?
 
-Rows are keywords of five texts, columns the words near them. Pairs of rows of different texts that
-are the same word should be together, other pairs apart: the Jaccard index over such pairs, among
-the words that are found in two texts or more, for every number of clusters. Put together at random,
-pairs would reach about .013.
+Rows are keywords of five texts, and columns are the words near them. Pairs of rows of different
+texts with the same word should be together, and all other pairs apart. The measure is the Jaccard
+index over such pairs, among the words that occur in at least two texts, for every number of
+clusters. Random clusters would have about 0.013.
 
-Nothing is left to chance, so one run is all. Means over 2 to 16 clusters: CP with eta 0.6 and
-smoothing 0.3 .0174, with all 16 found; without smoothing .0130, up to the 7 clusters at which it
-ends; IB .0036, since its clusters are the texts; IB-SI .0128 with gamma 0.25 and with 0.5.
+The algorithm is deterministic, so one run is enough. Means over 2 to 16 clusters: CP with eta 0.6
+and smoothing 0.3 has 0.0174, with all 16 clusters; without smoothing 0.0130, up to 7 clusters, at
+which it ends; IB 0.0036, since its clusters are the texts; IB-SI 0.0128 with gamma 0.25 and with
+0.5.
 
     NRPROB_DATA=... python benchmarks/cross_partition_words.py [n_clusters] [method ...]
 """
@@ -26,7 +27,7 @@ ROUGH = {"solver": "split", "features": "multinomial", "tol": 1e-2, "max_iter": 
 
 
 def smoothed(n_clusters, **parameters):
-    """Rows that have a share of their text, and a rough path."""
+    """Rows with weights within their text, and an approximate path."""
     return CrossPartition(n_clusters, tol=1e-4, max_iter=300, **parameters)
 
 

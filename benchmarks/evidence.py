@@ -1,11 +1,12 @@
-"""How often `nrprob.evidence` finds what is not there, and what is: tests, numbers, certainty.
+"""Error rates and power of `nrprob.evidence`: tests, numbers of clusters, confidence.
 
-240 rows of 6 columns in three known groups with means of their own. Data without clusters are
-normal (of any covariance, of a spectrum that decays, of other covariances in every group), t with 3
-degrees of freedom; for the test of a gap also t with 2, skewed, bounded and bent groups, which are
-no elliptical clouds, so that their rate for the test of structure has no bar. Clusters are 2 to 6
-standard deviations apart, in round noise or, as all nulls but those that say so, in noise mixed by
-a random matrix. Bars are for level .05.
+Data sets have 240 rows of 6 columns, in three known groups with different means. Data without
+clusters are Gaussian (with a general covariance, a decaying spectrum, or unequal covariances of
+groups), or t with 3 degrees of freedom. For the test of a gap there are also t with 2 degrees of
+freedom, and skew, bounded and bent groups; these are not elliptical, so their rate for the test of
+structure has no threshold. Clusters are 2 to 6 standard deviations apart. Their noise is spherical,
+or mixed by a random matrix, as for all nulls unless stated otherwise. Thresholds are for level
+0.05.
 
     python benchmarks/evidence.py --sets 400 --kinds nulls --weights uniform
     python benchmarks/evidence.py --number --sets 40
@@ -33,7 +34,7 @@ N, D, GROUPS, LEVEL = 240, 6, 3, 0.05
 
 
 class Rows(NamedTuple):
-    """Noise, and what draws it: generator, known group and cluster of every row, columns."""
+    """Noise and its generator: random generator, known group and cluster of every row, columns."""
 
     rng: np.random.Generator
     z: np.ndarray
@@ -60,7 +61,7 @@ def decaying(rows: Rows) -> np.ndarray:
 
 
 def unequal(rows: Rows) -> np.ndarray:
-    """Other covariances in every group, of variances 1 : 2.45 : 6."""
+    """Unequal covariances of the groups, with variances 1 : 2.45 : 6."""
     e = rows.normal()
     for g, scale in enumerate((1, 2.45, 6)):
         e[rows.z == g] = math.sqrt(scale) * rows.mixed(e[rows.z == g])
@@ -72,7 +73,7 @@ def heavy(rows: Rows) -> np.ndarray:
 
 
 def long(rows: Rows) -> np.ndarray:
-    """One direction of more variance than all others."""
+    """One direction with a larger variance than all others."""
     return rows.normal() * np.where(np.arange(rows.d) == 0, 1.8, 1)
 
 
@@ -135,9 +136,9 @@ def planted(
     shares: tuple[float, ...] | None = None,
     scales: tuple[float, ...] = (),
 ) -> Callable[[Rows], np.ndarray]:
-    """Clusters of equal size, or of these shares, any two of them equally far apart.
+    """Clusters of equal size, or with these shares, all at equal distances.
 
-    Known groups have noise of the variances ``scales``, if these are given.
+    Known groups have noise of the variances ``scales``, if these are passed.
     """
 
     def draw(rows: Rows) -> np.ndarray:
@@ -154,7 +155,7 @@ def planted(
 
 
 def traits(rows: Rows) -> np.ndarray:
-    """Zeros and ones: eight that clusters differ in, others that do not."""
+    """Binary features: eight differ between clusters, all others do not."""
     rows.sought[:] = rows.rng.integers(2, size=rows.z.size)
     p = np.full((rows.z.size, rows.d), 0.5)
     p[:, :8] = np.where(rows.sought, 0.75, 0.25)[:, None]
@@ -162,7 +163,7 @@ def traits(rows: Rows) -> np.ndarray:
 
 
 class Cell(NamedTuple):
-    """Data, clusters that are fitted, the least power of both tests; columns, rows."""
+    """Data, number of fitted clusters, minimum power of both tests; columns, rows."""
 
     draw: Callable[[Rows], np.ndarray]
     k: int = 2
@@ -191,7 +192,7 @@ NULLS = {
     "unequal covariances, n 1000": Cell(unequal, n=1000),
     "t 3, n 1000": Cell(heavy, n=1000),
 }
-SHAPES = {  # without a gap, and no ellipses
+SHAPES = {  # without a gap, and not elliptical
     "t 2": Cell(heavier),
     "mirrored exponential": Cell(mirrored_exponential),
     "mirrored gamma": Cell(mirrored),
@@ -222,7 +223,7 @@ CLUSTERS = {
     "6 sd, K 4": Cell(planted(6, 4), 4),
     "7 sd, K 4": Cell(planted(7, 4), 4),
 }
-SIZES = {  # nulls that came later: data are seeded by their number, so that others stay the same
+SIZES = {  # nulls that were added later: the seed is their number, so others are unchanged
     "decaying spectrum, n 60": Cell(decaying, n=60),
     "decaying spectrum, n 1000": Cell(decaying, n=1000),
     "decaying spectrum, d 2": Cell(decaying, d=2),
@@ -231,7 +232,7 @@ SIZES = {  # nulls that came later: data are seeded by their number, so that oth
     "unequal covariances, d 30": Cell(unequal, d=30),
 }
 KINDS = {"nulls": NULLS, "shapes": SHAPES, "clusters": CLUSTERS, "sizes": SIZES}
-NUMBERS = {  # data, how many clusters they have, how often that is to be found
+NUMBERS = {  # data, their number of clusters, and the required share of correct numbers
     "1: gaussian": (gaussian, 1, 0.85),
     "1: unequal covariances": (unequal, 1, None),
     "1: t 3": (heavy, 1, None),
@@ -259,14 +260,14 @@ CERTAIN = {
     "3 sd, unequal covariances": Cell(planted(3, scales=(1, 1.5, 2.4))),
     "zeros and ones": Cell(traits, d=12),
 }
-ASSUMED = evidence.test(  # which clusters need, and these are given
+ASSUMED = evidence.test(  # for clusters only, with given weights
     ConditionalMixture(2), np.arange(80.0)[:, None] + 100 * (np.arange(80) % 2)[:, None], n_splits=1
 )
 BINS = (0.6, 0.7, 0.8, 0.9, 0.99)  # of confidence
 
 
 def make(draw: Callable, *seed: int, n: int = N, d: int = D) -> tuple[np.ndarray, Rows]:
-    """Rows of a kind, with the means of their known groups."""
+    """Rows of one distribution, with the means of their known groups."""
     rng = np.random.default_rng([2027, *seed])
     rows = Rows(rng, rng.integers(GROUPS, size=n), np.zeros(n, int), d)
     return draw(rows) + 4 * rng.normal(size=(GROUPS, d))[rows.z], rows
@@ -288,7 +289,7 @@ def tests(chosen: argparse.Namespace) -> None:
                 X, rows = make(cell.draw, number, seed, n=cell.n, d=cell.d)
                 model = ConditionalMixture(cell.k, weights=chosen.weights)
                 one = evidence.test(model, X, known=rows.z, random_state=seed, n_init=chosen.n_init)
-                # Where there is no test of a gap, none is found.
+                # Without a test of a gap, there is no rejection.
                 result.append((one.p_structure_, 1.0 if one.p_gap_ is None else one.p_gap_))
             seconds = (time.process_time() - start) / chosen.sets
             for which, p in zip(pooled, zip(*result, strict=True), strict=True):
@@ -312,12 +313,12 @@ def tests(chosen: argparse.Namespace) -> None:
 
 
 def highest(n: int, errors: float) -> float:
-    """Rate of n tests at the level, and so many standard errors."""
+    """Rate of n tests at the level, plus a number of standard errors."""
     return LEVEL + errors * math.sqrt(LEVEL * (1 - LEVEL) / n)
 
 
 def numbers(chosen: argparse.Namespace) -> None:
-    """How often the number of clusters is found."""
+    """Shares of correct numbers of clusters."""
     table = []
     for number, (name, (draw, k, least)) in enumerate(NUMBERS.items()):
         if chosen.only not in name:
@@ -340,7 +341,7 @@ def numbers(chosen: argparse.Namespace) -> None:
 
 
 def certainty(chosen: argparse.Namespace) -> None:
-    """Error of confidence, in bins, and of the memberships of one fit."""
+    """Calibration error of the confidence, and of the memberships of one fit."""
     table, every = [], []
     for number, (name, cell) in enumerate(CERTAIN.items()):
         if chosen.only not in name:

@@ -1,4 +1,4 @@
-"""Draw docs/is-it-real-kinds.png and docs/is-it-real-gap.png: rows of every kind that was tried."""
+"""Plot docs/is-it-real-kinds.png and docs/is-it-real-gap.png: rows of every distribution."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def draw_kinds() -> plt.Figure:
 
 
 def draw_gap() -> plt.Figure:
-    """What `Evidence.plot` shows of two clusters that overlap, and of two that do not."""
+    """`Evidence.plot` for two clusters that overlap, and for two that do not."""
     figure, axes = plt.subplots(1, 2, figsize=(13, 4.2), layout="constrained")
     for apart, ax in zip((3, 5), axes, strict=True):
         X, rows = kinds.make(kinds.planted(apart), 4)

@@ -1,8 +1,8 @@
-"""What `nrprob.evidence` says of real tables: with one labeling known, and with all of them.
+"""p-values of `nrprob.evidence` on real tables, with one or all labelings known.
 
-Where one of two labelings is known, the other is there to be found; its number of clusters is
-given. Where both are, or the only one, nobody knows that anything is left: two clusters are asked
-for. Data from NRPROB_DATA.
+If one of two labelings is known, the other is sought, with its number of clusters given. If all
+labelings are known, no further structure is recorded, and the fit has two clusters. Data from
+NRPROB_DATA.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONTROLS = (
 
 
 def line(name: str, X: np.ndarray, known: np.ndarray, k: int, target: np.ndarray | None) -> tuple:
-    """Tests of a fit, and how it agrees with what was sought."""
+    """Tests of a fit, and its agreement with the sought labels."""
     start = time.process_time()
     model = ConditionalMixture(k, random_state=0).fit(X, known=known)
     nmi = "" if target is None else normalized_mutual_info_score(target, model.labels_)

@@ -1,9 +1,10 @@
-"""Rows held out against refits to data without clusters: which test of clusters finds more.
+"""Power of held-out tests vs refits to data without clusters.
 
-Of every data set, `nrprob.evidence.test` by five folds and by two, and the rank of the objective's
-gain over one cluster among those of refits to null data: every known group turned at random about
-its mean (which keeps means and covariances, and is exact for normal groups), or with the distances
-of its rows kept and their directions drawn anew (elliptical). Kinds of data as in evidence.py.
+For every data set, the script computes `nrprob.evidence.test` with five folds and with two. It also
+computes the rank of the objective's gain over one cluster among refits to null data. One null
+rotates every known group at random about its mean, which keeps means and covariances, and is exact
+for Gaussian groups. The other keeps the distances of the rows and resamples their directions
+(elliptical). Distributions of data are the same as in evidence.py.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ REFITS = 39
 
 
 def turned(r: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rows (n, d) about their mean, turned at random: their second moments stay."""
+    """Rows (n, d) about their mean, rotated at random with the same second moments."""
     noise = rng.normal(size=r.shape)
     q = np.linalg.qr(noise - noise.mean(0))[0]
     left, values, right = np.linalg.svd(r, full_matrices=False)
@@ -38,7 +39,7 @@ def turned(r: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def elliptical(r: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rows (n, d) whose distances in their own metric are kept, and directions are drawn."""
+    """Rows (n, d) with the same Mahalanobis distances and random directions."""
     values, basis = np.linalg.eigh(r.T @ r / len(r))
     scale = np.sqrt(np.maximum(values, 1e-12 * values[-1]))
     length = np.linalg.norm(r @ basis / scale, axis=1, keepdims=True)
@@ -49,7 +50,7 @@ def elliptical(r: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def refits(X: np.ndarray, z: np.ndarray, k: int, n_init: int, seed: int) -> tuple[float, float]:
-    """p-values by both kinds of null data."""
+    """p-values from both types of null data."""
 
     def gain(rows: np.ndarray) -> float:
         settings = {"weights": "uniform", "n_init": n_init, "random_state": seed}
@@ -112,7 +113,7 @@ def main() -> None:
         "turned", "elliptical", "larger p", "CPU s, 5 folds", "CPU s, refits",
     )  # fmt: skip
     show("Rejected at .05", columns, table)
-    # Refits have p-values that are equal: none of them may pass with more than .05 of the nulls.
+    # Refits have tied p-values: at most 0.05 of the nulls may reject, including ties.
     null = np.sort(np.concatenate([p for name, p in values.items() if name in NULLS]), 0)
     bar = null[int(kinds.LEVEL * len(null))]
     equal = [

@@ -1,6 +1,6 @@
-"""Seconds from the call of the first fit to its return, cold and with a compilation cache.
+"""Seconds of the first fit, without and with a compilation cache.
 
-``CCIB(2).fit(X, known=z)`` at n=200, m=8, in fresh processes with the imports done.
+The fit is ``CCIB(2).fit(X, known=z)`` at n=200, m=8, in new processes after all imports.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(quick: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         cache = {
             "JAX_COMPILATION_CACHE_DIR": folder,
-            # JAX by default stores only what took a second to compile.
+            # By default, JAX only stores programs that took a second to compile.
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }

@@ -1,6 +1,7 @@
 """Growth of the time per annealing step with n, m, k and the number of sparse entries.
 
-IB, ten restarts, float32. Prints the fitted exponents; nothing should grow faster than linearly.
+IB, ten restarts, float32. The script prints the fitted exponents; no time should grow faster than
+linearly.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ def dense(n, m, k):
 
 
 def rows_with(n, m, nonzeros):
-    """CSR rows with so many entries each, at random columns."""
+    """CSR rows with a fixed number of entries each, in random columns."""
     rng = np.random.default_rng(0)
-    # One column out of every stretch of m / nonzeros: no two can coincide.
+    # One column from each of m / nonzeros intervals, so that no two are equal.
     width = m // nonzeros
     column = np.arange(nonzeros) * width + rng.integers(width, size=(n, nonzeros))
     start = np.arange(n + 1) * nonzeros

@@ -1,4 +1,4 @@
-"""Import time beside that of jax and sklearn.base together, in fresh processes."""
+"""Import time vs jax and sklearn.base together, in new processes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Clustering under good and bad pairwise constraints: kept, weighed by length, or COP-K-means.
+"""Clustering with correct and wrong pairs: hard, soft, or COP-K-means.
 
-The four experiments of Yin (2007), section 5.6: iris and wine, standardised, 80 % for training,
-three clusters, pairs drawn from the training rows. A cluster predicts the class of most of its
-training rows; new rows are in no pair. Beside them stand hard constraints without the wrong pairs:
-what could be had by knowing which are wrong.
+These are the four experiments of Yin (2007), section 5.6: iris and wine, standardised, 80 % for
+training, three clusters, with pairs of training rows. A cluster predicts the majority class of its
+training rows; new rows are in no pair. The table also has hard constraints without the wrong pairs:
+the result of knowing which are wrong.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def accuracy(labels, y, new_labels, new_y):
 
 
 def one_split(load, seed, wrong, share, n_pairs, n_init):
-    """Training and test accuracy of the methods; NaN where one gave up."""
+    """Training and test accuracy of the methods; NaN for a failed fit."""
     X, y = load(return_X_y=True)
     X = StandardScaler().fit_transform(X)
     X, new, y, new_y = train_test_split(X, y, test_size=0.2, random_state=seed)
@@ -64,7 +64,7 @@ def one_split(load, seed, wrong, share, n_pairs, n_init):
 
 
 def cell(result):
-    """Mean accuracies where it did not give up, and how often it did."""
+    """Mean accuracies over successful fits, and the number of failures."""
     failed = int(np.isnan(result[:, 0]).sum())
     if failed == len(result):
         return "gave up"
@@ -73,7 +73,7 @@ def cell(result):
 
 
 def paired(result, one, two):
-    """Mean difference of two methods, and its standard error, where neither gave up."""
+    """Mean difference of two methods, and its standard error, where neither failed."""
     difference = result[:, one] - result[:, two]
     difference = difference[~np.isnan(difference[:, 0])]
     n = len(difference)
@@ -83,7 +83,7 @@ def paired(result, one, two):
 
 
 def judge(value, error, bar):
-    """The bar, and whether it is reached; a shortfall within two standard errors is a tie."""
+    """The threshold, and whether it is reached; a shortfall within two standard errors is a tie."""
     shown, said = verdict(value, bar, at_least=True)
     return shown, "tie" if said != "met" and value + 2 * error >= bar else said
 
@@ -122,7 +122,7 @@ def main(quick: bool) -> None:
         ("data", "constraints", "pairs", "hard", "soft", "hard, right pairs only", "COP-K-means"),
         rows,
     )
-    # Splits in which the hard search gave up say nothing of the difference.
+    # Splits in which the hard search failed have no difference.
     show(
         "less hard with all pairs, where that did not give up",
         ("", "splits", "accuracy", "bar", ""),

@@ -1,10 +1,11 @@
-"""The sampler of `MDLMixture`: convergence, effective draws per second, and NumPyro beside it.
+"""The sampler of `MDLMixture`: convergence, effective draws per second, and NumPyro.
 
-1000 rows of four components in two dimensions, a tenth of them labelled, up to 20 clusters, four
-chains from dispersed starts (all rows in one cluster, at random in 20, in 10 and in 6), and one
-core: the script binds itself to one. Seconds are CPU seconds of the process after compilation. The
-first quarter of a run is dropped. The bars are those of a trial with sequential moves and of its
-aims; what has not converged is marked, since its effective draws mean nothing.
+Data are 1000 rows of four components in two dimensions, a tenth of them labelled. There are up to
+20 clusters, four chains with dispersed initial partitions (one cluster, and random labels of 20, 10
+and 6 clusters), and one core, which the script selects. Seconds are CPU seconds of the process
+after compilation. The first quarter of a run is dropped. Thresholds come from an earlier version
+with sequential moves, and from its aims. Runs that have not converged are marked, since their
+effective draws are meaningless.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from nrprob.methods.bayes.model import MixtureModel
 from nrprob.methods.bayes.six_move import SixMoveKernel
 from nrprob.methods.bayes.six_move_target import make_mixture_target
 
-sys.path.insert(0, str(ROOT / "tests"))  # where the mixture of known size is
+sys.path.insert(0, str(ROOT / "tests"))  # module of the mixture with a known number of components
 
 CONVERGED = 1.01
 MOST = 20
 FLOOR = 0.2
 
 
-EVENTS: list[str] = []  # one for every compilation
+EVENTS: list[str] = []  # one entry per compilation
 
 
 def _listen(event: str, *_: Any, **__: Any) -> None:
@@ -57,7 +58,7 @@ class Data(NamedTuple):
 
 
 def rows(n: int, kind: str = "four", seed: int = 0) -> Data:
-    """Rows of components in equal shares; a tenth of them has its component as a class."""
+    """Rows of components with equal shares; a tenth of them has its component as a class."""
     rng = np.random.default_rng(seed)
     if kind == "ten":
         fixed = np.random.default_rng(5)
@@ -74,7 +75,7 @@ def rows(n: int, kind: str = "four", seed: int = 0) -> Data:
     return Data((X - X.mean(0)) / X.std(0), y)
 
 
-# What is compared: add a line to extend the tables.
+# Compared samplers: add a line to extend the tables.
 
 
 def partitions(data: Data, energy: str) -> Any:
@@ -98,14 +99,14 @@ def mixtures(data: Data, energy: str) -> Any:
 
 
 class Entry(NamedTuple):
-    """A kernel, and what makes its target from data and the name of an energy."""
+    """A kernel, and a function that makes its target from data and the name of an energy."""
 
     kernel: Callable[[int], PartitionKernel]
     target: Callable[[Data, str], Any]
 
 
 def wide(n: int) -> CollapsedKernel:
-    """The default, with blocks of twice as many rows."""
+    """The default kernel, with blocks of twice as many rows."""
     kernel = chains.default_kernel(n)
     return replace(kernel, block=2 * kernel.block)
 
@@ -129,7 +130,7 @@ class Found(NamedTuple):
 
 
 def sample(kernel: PartitionKernel, target: Any, seconds: float, seed: int = 0) -> Found:
-    """Run four chains from dispersed starts for about so many seconds, compilation not counted."""
+    """Run four chains from dispersed partitions for about ``seconds`` after compilation."""
     capacity = 128
     states = chains.dispersed(kernel, target, jax.random.PRNGKey(seed), 4)
     jax.block_until_ready(chains.run(kernel, target, states, 1, 1, capacity=capacity))
@@ -151,14 +152,14 @@ def sample(kernel: PartitionKernel, target: Any, seconds: float, seed: int = 0) 
 
 
 def ess(trace: np.ndarray) -> float:
-    """Bulk effective sample size; 0 where nothing ever changes."""
+    """Bulk effective sample size; 0 without any change."""
     import arviz
 
     return float(arviz.ess(trace, method="bulk")) if np.ptp(trace) else 0.0
 
 
 def seconds_to_converge(result: Found) -> float:
-    """Seconds until the later half of all draws has R-hat < 1.01 of both; NaN if never."""
+    """Seconds until the later half of all draws has R-hat < 1.01 for both; NaN if never."""
     from nrprob.posterior.convergence import r_hat
 
     draws = result.length.shape[1]
@@ -176,7 +177,7 @@ def summary(result: Found) -> tuple[float, float, float, float, str]:
     part = slice(result.length.shape[1] // 4, None)
     k, length = result.n_clusters[:, part], result.length[:, part]
     r = r_hat(k), r_hat(length)
-    # A run that is still on its way has effective draws that mean nothing.
+    # Effective draws of a run that has not converged are meaningless.
     mark = "" if max(r) < 1.05 else "NOT CONVERGED"
     rate = 0.75 * result.seconds
     return ess(length) / rate, ess(k) / rate, *r, mark
@@ -217,7 +218,7 @@ def effective(n: int, seconds: float) -> None:
 
 
 def gibbs_alone(n: int, seconds: float, seeds: int) -> None:
-    """Print what proposals of splits and merges gain."""
+    """Print the gain from proposals of splits and merges."""
     table = []
     for kind, energy in (
         ("four", "nml"),
@@ -249,7 +250,7 @@ def gibbs_alone(n: int, seconds: float, seeds: int) -> None:
 
 
 def blocks_of_rows(steps: int) -> None:
-    """Print what share of blocks is accepted, and how fast rows move, by the size of blocks."""
+    """Print the share of accepted blocks, and the rate of label changes, by block size."""
     from sklearn.datasets import load_iris, load_wine
 
     table = []
@@ -279,7 +280,7 @@ def blocks_of_rows(steps: int) -> None:
 
 
 def compilations(n: int) -> None:
-    """Print what a first and a second fit compile, and how long they take."""
+    """Print compilations and times of a first and a second fit."""
     from nrprob import MDLMixture
 
     table = []
@@ -348,7 +349,7 @@ def blocked(X: Any, y: Any) -> Any:
 
 
 def beside_numpyro(n: int, draws: int, slow_draws: int, seconds: float) -> None:
-    """Print effective draws per second of the log density, k known to NumPyro and not to us."""
+    """Print effective draws per second of the log density; only NumPyro knows k."""
     import marginal_mixture as marginal
     from numpyro.infer import MCMC, NUTS, CustomGibbs, DiscreteHMCGibbs, Gibbs, init_to_value
     from sklearn.cluster import KMeans
@@ -366,7 +367,7 @@ def beside_numpyro(n: int, draws: int, slow_draws: int, seconds: float) -> None:
     mixed = [(CustomGibbs(blocked(X, y)), ["z", "weights", "means", "classes"]), (nuts, None)]
     known = {"n_components": 4, "n_classes": 4, "prior": marginal.Prior()}
     summed = NUTS(marginal.marginal_model, init_strategy=init_to_value(values=start))
-    # Blocks take constrained values, but unconstrained ones if their kernel is NUTS.
+    # Blocks take constrained values, or unconstrained ones if their kernel is NUTS.
     begin = {site: start[site] for site in ("weights", "means", "classes")}
     begin |= {"z": jnp.asarray(solution.labels_, int), "variances": jnp.log(start["variances"])}
     runs: dict[str, tuple[Any, int, dict[str, Any], Any]] = {
@@ -424,12 +425,12 @@ def beside_numpyro(n: int, draws: int, slow_draws: int, seconds: float) -> None:
 # Covariances between columns
 
 
-PRECISION, FREEDOM, VARIANCE = 0.3, 5.0, 0.2  # of the prior, for both: kappa, f and s
+PRECISION, FREEDOM, VARIANCE = 0.3, 5.0, 0.2  # hyperparameters for both: kappa, f and s
 GIBBS = {"tied": 1, "full": 4}  # covariances of four clusters
 
 
 def sheared(n: int, covariance: str) -> Data:
-    """The four components in axes that are correlated within them, of one shape or of their own."""
+    """The four components in correlated axes, with one covariance or with different ones."""
     data = rows(n, "even" if covariance == "tied" else "four")
     X = data.X @ np.array([[1, 0.8], [0, 0.6]])
     return Data((X - X.mean(0)) / X.std(0), data.y)
@@ -447,7 +448,7 @@ def log_rows(sites: Any, X: Any, y: Any) -> Any:
 
 
 def normal_model(X: Any, y: Any, covariances: int) -> None:
-    """The mixture of four normal components, with the cluster of every row."""
+    """The mixture of four Gaussian components, with the cluster of every row."""
     import numpyro
     import numpyro.distributions as dist
 
@@ -470,9 +471,9 @@ def normal_model(X: Any, y: Any, covariances: int) -> None:
 
 
 def given_precision(key: Any, now: Any, X: Any, y: Any, renew: Any = None) -> dict[str, Any]:
-    """Clusters, then means, weights and classes, given the covariances and what they were.
+    """Clusters, then means, weights and classes, given the covariances and the previous state.
 
-    ``renew(key, members, sizes, centres)`` may draw the covariances anew on the way.
+    ``renew(key, members, sizes, centres)`` may resample the covariances in between.
     """
     keys = jax.random.split(key, 5)
     k, d = now["means"].shape
@@ -494,7 +495,7 @@ def given_precision(key: Any, now: Any, X: Any, y: Any, renew: Any = None) -> di
 
 
 def all_in_blocks(now: Any, X: Any, y: Any, covariances: int) -> Any:
-    """Gibbs step without NumPyro: clusters, then all else, covariances with means."""
+    """Gibbs step without NumPyro: clusters, then everything else, covariances with means."""
     from nrprob.methods.bayes.shared_covariance import wishart_root
     from nrprob.statistics.matrices import whitener
 
@@ -529,7 +530,7 @@ def _by_numpyro(X: Any, y: Any, start: Any, count: int, draws: int) -> tuple[np.
     free = biject_to(constraints.positive_definite).inv(start["precision"])
     begin = {site: start[site] for site in sites} | {"precision": free}
     spent = []
-    for number in (8, draws):  # every call compiles, which the short one's time is
+    for number in (8, draws):  # every call compiles; the time of the short one is subtracted
         runner = MCMC(
             Gibbs([(CustomGibbs(update), sites), (nuts, None)]),
             num_warmup=draws // 2, num_samples=number, progress_bar=False,
@@ -558,14 +559,14 @@ def _by_scan(X: Any, y: Any, start: Any, count: int, draws: int) -> tuple[np.nda
         return jax.lax.scan(one, state, length=draws)
 
     state = start | {"rng_key": jax.random.PRNGKey(0)}
-    for _ in range(2):  # the second may be compiled anew, for arrays in place of numbers
+    for _ in range(2):  # the second call may compile again, for arrays instead of numbers
         state, _ = run(state)
     again = timed(lambda: jax.block_until_ready(run(state)))
     return np.asarray(run(state)[1]), again.cpu
 
 
 def beside_blocked_gibbs(n: int, draws: int, seconds: float) -> None:
-    """Print effective draws per second under covariances between columns, k known to rivals."""
+    """Print effective draws per second with correlated columns; only the baselines know k."""
     from sklearn.cluster import KMeans
 
     from nrprob.methods.bayes.joint_target import JointKernel

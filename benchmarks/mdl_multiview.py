@@ -1,9 +1,10 @@
-"""Multi-view clustering: one annealing step against NumPy, and a fit's memory.
+"""Multi-view clustering: one annealing step vs NumPy, and a fit's memory.
 
-n=100,000, two views of 8 features, 10 x 10 clusters, five restarts, float32. The NumPy step does
-the same in whole arrays: lengths of all cells of every row by matrix products and broadcasting, a
-cell drawn by the largest of the perturbed lengths, and counts, means and scales by `bincount` and
-matrix products; one restart at a time, as all cells of all restarts would not fit.
+n=100,000, two views of 8 features, 10 x 10 clusters, five restarts, float32. The NumPy step uses
+whole arrays. It computes lengths of all cells of every row by matrix products and broadcasting,
+samples a cell by the largest perturbed score, and computes counts, means and scales by `bincount`
+and matrix products. It processes one restart at a time, since all cells of all restarts would not
+fit into memory.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SPEED, MEMORY = 3.0, 2.0  # times NumPy; GB
 
 
 def views(n: int, d: int, k: int, seed: int = 0) -> list[np.ndarray]:
-    """Two views of k clusters each, whose labels agree on nine rows of ten."""
+    """Two views of k clusters each, whose labels agree on nine of ten rows."""
     rng = np.random.default_rng(seed)
     z = rng.integers(k, size=n)
     other = np.where(rng.random(n) < 0.9, z, rng.integers(k, size=n))
@@ -37,7 +38,7 @@ def views(n: int, d: int, k: int, seed: int = 0) -> list[np.ndarray]:
 
 
 class NumpyStep:
-    """Stochastic annealing of one restart, with one scale a view and the weights d/2."""
+    """Stochastic annealing of one restart, with one scale per view and the weights d/2."""
 
     def __init__(self, data: list[np.ndarray], k: int, seed: int):
         self.data = [(x - x.mean(0)) / np.sqrt(((x - x.mean(0)) ** 2).sum(1).mean()) for x in data]
@@ -75,7 +76,7 @@ class NumpyStep:
 
 
 def stepper(data: list[np.ndarray], k: int):
-    """Return a call that takes a number of annealing steps of all restarts, and one of descent."""
+    """Return a call of a number of annealing steps of all restarts, and one of descent."""
     calls = {}
 
     def run(count: int) -> None:
@@ -93,7 +94,7 @@ def stepper(data: list[np.ndarray], k: int):
 
 
 def peak(n: int, k: int) -> tuple[float, float]:
-    """Peak memory in GB, and seconds, of a whole fit in a process of its own."""
+    """Peak memory in GB, and seconds, of a whole fit in a separate process."""
     code = f"import mdl_multiview; mdl_multiview.fit({n}, {k})"
     from pathlib import Path
 

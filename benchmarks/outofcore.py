@@ -1,12 +1,12 @@
-"""Time and peak memory of fits of rows on disk, against the number of rows, and beside memory.
+"""Time and peak memory of fits of rows on disk, by number of rows, and of fits in memory.
 
     python benchmarks/outofcore.py                      # 10^5, 10^6
     python benchmarks/outofcore.py --rows 10000000      # 800 MB of Parquet
 
-Rows of 20 float32 columns in three known groups and five clusters are written as Parquet, by
-pieces. Every fit runs in a process of its own. "MB" is the peak above that of a fit of 2000 rows
-from disk; "us" are microseconds of wall time per row and pass, between a short fit and a
-longer one, so that neither compilation nor reading counts; "cpu" the same of processor time.
+Rows of 20 float32 columns in three known groups and five clusters are written as Parquet, in
+pieces. Every fit runs in a separate process. "MB" is the peak minus the peak of a fit of 2000 rows
+from disk. "us" are microseconds of wall time per row and pass, the difference between a short fit
+and a longer one, which excludes compilation and reading. "cpu" is the same for processor time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def write(path: Path, n: int) -> None:
 
 
 def fit(path: str, method: str, how: str) -> None:
-    """Fit in this process, and print what it took."""
+    """Fit in this process, and print time and memory."""
     import nrprob
 
     warnings.simplefilter("ignore")
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def alone(path: Path, method: str, how: str) -> dict[str, float]:
-    """Fit in a process of its own."""
+    """Fit in a separate process."""
     command = [sys.executable, __file__, "--fit", str(path), method, how]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])

@@ -1,12 +1,11 @@
-"""Fifty small fits whose results a change of structure must not move.
+"""Fifty small fits whose results a refactoring must not change.
 
     python benchmarks/pinned_fits.py record before.json      # at the old state
     python benchmarks/pinned_fits.py compare before.json     # at the new one, on the same machine
 
-All estimators and the kinds that compute in another way, in float64 with fixed seeds. Objectives
-have to agree to 1e-9 relative, labels of the fit and of `predict` exactly, memberships to 1e-7.
-Results of another machine differ by rounding, which an annealing may amplify, so compare on the
-machine that recorded.
+The fits cover all estimators and their variants, in float64 with fixed seeds. Objectives must agree
+to a relative 1e-9, labels of the fit and of `predict` exactly, and memberships to 1e-7. Results of
+another machine differ by rounding, which annealing may amplify, so compare on the same machine.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ DRAWS = {"num_warmup": 20, "num_samples": 20, "num_chains": 2, "random_state": 0
 
 
 def fits() -> dict:
-    """Name -> unfitted estimator, rows, and what else `fit` takes."""
+    """Name -> unfitted estimator, rows, and further arguments of `fit`."""
     both = np.stack([GROUPS, OTHER], 1)
     n = nrprob
     return {
@@ -121,7 +120,7 @@ def fits() -> dict:
 
 def results(chosen: str = "") -> dict:
     """Name -> objective, labels, memberships and predicted labels."""
-    jax.config.update("jax_enable_x64", False)  # the default, whatever the environment says
+    jax.config.update("jax_enable_x64", False)  # the default, for any environment variables
     result = {}
     for name, (model, X, given) in fits().items():
         if chosen not in name:
@@ -147,7 +146,7 @@ def results(chosen: str = "") -> dict:
 
 
 def differences(old: dict, new: dict) -> list[str]:
-    """What is not the same, in words."""
+    """Differences between two results, in words."""
     said = []
     for name in sorted(old.keys() | new.keys()):
         if name not in old or name not in new:

@@ -1,12 +1,12 @@
-"""Whether the posterior of `MDLMixture` finds planted clusters and their number, and how fast.
+"""Whether the posterior of `MDLMixture` recovers planted clusters and their number, and how fast.
 
-Rows of normal clusters whose centres are some standard deviations apart at least, with and without
-known groups whose offsets are larger. Of every case: the probability of the right number of
-clusters, the agreement of the reported partition with the planted one (adjusted Rand index), the
-largest R-hat of all quantities that names leave alone, CPU seconds with compilation, and effective
-draws of the number of clusters and of the length per CPU second. The first fifteen cases were named
-before any of them was run: ten, whose clusters are of like size, and then five, for the choice of
-how the concentration of sizes is drawn. The last are rows of one normal cluster.
+Rows come from Gaussian clusters with a minimum distance of centres, in standard deviations, with
+and without known groups whose offsets are larger. For every case, the script prints the probability
+of the correct number of clusters, the adjusted Rand index of the reported partition, the largest
+R-hat of label-invariant quantities, CPU seconds with compilation, and effective draws of the number
+of clusters and of the length per CPU second. The first fifteen cases were fixed before any run: ten
+with clusters of similar sizes, and five for the choice of the update of the size concentration. The
+last cases are rows of one Gaussian cluster.
 
     python benchmarks/posterior.py [--unordered 1] [--concentration 1] [--only 0,3]
         [--steps 500,1000]
@@ -27,9 +27,9 @@ from nrprob import MDLMixture
 
 
 class Case(NamedTuple):
-    """Rows, columns, clusters, known groups, least distance of centres, and kind of covariance.
+    """Rows, columns, clusters, known groups, minimum distance of centres, and type of covariance.
 
-    And by what factor a cluster is smaller than the one before.
+    The last field is the factor between the sizes of successive clusters.
     """
 
     n: int
@@ -108,7 +108,7 @@ def main() -> None:
         seconds = time.process_time() - begin
         k = model.posterior_["n_clusters"].values
         begin = time.process_time()
-        model.extend(kept // 2)  # compiled already, and a third of all draws then
+        model.extend(kept // 2)  # already compiled, with a third of all draws
         rate = 1 / (3 * (time.process_time() - begin))
         draws = [
             model.posterior_[name].values.astype(float) for name in ("n_clusters", "log_density")

@@ -1,9 +1,9 @@
-"""Whether anything but the known kinds says which ``likelihood_power`` of `MDLMixture` is right.
+"""Whether anything but the known classes determines the ``likelihood_power`` of `MDLMixture`.
 
-Of wine and iris, by the power: the log density of rows that were held out (five folds), and the
-clusters of a fit of the rest. Then what wine's exact posterior (power 1) cuts kinds by: rows of a
-kind that stand next to each other in the file are in one cluster more often than after a random
-order of the rows of the kind, or they are not. The order in the file is nothing that a fit sees.
+For wine and iris, the script prints the held-out log density (five folds) and the clusters of the
+fits, by the power. Then it tests how wine's exact posterior (power 1) splits classes: whether rows
+of a class that are adjacent in the file are in one cluster more often than in random order. No fit
+uses the order in the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLDS, ORDERS = 5, 10_000
 
 
 def fitted(X: np.ndarray, **settings: Any) -> MDLMixture:
-    """Draws of a posterior, without a word on convergence."""
+    """Draws of a posterior, without convergence warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return MDLMixture(random_state=0, **settings).fit(X)
@@ -42,7 +42,7 @@ def held_out(X: np.ndarray, **settings: Any) -> tuple[np.ndarray, list[int]]:
 
 
 def together(labels: np.ndarray) -> float:
-    """Share of neighbours in the file that are in one cluster."""
+    """Share of adjacent rows of the file that are in one cluster."""
     return float((labels[1:] == labels[:-1]).mean())
 
 

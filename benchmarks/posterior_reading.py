@@ -1,9 +1,9 @@
-"""Time and memory of what is read off draws of clusterings: 10,000 rows, 20 clusters, 1,000 draws.
+"""Time and memory of summaries of draws: 10,000 rows, 20 clusters, 1,000 draws.
 
-Rows leave their cluster with a chance of their own, which is large for some; two clusters are one
-in four draws of ten, and half of another is apart in two of ten. Every summary runs in a process of
-its own; memory is the largest resident set of that process, with the draws and the imports. The
-last columns are what it found.
+Rows leave their cluster with different probabilities, some of them large; two clusters are one in
+four of ten draws, and half of another cluster is separate in two of ten. Every summary runs in a
+separate process; memory is its largest resident set, including draws and imports. The last columns
+are the results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECONDS, MEGABYTES = 60.0, 1000.0
 
 
 def make(n: int, k: int, n_draws: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Labels (2, n_draws / 2, n) under names that differ from draw to draw, and the centre."""
+    """Labels (2, n_draws / 2, n) with label switching, and the centre."""
     rng = np.random.default_rng(seed)
     truth, doubt = rng.integers(k, size=n), 0.6 * rng.random(n) ** 3
     draws = np.empty((2, n_draws // 2, n), dtype=np.int32)
@@ -78,7 +78,7 @@ CALLS: dict[str, Callable[[np.ndarray, np.ndarray], str]] = {
 
 
 def measure(name: str, quick: bool) -> tuple[float, float, str]:
-    """CPU seconds, megabytes, and what was found."""
+    """CPU seconds, megabytes, and the result."""
     draws, truth = make(*((1000, 6, 100) if quick else (10_000, 20, 1000)))
     result: list[str] = []
     cpu = timed(lambda: result.append(CALLS[name](draws, truth))).cpu

@@ -1,13 +1,12 @@
-"""`MDLMixture` where clusters are not normal, or have covariances of their own in many columns.
+"""`MDLMixture` on clusters that are not Gaussian, or have dense covariances.
 
-Real kinds that are not normal (iris, wine), from the exact posterior (power 1) to one that features
-count for ever less in, with clusters that share a covariance, or whose covariances are shrunk to a
-common one. Then three planted clusters of 300 rows in 15 columns with a dense common covariance,
-their own departing from it or not, under every covariance. Then three planted clusters whose
-errors are t distributed, with and without known groups, under normal errors and under such. Then
-columns that are transformed by powers which are drawn: of wine and iris, and of planted clusters,
-two of whose columns are exponentials. Last, three clusters beside a row that is far away, or whose
-known groups are far apart, or that move far with known numbers.
+First, real classes that are not Gaussian (iris, wine), with likelihood exponents from 1 downwards,
+and clusters with a shared covariance or shrunk covariances. Second, three planted clusters of 300
+rows in 15 columns with dense covariances, equal or different, under every ``covariance``. Third,
+three planted clusters with t errors, with and without known groups, under Gaussian and t errors.
+Fourth, transformed columns with sampled lambdas: wine and iris, and planted clusters with two
+exponentiated columns. Last, three clusters with a distant outlier, with distant known groups, or
+with large effects of covariates.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ COLUMNS = ("k", "ARI", "P(3 or 4)", "R-hat", "CPU, s")
 def row(
     name: tuple[str, ...], X: np.ndarray, truth: np.ndarray, known: Any = None, **settings: Any
 ) -> list[Any]:
-    """A line of a table: a fit, without a word on convergence."""
+    """A line of a table: a fit, without convergence warnings."""
     begin = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -46,7 +45,7 @@ def row(
 
 
 def planted(own: bool, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of three clusters whose covariances are a common one, or depart from it."""
+    """Rows of three clusters with a common covariance, or with different ones."""
     rng = np.random.default_rng(seed)
     n, d, k = 300, 15, 3
     common = rng.normal(size=(d, d)) / np.sqrt(d) + np.eye(d)
@@ -76,16 +75,16 @@ def tailed(freedom: float, seed: int, grouped: bool) -> tuple[np.ndarray, np.nda
 
 
 def skewed(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of three normal clusters, two of whose columns are exponentials, one of a mirror."""
+    """Rows of three Gaussian clusters; two columns are exponentiated, one of them reflected."""
     X, truth, _ = tailed(np.inf, seed, False)
     X = (X - X.mean(0)) / X.std(0)
     return np.column_stack([np.exp(X[:, 0]), -np.exp(X[:, 1]), X[:, 2:]]), truth
 
 
 def apart(what: str, times: float) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Rows of three clusters six units apart; one of them, or what is known, goes ``times`` as far.
+    """Rows of three clusters six units apart; an outlier or a known effect is ``times`` as far.
 
-    Then that row is a cluster by itself.
+    The outlier is then a separate cluster.
     """
     rng = np.random.default_rng(0)
     truth, X = rng.integers(3, size=300), rng.normal(size=(300, 2))

@@ -1,10 +1,11 @@
 """`MDLMixture` by the number of rows and columns: CPU seconds per effective draw, and many rows.
 
-Five normal clusters of equal shares, whose centres are four standard deviations apart at least,
-default settings, four chains. Seconds are CPU seconds of a fit, without what compiling took, over
-the least effective sample size of all label-free quantities that vary; what has not converged
-(R-hat above 1.05) is marked. Then what is asked for in large: 5,000 rows in two columns within
-three minutes, and 100,000 in ten columns with ten clusters within fifteen, with chains that agree.
+Data are five Gaussian clusters with equal shares, whose centres are at least four standard
+deviations apart; default settings, four chains. Seconds are CPU seconds of a fit without
+compilation, divided by the smallest effective sample size of all label-invariant quantities that
+vary; runs that have not converged (R-hat above 1.05) are marked. Two requirements for large data:
+chains agree for 5,000 rows in two columns within three minutes, and for 100,000 rows in ten columns
+with ten clusters within fifteen.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def _listen(event: str, seconds: float, **_: Any) -> None:
 
 
 class Run(NamedTuple):
-    """One fit: the model, seconds of CPU less those of compiling, of the wall, and its truth."""
+    """One fit: the model, CPU seconds without compilation, wall time, and the true labels."""
 
     model: MDLMixture
     cpu: float
@@ -41,18 +42,18 @@ class Run(NamedTuple):
 
     @property
     def worst(self) -> float:
-        """Largest R-hat of all label-free quantities."""
+        """Largest R-hat of all label-invariant quantities."""
         rest = [*self.model.diagnostics_["r_hat"].dropna(), *self.model.r_hat_.values()]
         return float(max(rest))
 
     @property
     def effective(self) -> float:
-        """Least effective sample size of the quantities that vary."""
+        """Smallest effective sample size of the quantities that vary."""
         return float(self.model.diagnostics_["ess_bulk"].min())
 
 
 def make(n: int, d: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of ``k`` normal clusters, and which; centres are four apart at least."""
+    """Rows of ``k`` Gaussian clusters, and their labels; centres are at least four apart."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(k, d))
     apart = np.linalg.norm(centres[:, None] - centres, axis=2)[np.triu_indices(k, 1)]
@@ -61,7 +62,7 @@ def make(n: int, d: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]
 
 
 def fit(n: int, d: int, k: int, **settings: Any) -> Run:
-    """Fit, without a word on convergence."""
+    """Fit, without convergence warnings."""
     X, truth = make(n, d, k)
     model = MDLMixture(random_state=0, **settings)
     before, cpu, wall = sum(COMPILING), time.process_time(), time.perf_counter()

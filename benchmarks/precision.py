@@ -1,8 +1,8 @@
-"""Precision on the generators of the thesis: defaults, a Bayes classifier, and what was published.
+"""Precision on the generators of Gondek (2005): defaults, Bayes classifier, published values.
 
-"known" partitions are given to the method, the "sought" one is never shown. Means over 20 sets
-with their standard errors; the published column is the best of all methods printed for that cell
-(Gondek 2005, Tables 8.1 to 8.21 and 8.34 to 8.45).
+The "known" partition is given to the method, and the "sought" one is hidden. Values are means over
+20 data sets with their standard errors; the published column is the best of all methods printed for
+the setting (Gondek 2005, Tables 8.1 to 8.21 and 8.34 to 8.45).
 """
 
 import time

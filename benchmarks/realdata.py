@@ -1,14 +1,14 @@
-"""All estimators that take known structure, on data with two labelings: one known, one sought.
+"""All estimators that take known structure, on data with one known and one sought labeling.
 
-Tables, images and pages as dense rows, and text as counts, from NRPROB_DATA; ``--fresh`` takes
-smaller pairs that every machine can make. Beside the estimators stand k-means, the one-liner that
-anybody would write (take off the means of the known groups, then k-means), and for counts the
-one-liner with damped counts. No method sees the labels that are sought; their number is given.
-With ``--out`` every fit is written as soon as it is done, and fits in the file are not run again:
-delete it to start anew. Only one process at a time may have such a file.
+Data are tables, images and pages as dense rows, and text as counts, from NRPROB_DATA; ``--fresh``
+uses smaller pairs that need no download. The baselines are k-means, k-means of residuals (subtract
+the means of the known groups, then k-means), and for counts k-means of residuals of log counts. No
+method uses the sought labels; their number is given. With ``--out``, every fit is written
+immediately, and fits in the file are not run again: delete the file to start again. Only one
+process at a time may use this file.
 
-The design of the two estimators that `recommend` takes was chosen by means over these tables and
-over text like this, so that these figures flatter them. ``--ablations`` takes their parts away.
+The design of the two estimators of `recommend` was chosen by means over these tables and over
+similar text, so these figures are optimistic. ``--ablations`` removes parts of these estimators.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ from nrprob import (
 from nrprob.exceptions import DataUnavailable
 
 DENSE = ("columns", "components")
-LOSS = 0.05  # NMI below the one-liner's from which a pair counts as lost
-TOP = 2  # pairs of the largest gain that the second mean leaves out
+LOSS = 0.05  # NMI below the baseline from which a pair counts as lost
+TOP = 2  # number of pairs with the largest gain that the second mean omits
 PLAIN, ONE_LINER, OURS = "k-means", "one-liner", "recommend"
-# What is asked of `recommend`.
+# Requirements for `recommend`.
 LOSSES = 2
 TABLES, WITHOUT_CRABS = 0.60, 0.55  # mean NMI
-GAIN, KNOWN = 0.10, 0.05  # on text: above the one-liner; to what is known
+GAIN, KNOWN = 0.10, 0.05  # on text: gain over the baseline; maximum NMI with the known labels
 
 
 class Method(NamedTuple):
-    """What makes an estimator for a pair, or its labels; and the forms of data that it is for."""
+    """Constructor of an estimator or of labels, and the forms of data that it supports."""
 
     make: Callable[[Pair, int], BaseEstimator | np.ndarray]
     forms: Sequence[str]
 
 
 class Row(NamedTuple):
-    """One fit. Scores with what is sought and with what is known; NaN where a method refuses."""
+    """One fit, with its agreement with sought and known labels; NaN after an error."""
 
     data: str
     pair: str
@@ -87,7 +87,7 @@ class Row(NamedTuple):
 
 
 def _kmeans(pair: Pair, seed: int, known: bool = True, damp: bool = False) -> np.ndarray:
-    """The one-liner; with nothing known it is plain k-means of the same rows."""
+    """The baseline; without known labels it is k-means of the same rows."""
     if not known:
         pair = pair._replace(known=np.zeros(len(pair.known), int))
     if pair.form == "counts":
@@ -105,7 +105,7 @@ def _recommended(pair: Pair, seed: int) -> BaseEstimator:
 
 
 def _described(estimator: BaseEstimator) -> str:
-    """All parameters, defaults too, since a default may be another in the next version."""
+    """All parameters, including defaults, which may change in the next version."""
     parameters = ", ".join(f"{k}={v!r}" for k, v in sorted(estimator.get_params().items()))
     return f"{type(estimator).__name__}({parameters})"
 
@@ -116,7 +116,7 @@ BASELINES = {
     ONE_LINER: Method(_kmeans, (*DENSE, *COUNTS)),
     "one-liner, damped": Method(partial(_kmeans, damp=True), COUNTS),
 }
-# From the quick to the slow, so that an interrupted run has what matters.
+# Fast methods first, so that an interrupted run has the most important ones.
 METHODS = BASELINES | {
     OURS: Method(_recommended, (*DENSE, *COUNTS)),
     "ConditionalMixture, gauss": Method(_estimator(ConditionalMixture, errors="gaussian"), DENSE),
@@ -132,19 +132,19 @@ METHODS = BASELINES | {
     "Orthogonalization": Method(_estimator(Orthogonalization), DENSE),
     "Orthogonalization, subspace": Method(_estimator(Orthogonalization, variant="subspace"), DENSE),
     "ADFT": Method(_estimator(ADFT), DENSE),
-    # Of their two clusterings, the one that is further from what is known.
+    # Of their two clusterings, the one that is further from the known labels.
     "DecKMeans": Method(_estimator(DecKMeans), DENSE),
     "ConvEM": Method(_estimator(ConvEM), DENSE),
     "CAMI": Method(_estimator(CAMI), DENSE),
     "CCIB": Method(_estimator(CCIB), DENSE),
-    # Columns above their means. The signs of principal components mean nothing.
+    # Columns above their means. The signs of principal components are arbitrary.
     "CMBC, binarised": Method(_estimator(CMBC, binarize=0.0), ("columns",)),
     "IBSI, gamma=10": Method(_estimator(IBSI, gamma=10.0), DENSE),
     # Annealing thousands of columns takes minutes a restart.
     "CCIB, n_init=1": Method(_estimator(CCIB, n_init=1), COUNTS),
     "IBSI, gamma=10, n_init=1": Method(_estimator(IBSI, gamma=10.0, n_init=1), COUNTS),
 }
-# Left out of --fresh, which is to take a minute or two, unless named.
+# Excluded from --fresh, which should take a minute or two, unless named.
 SLOW = ("ConditionalMixture, auto", "IBSI, gamma=10", "CCIB, n_init=1", "IBSI, gamma=10, n_init=1")
 _GAUSS = partial(_estimator, ConditionalMixture, errors="gaussian")
 ABLATIONS = BASELINES | {
@@ -195,7 +195,7 @@ def _pairs(data: str, seed: int) -> list[Pair]:
 
 
 class Store:
-    """Fits that are done, and the file that holds them."""
+    """Finished fits, and the file that stores them."""
 
     def __init__(self, path: Path | None):
         self.rows: dict[tuple[str, str, str, int], Row] = {}
@@ -206,7 +206,7 @@ class Store:
         if path.exists():
             with path.open(newline="") as file:
                 for read in csv.DictReader(file):
-                    # A last line may be incomplete, after a break; refusals are tried again.
+                    # A last line may be incomplete after an interruption; failed fits are repeated.
                     whole = all(read.get(name) is not None for name in Row._fields)
                     if whole and read["nmi"] != "nan":
                         self._keep(_parsed(read))
@@ -240,7 +240,7 @@ def _parsed(read: dict[str, str]) -> Row:
 
 
 def run(store: Store, data: str, pair: Pair, name: str, method: Method, seed: int) -> None:
-    """Fit and score, unless that is done."""
+    """Fit and score, unless this is done."""
     if (data, pair.name, name, seed) in store.rows:
         return
     start = time.perf_counter()
@@ -268,7 +268,7 @@ def run(store: Store, data: str, pair: Pair, name: str, method: Method, seed: in
 
 
 class Summary:
-    """Scores of one kind of data, by pair and method."""
+    """Scores of one form of data, by pair and method."""
 
     def __init__(self, data: str, rows: list[Row], methods: Sequence[str], pairs: Sequence[str]):
         self.data, self.pairs = data, pairs
@@ -284,7 +284,7 @@ class Summary:
         return float(np.mean([getattr(row, field) for row in self.by[pair, method]]))
 
     def gains(self, method: str, pairs: Sequence[str]) -> dict[str, float]:
-        """NMI above the one-liner's."""
+        """NMI above the baseline."""
         return {
             p: self.mean(p, method) - self.mean(p, ONE_LINER)
             for p in pairs
@@ -292,7 +292,7 @@ class Summary:
         }
 
     def largest(self) -> list[str]:
-        """Pairs of the largest gain of what is recommended, or of the first method that is not."""
+        """Pairs of the largest gain of the recommended method, or of the first other method."""
         others = [m for m in self.methods if m not in BASELINES]
         if not others or len(self.counted) <= TOP:
             return []
@@ -315,7 +315,7 @@ class Summary:
         return table
 
     def means(self) -> list[list[str]]:
-        """A row for every method, over the pairs that it was run on."""
+        """A row for every method, over the pairs on which it was run."""
         left_out = self.largest()
         table = []
         for m in self.methods:
@@ -362,7 +362,7 @@ class Summary:
         )
 
     def bars(self) -> list[tuple]:
-        """What is asked of `recommend`, where it and the one-liner were run on all pairs."""
+        """Requirements for `recommend`, if it and the baseline were run on all pairs."""
         gains = list(self.gains(OURS, self.counted).values())
         if self.data not in ("tables", "text") or len(gains) < len(self.counted):
             return []
@@ -453,7 +453,7 @@ def main() -> None:
             continue
         summary = Summary(data, rows, list(methods), names)
         summary.show()
-        # Bars are for all pairs.
+        # Thresholds are for all pairs.
         if OURS in methods and not wanted and summary.bars():
             show(f"{OURS}, {data}", ("", "found", "bar", ""), summary.bars())
 

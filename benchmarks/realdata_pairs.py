@@ -1,7 +1,7 @@
-"""Pairs of labelings of real tables, images and pages: one is known, the other is to be found.
+"""Pairs of labelings of real tables, images and pages: one is known, the other is sought.
 
-`tabular_pairs` yields them for any estimator. The data come through `nrprob.datasets.load`, so
-NRPROB_DATA names their place. `fresh_pairs` yields pairs that every machine can make.
+`tabular_pairs` yields them for any estimator. `nrprob.datasets.load` reads the data, so NRPROB_DATA
+names their folder. `fresh_pairs` yields pairs that need no download.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import common  # noqa: F401  # isort: skip  (pins BLAS before numpy)
 
 import numpy as np
 
-# Data set, labeling that is known, labeling that is sought.
+# Data set, known labeling, sought labeling.
 TABULAR = (
     ("penguins", "species", "sex"),
     ("penguins", "sex", "species"),
@@ -25,13 +25,14 @@ TABULAR = (
     ("cmu_faces_32x30", "person", "eyes"),
     ("webkb", "university", "page_type"),
     ("webkb", "page_type", "university"),
-    # A speaker has one sex: that is within what is known, and nobody can find it beyond.
+    # A speaker has one sex, which is determined by the known labels, so it cannot be found beyond
+    # them.
     ("vowel", "speaker", "vowel"),
     ("vowel", "vowel", "speaker"),
 )
-# No method can answer these; they are run to see what comes out, and no mean has them.
+# No method can solve these; they are run for information, and excluded from all means.
 HOPELESS = (("vowel", "speaker", "sex"),)
-# Simulated cells: what types and batches do to the genes.
+# Simulated cells: effects of types and batches on the genes.
 CELLS: dict[str, dict[str, float]] = {
     "plain": {"type_effect": 1.0, "batch_effect": 0.5},
     "hard": {"type_effect": 0.7, "batch_effect": 1.0, "marker_fraction": 0.05, "mixing": 0.0},
@@ -39,10 +40,10 @@ CELLS: dict[str, dict[str, float]] = {
 
 
 class Pair(NamedTuple):
-    """Prepared rows (n, m), the labels that are known (n,), those sought (n,), and their number.
+    """Prepared rows (n, m), the known labels (n,), the sought labels (n,), and their number.
 
-    ``form`` says what the columns are: "columns" that were measured, "components" of images or
-    pages, or "counts". ``random`` says whether another seed gives other data.
+    ``form`` is the type of columns: measured "columns", "components" of images or pages, or
+    "counts". ``random`` states whether another seed gives other data.
     """
 
     name: str
@@ -55,14 +56,14 @@ class Pair(NamedTuple):
 
 
 def standardised(X: Any) -> np.ndarray:
-    """Columns of mean 0 and variance 1; those that do not vary are left out."""
+    """Columns of mean 0 and variance 1, without constant columns."""
     X = np.asarray(X, float)
     spread = X.std(0)
     return (X[:, spread > 0] - X.mean(0)[spread > 0]) / spread[spread > 0]
 
 
 def leading_components(images: Any, share: float = 0.9) -> np.ndarray:
-    """Principal components of images, as many as hold a share of the variance."""
+    """Principal components of images, as many as explain a share of the variance."""
     from sklearn.decomposition import PCA
 
     return PCA(share, svd_solver="full").fit_transform(np.asarray(images, float))
@@ -81,7 +82,7 @@ def on_the_sphere(counts: Any, n_components: int = 30) -> np.ndarray:
 
 @cache
 def prepared(name: str) -> tuple[np.ndarray, dict[str, np.ndarray], str]:
-    """Rows of a data set as the comparison takes them, its labelings, and the rows' form."""
+    """Prepared rows of a data set, its labelings, and the form of the rows."""
     from scipy import sparse
 
     from nrprob.datasets import load
@@ -122,14 +123,14 @@ def digit_shapes() -> Pair:
     kept = np.isin(digit, (4, 5, 6, 7))
     digit = digit[kept]
     X = leading_components(X[kept])
-    # Every combination is one digit, so that the two labelings cross.
+    # Every combination is one digit, so the two labelings are crossed.
     return _pair("digits parity > shape", X, digit % 2, np.isin(digit, (5, 6)) * 1, "components")
 
 
 def digit_couples(seed: int, n_digits: int = 5) -> Iterator[Pair]:
-    """Images of the first digits in pairs, side by side and laid over one another.
+    """Pairs of images of the first digits, next to each other and superimposed.
 
-    The first digit is known, the second is sought. No image serves twice.
+    The first digit is known, the second is sought. No image is used twice.
     """
     X, digit = _digits()
     of = np.flatnonzero(digit < n_digits)
@@ -138,14 +139,14 @@ def digit_couples(seed: int, n_digits: int = 5) -> Iterator[Pair]:
     for name, images in (
         ("digits left > right", np.hstack([X[first], X[second]])),
         ("digits over > under", np.maximum(X[first], X[second])),
-        # The digit that is sought has half the ink of the one that is known.
+        # The sought digit has half the ink of the known one.
         ("digits dark > faint", np.maximum(X[first], X[second] / 2)),
     ):
         yield _pair(name, leading_components(images), known, target, "components", True)
 
 
 def joined_tables(seed: int) -> Iterator[Pair]:
-    """Rows of iris beside random rows of wine: the classes of one are known, either way."""
+    """Rows of iris joined with random rows of wine: the classes of one of them are known."""
     from nrprob.datasets import load
 
     iris, wine = load("iris"), load("wine")
@@ -166,7 +167,7 @@ def cells(seed: int) -> Iterator[Pair]:
 
 
 def fresh_pairs(seed: int) -> Iterator[Pair]:
-    """Pairs made of what scikit-learn ships, and of simulated counts; the same for one seed."""
+    """Pairs from data of scikit-learn, and from simulated counts; the same for one seed."""
     yield digit_shapes()
     yield from digit_couples(seed)
     yield from joined_tables(seed)
@@ -174,7 +175,7 @@ def fresh_pairs(seed: int) -> Iterator[Pair]:
 
 
 def residual_kmeans(pair: Pair, seed: int) -> np.ndarray:
-    """The one-liner to beat: take off the mean of every known group, and run k-means."""
+    """The baseline: subtract the mean of every known group, and run k-means."""
     from sklearn.cluster import KMeans
 
     z = np.unique(pair.known, return_inverse=True)[1]

@@ -1,7 +1,7 @@
-"""Pairs of labelings of real text, one of which is known and the other sought.
+"""Pairs of labelings of real text; one is known and the other is sought.
 
-`pairs(seed)` yields them. Those of web pages are what they are; those of newsgroups are made anew
-for every seed. The data come through `nrprob.datasets.load`, so NRPROB_DATA may name their place.
+`pairs(seed)` yields them. Pairs of web pages are fixed; pairs of newsgroups are sampled for every
+seed. `nrprob.datasets.load` reads the data, so NRPROB_DATA may name their folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from realdata_pairs import Pair
 
 from nrprob.datasets import load, make_crossed_counts, make_dialect_counts
 
-# Area whose groups are known -> area whose groups are sought.
+# Area of the known groups -> area of the sought groups.
 CROSSED = (
     ("comp", "rec"),
     ("rec", "comp"),
@@ -36,7 +36,7 @@ def _pair(name: str, X: Any, known: np.ndarray, target: np.ndarray, random: bool
 
 
 def web_pages() -> Iterator[Pair]:
-    """Pages by university and type, either way."""
+    """Pages by university and type, with either known."""
     data = _load("webkb")
     university, page = data.labelings["university"], data.labelings["page_type"]
     yield _pair("webkb university > page", data.X, university, page, random=False)
@@ -44,7 +44,7 @@ def web_pages() -> Iterator[Pair]:
 
 
 def newsgroups(seed: int) -> Iterator[Pair]:
-    """Articles of two areas joined, of which one is known; and articles in four dialects."""
+    """Joined articles of two areas, one of which is known; and articles in four dialects."""
     data = _load("newsgroups20")
     group, area = data.labelings["group"], data.labelings["area"]
 
@@ -56,7 +56,8 @@ def newsgroups(seed: int) -> Iterator[Pair]:
             data.X, group, members(known), members(sought), random_state=100 * seed + i
         )
         yield _pair(f"ng {known} > {sought}", X, *labels.T)
-    # Three articles of the known area to one of the other, so that the known one prevails.
+    # Three articles of the known area for each article of the other, so that the known one
+    # dominates.
     X, labels = make_crossed_counts(
         data.X, group, members("rec"), members("politics"), 450,
         n_known=3, random_state=100 * seed + 50,

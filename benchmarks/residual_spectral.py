@@ -1,8 +1,8 @@
-"""ResidualSpectral: time and memory on 20,000 x 50,000 counts, and real text beside a one-liner.
+"""ResidualSpectral: time and memory on 20,000 x 50,000 counts, and real text vs a baseline.
 
-The one-liner is what anybody would write: tf-idf, 30 singular vectors, rows of unit length, less
-the mean of each known group, k-means. The second column gives it the same damping, so that what
-damping brings is seen apart from what the method brings. Text needs NRPROB_DATA.
+The baseline is tf-idf, 30 singular vectors, rows of unit length, subtraction of the mean of each
+known group, and k-means. The second column uses log counts in the baseline, which separates the
+effect of log counts from the effect of the method. Text needs NRPROB_DATA.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ SEEDS = 3
 def corpus(n: int, m: int, draws: int, k: int, groups: int, seed: int = 0):
     """CSR counts, hidden labels and known labels.
 
-    Of the words of a row some come from a block of its hidden cluster, which hardly show, some from
-    a block of its known group, which do, and the rest from all words, the first ones most often.
+    Some words of a row come from the block of its hidden cluster, with little influence; some from
+    the block of its known group, with much influence; and the rest from all words, the first ones
+    most often.
     """
     rng = np.random.default_rng(seed)
     hidden, known = rng.integers(k, size=n), rng.integers(groups, size=n)
@@ -85,14 +86,14 @@ def size(quick: bool) -> None:
     x, hidden, known = corpus(n, m, 81, 10, 5)
     before = peak()
     times, result = {}, {}
-    # The first fit compiles; the second is what a fit of these sizes takes from then on.
+    # The first fit compiles; the second has the time of all later fits of this size.
     for name, members in (("member, first", 1), ("member", 1), ("consensus", 32)):
         model = ResidualSpectral(10, members=members, random_state=0)
         times[name] = timed(lambda m=model: m.fit(x, known=known))
         result[name] = adjusted_rand_score(hidden, model.labels_)
     bars = {"member": MEMBER, "consensus": CONSENSUS}
     rows = [
-        # By CPU, which is no less than the wall time of a quiet machine.
+        # CPU time, which is at least the wall time of an idle machine.
         (name, t.wall, t.cpu, *(verdict(t.cpu, bars[name]) if name in bars else ("", "")))
         for name, t in times.items()
     ]

@@ -1,10 +1,10 @@
-"""Whole fits, sweeps and steps against other implementations on the same data.
+"""Whole fits, sweeps and steps vs other implementations on the same data.
 
-1. Ten restarts of annealing, warm, against the same algorithm as a plain NumPy loop over restarts.
-2. Whole fits beside scikit-learn's KMeans and GaussianMixture and sib-clustering, for orientation.
-3. One sweep of the sequential solver and one step of the batched one, against one iteration of
-   sib-clustering (C++, double precision), on dense rows and on sparse ones of two densities.
-4. The best of 16 starts of the batched solver against that of the sequential one.
+1. Ten restarts of annealing, compiled, vs the same algorithm as a plain NumPy loop over restarts.
+2. Whole fits, and scikit-learn's KMeans and GaussianMixture and sib-clustering, for orientation.
+3. One sweep of the sequential solver and one step of the batched one vs one iteration of
+   sib-clustering (C++, double precision), on dense rows and on sparse rows of two densities.
+4. The best of 16 restarts of the batched solver vs the sequential one.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ N_RESTARTS = 10
 def numpy_loop(x, known, k, family, model, settings):
     """Return a call that anneals ten times with the plain NumPy implementation.
 
-    It is spared what a user would compute once (first temperature and weight come from ``model``)
-    and the objective at every temperature; our side pays for both.
+    It skips computations that a user would do once (first temperature and weight come from
+    ``model``) and the objective at every temperature; our program does both.
     """
     scale = within(x, known) if known is not None else 1.0
     options = {"beta0": 0.95 * model.critical_beta_, **settings}
@@ -86,7 +86,7 @@ def annealing(quick):
     z_large = np.random.default_rng(1).integers(10, size=n)
     cases = (
         ("n=200 m=8 k=2 f64", *z_small, 2, "bernoulli", {}, 6.0, 5),
-        # A coarse ladder, the same on both sides, so that the NumPy loop ends within a minute.
+        # A coarse schedule, the same in both programs, so that the NumPy loop ends within a minute.
         (
             f"n={n} m={m} k={k} f32",
             large,
@@ -172,7 +172,7 @@ def fit_ib(x, solver, max_iter, **options):
 
 
 def fit_sib(x, max_iter):
-    # The tolerance of 0 keeps it from stopping before max_iter.
+    # The tolerance of 0 prevents stopping before max_iter.
     return SIB(10, n_init=1, max_iter=max_iter, tol=0, random_state=0, n_jobs=1).fit(x)
 
 
@@ -180,7 +180,7 @@ def sweeps(quick):
     few, many = 1, 3
     rows = []
     for n in (2000,) if quick else (10_000, 100_000):
-        # Profiles that overlap: otherwise the solvers converge within the sweeps that are timed.
+        # Overlapping profiles: otherwise the solvers converge within the measured sweeps.
         x, _ = counts(n, 100, 10, draws=40, concentration=4.0)
         csr = sparse.csr_matrix(x)
         thin = sparse.csr_matrix(counts(n, 100, 10, draws=9, concentration=4.0)[0])
@@ -196,7 +196,7 @@ def sweeps(quick):
         last = dict.fromkeys(runs, many)
         last["batched"] = runs["batched"](1000).n_iter_
         for name in ("sequential dense", "sequential sparse", "sequential thin"):
-            # Fewer where a fit converges sooner: sweeps that did not happen must not be counted.
+            # Fewer if a fit converges sooner, since sweeps that were not run must not be counted.
             last[name] = runs[name](many).n_iter_
         calls = {
             (name, i): partial(run, i) for name, run in runs.items() for i in (few, last[name])
@@ -252,7 +252,7 @@ def faster(each, ours, theirs, bar):
 
 
 def differences_step(x) -> Time:
-    """Time of the dearest kind of step: exact differences of all rows, and a new objective."""
+    """Time of the slowest type of step: exact differences of all rows, and a new objective."""
     import jax
     import jax.numpy as jnp
 
@@ -285,7 +285,7 @@ def differences_step(x) -> Time:
     return per_unit(times[1], times[4], 3)
 
 
-# 4. The best of many starts
+# 4. The best of many restarts
 
 
 def best_of_sixteen(quick):

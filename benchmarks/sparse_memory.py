@@ -1,7 +1,7 @@
 """Peak memory of a large sparse fit: 20,000 x 50,000 counts with 2 million entries, in float32.
 
-CCIB with ten clusters, five known groups and ten restarts. Each row draws its words from a block
-of its hidden cluster, from a block of its known group, and from all words.
+CCIB with ten clusters, five known groups and ten restarts. The words of each row come from the
+block of its hidden cluster, from the block of its known group, and from all words.
 """
 
 from __future__ import annotations

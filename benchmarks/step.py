@@ -1,8 +1,8 @@
-"""One annealing step against XLA's own times for the parts it cannot do without.
+"""One annealing step vs XLA's times for its unavoidable parts.
 
-n=10,000 and 100,000, m=100, k=10, ten restarts, float32. Many steps run inside one compiled loop;
-the parts are the two matrix products and the softmax at those shapes, each in such a loop as well,
-and each in a program of its own.
+n=10,000 and 100,000, m=100, k=10, ten restarts, float32. Many steps run inside one compiled loop.
+The parts are the two matrix products and the softmax at these shapes, each in such a loop, and each
+in a separate program.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from nrprob.statistics.rows import make_layout, make_rows
 
 N_RESTARTS = 10
 BARS = {"IB": 1.5, "CCIB": 3.0}
-JUDGED = 100_000  # rows from which the bars hold
+JUDGED = 100_000  # number of rows from which the thresholds hold
 
 
 @partial(jax.jit, static_argnames=("build", "k"))
 def prepare(rows, settings, *, build, k):
-    """Terms with their weights, a start, and a temperature at which clusters have separated."""
+    """Terms with their weights, initial memberships, and a temperature after the first split."""
     terms, _, critical = weight_terms(build(rows, settings), rows)
     start = random_log_memberships(jnp.uint32(0), rows, N_RESTARTS, k)
     return terms, normalise_masses(start, rows.mass), jnp.full(N_RESTARTS, 2 * critical)
@@ -37,7 +37,7 @@ def prepare(rows, settings, *, build, k):
 
 @jax.jit
 def steps(terms, rows, w, beta, count):
-    """``count`` steps. The data are arguments: a constant would be folded into the program."""
+    """``count`` steps. The data are arguments, since constants would be folded into the program."""
     update = term_update(terms, 1.0)
 
     def step(_, carry):
@@ -49,7 +49,7 @@ def steps(terms, rows, w, beta, count):
 
 
 def stepper(x, known, build, settings, k):
-    """Return a call that takes a number of steps."""
+    """Return a call of a number of steps."""
     layout = make_layout(known, int(known.max()) + 1)
     rows = jax.tree.map(jnp.asarray, make_rows(x, layout, int(known.max()) + 1))
     terms, w, beta = jax.block_until_ready(prepare(rows, settings, build=build, k=k))
@@ -64,7 +64,7 @@ PARTS = {
 
 
 def parts(n, m, k):
-    """Return, for each part, a call of it alone and a call of it ``count`` times in a loop."""
+    """For each part, return a single call and a call that repeats it ``count`` times in a loop."""
     rng = np.random.default_rng(0)
     w = jnp.asarray(rng.random((n, N_RESTARTS * k), np.float32))
     x = jnp.asarray(rng.random((n, m), np.float32))
@@ -77,7 +77,8 @@ def parts(n, m, k):
         def loop(w, x, g, count, f=f):
             def body(i, carry):
                 w, g, _ = carry
-                # One changed entry: an invariant body would be computed once, ahead of the loop.
+                # One entry changes, since an invariant body would be computed once, before the
+                # loop.
                 w, g = w.at[0, 0].set(1.0 / (i + 1)), g.at[0, 0].set(1.0 / (i + 1))
                 return w, g, f(w, x, g)
 
@@ -89,7 +90,7 @@ def parts(n, m, k):
 
 
 def measure(n, m, k, few, many, repeats):
-    """Print the times of the parts, and of the steps over them, at one size."""
+    """Print the times of the parts, and of the steps relative to them, at one size."""
     x, _ = counts(n, m, k)
     x /= x.sum(1, keepdims=True)
     known = np.random.default_rng(1).integers(10, size=n)

@@ -1,8 +1,8 @@
-"""A sweep in one process against its fits one by one, in separate processes and in a warm one.
+"""A sweep in one process vs its fits one by one, in separate processes and in a warm one.
 
-10 settings x 10 data sets of 200 rows, 10 restarts each. The sweep is what `nrprob run` does, in a
-fresh process of its own, its start and its compilation included; so are those of the separate
-processes. Neither has a compilation cache. All use both cores: the processes run two at a time.
+10 settings x 10 data sets of 200 rows, 10 restarts each. The sweep is a run of `nrprob run` in a
+new process, including start and compilation; the separate processes include them, too. Neither has
+a compilation cache. All use both cores: the processes run two at a time.
 """
 
 import json
@@ -62,7 +62,7 @@ print(json.dumps([*times, one_by_one]))
 
 
 def fresh(code, *arguments):
-    """Seconds of a process without a compilation cache, and what it printed."""
+    """Seconds of a process without a compilation cache, and its output."""
     environment = {k: v for k, v in os.environ.items() if "CACHE" not in k}
     start = time.perf_counter()
     done = subprocess.run(

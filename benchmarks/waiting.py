@@ -1,9 +1,10 @@
-"""What a user waits for with few rows: CPU seconds of first fits, other shapes, and scans.
+"""Waiting times with few rows: CPU seconds of first fits, other shapes, and scans.
 
-150 to 195 rows of iris, in one thread, every estimator in a fresh process with its imports done:
-the first fit cold, and with JAX's compilation cache filled by an earlier process; the same fit once
-more; 195 rows; one cluster more; all numbers of clusters from 2 to 10; all numbers of known groups
-from 2 to 10. The scans say how many programs they compile, the first fit included.
+Data are 150 to 195 rows of iris. Every estimator runs in one thread in a new process after all
+imports. The script measures the first fit without a cache and with JAX's compilation cache from an
+earlier process, the same fit again, 195 rows, one cluster more, all numbers of clusters from 2 to
+10, and all numbers of known groups from 2 to 10. The scans also count the programs that they
+compile, including the first fit.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ BARS = {"ConditionalMixture": (4.0, 0.9)}  # of a first fit, cold and cached
 
 
 def estimators(quick: bool) -> list[tuple[str, str, dict, str]]:
-    """Name, module, parameters, and what is known as, of all that are measured."""
+    """Name, module, parameters, and argument of the known structure, of all measured estimators."""
     ours = [
         (
             m.class_name,
@@ -79,7 +80,7 @@ def estimators(quick: bool) -> list[tuple[str, str, dict, str]]:
 
 
 def run(name: str, module: str, parameters: dict, given: str, cache: str, whole: bool) -> dict:
-    """CPU seconds of an estimator in a process of its own."""
+    """CPU seconds of an estimator in a separate process."""
     code = PROGRAM.format(
         name=name, module=module, parameters=parameters, given=given, whole=whole,
         rows=ROWS.get(name, "X[:n]"),

@@ -1,8 +1,9 @@
-"""`MDLMixture` told few labels, of which some are wrong: what new rows are then taken for.
+"""`MDLMixture` with few labels, some of them wrong: error on new rows.
 
-Of iris and wine, in each of 20 splits a fifth of the rows has a label and a tenth has none; the
-others are classified. Labels are right, or one or two in ten are another class. How far clusters
-keep to classes is drawn ("auto"), given, or 1e-6: every cluster then is of one class.
+In each of 20 splits of iris and wine, a fifth of the rows has a label and a tenth has none; all
+others are classified. Labels are correct, or one or two in ten belong to another class. The
+concentration of classes is sampled ("auto"), fixed, or 1e-6, with which every cluster has one
+class.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from nrprob import MDLMixture
 
 
 def split(y: np.ndarray, wrong: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows that are fitted, what they are told, -1 for nothing, and rows to be classified."""
+    """Fitted rows, their labels (-1 for none), and rows to classify."""
     rng = np.random.default_rng(seed)
     order, n_classes = rng.permutation(len(y)), int(y.max()) + 1
     labelled, fitted = len(y) // 5, 3 * len(y) // 10

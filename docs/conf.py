@@ -1,7 +1,7 @@
 """The documentation site: ``sphinx-build -W docs docs/_build``.
 
-Notebooks are shown as they are stored, which tests hold to be as they ran. They live beside the
-package and not here, so they are copied in, with their first pictures as thumbnails.
+Notebooks are shown with their stored output, which tests compare with a new run. They are outside
+of this folder, so they are copied, with their first plots as thumbnails.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ html_title = "nrprob"
 html_css_files = ["nrprob.css"]
 html_math_renderer = "mathml"
 
-default_role = "autolink"  # `name` in a docstring is a link where there is such a name
+default_role = "autolink"  # `name` in a docstring is a link if this name exists
 python_maximum_signature_line_length = 88
 autodoc_type_aliases = {name: name for name in ("ArrayLike", "Labelings", "Labels")}
 autosummary_ignore_module_all = False
@@ -55,10 +55,10 @@ nb_execution_mode = "off"
 
 
 def as_on_the_site(app, name: str, text: list[str]) -> None:
-    """Pages are read where they lie as well: turn their code and links into those of the site.
+    """Convert the code and links of pages, which also work on GitHub, into links of the site.
 
-    Public names in code become links to their pages, and links to files outside of this folder
-    lead to the pages that show them.
+    Public names in code become links to their pages, and links to files outside of this folder lead
+    to the pages that show them.
     """
     if app.env.doc2path(name).suffix != ".md":
         return
@@ -82,20 +82,20 @@ def _as_link(code: re.Match) -> str:
 
 
 def keep_underscores(app, what, name, thing, options, lines: list[str]) -> None:
-    """Say that n_clusters_ in the shape of an array is no link, which it would be."""
+    """Mark n_clusters_ in the shape of an array as no link."""
     for i, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             lines[i] = re.sub(r"(``.*?``)|(\w)_(?=[,)])", lambda m: m[1] or rf"{m[2]}\_", line)
 
 
 def write_plain_types(app, what, name, thing, options, signature, returns):
-    """Write types in signatures by their names, without modules."""
+    """Format types in signatures by their names, without modules."""
     odd = re.compile(r"TypeAliasForwardRef\('(\w+)'\)|~(?:\w+\.)+")
     return tuple(text and odd.sub(r"\1", text) for text in (signature, returns))
 
 
 def give_headings_a_level(app, page, template, context: dict, tree) -> None:
-    """Say of what rank headings in the list of pages are: without it a screen reader skips them."""
+    """Set the level of headings in the list of pages; without it a screen reader skips them."""
     pages = context.get("furo_navigation_tree", "")
     levels = pages.replace('role="heading"', 'role="heading" aria-level="2"')
     context["furo_navigation_tree"] = levels
@@ -120,7 +120,7 @@ def _write_mathml(translator, node, latex: str, display: str) -> None:
 
 
 def setup(app) -> None:
-    """Connect what is above with Sphinx."""
+    """Register the functions above with Sphinx."""
     app.add_html_math_renderer("mathml", (write_inline_math, None), (write_displayed_math, None))
     app.connect("html-page-context", give_headings_a_level, priority=900)  # after the theme
     app.connect("source-read", as_on_the_site)
@@ -129,7 +129,7 @@ def setup(app) -> None:
 
 
 def lay_out_notebooks(source: Path, target: Path) -> None:
-    """Copy notebooks, and write a page of cards, each with the first picture of its notebook."""
+    """Copy notebooks, and write a page of cards, each with the first plot of its notebook."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     cards = []

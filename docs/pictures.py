@@ -1,4 +1,4 @@
-"""Draw docs/idea.png: points by batch, by k-means, and by clusters given the batches."""
+"""Plot docs/idea.png: points by batch, by k-means, and by clusters given the batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nrprob import ConditionalMixture
 
 
 def main() -> None:
-    """Draw it beside this file."""
+    """Plot it into the folder of this file."""
     random = np.random.default_rng(0)
     batch, kind = random.integers(2, size=(2, 240))
     X = random.normal(size=(240, 2)) * [0.9, 0.5]
