@@ -12,6 +12,7 @@ from nrprob.data.annotated import annotate as annotate
 from nrprob.data.annotated import rows_of as rows_of
 from nrprob.data.preparation.prepare import prepare as prepare
 from nrprob.data.storage.stored import stored as stored
+from nrprob.description import describe_clusters as describe_clusters
 from nrprob.engines.sharding import sharded as sharded
 from nrprob.exceptions import DegenerateClusterWarning as DegenerateClusterWarning
 from nrprob.methods.alternatives.adft import ADFT as ADFT

@@ -22,6 +22,7 @@ FLOORS = (
     {"known", "data"},
     {"information", "codelength", "colouring"},
     {"links", "metrics", "plotting", "posterior", "statistics"},
+    {"description"},
     {"engines"},
     {"estimator"},
     {"evidence"},

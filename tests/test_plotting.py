@@ -801,3 +801,19 @@ def test_every_picture_is_documented():
     for name in plotting.__all__:
         doc = inspect.getdoc(getattr(plotting, name))
         assert all(f"{section}\n---" in doc for section in ("Parameters", "Returns"))
+
+
+def test_text_and_missing_values_are_plotted():
+    rng = np.random.default_rng(0)
+    labels, known = rng.integers(2, size=(2, 90))
+    frame = pd.DataFrame({"size": rng.normal(size=90) + 3 * labels, "noise": rng.normal(size=90)})
+    frame["colour"] = np.where(rng.random(90) < 0.1 + 0.8 * labels, "red", "blue")
+    frame["site"] = rng.choice([f"s{i:02}" for i in range(30)], 90)
+    frame.loc[:9, "size"] = frame.loc[5:20, "colour"] = np.nan
+    first, _ = plot_top_features(frame, labels, known, n_features=2)
+    assert {text.get_text() for text in first.get_yticklabels()} == {"size", "colour=red"}
+    axes = plot_centroids(frame, labels, known, axes=plt.subplots(1, 3)[1])
+    names = [text.get_text() for text in axes[0].get_yticklabels()]
+    assert "colour=red" in names and "site … es)" in names and len(names) <= 24
+    plot_residuals(frame, labels, known, random_state=0)
+    plot_alternatives(frame.assign(site=1.0), {"one": labels, "two": known}, random_state=0)

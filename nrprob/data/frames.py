@@ -238,7 +238,13 @@ def as_codes(frame: Any) -> tuple[Any, dict[Any, list[str]]]:
         if pd.api.types.is_numeric_dtype(dtype):
             columns[j] = column
             continue
-        codes, levels = pd.factorize(column)
+        try:
+            codes, levels = pd.factorize(column)
+        except TypeError as error:
+            raise ValueError(
+                f"X must hold numbers, booleans or text; got lists or other objects in column "
+                f"{short_repr(name)}: {error}; make columns of the numbers in objects, or drop it"
+            ) from None
         values[name] = [str(level) for level in levels]
         columns[j] = pd.Series(np.where(codes < 0, np.nan, codes), index=frame.index)
     out = pd.DataFrame(columns, index=frame.index)

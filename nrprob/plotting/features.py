@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.data.design import Design
 from nrprob.data.validation import MOST, check_number
 from nrprob.exceptions import short_repr
 from nrprob.plotting.groups import (
+    adjust_for,
     distinct_labels,
     feature_texts,
     label_texts,
@@ -75,6 +75,7 @@ def plot_top_features(
     See Also
     --------
     plot_centroids : Plot all features of clusters and known groups.
+    nrprob.describe_clusters : Describe the same differences in sentences.
     nrprob.evidence.test : Test for clusters on held-out samples.
 
     Examples
@@ -99,7 +100,7 @@ def plot_top_features(
             "clusters"
         )
     chosen = _choose_clusters(values, codes, clusters)
-    result = find_top_features(X, codes, chosen, *_adjust_for(design), n_nearest=0)
+    result = find_top_features(X, codes, chosen, *adjust_for(design), n_nearest=0)
     titles = with_sizes(label_texts(values, "cluster"), codes, ", ")
     features = [result.most_different(i, n_features) for i in range(len(chosen))]
 
@@ -160,13 +161,3 @@ def _choose_clusters(
             f"clusters must be labels of clusters with rows; got {got}; leave it out for all"
         )
     return [codes_by_label[label] for label in labels]
-
-
-def _adjust_for(design: Design) -> tuple[np.ndarray, np.ndarray | None]:
-    """Known groups (n,), and a matrix (n, q) of covariates and labels if covariates are known."""
-    if design.kind == "soft":
-        raise ValueError(
-            "features are adjusted for labels or covariates; got soft Memberships; pass hard labels"
-        )
-    groups = np.unique(design.labelings, axis=0, return_inverse=True)[1].ravel()
-    return groups, None if design.matrix is None else design.matrix[:, 1:]

@@ -51,6 +51,16 @@ def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
     return rows, DesignEncoder("product").fit(known, rows.shape[0]), names
 
 
+def adjust_for(design: Design) -> tuple[np.ndarray, np.ndarray | None]:
+    """Known groups (n,), and a matrix (n, q) of covariates and labels if covariates are known."""
+    if design.kind == "soft":
+        raise ValueError(
+            "features are adjusted for labels or covariates; got soft Memberships; pass hard labels"
+        )
+    groups = np.unique(design.labelings, axis=0, return_inverse=True)[1].ravel()
+    return groups, None if design.matrix is None else design.matrix[:, 1:]
+
+
 def distinct_labels(
     labels: Any, what: str, n_rows: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:

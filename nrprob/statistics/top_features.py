@@ -76,7 +76,11 @@ class Findings:
                 text = f"{value} {100 * inside:.0f} % ({100 * overall:.0f} %{of_all})"
             else:
                 mean, deviation = scales.get(name, (0.0, 1.0))
-                text = f"{inside * deviation + mean:.4g} ({overall * deviation + mean:.4g}{of_all})"
+                means = inside * deviation + mean, overall * deviation + mean
+                # As many decimals as two digits of the difference need.
+                difference = max(abs(means[0] - means[1]), 1e-300)
+                decimals = int(np.clip(1 - np.floor(np.log10(difference)), 0, 9))
+                text = f"{means[0]:.{decimals}f} ({means[1]:.{decimals}f}{of_all})"
             if len(texts) < _MOST_VALUES:
                 texts.append(text)
         shown = list(columns.items())[:n_columns]

@@ -408,10 +408,10 @@ class _TablePreparation(Record):
             got |= {name: f"{k} values of text in {name!r}" for name, k in many.items()}
             remedies.append("merge values of text, or name the column as known")
         if got:
+            texts = "text" if self.keeps else f"text of up to {MOST_VALUES} values"
             raise UnfitColumns(
-                f"columns must hold numbers, booleans or text of up to {MOST_VALUES} values; got "
-                f"{', '.join(got.values())}; {', '.join(remedies)}, or leave columns out with "
-                f"{self.say('drop', list(got))}",
+                f"columns must hold numbers, booleans or {texts}; got {', '.join(got.values())}; "
+                f"{', '.join(remedies)}, or leave columns out with {self.say('drop', list(got))}",
                 list(got),
             )
 

@@ -79,6 +79,46 @@ def test_differences_and_examples_are_those_of_their_definitions(
         assert told.most_different(place, 10).tolist() == order.tolist()
 
 
+def test_missing_values_leave_the_other_columns_alone(drawn):
+    """Every column is described by the rows that have a value."""
+    X, known, _, sought = drawn
+    gappy = np.where(np.random.default_rng(0).random(X.shape) < 0.3, np.nan, X)
+    gappy[:, 4] = X[:, 4]
+    result = top_features.find_top_features(gappy, sought, [0, 1, 2], known)
+    for j in range(X.shape[1]):
+        seen = ~np.isnan(gappy[:, j])
+        alone = top_features.find_top_features(
+            X[seen][:, [j]], sought[seen], [0, 1, 2], known[seen]
+        )
+        for name in ("differences", "inside", "outside"):
+            np.testing.assert_allclose(getattr(result, name)[:, j], getattr(alone, name)[:, 0])
+        assert result.overall[j] == pytest.approx(X[seen, j].mean())
+    # A cluster without any value differs in nothing.
+    gappy[sought == 2, 0] = np.nan
+    result = top_features.find_top_features(gappy, sought, [2], known)
+    assert result.differences[0, 0] == 0 and np.isnan(result.inside[0, 0])
+
+
+def test_a_description_names_columns_once_and_in_order():
+    rng = np.random.default_rng(0)
+    codes = np.arange(400) % 2
+    X = np.column_stack([
+        rng.random(400) < 0.3, rng.random(400) < 0.1 + 0.8 * codes, rng.normal(size=400),
+        rng.normal(size=400) + 9 * codes, rng.random(400) < 0.9 - 0.7 * codes,
+    ]).astype(float)  # fmt: skip
+    names = ["noise", "site=x", "b", "c", "site=y"]
+    indicators = {n: (n[:4], "", n[5:]) for n in names if n.startswith("site")}
+    result = top_features.find_top_features(X, codes, [0, 1], codes * 0)
+    text = result.describe(1, names, indicators, {"c": (100.0, 10.0)})
+    inside, overall = 100 * X[codes == 1].mean(0), 100 * X.mean(0)
+    assert text == (
+        f"c: {100 + inside[3] / 10:.0f} ({100 + overall[3] / 10:.0f} of all); "
+        f"site: x {inside[1]:.0f} % ({overall[1]:.0f} %), y {inside[4]:.0f} % ({overall[4]:.0f} %)"
+    )
+    assert result.describe(1, names, indicators, {}, n_columns=1).startswith("c: ")
+    assert ";" not in result.describe(1, names, indicators, {}, n_columns=1)
+
+
 def test_what_is_known_tells_nothing(drawn):
     X, known, _, _ = drawn
     told = top_features.find_top_features(X, known, [0, 1, 2], known)
