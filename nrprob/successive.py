@@ -22,11 +22,11 @@ from nrprob.data.validation import (
     check_number,
     check_random_state,
 )
+from nrprob.evidence.folds import check_samples
 from nrprob.evidence.inputs import (
     TooFewRows,
     as_density_estimator,
     check_accepts_known,
-    validate_samples,
 )
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
@@ -243,7 +243,7 @@ def explore(
                 seed = random.randint(2**31 - 1)
                 groups = labels_as_text if labels_as_text.shape[1] else None
                 evidence = test(model, X, known=groups, alpha=alpha, random_state=seed)
-                is_last = _p_value(evidence, criterion) > alpha
+                is_last = not _passes(evidence, criterion)
         except (Exception, KeyboardInterrupt) as error:
             if not estimators:
                 raise
@@ -329,22 +329,22 @@ def _set_parameters(
         model.set_params(random_state=int(random.randint(2**31 - 1)))
 
 
-def _p_value(evidence: Evidence, criterion: str) -> float:
-    """p-value of the test with the name ``criterion``."""
+def _passes(evidence: Evidence, criterion: str) -> bool:
+    """Whether a clustering passes the test that a criterion names."""
     if criterion == "structure":
-        return evidence.p_structure_
+        return evidence.supports_clusters
     if evidence.p_gap_ is None:
         raise ValueError(
             "n_clusterings is required where low-density gaps cannot be tested; got discrete "
             "values; pass a number, or criterion='structure'"
         )
-    return evidence.p_gap_
+    return evidence.p_gap_ <= evidence.alpha
 
 
 def _check_has_test(model: Any, X: Any, known: Any) -> None:
     """Raise for samples without a significance test, before anything is fitted."""
     try:
-        validate_samples(as_density_estimator(model), X, known)
+        check_samples(as_density_estimator(model), X, known)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"n_clusterings must be given where no test ends the search; got None: {error}"

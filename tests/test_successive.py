@@ -70,9 +70,13 @@ def test_refusals(four):
     with pytest.raises(ValueError, match="n_clusterings must be given.*got zeros and ones"):
         explore(X, CCIB(2))
     with pytest.raises(ValueError, match="n_clusterings must be given.*got zeros and ones"):
-        explore(X, ConditionalMixture(2))
+        explore(X, ConditionalMixture(2, categorical=[]))
     with pytest.raises(ValueError, match="n_clusterings must be given.*too few rows"):
-        explore(rng.normal(size=(20, 3)), ConditionalMixture(2), known=np.arange(20) // 2)
+        explore(
+            rng.normal(size=(20, 3)),
+            ConditionalMixture(2, effects="subtract"),
+            known=np.arange(20) // 2,
+        )
     with pytest.raises(
         ValueError, match="criterion must be one of 'structure', 'gap'; got 'valley'"
     ):

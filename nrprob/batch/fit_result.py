@@ -128,8 +128,8 @@ def check_clusters(
         return Tested(evidence, None, (str(evidence), f"confidence withheld: {error}"))
     if result.rows_ is not None:
         return Tested(evidence, result, (str(evidence), str(result).partition(" (")[0]))
-    rejected = evidence.p_structure_ > evidence.alpha
-    reason = "confidence withheld: no evidence of clusters" if rejected else _WITHHELD
+    supported = evidence.supports_clusters
+    reason = _WITHHELD if supported else "confidence withheld: no evidence of clusters"
     return Tested(evidence, None, (str(evidence), reason))
 
 

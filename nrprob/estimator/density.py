@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -74,4 +75,101 @@ class LabelInitialised(Protocol):
 
         The fit with the lowest ``objective_`` is used.
         """
+        ...
+
+
+class TableRefit(Protocol):
+    """A fit to some samples of a table, evaluated at all of them."""
+
+    @property
+    def log_density(self) -> np.ndarray:
+        """Predictive log density (n,), given the known group."""
+        ...
+
+    @property
+    def membership(self) -> np.ndarray:
+        """Probabilities (n, K) of the clusters."""
+        ...
+
+    @property
+    def residuals(self) -> np.ndarray | None:
+        """Numbers (n, d) less group and location effects, NaN where missing; None without them."""
+        ...
+
+    @property
+    def pooled_log_density(self) -> np.ndarray:
+        """Log density (n,) of the numbers under one Gaussian with the mixture's covariance."""
+        ...
+
+    @property
+    def discrete_log_density(self) -> np.ndarray:
+        """Log probability (n,) of the discrete values, of a fit of one cluster."""
+        ...
+
+    def standard_residuals(self) -> tuple[np.ndarray, np.ndarray]:
+        """Whitened observed residuals (n, d) of one cluster, and log determinants (n,)."""
+        ...
+
+    def power_residuals(self) -> tuple[np.ndarray, np.ndarray]:
+        """Whitened residuals (n, d) after a power transformation, and log determinants (n,)."""
+        ...
+
+
+class TableRefitter(Protocol):
+    """Refits of a mixed or incomplete table with the decisions of the fit to all samples."""
+
+    @property
+    def groups(self) -> np.ndarray:
+        """Known groups (n,) as integers."""
+        ...
+
+    @property
+    def names(self) -> Sequence[Any]:
+        """Names of the discrete columns."""
+        ...
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Clusters (n,) of the fit to all samples."""
+        ...
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters of the fit to all samples."""
+        ...
+
+    @property
+    def values(self) -> np.ndarray | None:
+        """Numbers and codes (n, m), NaN where missing; None without numeric columns."""
+        ...
+
+    def fit(
+        self, training: np.ndarray, n_clusters: int, n_init: int, seed: int,
+        initial: np.ndarray | None = None,
+    ) -> Any:  # fmt: skip
+        """`TableRefit` to samples by index, which may repeat; ``initial`` labels (n,) to start."""
+        ...
+
+    def dependent_log_density(self, training: np.ndarray, single: Any) -> np.ndarray:
+        """Log density (n,) of one cluster whose discrete columns depend on all other columns."""
+        ...
+
+    def column_log_density(self, training: np.ndarray, single: Any, j: int) -> np.ndarray:
+        """Log density (n,) with a discrete column in the place of the clusters.
+
+        ``single`` is a fit of one cluster to the same samples.
+        """
+        ...
+
+
+@runtime_checkable
+class TableDensityEstimator(Protocol):
+    """Clusterer of mixed and incomplete tables whose density takes part in `nrprob.evidence`."""
+
+    def is_tested_by_residuals(self, X: Any, *, known: Any = None) -> bool:
+        """Whether a table has complete numbers, and means of known groups are subtracted."""
+        ...
+
+    def table_refits(self, X: Any, *, known: Any = None, seed: int = 0) -> Any:
+        """`TableRefitter` of a table; None if it is tested by its residuals."""
         ...

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from nrprob.data.frames import extract_known
 from nrprob.data.validation import ITERATIONS, check_flag, check_number, check_random_state
-from nrprob.estimator.density import LabelInitialised
+from nrprob.estimator.density import LabelInitialised, TableDensityEstimator
+from nrprob.evidence.copies import Copies
 from nrprob.evidence.held_out import known_argument, refit_subset
-from nrprob.evidence.inputs import labels_of_fit, validate_samples
+from nrprob.evidence.inputs import labels_of_fit, table_samples, validate_samples
 from nrprob.evidence.progress import progress_bar
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
@@ -211,22 +214,10 @@ def confidence(
             f"{short_repr(evidence)}; pass such a result, or leave it out"
         )
     check_flag("force", force)
-    rows, codes, _, copies = validate_samples(estimator, X, known, allow_discrete=force)
-    if not isinstance(estimator, LabelInitialised):
-        raise TypeError(
-            "confidence needs a clusterer that can start from labels; got "
-            f"{type(estimator).__name__}; use ConditionalMixture, or MixtureEM without known groups"
-        )
-    n = len(rows)
     random = check_random_state(random_state)
-    # The clusters in question.
-    reference: Any = estimator
-    if labels_of_fit(estimator, n) is None:
-        reference = estimator.clone_for_tests().set_params(random_state=random.randint(2**31 - 1))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SingleFeatureWarning)  # the result says so
-            reference.fit(rows, **known_argument(codes))
-    labels = reference.labels_
+    source = _prepare_resamples(estimator, X, known, n_init, force, random)
+    copies, groups, labels, k = source.copies, source.groups, source.labels, source.n_clusters
+    n = len(labels)
     # Reasons to withhold the confidence.
     feature = None if force else single_feature(extract_known(X, known)[0], labels)
     if feature is not None:
@@ -238,34 +229,23 @@ def confidence(
     if evidence is None:
         seed = random.randint(2**31 - 1)
         try:
-            evidence = test(reference, X, known=known, random_state=seed, verbose=verbose)
+            evidence = test(source.reference, X, known=known, random_state=seed, verbose=verbose)
         except ValueError:
             if not force:
                 raise
     else:
         copies.warn_if_many()
-    if evidence is not None and not force and evidence.p_structure_ > evidence.alpha:
+    if evidence is not None and not force and not evidence.supports_clusters:
         reason = f"{evidence}; force=True returns the confidence nevertheless"
         return Confidence.without_values(labels, evidence, reason, n_resamples)
-    k = reference.membership_.shape[1]
-    unfitted = reference.clone_for_tests()
-    unfitted.set_params(n_clusters=k, n_init=min(n_init, unfitted.n_init))
-    groups = np.zeros(n, int) if codes is None else codes
     membership, jaccard = np.zeros((n, k)), np.zeros(k)
     bar = progress_bar("resampling", n_resamples, verbose)
     with few_threads(n), bar as advance:
         for _ in range(n_resamples):
             # Stratified bootstrap resample of the distinct samples.
             resample = copies.first[_resample_within_groups(groups[copies.first], random)]
-            # Fits from the clusters in question and from fresh starts.
-            seed = random.randint(2**31 - 1)
-            fits = [
-                refit_subset(unfitted, rows, codes, resample, random_state=seed, **settings)
-                for settings in unfitted.settings_from_labels(labels[resample])
-            ]
-            best = min(fits, key=lambda fit: fit.objective_)
             # Membership probabilities of all samples, with matched labels.
-            probability = best.predict_proba(rows, **known_argument(codes))
+            probability = source.membership_of(resample, random.randint(2**31 - 1))
             table = cross_table(labels, probability.argmax(1), (k, k))
             matched = linear_sum_assignment(table, maximize=True)[1]
             membership += probability[:, matched] / n_resamples
@@ -278,6 +258,76 @@ def confidence(
     with np.errstate(invalid="ignore"):
         by_cluster = np.bincount(labels, by_sample, k) / np.bincount(labels, minlength=k)
     return Confidence(labels, by_sample, by_cluster, membership, jaccard, evidence, "", n_resamples)
+
+
+class _Resamples(NamedTuple):
+    """Clusters in question, and their fits to resamples.
+
+    Attributes
+    ----------
+    reference : estimator that is tested
+    labels : (n,) clusters in question
+    n_clusters : their number
+    groups : (n,) known groups as integers
+    copies : sets of exact copies
+    membership_of : membership probabilities (n, K) of all samples, by a fit to a resample
+    """
+
+    reference: Any
+    labels: np.ndarray
+    n_clusters: int
+    groups: np.ndarray
+    copies: Copies
+    membership_of: Callable[[np.ndarray, int], np.ndarray]
+
+
+def _prepare_resamples(
+    estimator: Any, X: Any, known: Any, n_init: int, force: bool, random: np.random.RandomState
+) -> _Resamples:
+    """Validate samples, and prepare fits to resamples."""
+    refits = None
+    if isinstance(estimator, TableDensityEstimator):
+        seed = copy.deepcopy(random).randint(2**31 - 1)
+        refits = estimator.table_refits(X, known=known, seed=seed)
+    if refits is not None:
+        copies = table_samples(refits, extract_known(X, known)[1], 1).copies
+
+        def refit_table(resample: np.ndarray, seed: int) -> np.ndarray:
+            labels = refits.labels
+            return refits.fit(resample, refits.n_clusters, n_init, seed, labels).membership
+
+        return _Resamples(
+            estimator, refits.labels, refits.n_clusters, refits.groups, copies, refit_table
+        )
+    rows, codes, _, copies = validate_samples(estimator, X, known, allow_discrete=force)
+    if not isinstance(estimator, LabelInitialised):
+        raise TypeError(
+            "confidence needs a clusterer that can start from labels; got "
+            f"{type(estimator).__name__}; use ConditionalMixture, or MixtureEM without known groups"
+        )
+    n = len(rows)
+    # The clusters in question.
+    reference: Any = estimator
+    if labels_of_fit(estimator, n) is None:
+        reference = estimator.clone_for_tests().set_params(random_state=random.randint(2**31 - 1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SingleFeatureWarning)  # the result says so
+            reference.fit(rows, **known_argument(codes))
+    labels, k = reference.labels_, reference.membership_.shape[1]
+    unfitted = reference.clone_for_tests()
+    unfitted.set_params(n_clusters=k, n_init=min(n_init, unfitted.n_init))
+
+    def refit(resample: np.ndarray, seed: int) -> np.ndarray:
+        """Fit from the clusters in question and from fresh starts."""
+        fits = [
+            refit_subset(unfitted, rows, codes, resample, random_state=seed, **settings)
+            for settings in unfitted.settings_from_labels(labels[resample])
+        ]
+        best = min(fits, key=lambda fit: fit.objective_)
+        return best.predict_proba(rows, **known_argument(codes))
+
+    groups = np.zeros(n, int) if codes is None else codes
+    return _Resamples(reference, labels, k, groups, copies, refit)
 
 
 def _resample_within_groups(groups: np.ndarray, random: np.random.RandomState) -> np.ndarray:

@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -36,27 +36,45 @@ NULL_MODELS: dict[str, tuple[bool, ...]] = {
 _N_BASIC = 2
 
 
+class FoldFit(NamedTuple):
+    """Fits to all folds but one, evaluated on this fold.
+
+    Attributes
+    ----------
+    log_density : (held-out samples,) of the clusters
+    null : the same of every null model by its name; the first is one cluster
+    labels : (n,) predicted cluster
+    n_clusters : number of clusters
+    residuals : (n, p) in which low-density gaps are counted, NaN for samples that are not counted;
+        None without numbers
+    """
+
+    log_density: np.ndarray
+    null: dict[str, np.ndarray]
+    labels: np.ndarray
+    n_clusters: int
+    residuals: np.ndarray | None
+
+
 @dataclass(frozen=True)
 class CrossFit:
     """Held-out quantities of one split: every sample is evaluated by the refit without its fold.
 
     Attributes
     ----------
-    gain : (null models, n) held-out gain of the clusters in nats; see `mixed_gain`
+    gain : of every null model, held-out gains (n,) of the clusters in nats; see `mixed_gain`
     labels : (n,) cluster, with the labels of the reference; see `cross_fit`
     score : (n,) held-out discriminant score of one cluster against the others, in standard
         deviations within clusters; 0 is the centre of the gap
-    n_null_models : number of fitted null models; the gain over the others equals the first gain
     counts : of every fold, held-out samples in the gap and on its sides
     pairs : of every fold, training samples by distance; see `count_near_pairs`
     gap_width : mean over folds
     n_clusters : of every fold
     """
 
-    gain: np.ndarray
+    gain: dict[str, np.ndarray]
     labels: np.ndarray
     score: np.ndarray
-    n_null_models: int
     counts: list[GapCount]
     pairs: list[np.ndarray]
     gap_width: float
@@ -72,11 +90,9 @@ def assign_folds(codes: np.ndarray, n_folds: int, random: np.random.RandomState)
 
 
 def cross_fit(
-    estimator: Any,
-    X: np.ndarray,
-    codes: np.ndarray | None,
+    fit_fold: Callable[[np.ndarray, np.ndarray, int], FoldFit],
+    groups: np.ndarray,
     fold: np.ndarray,
-    n_init: int,
     random: np.random.RandomState,
     advance: Callable[[], None] = lambda: None,
     reference: np.ndarray | None = None,
@@ -85,70 +101,133 @@ def cross_fit(
 
     Parameters
     ----------
-    estimator : unfitted `DensityEstimator`
-    X : (n, m) samples
-    codes : (n,) known groups as integers; None without known groups
+    fit_fold : fits to training samples with a seed, and evaluates held-out samples
+    groups : (n,) known groups as integers
     fold : (n,) fold of every sample
-    n_init : restarts of a fit
     random : seeds the fits
     advance : called after every fold
     reference : (n,) labels, from 0 on, of a fit to all samples. Clusters of every fold get these
         labels, or the labels of the first fold without a reference.
     """
-    n = len(X)
-    groups = np.zeros(n, int) if codes is None else codes
-    gain, labels, score = np.empty((len(NULL_MODELS), n)), np.empty(n, int), np.zeros(n)
-    first, n_null_models = None, _N_BASIC
-    plotted_cluster: int | None = None
+    n = len(groups)
+    labels, score = np.empty(n, int), np.zeros(n)
+    first, plotted_cluster = None, None
+    gains: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
     counts, widths, n_clusters = [], [], []
     pairs: list[np.ndarray] = []
     for f in range(fold.max() + 1):
-        # Fit the clusters, and one cluster with as many restarts: both fits share a program.
         seen, new = split_fold(fold, f, groups)
-        seed = random.randint(2**31 - 1)
-        model = refit_subset(estimator, X, codes, seen, n_init=n_init, random_state=seed)
-        single = refit_subset(model, X, codes, seen, n_clusters=1)
-        # Null models in the coordinates of the clusters' model.
-        y = model.residuals_of(X, **known_argument(codes))
-        training = y[seen]
-        scale = residual_scale(groups, seen)
-        y = y * scale[:, None]
-        flexible = model.has_flexible_clusters()
-        null = null_log_densities(model, training, groups[seen], y[new], groups[new], flexible)
-        n_null_models = max(n_null_models, 1 + len(null))
-        # Held-out gains; null models that were not fitted repeat the first.
-        held_out = {**known_argument(codes, new), "scale": scale[new]}
-        single_log_p = single.log_density_of(X[new], **held_out)
-        repeated = [single_log_p] * (len(NULL_MODELS) - 1 - len(null))
-        log_null = np.stack([single_log_p, *null, *repeated])
-        gain[:, new] = mixed_gain(model.log_density_of(X[new], **held_out) - log_null)
+        fit = fit_fold(seen, new, random.randint(2**31 - 1))
+        gains.append((new, {k: mixed_gain(fit.log_density - v) for k, v in fit.null.items()}))
+        n_clusters.append(fit.n_clusters)
         # Labels of the fold, matched to the first fold and to the reference.
-        predicted = model.predict(X, **known_argument(codes))
-        auto = model.n_clusters == "auto"
-        n_clusters.append(model.number_.n_clusters_ if auto else model.n_clusters)
-        first = predicted if first is None else first
-        common = _match_labels(predicted, first, additional=True)
+        first = fit.labels if first is None else first
+        common = _match_labels(fit.labels, first, additional=True)
         shown = (
-            common if reference is None else _match_labels(predicted, reference, additional=False)
+            common if reference is None else _match_labels(fit.labels, reference, additional=False)
         )
         labels[new] = shown[new]
         advance()
         # Counts about the gap. Labels of the reference are not used: no p-value depends on it.
-        candidate = choose_candidate(training, common[seen], groups[seen])
+        if fit.residuals is None:
+            continue
+        y = fit.residuals
+        counted = ~np.isnan(y).any(1)
+        seen, new = seen[counted[seen]], new[counted[new]]
+        candidate = choose_candidate(y[seen], common[seen], groups[seen]) if seen.size else None
         if candidate is None:
             counts.append(NO_SAMPLES)
             continue
         counts.append(candidate.count_samples(y[new], groups[new]))
-        pairs.append(count_near_pairs(training, candidate, groups[seen]))
+        pairs.append(count_near_pairs(y[seen], candidate, groups[seen]))
         # Scores of all folds are along the direction to one cluster, the best of the first fold.
-        plotted = choose_candidate(training, shown[seen], groups[seen], plotted_cluster)
+        plotted = choose_candidate(y[seen], shown[seen], groups[seen], plotted_cluster)
         if plotted is None:
             continue
         plotted_cluster = plotted.cluster if plotted_cluster is None else plotted_cluster
         score[new] = y[new] @ plotted.direction - plotted.gap_centre
         widths.append(plotted.edges[2] - plotted.edges[1])
     gap_width = float(np.mean(widths)) if widths else 0.0
-    return CrossFit(gain, labels, score, n_null_models, counts, pairs, gap_width, n_clusters)
+    gain = _join_gains(gains, n)
+    return CrossFit(gain, labels, score, counts, pairs, gap_width, n_clusters)
+
+
+def _join_gains(
+    gains: list[tuple[np.ndarray, dict[str, np.ndarray]]], n: int
+) -> dict[str, np.ndarray]:
+    """Gains (n,) by null model; one that a fold did not fit repeats the first."""
+    names = dict.fromkeys(name for _, by_null in gains for name in by_null)
+    joined = {name: np.empty(n) for name in names}
+    for new, by_null in gains:
+        repeated = next(iter(by_null.values()))
+        for name, gain in joined.items():
+            gain[new] = by_null.get(name, repeated)
+    return joined
+
+
+@dataclass(frozen=True)
+class ResidualFolds:
+    """Fits of a `DensityEstimator` to parts of the samples, for `cross_fit`.
+
+    Attributes
+    ----------
+    estimator : unfitted
+    X : (n, m) samples
+    codes : (n,) known groups as integers; None without known groups
+    n_init : restarts of a fit
+    """
+
+    estimator: Any
+    X: np.ndarray
+    codes: np.ndarray | None
+    n_init: int
+    why_unmeasured = ""  # the level of the test was measured for complete numbers
+
+    @property
+    def n_clusters(self) -> Any:
+        """Number of clusters, or "auto"."""
+        return self.estimator.n_clusters
+
+    def __call__(self, seen: np.ndarray, new: np.ndarray, seed: int) -> FoldFit:
+        """Fit to the samples ``seen``, and evaluate the samples ``new``."""
+        X, codes = self.X, self.codes
+        groups = np.zeros(len(X), int) if codes is None else codes
+        # Fit the clusters, and one cluster with as many restarts: both fits share a program.
+        model = refit_subset(self.estimator, X, codes, seen, n_init=self.n_init, random_state=seed)
+        single = refit_subset(model, X, codes, seen, n_clusters=1)
+        # Null models in the coordinates of the clusters' model.
+        scale = residual_scale(groups, seen)
+        inside = np.isin(np.arange(len(X)), seen)
+        y = model.residuals_of(X, **known_argument(codes))
+        y = y * np.where(inside, 1, scale)[:, None]
+        flexible = model.has_flexible_clusters()
+        null = null_log_densities(model, y[seen], groups[seen], y[new], groups[new], flexible)
+        held_out = {**known_argument(codes, new), "scale": scale[new]}
+        log_null = [single.log_density_of(X[new], **held_out), *null]
+        auto = model.n_clusters == "auto"
+        return FoldFit(
+            model.log_density_of(X[new], **held_out),
+            dict(zip(NULL_MODELS, log_null, strict=False)),
+            model.predict(X, **known_argument(codes)),
+            model.number_.n_clusters_ if auto else model.n_clusters,
+            y,
+        )
+
+    def log_densities(
+        self, n_clusters: int, seen: np.ndarray, new: np.ndarray, seed: int
+    ) -> list[np.ndarray]:
+        """Log densities of held-out samples by clusters and, for one cluster, by null models."""
+        X, codes = self.X, self.codes
+        groups = np.zeros(len(X), int) if codes is None else codes
+        settings = {"n_clusters": n_clusters, "n_init": self.n_init, "random_state": seed}
+        fit = refit_subset(self.estimator, X, codes, seen, **settings)
+        scale = residual_scale(groups, seen)[new]
+        values = [fit.log_density_of(X[new], **known_argument(codes, new), scale=scale)]
+        if n_clusters == 1:
+            y = fit.residuals_of(X, **known_argument(codes))
+            scaled = y[new] * scale[:, None]
+            values += [*null_log_densities(fit, y[seen], groups[seen], scaled, groups[new], True)]
+        return values
 
 
 def refit_subset(

@@ -14,7 +14,7 @@ from nrprob.data.design import DesignEncoder
 from nrprob.data.feature_types import describe_discrete, guess_features
 from nrprob.data.frames import extract_known
 from nrprob.data.validation import check_rows
-from nrprob.estimator.density import DensityEstimator
+from nrprob.estimator.density import DensityEstimator, TableRefitter
 from nrprob.evidence.copies import Copies
 from nrprob.evidence.shared_density import SharedCovarianceMixture
 
@@ -101,6 +101,29 @@ def validate_samples(
     copies = Copies.no_copies(len(rows)) if discrete else Copies.from_samples(rows, groups)
     _check_group_sizes(groups[copies.first], n_folds, copies)
     return Samples(rows, codes, names, copies)
+
+
+def table_samples(refits: TableRefitter, known: Any, n_folds: int) -> Samples:
+    """Samples of a table that is tested by refits; exact copies agree in all columns.
+
+    Equal samples of discrete columns alone are no copies, and neither are samples with a missing
+    number.
+    """
+    groups, values = refits.groups, refits.values
+    names = _encode_groups(known, len(groups))[1]
+    copies = Copies.no_copies(len(groups))
+    if values is not None:
+        incomplete = np.isnan(values).any(1)
+        # Incomplete samples are all different.
+        number = np.where(incomplete, np.arange(len(values)) + 1, 0)
+        copies = Copies.from_samples(np.column_stack([np.nan_to_num(values), number]), groups)
+    if copies.first.size < 2 * n_folds:
+        raise TooFewRows(
+            f"too few rows to test; got {copies.first.size} distinct rows for n_folds={n_folds}; "
+            "pass more rows, or a smaller n_folds"
+        )
+    rows = np.zeros((len(groups), 0)) if values is None else values
+    return Samples(rows, groups, names, copies)
 
 
 def labels_of_fit(estimator: Any, n: int) -> np.ndarray | None:

@@ -14,17 +14,10 @@ from nrprob.data.labels import read_labels
 from nrprob.data.storage.stored import refuse_stored
 from nrprob.data.validation import ITERATIONS, check_number, check_random_state
 from nrprob.estimator.base import fit_context
+from nrprob.estimator.density import TableDensityEstimator
 from nrprob.estimator.parameters import check_parameters
-from nrprob.evidence.held_out import (
-    NULL_MODELS,
-    assign_folds,
-    known_argument,
-    null_log_densities,
-    refit_subset,
-    residual_scale,
-    split_fold,
-)
-from nrprob.evidence.inputs import validate_samples
+from nrprob.evidence.folds import prepare_folds
+from nrprob.evidence.held_out import assign_folds, split_fold
 from nrprob.evidence.p_values import mixed_gain
 from nrprob.evidence.progress import progress_bar
 from nrprob.exceptions import short_repr
@@ -205,14 +198,14 @@ def n_clusters(
     check_number("n_splits", n_splits, low=1, high=1000, integer=True)
     check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
     candidates = _check_candidates(candidates)
-    samples = validate_samples(estimator, X, known, n_folds)
-    copies = samples.copies
-    copies.warn_if_many()
-    rows, codes = samples.without_copies()
-    groups = np.zeros(len(rows), int) if codes is None else codes
     random = check_random_state(random_state)
-    unfitted = estimator.clone_for_tests()
-    unfitted.set_params(n_init=min(n_init, unfitted.n_init))
+    density = estimator
+    if isinstance(estimator, TableDensityEstimator):
+        # The decisions of a fit of two clusters hold for all numbers.
+        density = clone(estimator).set_params(n_clusters=2)
+    samples, groups, fits = prepare_folds(density, X, known, n_folds, n_init, random)
+    copies, n = samples.copies, len(groups)
+    copies.warn_if_many()
     splits = [assign_folds(groups, n_folds, random) for _ in range(n_splits)]
     seeds = random.randint(2**31 - 1, size=(n_splits, n_folds))
     folds = [
@@ -223,27 +216,20 @@ def n_clusters(
 
     def held_out_log_densities(k: int) -> np.ndarray:
         """Log densities (models, n) of k clusters and, for one cluster, of the null models."""
-        out = np.zeros((len(NULL_MODELS) if k == 1 else 1, len(rows)))
-        model = unfitted.set_params(n_clusters=k)
+        total: Any = 0.0
         for seen, new, seed in folds:
-            fit = refit_subset(model, rows, codes, seen, random_state=seed)
-            scale = residual_scale(groups, seen)[new]
-            out[0, new] += fit.log_density_of(rows[new], **known_argument(codes, new), scale=scale)
-            if k == 1:
-                y = fit.residuals_of(rows, **known_argument(codes))
-                scaled = y[new] * scale[:, None]
-                out[1:, new] += null_log_densities(
-                    fit, y[seen], groups[seen], scaled, groups[new], True
-                )
-        return out / n_splits
+            values = np.stack(fits.log_densities(k, seen, new, seed))
+            total = total + np.zeros((len(values), n))
+            total[:, new] += values
+        return total / n_splits
 
     evaluated: list[int] = []
     values: list[np.ndarray] = []
-    null_values = np.zeros((0, len(rows)))
+    null_values = np.zeros((0, n))
     # More clusters than degrees of freedom cannot be fitted.
     largest = min(seen.size for seen, _, _ in folds) - groups.max() - 1
     bar = progress_bar("choosing the number of clusters", len(candidates), verbose)
-    with few_threads(len(rows)), bar as advance:
+    with few_threads(n), bar as advance:
         for k in candidates:
             if evaluated and k > largest:
                 break

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize, minimize_scalar
 from scipy.special import gammaln
 from sklearn.covariance import ledoit_wolf_shrinkage
 
@@ -90,6 +90,35 @@ class NullModel:
         return _log_spherical_density(q, self.nu, y.shape[1]) + log_det[codes]
 
 
+def observed_t_log_density(
+    square: np.ndarray, n_observed: np.ndarray, training: np.ndarray
+) -> np.ndarray:
+    """Log density (n,) of a spherical t distribution, of samples with missing values.
+
+    A part of the columns of a t distribution has a t distribution of the same degrees of freedom.
+    These and a factor of the scale are fitted by maximum likelihood.
+
+    Parameters
+    ----------
+    square : (n,) squared lengths of the whitened observed values
+    n_observed : (n,) numbers of observed values
+    training : (samples,) indices of the samples of the fit
+    """
+
+    def log_density(parameters, rows):
+        log_nu, log_scale = parameters
+        q = square[rows] * np.exp(-2 * log_scale)
+        p = n_observed[rows]
+        return _log_spherical_density(q, np.exp(log_nu), p) - p * log_scale
+
+    low, high = np.log(_DEGREES_OF_FREEDOM)
+    result = minimize(
+        lambda parameters: -log_density(parameters, training).mean(),
+        x0=(np.log(10.0), 0.0), bounds=[(low, high), (-3, 3)], method="L-BFGS-B",
+    )  # fmt: skip
+    return log_density(result.x, slice(None))
+
+
 def _fit_degrees_of_freedom(q: np.ndarray, p: int) -> float:
     """Maximum likelihood degrees of freedom at squared distances (n,)."""
     result = minimize_scalar(
@@ -100,7 +129,7 @@ def _fit_degrees_of_freedom(q: np.ndarray, p: int) -> float:
     return float(np.exp(result.x))
 
 
-def _log_spherical_density(q: np.ndarray, nu: float, p: int) -> np.ndarray:
+def _log_spherical_density(q: np.ndarray, nu: float, p: int | np.ndarray) -> np.ndarray:
     """Log density of a spherical t or Gaussian distribution at squared distances (n,)."""
     if np.isinf(nu):
         return -0.5 * (q + p * np.log(2 * np.pi))

@@ -26,4 +26,9 @@ def one_sided_t_test(gain: np.ndarray) -> tuple[float, float]:
     n = len(gain)
     spread = math.hypot(float(gain.std(ddof=1)), _RESOLUTION)
     t = float(gain.mean()) * math.sqrt(n) / spread
-    return t, float(stats.t.sf(t, n - 1))
+    return t, one_sided_p_value(t, n)
+
+
+def one_sided_p_value(t: float, n: int) -> float:
+    """p-value of Student's t statistic of n samples."""
+    return float(stats.t.sf(t, n - 1))

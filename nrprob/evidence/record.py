@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nrprob.evidence.discriminant_plot import plot_discriminant_scores
+from nrprob.evidence.p_values import one_sided_p_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,11 +21,13 @@ class Evidence:
 
     Attributes
     ----------
-    p_structure_ : float
-        p-value of one elliptical distribution per known group; 1 for one cluster.
+    p_structure_ : float or None
+        p-value of one elliptical distribution per known group; 1 for one cluster. None if it is
+        withheld; see ``withheld_``.
     p_gap_ : float or None
         p-value of a density without a gap: samples of every known group have a single mode along
-        every direction. 1 for one cluster; None if values are discrete along the direction.
+        every direction. 1 for one cluster; None if values are discrete along the direction, if
+        there are no numeric columns, or if it is withheld.
     statistic_ : float
         Student's t of ``gain_`` over the samples ``distinct_``; 0 for one cluster.
     gain_ : ndarray of shape (n_samples,)
@@ -33,7 +36,12 @@ class Evidence:
     rival_ : str
         Null model with the largest p-value.
     p_by_rival_ : dict of str to float
-        p-value of every null model.
+        p-value of every null model; empty if p-values are withheld.
+    gain_by_rival_ : dict of str to float
+        Mean held-out gain in nats per sample over every null model.
+    withheld_ : str
+        Reason why there are no p-values; empty otherwise. The level of the test was measured for
+        some kinds of tables only.
     labels_ : ndarray of shape (n_samples,)
         Cluster of every sample, by the fit of the first split that held it out. The labels are
         those of the estimator passed to `test` if it was fitted to as many samples, else those of
@@ -79,7 +87,7 @@ class Evidence:
     ((100,), (100,))
     """
 
-    p_structure_: float
+    p_structure_: float | None
     p_gap_: float | None
     statistic_: float
     gain_: np.ndarray
@@ -97,6 +105,20 @@ class Evidence:
     alpha: float
     n_clusters: int
     distinct_: np.ndarray
+    withheld_: str = ""
+    gain_by_rival_: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def supports_clusters(self) -> bool:
+        """Whether the clusters predict held-out samples better than every null model.
+
+        If so, ``p_structure_`` is at most ``alpha``. Where it is withheld, the t test of ``gain_``
+        decides, whose level is then only approximate.
+        """
+        p = self.p_structure_
+        if p is None:
+            p = one_sided_p_value(self.statistic_, len(self.distinct_))
+        return p <= self.alpha
 
     @property
     def summary(self) -> str:
@@ -107,8 +129,15 @@ class Evidence:
         if single and self.p_structure_ == 1:
             return f"no evidence of further structure: one cluster describes {rows}"
         clusters = "one cluster in most fits" if single else f"{self.n_clusters} clusters"
-        fits = f"{self.n_splits} x {self.n_folds} fits"
-        p = f"{_format_p(self.p_structure_)}; {clusters}, {rows}, each held out once in {fits}"
+        fits = f"{clusters}, {rows}, each held out once in {self.n_splits} x {self.n_folds} fits"
+        if self.p_structure_ is None:
+            better = "better than" if self.supports_clusters else "no better than"
+            return (
+                f"clusters are {better} {self.rival_}, the strongest rival: held-out gain "
+                f"{np.mean(self.gain_[self.distinct_]):+.3f} nats per row ({fits}); no p-value, "
+                f"since {self.withheld_}"
+            )
+        p = f"{_format_p(self.p_structure_)}; {fits}"
         groups = " per known group" if len(self.group_names_) > 1 else ""
         null = f"one elliptical distribution{groups}"
         has_structure = self.p_structure_ <= self.alpha

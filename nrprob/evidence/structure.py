@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from nrprob.data.validation import ITERATIONS, check_number, check_random_state
+from nrprob.evidence.folds import prepare_folds
 from nrprob.evidence.held_out import NULL_MODELS, assign_folds, cross_fit
-from nrprob.evidence.inputs import as_density_estimator, labels_of_fit, validate_samples
+from nrprob.evidence.inputs import as_density_estimator, labels_of_fit
 from nrprob.evidence.low_density_gap import combined_p_value, has_discrete_values
 from nrprob.evidence.p_values import one_sided_t_test
 from nrprob.evidence.progress import progress_bar
@@ -178,38 +179,36 @@ def test(
     check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
     check_number("alpha", alpha, low=0, high=1)
     density = as_density_estimator(estimator)
-    samples = validate_samples(density, X, known, n_folds)
+    random = check_random_state(random_state)
+    samples, groups, fits = prepare_folds(density, X, known, n_folds, n_init, random)
     copies, n = samples.copies, len(samples.rows)
     copies.warn_if_many()
-    rows, codes = samples.without_copies()
-    groups = np.zeros(len(rows), int) if codes is None else codes
-    unfitted = density.clone_for_tests()
-    n_init = min(n_init, unfitted.n_init)
     description: dict[str, Any] = {
         "groups_": groups[copies.set_index], "group_names_": samples.names,
-        "distinct_": copies.first, "n_folds": n_folds, "n_splits": n_splits, "n_init": n_init,
-        "alpha": alpha,
+        "distinct_": copies.first, "n_folds": n_folds, "n_splits": n_splits,
+        "n_init": fits.n_init, "alpha": alpha,
     }  # fmt: skip
-    if density.n_clusters == 1:
+    if fits.n_clusters == 1:
         return _one_cluster(n, description)
     # Labels of a fit to the same samples, from 0 on.
     reference, fit_labels = None, labels_of_fit(estimator, n)
     if fit_labels is not None:
         fit_labels, reference = np.unique(fit_labels[copies.first], return_inverse=True)
     # Held-out gains and counts of every split.
-    random = check_random_state(random_state)
     bar = progress_bar("testing", n_splits * n_folds, verbose)
-    with few_threads(len(rows)), bar as advance:
+    with few_threads(len(groups)), bar as advance:
         splits = [
             cross_fit(
-                unfitted, rows, codes, assign_folds(groups, n_folds, random), n_init, random,
-                advance, reference,
+                fits, groups, assign_folds(groups, n_folds, random), random, advance, reference
             )
             for _ in range(n_splits)
-        ]  # fmt: skip
+        ]
     # Intersection-union test: the largest p-value of all null models.
-    null_models = list(NULL_MODELS)[: max(split.n_null_models for split in splits)]
-    gains = dict(zip(null_models, np.mean([split.gain for split in splits], axis=0), strict=False))
+    null_models = max((split.gain for split in splits), key=len)
+    gains = {
+        name: np.mean([split.gain.get(name, _first(split.gain)) for split in splits], axis=0)
+        for name in null_models
+    }
     p_by_null = {name: one_sided_t_test(gain)[1] for name, gain in gains.items()}
     best_null = max(null_models, key=lambda name: p_by_null[name])
     t, p = one_sided_t_test(gains[best_null])
@@ -217,16 +216,23 @@ def test(
     first = splits[0]
     counts = [split.counts for split in splits]
     discrete = any(has_discrete_values(*pairs) for split in splits for pairs in split.pairs)
-    p_gap = None if discrete else combined_p_value(counts)
+    p_gap = None if discrete or not first.counts else combined_p_value(counts)
     n_clusters = np.concatenate([split.n_clusters for split in splits])
     if (n_clusters == 1).all():
         p = p_gap = 1.0
     labels = first.labels if fit_labels is None else fit_labels[first.labels]
+    withheld = fits.why_unmeasured
     return Evidence(
-        p, p_gap, t, gains[best_null][copies.set_index], best_null, p_by_null,
-        labels[copies.set_index], first.score[copies.set_index], first.gap_width, np.array(counts),
-        n_clusters=int(np.bincount(n_clusters).argmax()), **description,
+        None if withheld else p, None if withheld else p_gap, t, gains[best_null][copies.set_index],
+        best_null, {} if withheld else p_by_null, labels[copies.set_index],
+        first.score[copies.set_index], first.gap_width, np.array(counts),
+        n_clusters=int(np.bincount(n_clusters).argmax()), withheld_=withheld,
+        gain_by_rival_={name: float(gain.mean()) for name, gain in gains.items()}, **description,
     )  # fmt: skip
+
+
+def _first(gain: dict[str, np.ndarray]) -> np.ndarray:
+    return next(iter(gain.values()))
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it by its name
@@ -238,5 +244,5 @@ def _one_cluster(n: int, description: dict[str, Any]) -> Evidence:
     no_counts = np.zeros((0, description["n_folds"], 3))
     return Evidence(
         1.0, 1.0, 0.0, zeros, null_model, {null_model: 1.0}, zeros.astype(int), zeros, 0.0,
-        no_counts, n_clusters=1, **description,
+        no_counts, n_clusters=1, withheld_="", gain_by_rival_={null_model: 0.0}, **description,
     )  # fmt: skip

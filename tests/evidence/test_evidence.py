@@ -293,11 +293,14 @@ def test_one_cluster_is_no_structure():
         (CCIB(2, features="bernoulli"), {}, ValueError, "got features='bernoulli'"),
         (3, {}, TypeError, "must be a clusterer; got int"),
         (MixtureEM(2, features="multinomial"), {}, ValueError, "got features='multinomial'"),
-        (ConditionalMixture(2), {"X": NOISE > 0}, ValueError, "got zeros and ones"),
-        (ConditionalMixture(2), {"X": (3 * NOISE**2).astype(int) // 4}, ValueError, "got counts"),
-        (ConditionalMixture(2), {"X": NOISE.round()}, ValueError, "distinct values at most"),
+        (MixtureEM(2), {"X": NOISE > 0}, ValueError, "got zeros and ones"),
+        (MixtureEM(2), {"X": (3 * NOISE**2).astype(int) // 4}, ValueError, "got counts"),
+        (MixtureEM(2), {"X": NOISE.round()}, ValueError, "distinct values at most"),
         (ConditionalMixture(2), {"X": sparse.csr_array(NOISE)}, TypeError, "got a sparse matrix"),
-        (ConditionalMixture(2), {"known": np.arange(N) // 6}, ValueError, "too few rows per known"),
+        (
+            ConditionalMixture(2, effects="subtract"), {"known": np.arange(N) // 6}, ValueError,
+            "too few rows per known",
+        ),
         (ConditionalMixture(2), {"known": NOISE}, ValueError, "got a 2-D array of floats"),
         (
             ConditionalMixture(2), {"known": Memberships(np.eye(2)[Z])}, ValueError,

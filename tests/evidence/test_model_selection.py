@@ -82,7 +82,10 @@ def test_clusters_that_follow_tails_are_one_component():
     [
         (lambda: CCIB("auto").fit(THREE), "needs a density to score held-out rows"),
         (lambda: clone(MODEL).fit(THREE, np.where(Z, Z, -1)), "cannot use target labels"),
-        (lambda: clone(MODEL).fit(NOISE > 0), "clusters are tested in continuous features only"),
+        (
+            lambda: clone(MODEL).set_params(categorical=[]).fit(NOISE > 0),
+            "clusters are tested in continuous features only",
+        ),
         (lambda: clone(MODEL).prepare(THREE, None), "is resolved by fit"),
         (lambda: ConditionalMixture("all").fit(THREE), "n_clusters must be one of 'auto'"),
         (lambda: evidence.n_clusters(MODEL, THREE, candidates=[]), "candidates must not be empty"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,15 @@ from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.data.design import Design
+from nrprob.data.design import Design, DesignEncoder
+from nrprob.data.frames import extract_known
 from nrprob.data.storage.stored import refuse_stored
 from nrprob.estimator.base import Clusterer
 from nrprob.methods.conditional.coordinates import Coordinates
+from nrprob.methods.conditional.diagnostics import SMALL_GROUP
 from nrprob.methods.conditional.noise import noise_log_density, with_noise
+from nrprob.methods.conditional.refits import TableRefits
+from nrprob.methods.conditional.shares import BY_GROUP, FREE, UNIFORM
 from nrprob.settings import standard
 
 
@@ -43,6 +48,16 @@ class ResidualDensity(Clusterer):
     _sigma: np.ndarray
     _n_restarts: Any
     weights: str
+    balance: float
+    effects: str
+    errors: str
+    multi: str
+    noise: Any
+    labels_: np.ndarray
+    n_clusters: Any
+    _columns: Any
+    _shares_by_group: bool
+    _units: Any
 
     def clone_for_tests(self):
         """Unfitted copy for `nrprob.evidence`, which takes all columns for numbers.
@@ -68,6 +83,116 @@ class ResidualDensity(Clusterer):
             weights=weights,
             noise=0.0,
         )
+
+    def table_refits(self, X, *, known=None, seed=0):
+        """Refits of a table for `nrprob.evidence`, with the decisions of a fit to all samples.
+
+        The refits have the kinds of columns, the form of the group effects, the shares and the
+        location effects of the fit to all samples, and no noise component.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_samples, n_features)
+        known : as in `fit`
+        seed : int, default=0
+            Of the fit to all samples, if this estimator was not fitted to them.
+
+        Returns
+        -------
+        `nrprob.estimator.density.TableRefitter` or None
+            None for complete numbers with subtracted group means, which are tested by their
+            residuals.
+
+        See Also
+        --------
+        nrprob.evidence.test : Significance test that uses the refits.
+        clone_for_tests : Unfitted copy for tables of complete numbers.
+        """
+        refuse_stored(X, "table_refits")
+        if self.is_tested_by_residuals(X, known=known):
+            return None
+        model = self
+        if self.noise != 0 or not self._was_fitted_to(X, known):
+            model = clone(self).set_params(random_state=seed, noise=0.0)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a user sees the warnings of their own fit
+                model.fit(X, known=known)
+        return None if model._fitted is None else TableRefits(
+            model._fitted.data, [column.name for column in model._columns.discrete],
+            model.effects_kind_, model._shares_form, model._fitted.location, model.labels_,
+            model.membership_.shape[1], model.covariance, model.ridge, model.tol, model.max_iter,
+            model._start_exponents,
+        )  # fmt: skip
+
+    def is_tested_by_residuals(self, X, *, known=None):
+        """Whether a table of complete numbers is tested by its residuals about group means.
+
+        It is not if group effects have to be fitted with the clusters: by the parameters, or since
+        known groups are small. The answer for a table that `fit` refuses is True.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_samples, n_features)
+        known : as in `fit`
+
+        Returns
+        -------
+        bool
+
+        See Also
+        --------
+        table_refits : Refits of other tables.
+        residuals_of : Residuals about group means.
+        """
+        model = clone(self)
+        try:
+            X, known = extract_known(X, known)
+            table = model._read_table(X, reset=True)
+            design = DesignEncoder(self.multi).fit(known, table.n_samples)
+        except (TypeError, ValueError):
+            return True
+        if table.plain is None or design.kind != "labels" or design.columns is not None:
+            return table.plain is not None
+        fixed = self.effects in ("fixed", "random") or self.weights == "by_group"
+        small = bool(np.median(np.bincount(design.codes)) < SMALL_GROUP)
+        chosen = self.effects == "auto" and self.errors == "gaussian" and self.balance == 0
+        return not (fixed or (small and chosen)) or self.n_clusters == 1
+
+    def _was_fitted_to(self, X, known) -> bool:
+        """Whether this estimator was fitted to these samples, with its present parameters."""
+        fitted = np.shape(getattr(self, "membership_", 0))[1:]
+        if not fitted or (self.n_clusters != "auto" and fitted != (self.n_clusters,)):
+            return False
+        try:
+            X, known = self._split_known(X, known)
+            with standard():
+                table = self._read_table(X, reset=False)
+            groups = self._encoder.transform(known, table.n_samples).codes
+        except (TypeError, ValueError):
+            return False
+        if self._fitted is None or table.n_samples != len(self.labels_):
+            # The fit keeps no residuals to compare with.
+            return table.plain is not None and table.n_samples == len(self.labels_)
+        data, x = self._fitted.data, table.x
+        if table.plain is not None:
+            x = np.asarray(table.plain, np.float64)
+        same_numbers = x is None or self._units is None
+        return (
+            (same_numbers or np.allclose(self._units(x), data.x, equal_nan=True))
+            and np.array_equal(groups, data.groups)
+            and all(
+                np.array_equal(a.codes, b.codes)
+                for a, b in zip(table.discrete, data.columns, strict=True)
+            )
+        )
+
+    @property
+    def _shares_form(self) -> int:
+        """Form of the shares of the fit."""
+        if self._shares_by_group:
+            return BY_GROUP
+        subtracted = self.effects_kind_ == "subtract"
+        return FREE if (any(self._freed) if subtracted else self.weights == "free") else UNIFORM
 
     def residuals_of(self, X, *, known=None):
         """Residuals of samples in the coordinates of the fit.

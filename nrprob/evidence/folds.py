@@ -1,0 +1,57 @@
+"""Choose how an estimator is refitted to folds: by residuals of numbers, or by tables."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nrprob.data.frames import extract_known
+from nrprob.estimator.density import TableDensityEstimator
+from nrprob.evidence.held_out import ResidualFolds
+from nrprob.evidence.inputs import Samples, table_samples, validate_samples
+from nrprob.evidence.table_folds import TableFolds
+
+
+class PreparedFolds(NamedTuple):
+    """Validated samples and the fits to parts of them.
+
+    Attributes
+    ----------
+    samples : validated samples
+    groups : (n_distinct,) known groups of the distinct samples
+    fits : fits to parts of the distinct samples
+    """
+
+    samples: Samples
+    groups: np.ndarray
+    fits: ResidualFolds | TableFolds
+
+
+def check_samples(density: Any, X: Any, known: Any) -> None:
+    """Refuse samples without a significance test, before anything is fitted."""
+    tables = isinstance(density, TableDensityEstimator)
+    if not tables or density.is_tested_by_residuals(X, known=known):
+        validate_samples(density, X, known)
+
+
+def prepare_folds(
+    density: Any, X: Any, known: Any, n_folds: int, n_init: int, random: np.random.RandomState
+) -> PreparedFolds:
+    """Validate samples for an estimator with a density, and prepare its fits to folds."""
+    refits = None
+    if isinstance(density, TableDensityEstimator):
+        # The generator is not advanced, so that folds do not depend on this fit.
+        seed = copy.deepcopy(random).randint(2**31 - 1)
+        refits = density.table_refits(X, known=known, seed=seed)
+    if refits is None:
+        samples = validate_samples(density, X, known, n_folds)
+        rows, codes = samples.without_copies()
+        groups = np.zeros(len(rows), int) if codes is None else codes
+        unfitted = density.clone_for_tests()
+        fits = ResidualFolds(unfitted, rows, codes, min(n_init, unfitted.n_init))
+        return PreparedFolds(samples, groups, fits)
+    samples = table_samples(refits, extract_known(X, known)[1], n_folds)
+    first = samples.copies.first
+    return PreparedFolds(samples, refits.groups[first], TableFolds(refits, first, n_init))

@@ -1,0 +1,124 @@
+"""Fits of mixed and incomplete tables to parts of their samples, and the models they have to beat.
+
+Clusters of a table have to beat one component with the same form of group effects, elliptical
+distributions of the numbers times the discrete columns of one component, and every discrete column
+in the place of the clusters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nrprob.estimator.density import TableRefit, TableRefitter
+from nrprob.evidence.held_out import NULL_MODELS, FoldFit
+from nrprob.evidence.null_model import NullModel, observed_t_log_density
+
+_LARGE_GROUP = 8  # training samples of the median group from which on groups have covariances
+DEPENDENT = "one cluster with columns that depend on each other"
+NORMAL = "one Gaussian, common covariance"
+NULL_T = next(name for name, settings in NULL_MODELS.items() if settings == (False, True))
+POWER = ", after a power transformation"
+
+
+@dataclass(frozen=True)
+class TableFolds:
+    """Fits of a table to parts of its samples, for `cross_fit`.
+
+    Attributes
+    ----------
+    refits : refits of the table
+    distinct : (n,) the first sample of every set of exact copies; only these are fitted
+    n_init : restarts of a fit
+    """
+
+    refits: TableRefitter
+    distinct: np.ndarray
+    n_init: int
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters."""
+        return self.refits.n_clusters
+
+    @property
+    def why_unmeasured(self) -> str:
+        """Why there is no p-value: the level of the test was not measured for such tables."""
+        return "the level of the test is not known for mixed or incomplete tables"
+
+    def __call__(self, seen: np.ndarray, new: np.ndarray, seed: int) -> FoldFit:
+        """Fit to the samples ``seen``, and evaluate the samples ``new``."""
+        training, held_out = self.distinct[seen], self.distinct[new]
+        clusters = self.refits.fit(training, self.n_clusters, self.n_init, seed)
+        single = self.refits.fit(training, 1, 1, seed)
+        null = table_null_densities(self.refits, clusters, single, training)
+        residuals = clusters.residuals
+        return FoldFit(
+            clusters.log_density[held_out],
+            {name: value[held_out] for name, value in null.items()},
+            clusters.membership[self.distinct].argmax(1),
+            self.n_clusters,
+            None if residuals is None else residuals[self.distinct],
+        )
+
+    def log_densities(
+        self, n_clusters: int, seen: np.ndarray, new: np.ndarray, seed: int
+    ) -> list[np.ndarray]:
+        """Log densities of held-out samples by clusters and, for one cluster, by null models."""
+        training, held_out = self.distinct[seen], self.distinct[new]
+        fit = self.refits.fit(training, n_clusters, self.n_init, seed)
+        values = [fit.log_density]
+        if n_clusters == 1:
+            values += table_null_densities(self.refits, fit, fit, training).values()
+        return [value[held_out] for value in values]
+
+
+def _elliptical_log_densities(
+    white: np.ndarray, groups: np.ndarray, training: np.ndarray, transformed: bool
+) -> dict[str, np.ndarray]:
+    """Log densities (n,) of whitened numbers by one elliptical distribution, or one per group.
+
+    After a power transformation, distributions have a common covariance.
+    """
+    log_p = {}
+    n_observed = (~np.isnan(white)).sum(1)
+    square = np.nansum(white**2, axis=1)
+    if transformed:
+        log_p[NORMAL] = -0.5 * (square + n_observed * np.log(2 * np.pi))
+    if np.isnan(white).any() or transformed:
+        return log_p | {NULL_T: observed_t_log_density(square, n_observed, training)}
+    sizes = np.bincount(groups[training])
+    # Small groups have no covariances of their own, and no centres beside their effects.
+    large = np.median(sizes) >= _LARGE_GROUP and sizes.min() > 1
+    codes = groups if large else np.zeros_like(groups)
+    for name, settings in NULL_MODELS.items():
+        if not settings or (settings[0] and not large):
+            continue
+        model = NullModel.from_samples(white[training], codes[training], codes.max() + 1, *settings)
+        log_p[name] = model.log_density(white, codes)
+    return log_p
+
+
+def table_null_densities(
+    refits: TableRefitter, clusters: TableRefit, single: TableRefit, training: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Log densities (n,) of all samples by every null model, fitted to the samples ``training``.
+
+    ``clusters`` and ``single`` are fits of several clusters and of one cluster to them.
+    """
+    basic, pooled, *_ = NULL_MODELS
+    null = {basic: single.log_density}
+    if clusters.residuals is not None:
+        discrete = single.discrete_log_density
+        null[pooled] = clusters.pooled_log_density + discrete
+        for transform, (white, log_det) in {
+            "": single.standard_residuals(), POWER: single.power_residuals()
+        }.items():  # fmt: skip
+            log_p = _elliptical_log_densities(white, refits.groups, training, bool(transform))
+            null |= {name + transform: value + log_det + discrete for name, value in log_p.items()}
+    if len(refits.names) > 1 or (refits.names and clusters.residuals is not None):
+        null[DEPENDENT] = refits.dependent_log_density(training, single)
+    for j, name in enumerate(refits.names):
+        null[f"the column {name!r} alone"] = refits.column_log_density(training, single, j)
+    return null

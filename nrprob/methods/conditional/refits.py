@@ -1,0 +1,419 @@
+"""Refits of a table to parts of its samples, with the decisions of the fit to all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.special import logsumexp
+
+from nrprob.methods.conditional.dependence import conditional_log_probability
+from nrprob.methods.conditional.fitted_table import FittedTable
+from nrprob.methods.conditional.joint_fit import make_problem
+from nrprob.methods.conditional.joint_search import Ends, Form, Problem
+from nrprob.methods.conditional.one_component import fit_one_component
+from nrprob.methods.conditional.power_transform import transform_residuals
+from nrprob.methods.conditional.shares import BY_GROUP, FREE, UNIFORM
+from nrprob.methods.conditional.table import DiscreteColumn, lay_out_table
+from nrprob.methods.conditional.table_data import TableData
+from nrprob.methods.conditional.table_starts import initial_labels, unconditional_labels
+from nrprob.settings import standard
+
+_STEPS, _SEARCH_STEPS = 100, 60  # EM steps of a fit, and of starts of a joint fit
+_COLUMN_STEPS = 30  # EM steps of the model in which a column is the clustering
+_MOST_CLASSES = 6  # classes of values of such a column
+_JITTER = 1e-9  # relative addition to covariances that may be singular
+
+
+@dataclass(frozen=True)
+class Refit:
+    """A fit to some samples, evaluated at all samples of the table.
+
+    Attributes
+    ----------
+    fitted : parameters
+    data : the whole table
+    training : (n,) whether the sample belongs to the fit
+    """
+
+    fitted: FittedTable
+    data: TableData
+    training: np.ndarray
+
+    @cached_property
+    def log_density(self) -> np.ndarray:
+        """Predictive log density (n,), with the covariance S_z of the group effects added."""
+        return logsumexp(self._log_joint(spread=True), axis=1)
+
+    @cached_property
+    def membership(self) -> np.ndarray:
+        """Probabilities (n, K) of the clusters."""
+        log_p = self._log_joint(spread=False)
+        return np.exp(log_p - logsumexp(log_p, axis=1, keepdims=True))
+
+    def _log_joint(self, *, spread: bool) -> np.ndarray:
+        data = self.data
+        return self.fitted.log_joint(data.x, data.columns, data.groups, spread=spread)
+
+    def value_log_probabilities(self, j: int) -> np.ndarray:
+        """Log probabilities (n, V) of the values of a column in the first cluster."""
+        return self.fitted.tables[j][self.data.groups, 0]
+
+    @cached_property
+    def discrete_log_density(self) -> np.ndarray:
+        """Log probability (n,) of the discrete values in the first cluster."""
+        out = np.zeros(self.data.n_samples)
+        for j, column in enumerate(self.data.columns):
+            values = self.value_log_probabilities(j)
+            observed = np.flatnonzero(column.codes >= 0)
+            out[observed] += values[observed, column.codes[observed]]
+        return out
+
+    @cached_property
+    def pooled_log_density(self) -> np.ndarray:
+        """Log density (n,) of the numbers under one Gaussian with the covariance of the mixture."""
+        fitted = self.fitted
+        weights = fitted.overall_shares
+        mean = weights @ fitted.b
+        centred = fitted.b - mean
+        pooled = replace(
+            fitted, b=mean[None], sigma=fitted.sigma + (centred.T * weights) @ centred,
+            log_share=np.zeros((len(fitted.log_share), 1)),
+            tables=[np.zeros((len(t), 1, t.shape[2])) for t in fitted.tables],
+        )  # fmt: skip
+        data = self.data
+        return pooled.log_joint(data.x, data.columns, data.groups, spread=True)[:, 0]
+
+    @cached_property
+    def residuals(self) -> np.ndarray | None:
+        """Numbers (n, d) less group and location effects; None without numeric columns."""
+        data, fitted = self.data, self.fitted
+        if data.x is None:
+            return None
+        residual = data.x - fitted.m[data.groups] - fitted.overall_shares @ fitted.b
+        if fitted.location and fitted.data.location is not None:
+            residual = residual - fitted.data.location(data.columns, data.groups) @ fitted.slopes
+        return residual
+
+    def standard_residuals(self) -> tuple[np.ndarray, np.ndarray]:
+        """Whitened observed residuals (n, d), NaN where missing, and log determinants (n,).
+
+        The group effect is estimated from the samples of the fit, so that their residuals have the
+        covariance Sigma - S_z, and the residuals of other samples Sigma + S_z.
+        """
+        fitted, residuals, groups = self.fitted, self.residuals, self.data.groups
+        assert residuals is not None
+        d = fitted.sigma.shape[0]
+        least = _JITTER * np.trace(fitted.sigma) / d * np.eye(d)
+        sign = np.array([1.0, -1.0])[:, None, None, None]
+        covariance = (fitted.sigma + sign * fitted.s + least).reshape(-1, d, d)
+        return whiten(residuals, covariance, groups + self.training * len(fitted.s))
+
+    def power_residuals(self) -> tuple[np.ndarray, np.ndarray]:
+        """Whitened residuals (n, d) after a power transformation of every column.
+
+        The log determinants (n,) include the slopes of the transformations.
+        """
+        fitted, residuals = self.fitted, self.residuals
+        assert residuals is not None
+        variance = np.diagonal(fitted.sigma)
+        spread = np.diagonal(fitted.s, axis1=1, axis2=2)[self.data.groups]
+        sign = np.where(self.training, -1.0, 1.0)[:, None]
+        root = np.sqrt(np.maximum(variance + sign * spread, _JITTER * variance))
+        training = np.flatnonzero(self.training)
+        transformed, log_slope = transform_residuals(residuals / root, training)
+        none = np.zeros(len(training), int)
+        one_component = fit_one_component(transformed[training], none, 1)
+        white, log_det = whiten(
+            transformed - one_component.means[0], one_component.covariance[None],
+            np.zeros(len(residuals), int),
+        )  # fmt: skip
+        observed = ~np.isnan(residuals)
+        return white, log_det + log_slope - np.where(observed, np.log(root), 0.0).sum(1)
+
+
+def whiten(
+    values: np.ndarray, covariances: np.ndarray, which: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Whitened observed values (n, d), NaN where missing, and log determinants (n,) of the maps.
+
+    Sample i has the covariance ``covariances[which[i]]``.
+    """
+    white, log_det = np.full_like(values, np.nan), np.zeros(len(values))
+    seen, pattern = np.unique(~np.isnan(values), axis=0, return_inverse=True)
+    key = np.column_stack([pattern.reshape(-1), which])
+    cells, cell = np.unique(key, axis=0, return_inverse=True)
+    for i, (p, z) in enumerate(cells):
+        observed = np.flatnonzero(seen[p])
+        rows = np.flatnonzero(cell.reshape(-1) == i)
+        root = np.linalg.cholesky(covariances[z][np.ix_(observed, observed)])
+        part = np.ix_(rows, observed)
+        white[part] = np.linalg.solve(root, values[part].T).T
+        log_det[rows] = -np.log(np.diagonal(root)).sum()
+    return white, log_det
+
+
+@dataclass(frozen=True)
+class TableRefits:
+    """Refits of a table, which share the effects, shares and location effects of one fit.
+
+    All refits have the layout of the whole table: samples outside of the fit have the mass 0. So
+    they share one compiled program.
+
+    Attributes
+    ----------
+    data : the whole table
+    names : names of the discrete columns
+    kind : "subtract", "random" or "fixed"
+    shares : UNIFORM, FREE or BY_GROUP
+    location : whether there are location effects
+    labels, n_clusters : (n,) clusters of the fit to all samples, and their number
+    covariance, ridge, tol, max_iter, exponents : settings of the fits
+    """
+
+    data: TableData
+    names: Sequence[str]
+    kind: str
+    shares: int
+    location: bool
+    labels: np.ndarray
+    n_clusters: int
+    covariance: str
+    ridge: float
+    tol: float
+    max_iter: int
+    exponents: Sequence[float]
+
+    @property
+    def groups(self) -> np.ndarray:
+        """Known groups (n,)."""
+        return self.data.groups
+
+    @property
+    def values(self) -> np.ndarray | None:
+        """Numbers and codes (n, m), NaN where missing; None without numeric columns."""
+        codes = [np.where(c.codes < 0, np.nan, c.codes) for c in self.data.columns]
+        return None if self.data.x is None else np.column_stack([self.data.x, *codes])
+
+    @property
+    def _steps(self) -> int:
+        """Largest number of EM steps: few, since held-out densities hardly change after them."""
+        return min(self.max_iter, _STEPS)
+
+    @property
+    def _form(self) -> Form:
+        held, fixed = self.kind == "subtract", self.kind == "fixed"
+        return Form(held, fixed, False, self.shares, self.location)
+
+    def fit(
+        self, training: np.ndarray, n_clusters: int, n_init: int, seed: int,
+        initial: np.ndarray | None = None,
+    ) -> Refit:  # fmt: skip
+        """Fit to the samples with these indices, which may repeat.
+
+        ``initial`` labels (n,) replace the first start.
+        """
+        part = self.data.take(training)
+        none = np.full(self.data.n_samples, -1)
+        problem = self._problem(part, training, n_clusters, none, None)
+        with standard():
+            if n_clusters == 1:
+                r = problem.from_labels(none[None] + 1)
+                end = problem.run(r, [self._form], max_iter=self._steps, batch=1).pick(0)
+            else:
+                end = self._search(part, training, problem, n_init, seed, initial)
+        return self._refit(end, part, training)
+
+    def _search(
+        self, part: TableData, training: np.ndarray, problem: Problem, n_init: int, seed: int,
+        initial: np.ndarray | None,
+    ) -> Ends:  # fmt: skip
+        """Restarts with held group effects, and joint fits from the best of them."""
+        rng = np.random.default_rng(seed)
+        k = problem.n_clusters
+        n_tables = (part.x is not None) + bool(part.columns)
+        sides = 2 * (2 * n_tables - 1)
+        exponents = self._metrics(max(n_init // (2 * sides), 1))
+        labels, warm = initial_labels(part, k, n_init, exponents, rng)
+        starts = self._scatter(labels, training)
+        n_held = len(starts)
+        if initial is not None:
+            starts[0], warm[0] = initial, False
+        common = FREE if self.shares == FREE else UNIFORM
+        held = Form(True, False, False, common, self.location)
+        forms = [held] * len(starts)
+        if self.kind != "subtract":
+            # Starts that do not use the known groups.
+            labels = unconditional_labels(part, k, self._metrics(1), rng)
+            starts = np.concatenate([starts, self._scatter(labels, training)])
+            warm = np.concatenate([warm, np.zeros(len(labels), bool)])
+            forms += [held._replace(held=False, absent=True)] * len(labels)
+        steps = self._steps if self.kind == "subtract" else min(self._steps, _SEARCH_STEPS)
+        ends = problem.run(problem.from_labels(starts), forms, warm, max_iter=steps)
+        best = [int(ends.objective[:n_held].argmax())]
+        if self.kind == "subtract":
+            return ends.pick(best[0])
+        best.append(n_held + int(ends.objective[n_held:].argmax()))
+        r = np.asarray(ends.state.r)[best]
+        ends = problem.run(r, [self._form] * len(r), max_iter=self._steps)
+        return ends.pick(int(ends.objective.argmax()))
+
+    def _metrics(self, count: int) -> Sequence[float]:
+        """Some of the metrics of the starts, spread evenly."""
+        exponents = list(self.exponents)
+        count = min(count, len(exponents))
+        place = (np.arange(count) + 0.5) * len(exponents) / count
+        return [exponents[int(i)] for i in place]
+
+    def _scatter(self, labels: np.ndarray, training: np.ndarray) -> np.ndarray:
+        """Labels (S, n) of all samples from labels of the training samples."""
+        out = np.zeros((len(labels), self.data.n_samples), int)
+        out[:, training] = labels
+        return out
+
+    @cached_property
+    def _layout(self):
+        """Layout of the whole table."""
+        data = self.data
+        return lay_out_table(data.x, data.columns, data.groups, data.n_groups)
+
+    def _problem(
+        self, part: TableData, training: np.ndarray, n_clusters: int, labels: np.ndarray,
+        without: int | None,
+    ) -> Problem:  # fmt: skip
+        """Fit of the training samples in the layout of all samples.
+
+        The discrete column ``without`` is left out.
+        """
+        data = self.data
+        problem = make_problem(
+            part, n_clusters, covariance=self.covariance, ridge=self.ridge,
+            location=self.location, tol=self.tol, max_iter=self.max_iter,
+        )  # fmt: skip
+        table, layout = self._layout
+        mass = np.bincount(training, minlength=data.n_samples).astype(table.mass.dtype)
+        numeric, values = table.numeric, table.values
+        if numeric is not None and self.location and part.location is not None:
+            q = part.location(data.columns, data.groups)
+            spare = len(data.location.varies) - q.shape[1] if data.location else 0
+            q = np.pad(q, ((0, 0), (0, spare))).astype(table.mass.dtype)
+            numeric = numeric._replace(q=layout.to_blocks(q))
+        if values is not None:
+            learnt = problem.table.values
+            assert learnt is not None
+            indicators = values.indicators
+            if without is not None:
+                indicators = np.where(values.column == without, 0, indicators)
+            values = values._replace(
+                indicators=indicators, marginal=learnt.marginal, score=learnt.score,
+                curvature=learnt.curvature,
+            )  # fmt: skip
+        sizes = np.bincount(data.groups, mass, minlength=len(table.sizes))
+        table = table._replace(
+            numeric=numeric, values=values, mass=layout.to_blocks(mass),
+            sizes=sizes.astype(mass.dtype), label=layout.to_blocks(labels, -1),
+        )  # fmt: skip
+        return problem._replace(table=table, layout=layout)
+
+    def _refit(self, end: Ends, part: TableData, training: np.ndarray) -> Refit:
+        fitted = FittedTable.from_state(end.state, part, self.location)
+        data = self.data
+        if self.location and part.location is not None:
+            fitted = replace(fitted, slopes=fitted.slopes[: len(part.location.scale)])
+        if self.shares == BY_GROUP:
+            # A predictive share is the mean of the posterior, not its mean logarithm.
+            shares = end.state.shares
+            count = np.asarray(shares.counts)[: data.n_groups] + np.asarray(shares.concentration)
+            fitted = replace(fitted, log_share=np.log(count / count.sum(1, keepdims=True)))
+        else:
+            total = logsumexp(fitted.log_share, axis=1, keepdims=True)
+            fitted = replace(fitted, log_share=fitted.log_share - total)
+        inside = np.zeros(data.n_samples, bool)
+        inside[training] = True
+        # A group without samples has the prior of the effects.
+        unseen = np.bincount(data.groups[training], minlength=data.n_groups) == 0
+        if data.x is not None and unseen.any():
+            s = np.where(unseen[:, None, None], fitted.t, fitted.s)
+            fitted = replace(fitted, s=s)
+        return Refit(fitted, data, inside)
+
+    def dependent_log_density(self, training: np.ndarray, single: Refit) -> np.ndarray:
+        """Log density (n,) of one cluster whose discrete columns depend on all other columns."""
+        data = self.data
+        if self.location:
+            # Here the discrete columns depend on the numbers, not the reverse.
+            single = replace(self, location=False).fit(training, 1, 1, 0)
+        tables = [single.value_log_probabilities(j) for j in range(len(data.columns))]
+        log_p = conditional_log_probability(data.columns, tables, single.residuals, training)
+        return single.log_density - single.discrete_log_density + log_p
+
+    def column_log_density(self, training: np.ndarray, single: Refit, j: int) -> np.ndarray:
+        """Predictive log density (n,) with a discrete column in the place of the clusters.
+
+        The column has its own distribution by known group, taken from the fit ``single`` of one
+        cluster. All other columns depend on it alone. Values of a column of many values are merged
+        to classes.
+        """
+        data = self.data
+        column = data.columns[j]
+        classes = merge_values(column)
+        label = np.where(column.codes < 0, -1, classes[column.codes])
+        part = self.data.take(training)
+        problem = self._problem(part, training, self._n_classes, label, j)
+        classes_of = np.eye(self._n_classes)[classes]
+        start = np.where(
+            (label < 0)[:, None], classes_of.max(0) / classes_of.max(0).sum(),
+            classes_of[column.codes],
+        )  # fmt: skip
+        start = problem.layout.to_blocks(start)[None]
+        held, fixed = self.kind == "subtract", self.kind == "fixed"
+        form = Form(held, fixed, False, FREE, self.location)
+        with standard():
+            end = problem.run(start, [form], max_iter=_COLUMN_STEPS, batch=1).pick(0)
+        fitted = replace(self, shares=FREE)._refit(end, part, training).fitted
+        others = [
+            replace(c, codes=np.full_like(c.codes, -1)) if i == j else c
+            for i, c in enumerate(data.columns)
+        ]
+        if fitted.location:
+            # The location effects of the column stay: only its own probability is replaced.
+            tables = [t * 0 if i == j else t for i, t in enumerate(fitted.tables)]
+            fitted, others = replace(fitted, tables=tables), data.columns
+        log_p = fitted.log_joint(data.x, others, data.groups, spread=True)
+        log_p = log_p - fitted.log_share[data.groups]
+        log_value = single.value_log_probabilities(j)
+        # Log probability of the value, and of the class of a missing value.
+        by_class = np.stack(
+            [logsumexp(log_value[:, classes == c], axis=1) for c in range(classes.max() + 1)], 1
+        )
+        missing = logsumexp(by_class + log_p[:, : by_class.shape[1]], axis=1)
+        rows = np.arange(data.n_samples)
+        observed = log_value[rows, column.codes] + log_p[rows, np.maximum(label, 0)]
+        return np.where(label < 0, missing, observed)
+
+    @cached_property
+    def _n_classes(self) -> int:
+        """Largest number of classes of a discrete column."""
+        return max(int(merge_values(column).max()) + 1 for column in self.data.columns)
+
+
+def merge_values(column: DiscreteColumn) -> np.ndarray:
+    """Class (V,) of every value: at most 6 classes.
+
+    Neighbouring values of ordered columns are merged to classes of similar size, and the rarest
+    values of categorical columns to one class.
+    """
+    n_values = column.n_values
+    if n_values <= _MOST_CLASSES:
+        return np.arange(n_values)
+    share = column.marginal
+    if column.scores is None:
+        rank = np.argsort(np.argsort(-share, kind="stable"), kind="stable")
+        return np.minimum(rank, _MOST_CLASSES - 1)
+    order = np.argsort(column.scores, kind="stable")
+    middle = np.cumsum(share[order]) - share[order] / 2
+    classes = np.empty(n_values, int)
+    classes[order] = np.minimum((middle * _MOST_CLASSES).astype(int), _MOST_CLASSES - 1)
+    return np.unique(classes, return_inverse=True)[1]

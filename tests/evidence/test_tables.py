@@ -1,0 +1,193 @@
+"""Significance of clusters of mixed and incomplete tables: densities that clusters have to beat."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nrprob import ConditionalMixture, evidence, explore
+from nrprob.evidence.record import Evidence
+from nrprob.evidence.table_folds import DEPENDENT, table_null_densities
+from nrprob.methods.conditional.refits import TableRefits, merge_values
+from nrprob.methods.conditional.shares import BY_GROUP, FREE, UNIFORM
+from nrprob.methods.conditional.table import DiscreteColumn
+from nrprob.methods.conditional.table_data import TableData
+
+ONE = "one cluster of the same estimator"
+GRID = np.linspace(-12, 12, 241)
+STEP = GRID[1] - GRID[0]
+
+
+def grid_table(kind, shares, *, location, missing):
+    """Refits of samples in two known groups, followed by a grid of all values in both groups."""
+    rng = np.random.default_rng(3)
+    n = 80
+    known, sought = rng.integers(2, size=(2, n))
+    x = rng.normal(size=n) + 2.5 * sought + known
+    flags = [rng.random(n) < np.where(sought, 0.8, 0.3), rng.random(n) < 0.5]
+    scores = [None, np.array([0.0, 1.0])]
+    values = np.concatenate([GRID, [np.nan]]) if missing else GRID
+    grid = np.array([*itertools.product((0, 1), (0, 1), (0, 1), values)])
+    codes = [
+        np.concatenate([f.astype(int), g.astype(int)])
+        for f, g in zip(flags, grid[:, 1:3].T, strict=True)
+    ]
+    if missing:
+        x[:16] = np.nan
+        codes[0][10:20] = -1
+    data = TableData(
+        np.concatenate([x, grid[:, 3]])[:, None],
+        [DiscreteColumn(c, 2, s) for c, s in zip(codes, scores, strict=True)],
+        np.concatenate([known, grid[:, 0].astype(int)]), 2,
+    )  # fmt: skip
+    refits = TableRefits(
+        data, ["f", "g"], kind, shares, location, np.zeros(data.n_samples, int), 2, "tied", 3.0,
+        1e-3, 300, (0.0, 0.5, 1.0),
+    )  # fmt: skip
+    return refits, np.arange(n), grid
+
+
+@pytest.mark.parametrize(
+    ("kind", "shares", "location", "missing"),
+    [
+        ("subtract", UNIFORM, False, False),
+        pytest.param("random", BY_GROUP, True, True, marks=pytest.mark.slow),
+        pytest.param("random", FREE, False, True, marks=pytest.mark.slow),
+        pytest.param("subtract", FREE, True, False, marks=pytest.mark.slow),
+    ],
+)
+def test_clusters_and_null_models_are_densities(kind, shares, location, missing):
+    refits, training, grid = grid_table(kind, shares, location=location, missing=missing)
+    clusters, single = (refits.fit(training, k, 4, 0) for k in (2, 1))
+    null = table_null_densities(refits, clusters, single, training)
+    assert {ONE, DEPENDENT, "the column 'f' alone", "the column 'g' alone"} < {*null}
+    observed = ~np.isnan(grid[:, 3])
+    for name, value in {"clusters": clusters.log_density, **null}.items():
+        density = np.exp(value[len(training) :])
+        for group in (0, 1):
+            inside = observed & (grid[:, 0] == group)
+            assert density[inside].sum() * STEP == pytest.approx(1, abs=0.01), name
+            if missing:
+                # Without the number, the probabilities of all discrete values add up to 1.
+                inside = ~observed & (grid[:, 0] == group)
+                assert density[inside].sum() == pytest.approx(1, abs=1e-6), name
+    # Samples outside of the fit have no influence on it.
+    far = np.where(np.arange(refits.data.n_samples)[:, None] < len(training), refits.data.x, 50.0)
+    moved = replace(refits, data=replace(refits.data, x=far)).fit(training, 2, 4, 0)
+    first = slice(len(training))
+    np.testing.assert_allclose(moved.log_density[first], clusters.log_density[first], atol=1e-6)
+
+
+def test_values_are_merged_to_few_classes():
+    ordered = DiscreteColumn(np.repeat(np.arange(30), 4), 30, np.arange(30.0))
+    classes = merge_values(ordered)
+    assert classes.max() == 5 and (np.diff(classes) >= 0).all()
+    assert np.ptp(np.bincount(classes)) <= 1
+    rare = DiscreteColumn(np.repeat(np.arange(9), [9, 8, 7, 6, 5, 4, 3, 2, 1]), 9)
+    np.testing.assert_array_equal(merge_values(rare), [0, 1, 2, 3, 4, 5, 5, 5, 5])
+
+
+def test_a_withheld_p_value_has_a_reason_and_a_rival():
+    gain = np.full(100, 0.2) + 0.1 * np.random.default_rng(0).normal(size=100)
+    zeros = np.zeros(100, int)
+    record = Evidence(
+        p_structure_=None, p_gap_=None, statistic_=20.0, gain_=gain, rival_="the column 'f' alone",
+        p_by_rival_={}, labels_=zeros, place_=zeros, valley_=0.0, gap_counts_=np.zeros((1, 0, 3)),
+        groups_=zeros, group_names_=["all rows"], n_folds=5, n_splits=1, n_init=1, alpha=0.05,
+        n_clusters=2, distinct_=np.arange(100), withheld_="nobody measured it",
+        gain_by_rival_={"the column 'f' alone": 0.2},
+    )  # fmt: skip
+    assert record.supports_clusters
+    assert str(record).startswith("clusters are better than the column 'f' alone")
+    assert "+0.2" in str(record) and str(record).endswith("no p-value, since nobody measured it")
+    worse = replace(record, statistic_=-1.0)
+    assert not worse.supports_clusters
+    assert str(worse).startswith("clusters are no better than the column 'f' alone")
+
+
+def mixed_frame(seed, apart, n=150):
+    """Numbers and flags in three known groups, with clusters that differ in all but a flag."""
+    rng = np.random.default_rng([11, seed])
+    known, sought = np.arange(n) % 3, rng.integers(2, size=n)
+    X = rng.normal(size=(n, 3)) + apart * np.outer(sought, [1, 1, 0]) + known[:, None]
+    odds = (2 * sought - 1) * (apart > 0)
+    frame = pd.DataFrame(X, columns=list("abc"))
+    frame["f"] = np.where(rng.random(n) < 1 / (1 + np.exp(-odds)), "yes", "no")
+    frame["g"] = rng.random(n) < 0.4
+    return frame, known, sought
+
+
+def test_which_tables_are_tested_by_residuals():
+    frame, known, _ = mixed_frame(0, 3.0, 60)
+    model = ConditionalMixture(2)
+    numbers = frame[["a", "b", "c"]]
+    assert model.is_tested_by_residuals(numbers, known=known)
+    assert model.is_tested_by_residuals(numbers)
+    assert not model.is_tested_by_residuals(frame, known=known)
+    assert not model.is_tested_by_residuals(numbers.mask(numbers > 3), known=known)
+    small = np.arange(60) // 5
+    assert not model.is_tested_by_residuals(numbers, known=small)
+    assert ConditionalMixture(2, effects="subtract").is_tested_by_residuals(numbers, known=small)
+    assert not ConditionalMixture(2, effects="random").is_tested_by_residuals(numbers, known=known)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_clusters_of_a_mixed_table_are_found_and_noise_is_not():
+    frame, known, sought = mixed_frame(1, 3.5)
+    model = ConditionalMixture("auto", n_init=6, random_state=0).fit(frame, known=known)
+    assert model.n_clusters_ == 2
+    settings = {"known": known, "n_splits": 1, "random_state": 0}
+    result = evidence.test(model, frame, **settings)
+    assert result.supports_clusters
+    assert min(result.gain_by_rival_.values()) > 0.05
+    assert (result.labels_ == model.labels_).mean() > 0.95
+    sure = evidence.confidence(
+        model, frame, known=known, evidence=result, n_resamples=4, random_state=0
+    )
+    agrees = model.labels_ == sought
+    agrees = agrees if agrees.mean() > 0.5 else ~agrees
+    assert abs(sure.rows_.mean() - agrees.mean()) < 0.05
+    # Nothing depends on names or on the order of samples that a fit does not see.
+    noise, known, _ = mixed_frame(2, 0.0)
+    result = evidence.test(ConditionalMixture(2, n_init=6, random_state=0), noise, **settings)
+    assert not result.supports_clusters
+    chosen = evidence.n_clusters(
+        ConditionalMixture(n_init=6), noise, known=known, candidates=(1, 2), random_state=0
+    )
+    assert chosen.n_clusters_ == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_flag_alone_is_no_structure():
+    frame, known, _ = mixed_frame(3, 0.0, 240)
+    rng = np.random.default_rng(0)
+    frame["a"] += 2.0 * frame["g"]
+    frame["f"] = np.where(rng.random(240) < 0.8, frame["g"], ~frame["g"])
+    result = evidence.test(
+        ConditionalMixture(2, n_init=6, random_state=0), frame, known=known, n_splits=1,
+        random_state=0,
+    )  # fmt: skip
+    assert not result.supports_clusters
+    assert result.gain_by_rival_[ONE] > 0.05  # so that one component alone would be rejected
+    assert result.gain_by_rival_["the column 'g' alone"] < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_small_groups_and_missing_values_have_a_test():
+    frame, _, sought = mixed_frame(4, 4.0, 200)
+    small = np.arange(200) // 5
+    X = frame[["a", "b", "c"]].mask(np.random.default_rng(0).random((200, 3)) < 0.1)
+    X += np.random.default_rng(1).normal(size=(40, 3))[small]
+    model = ConditionalMixture(2, n_init=6, random_state=0).fit(X, known=small)
+    assert model.effects_kind_ == "random"
+    result = evidence.test(model, X, known=small, n_splits=1, random_state=0)
+    assert result.supports_clusters and result.withheld_
+    found = explore(X, known=small, n_clusters=2, estimator=model, random_state=0)
+    assert len(found.estimators_) >= 1
+    agreement = (found.labels_[:, 0] == sought).mean()
+    assert max(agreement, 1 - agreement) > 0.9
