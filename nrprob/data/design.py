@@ -243,8 +243,10 @@ class DesignEncoder:
             columns = [names[j] if names else j for j in np.flatnonzero(constant).tolist()]
             warn(f"known has constant columns, which have no effect; got {columns}; drop them")
 
-    def transform(self, known: Any, n_samples: int) -> Design:
+    def transform(self, known: Any, n_samples: int, new_groups: bool = False) -> Design:
         """Encode the known structure of new samples with the encoding of `fit`.
+
+        With ``new_groups``, groups that did not occur in `fit` have the numbers after its groups.
 
         Raises
         ------
@@ -277,9 +279,10 @@ class DesignEncoder:
                     "pass the same ones in the same order"
                 )
         pairs = zip(source.labels, self.categories_, strict=True)
-        coded = [_look_up(labels, categories) for labels, categories in pairs]
+        coded = [_look_up(labels, categories, new_groups) for labels, categories in pairs]
         labelings = np.stack(coded, 1) if coded else _no_labels(n_samples)
-        return self._make_design(source, labelings, None)
+        codes = self._number_combinations(labelings) if new_groups else None
+        return self._make_design(source, labelings, codes)
 
     def combine_labelings(self, labelings: np.ndarray) -> np.ndarray:
         """Groups (n,) of combinations of labels (n, m).
@@ -292,7 +295,7 @@ class DesignEncoder:
         if labelings.shape[1] == 1:
             return labelings[:, 0]
         n_groups = len(self._groups)
-        codes = factorize(np.concatenate([self._groups, labelings]))[0][n_groups:]
+        codes = self._number_combinations(labelings)
         if (codes >= n_groups).any():
             row = int((codes >= n_groups).argmax())
             pairs = zip(self.categories_, labelings[row], strict=True)
@@ -302,6 +305,12 @@ class DesignEncoder:
                 "fit again with them"
             )
         return codes
+
+    def _number_combinations(self, labelings: np.ndarray) -> np.ndarray:
+        """Groups (n,) of combinations of labels (n, m); new ones have the numbers after these."""
+        if labelings.shape[1] == 1:
+            return labelings[:, 0]
+        return factorize(np.concatenate([self._groups, labelings]))[0][len(self._groups) :]
 
     def _make_design(
         self, source: _Input, labelings: np.ndarray, codes: np.ndarray | None
@@ -408,8 +417,13 @@ def _check_finite(covariates: np.ndarray, names: Sequence[Any]) -> None:
         )
 
 
-def _look_up(labels: np.ndarray, categories: dict[Any, int]) -> np.ndarray:
-    """Codes (n,) of labels by the categories of `fit`."""
+def _look_up(
+    labels: np.ndarray, categories: dict[Any, int], new_labels: bool = False
+) -> np.ndarray:
+    """Codes (n,) of labels by the categories of `fit`; new labels may follow them."""
+    if new_labels:
+        unseen = dict.fromkeys(v for v in labels.tolist() if v not in categories)
+        categories = categories | {v: len(categories) + i for i, v in enumerate(unseen)}
     codes = np.array([categories.get(label, -1) for label in labels.tolist()], int)
     if (codes < 0).any():
         row = int((codes < 0).argmax())

@@ -256,6 +256,19 @@ def test_unseen_combination_names_its_labels():
         encoder.transform(np.array([["a", "x"], ["a", "y"]]), 2)
 
 
+def test_new_groups_may_follow_the_groups_of_the_fit():
+    encoder = DesignEncoder()
+    encoder.fit(np.array([4, 5, 6]), 3)
+    design = encoder.transform(np.array([4, 9, 6, 7, 9]), 5, new_groups=True)
+    assert design.codes.tolist() == [0, 3, 2, 4, 3]
+    encoder.fit(np.array([["a", "x"], ["b", "y"]]), 2)
+    labels = np.array([["b", "y"], ["a", "y"], ["c", "x"], ["a", "y"], ["a", "x"]])
+    assert encoder.transform(labels, 5, new_groups=True).codes.tolist() == [1, 2, 3, 2, 0]
+    # Labels of new samples are forgotten.
+    with pytest.raises(ValueError, match="label 'c' at row 2"):
+        encoder.transform(labels, 5)
+
+
 def test_known_is_required_where_it_was_fitted():
     encoder = DesignEncoder()
     encoder.fit([0, 1], 2)

@@ -193,7 +193,7 @@ class DiscreteBlock:
         column, score = self.data.column, self.data.score
         pseudo = self.ridge.pseudo * self.data.marginal
         size = self._by_column(tables)[..., column]
-        by_cluster, by_group = tables.sum(0), tables.sum(1)
+        by_cluster = tables.sum(0)
         k = tables.shape[1]
 
         def expected(theta):
@@ -210,24 +210,27 @@ class DiscreteBlock:
             alpha=jnp.where(self.tilted_value, alpha, theta.alpha),
         )
 
-        # 2. Group effects of categorical columns: penalised proportional fitting.
+        # 2. Cluster slopes of tilts, by one Newton step.
         fit = expected(theta)
-        theta = theta._replace(u=self._group_effects(by_group, fit.sum(1), theta))
-
-        # 3. Cluster slopes of tilts, by one Newton step.
         profile = self.ridge.pseudo * jnp.exp(self.log_profile(theta))
         gradient = self._by_column((by_cluster + pseudo - fit.sum(0) - profile) * score)
         information = self._variance_of_scores(fit).sum(0) + self._variance_of_scores(profile)
         theta = theta._replace(slope=self._newton(theta.slope, gradient, information))
+        return self.fit_group_effects(tables, theta)
 
-        # 4. Group slopes of tilts, by one Newton step.
-        fit = expected(theta)
+    def fit_group_effects(self, tables: jax.Array, theta: Discrete) -> Discrete:
+        """Group effects given the cluster effects and expected tables (L, K, W)."""
+        size = self._by_column(tables)[..., self.data.column]
+        fit, by_group = size * jnp.exp(self.log_table(theta)), tables.sum(1)
+        # 1. Categorical columns: penalised proportional fitting.
+        u = self._group_effects(by_group, fit.sum(1), theta)
+        # 2. Slopes of tilts, by one Newton step.
         precision = jnp.where(self.fixed, 0.0, 1 / theta.tau2)
-        gradient = self._by_column((by_group - fit.sum(1)) * score)
+        gradient = self._by_column((by_group - fit.sum(1)) * self.data.score)
         gradient = gradient - theta.group_slope * precision
         information = self._variance_of_scores(fit).sum(1) + precision
         slope = self._newton(theta.group_slope, gradient, information)
-        return theta._replace(group_slope=jnp.where(self.absent, 0.0, slope))
+        return theta._replace(u=u, group_slope=jnp.where(self.absent, 0.0, slope))
 
     def _newton(self, value: jax.Array, gradient: jax.Array, information: jax.Array) -> jax.Array:
         step = jnp.clip(gradient / jnp.maximum(information, 1e-12), -_CLIP, _CLIP)
@@ -259,7 +262,7 @@ class DiscreteBlock:
         curvature = self._by_column(tables.sum(1))[..., None] * self.data.curvature
         v = self.present / (curvature + 1 / theta.tau2[:, None])
         occupied = self.occupied[:, None]
-        total = (occupied * (self._squares(theta) + v.sum(-1))).sum(0)
+        total = (occupied * (self.squares(theta) + v.sum(-1))).sum(0)
         ridge, rank = self.ridge, self.rank
         weight = jnp.maximum(self.occupied.sum() * rank + ridge.nu * rank, _TINY)
         tau2 = (total + ridge.nu * rank * ridge.scale) / weight
@@ -269,7 +272,7 @@ class DiscreteBlock:
             v=jnp.where(random[:, None], v, theta.v), tau2=jnp.where(random, tau2, theta.tau2)
         )
 
-    def _squares(self, theta: Discrete) -> jax.Array:
+    def squares(self, theta: Discrete) -> jax.Array:
         """Squared lengths (L, J) of the group effects."""
         return jnp.where(self.data.tilted, theta.group_slope**2, self._by_column(theta.u**2))
 
@@ -280,7 +283,7 @@ class DiscreteBlock:
         value = ridge.pseudo * (p * (self.log_profile(theta) - jnp.log(p))).sum()
         tau2 = theta.tau2
         relative = theta.v / tau2[:, None]
-        divergence = 0.5 * self._squares(theta) / tau2 + 0.5 * (
+        divergence = 0.5 * self.squares(theta) / tau2 + 0.5 * (
             self.present * (relative - 1 - jnp.log(jnp.maximum(relative, _TINY)))
         ).sum(-1)
         prior = 0.5 * ridge.nu * self.rank * (jnp.log(tau2 / ridge.scale) + ridge.scale / tau2 - 1)

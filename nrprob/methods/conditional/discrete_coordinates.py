@@ -83,6 +83,13 @@ class LocationDesign:
         q = _raw_design(self.marginals, self.scores, codes, groups)[:, self.varies]
         return (q - self.means[groups]) / self.scale
 
+    def for_new_groups(self, columns: list[DiscreteColumn]) -> np.ndarray:
+        """Design (n, s) of samples of other groups, which have the marginals of all samples."""
+        marginals = [column.marginal[None] for column in columns]
+        means = np.zeros((1, len(self.scale)))
+        design = LocationDesign(marginals, self.scores, means, self.scale, self.varies)
+        return design(columns, np.zeros(len(columns[0].codes), int))
+
 
 def _raw_design(
     marginals: list[np.ndarray], scores: list[np.ndarray | None], codes: list[np.ndarray],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import numpy as np
 from scipy.special import logsumexp
 
+from nrprob.methods.conditional.discrete_block import Discrete
 from nrprob.methods.conditional.joint import JointState
 from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.methods.conditional.table_data import TableData
@@ -28,6 +30,9 @@ class FittedTable:
     tables : list of (L, K, V) log probabilities of the values of every discrete column
     data : the table of the fit
     location : whether there are location effects
+    discrete : parameters of the discrete block; None without discrete columns
+    concentration : (K,) of the Dirichlet prior of shares by group
+    by_group : whether shares differ between groups
     """
 
     b: np.ndarray
@@ -40,9 +45,14 @@ class FittedTable:
     tables: list[np.ndarray]
     data: TableData
     location: bool
+    discrete: Discrete | None = None
+    concentration: Any = None
+    by_group: bool = False
 
     @classmethod
-    def from_state(cls, state: JointState, data: TableData, location: bool) -> FittedTable:
+    def from_state(
+        cls, state: JointState, data: TableData, location: bool, by_group: bool = False
+    ) -> FittedTable:
         """Take the parameters of a restart, without padding."""
         n_groups = data.n_groups
         k = np.shape(state.shares.log_share)[1]
@@ -54,7 +64,7 @@ class FittedTable:
             b, slopes, m = gaussian.b[:, :d], gaussian.slopes[:, :d], gaussian.m[:n_groups, :d]
             s = gaussian.s[:n_groups, :d, :d]
             sigma, t = gaussian.sigma[:d, :d], gaussian.t[:d, :d]
-        tables = []
+        tables, theta = [], None
         if state.discrete is not None:
             theta = jax.tree.map(np.asarray, state.discrete)
             first = 0
@@ -68,7 +78,11 @@ class FittedTable:
                     logits = theta.alpha[where] + slope[..., None] * score
                 tables.append(logits - logsumexp(logits, axis=-1, keepdims=True))
         log_share = np.asarray(state.shares.log_share)[:n_groups]
-        return cls(b, slopes, m, s, sigma, t, log_share, tables, data, location)
+        concentration = np.asarray(state.shares.concentration)
+        return cls(
+            b, slopes, m, s, sigma, t, log_share, tables, data, location, theta, concentration,
+            by_group,
+        )  # fmt: skip
 
     def log_joint(
         self, x: np.ndarray | None, columns: list[DiscreteColumn], groups: np.ndarray,

@@ -62,16 +62,21 @@ def update_shares(counts: jax.Array, old: Shares, kind: jax.Array) -> Shares:
     return Shares(log_share, counts, alpha)
 
 
+def dirichlet_divergence(counts: jax.Array, concentration: jax.Array) -> jax.Array:
+    """Divergence (L,) of Dir(counts + concentration) from Dir(concentration), for counts (L, K)."""
+    post, total = counts + concentration, concentration.sum()
+    post_total = post.sum(1)
+    return (
+        gammaln(post_total) - gammaln(post).sum(1)
+        - gammaln(total) + gammaln(concentration).sum()
+        + (counts * (digamma(post) - digamma(post_total)[:, None])).sum(1)
+    )  # fmt: skip
+
+
 def shares_penalty(shares: Shares, kind: jax.Array) -> jax.Array:
     """Part of the objective: the priors of common and of group-wise shares."""
-    counts, alpha = shares.counts, shares.concentration
-    k = counts.shape[1]
-    post, size = counts + alpha, counts.sum(1)
-    total, prior_total = size + alpha.sum(), alpha.sum()
-    divergence = (
-        gammaln(total) - gammaln(post).sum(1) - gammaln(prior_total) + gammaln(alpha).sum()
-        + (counts * (digamma(post) - digamma(total)[:, None])).sum(1)
-    )  # fmt: skip
-    by_group = -jnp.where(size > 0, divergence, 0).sum()
+    counts, k = shares.counts, shares.counts.shape[1]
+    divergence = dirichlet_divergence(counts, shares.concentration)
+    by_group = -jnp.where(counts.sum(1) > 0, divergence, 0).sum()
     free = shares.log_share[0].sum() + k * jnp.log(k)
     return jnp.where(kind == BY_GROUP, by_group, jnp.where(kind == FREE, free, 0.0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,15 +22,19 @@ class DiscreteColumn:
     n_values : int
     scores : (n_values,) the values of an ordered or count column, which is a tilt; None for a
         categorical column
+    fitted_marginal : (n_values,) shares of the values in the fit, for new samples
     """
 
     codes: np.ndarray
     n_values: int
     scores: np.ndarray | None = None
+    fitted_marginal: np.ndarray | None = None
 
     @property
     def marginal(self) -> np.ndarray:
-        """Shares of the values, with half a sample added to each."""
+        """Shares of the values in the fit, or in these samples with half a sample added to each."""
+        if self.fitted_marginal is not None:
+            return self.fitted_marginal
         seen = self.codes[self.codes >= 0]
         count = np.bincount(seen, minlength=self.n_values) + 0.5
         return count / count.sum()
@@ -43,6 +47,11 @@ class DiscreteColumn:
         p = self.marginal
         centred = self.scores - p @ self.scores
         return centred / np.sqrt(p @ centred**2)
+
+
+def take_rows(columns: list[DiscreteColumn], rows: np.ndarray) -> list[DiscreteColumn]:
+    """Return the columns of some samples."""
+    return [replace(column, codes=column.codes[rows]) for column in columns]
 
 
 def _padded(size: int) -> int:

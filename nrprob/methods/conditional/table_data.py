@@ -8,7 +8,7 @@ import numpy as np
 
 from nrprob.methods.conditional.discrete_coordinates import LocationDesign
 from nrprob.methods.conditional.one_component import OneComponent, fit_one_component
-from nrprob.methods.conditional.table import DiscreteColumn
+from nrprob.methods.conditional.table import DiscreteColumn, take_rows
 
 
 @dataclass
@@ -59,7 +59,7 @@ class TableData:
 
     def take(self, indices: np.ndarray) -> TableData:
         """Return the table of some samples, with the known groups of all."""
-        columns = [replace(column, codes=column.codes[indices]) for column in self.columns]
+        columns = take_rows(self.columns, indices)
         x = None if self.x is None else self.x[indices]
         labels = None if self.labels is None else self.labels[indices]
         return replace(self, x=x, columns=columns, groups=self.groups[indices], labels=labels)

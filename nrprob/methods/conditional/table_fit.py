@@ -293,13 +293,15 @@ class TableMixin(DiagnosticsMixin):
         self, decision: Decision, data: TableData, units: Units | None, table: TableInput
     ) -> None:
         """Set what follows from the parameters of a fit by the joint EM."""
-        fitted = FittedTable.from_state(decision.end.state, data, decision.location)
+        self._shares_by_group = decision.weights == "by_group"
+        fitted = FittedTable.from_state(
+            decision.end.state, data, decision.location, self._shares_by_group
+        )
         self._fitted, self._units = fitted, units
         self._noise_table = None
         if self.noise_ > 0:
             self._noise_table = noise_table(data, decision.problem.ridge)
         self.effects_kind_ = decision.kind
-        self._shares_by_group = decision.weights == "by_group"
         self.decisions_ = decision.gains
         self.effects_gain_ = _effects_gain(decision)
         self.weights_ = fitted.overall_shares

@@ -1,5 +1,6 @@
 """Conditional mixtures on new samples: corrected tables, optima, unseen groups, warnings."""
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +12,7 @@ import nrprob
 from nrprob import ConditionalMixture
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.methods.conditional.diagnostics import shares_differ
+from nrprob.methods.conditional.new_groups import NewGroups, lay_out_new_groups
 from nrprob.metrics import adjusted_rand_index
 
 FEW = {"n_init": 12, "random_state": 0}
@@ -205,3 +207,124 @@ def test_clusters_in_one_group_and_equal_clusters_are_reported():
     model.membership_ = np.full((len(X), 3), 1 / 3)
     with pytest.warns(DegenerateClusterWarning, match="the clusters are nearly equal"):
         model._warn_equal_clusters()
+
+
+# Unseen groups
+
+
+@pytest.fixture(scope="module")
+def many_groups():
+    """Eight groups of a mixed table, whose fit has random effects."""
+    rng = np.random.default_rng(3)
+    groups = np.repeat(np.arange(8), 40)
+    cluster = rng.integers(2, size=320)
+    effects = rng.normal(size=(8, 3))
+    x = np.outer(cluster, [4.0, 3.0, 0.0]) + effects[groups] + rng.normal(size=(320, 3))
+    frame = pd.DataFrame(x, columns=[*"abc"])
+    odds = 1.5 * (2 * cluster - 1) + 0.7 * rng.normal(size=8)[groups]
+    frame["flag"] = rng.random(320) < 1 / (1 + np.exp(-odds))
+    rating = (rng.random((320, 1)) > np.array([[0.3, 0.6], [0.1, 0.3]])[cluster]).sum(1)
+    frame["rating"] = rating.astype(float)
+    frame.loc[::9, "b"] = np.nan
+    settings = FEW | {"effects": "random", "weights": "by_group", "location": False, "tol": 0.1}
+    model = ConditionalMixture(2, **settings)
+    return frame, groups, model.fit(frame, known=groups)
+
+
+def test_an_unseen_group_of_known_samples_has_their_effect(many_groups):
+    frame, groups, model = many_groups
+    # The training groups under other labels, two at a time so that padding differs.
+    for names in ([0, 1], [2, 3, 4, 5, 6, 7]):
+        rows = np.isin(groups, names)
+        new = model.transform(frame[rows], known=groups[rows] + 100, unseen="estimate")[[*"abc"]]
+        old = model.transform(frame[rows], known=groups[rows])[[*"abc"]]
+        deviation = np.sqrt(np.diag(model.covariance_))
+        assert (np.abs(new - old).max() < 0.1 * deviation).all()
+        again = model.predict(frame[rows], known=groups[rows] + 100, unseen="estimate")
+        assert (again == model.labels_[rows]).mean() > 0.97
+
+
+def test_a_single_sample_of_an_unseen_group_has_the_prior(many_groups):
+    frame, _, model = many_groups
+    rows = frame.head(12)
+    alone = 100 + np.arange(12)
+    p = model.predict_proba(rows, known=alone, unseen="estimate")
+    density = model.score_samples(rows, known=alone, unseen="estimate")
+    fitted, units = model._fitted, model._units
+    share = fitted.concentration / fitted.concentration.sum()
+    covariance = model.covariance_ + model.effects_covariance_
+    flags = model._columns.discrete[0].values.tolist()
+    for i, row in enumerate(rows.itertuples()):
+        x = np.array([row.a, row.b, row.c])
+        seen = np.flatnonzero(~np.isnan(x))
+        centres = units.centre + fitted.b @ units.back
+        value = share * [
+            multivariate_normal(b[seen], covariance[np.ix_(seen, seen)]).pdf(x[seen])
+            for b in centres
+        ]
+        odds = np.exp(fitted.discrete.beta[:, :2])
+        flag = (odds / odds.sum(1, keepdims=True))[:, flags.index(row.flag)]
+        column = fitted.data.columns[1]
+        tilt = fitted.discrete.alpha[2 : 2 + column.n_values]
+        tilt = np.exp(tilt + fitted.discrete.slope[:, [1]] * column.standard_scores)
+        value = value * flag * (tilt / tilt.sum(1, keepdims=True))[:, int(row.rating)]
+        np.testing.assert_allclose(density[i], np.log(value.sum()), rtol=1e-6)
+        np.testing.assert_allclose(p[i], value / value.sum(), rtol=1e-6)
+
+
+def test_unseen_groups_do_not_depend_on_each_other_or_on_order(many_groups):
+    frame, groups, model = many_groups
+    rng = np.random.default_rng(0)
+    rows = np.flatnonzero(np.isin(groups, [1, 4]))[::5]
+    known = np.where(groups[rows] == 1, 100, 4)  # one unseen group and one of the fit
+    together = model.predict_proba(frame.iloc[rows], known=known, unseen="estimate")
+    order = rng.permutation(len(rows))
+    shuffled = model.predict_proba(frame.iloc[rows[order]], known=known[order], unseen="estimate")
+    np.testing.assert_allclose(shuffled, together[order], atol=1e-8)
+    first = known == 100
+    separate = model.predict_proba(frame.iloc[rows[first]], known=known[first], unseen="estimate")
+    np.testing.assert_allclose(separate, together[first], atol=1e-8)
+    rest = model.predict_proba(frame.iloc[rows[~first]], known=known[~first])
+    np.testing.assert_allclose(rest, together[~first])
+
+
+def test_steps_of_unseen_groups_raise_their_objective(many_groups):
+    frame, groups, model = many_groups
+    samples = model._locate(model._fitted, *model._read_new(frame, groups + 100, "estimate"))
+
+    @jax.jit
+    def objectives(problem, m):
+        steps = NewGroups(*problem)
+
+        def step(state, _):
+            state, _, _ = steps.step(state, 0)
+            return state, steps.objective(state)
+
+        return jax.lax.scan(step, steps.begin(m), length=30)[1]
+
+    with jax.enable_x64(True):
+        problem, starts, _ = lay_out_new_groups(
+            samples.fitted, samples.x, samples.columns, samples.codes - 8
+        )
+        values = np.asarray(objectives(problem, starts[0]))[:, :8]
+    assert (np.diff(values, axis=0) > -1e-6).all()
+    assert (values[-1] - values[0] > 1).any()
+
+
+def test_unseen_groups_need_random_effects_in_memory(unequal, many_groups, mixed, tmp_path):
+    frame, model = mixed
+    assert model.effects_kind_ == "subtract"
+    with pytest.raises(ValueError, match="unseen='estimate' needs a fit with random effects"):
+        model.predict(frame, unseen="estimate")
+    X, groups, _, model = unequal
+    for ask in (model.predict, model.predict_proba, model.score_samples, model.transform):
+        with pytest.raises(ValueError, match="did not occur in fit"):
+            ask(X, known=groups + 1)
+    with pytest.raises(ValueError, match="unseen must be one of"):
+        model.predict(X, known=groups, unseen="guess")
+    np.save(tmp_path / "rows.npy", X)
+    with pytest.raises(ValueError, match="needs all samples of a group at once"):
+        model.predict(nrprob.stored(tmp_path / "rows.npy"), known=groups, unseen="estimate")
+    np.testing.assert_allclose(
+        model.score(X, known=groups), model.score_samples(X, known=groups).mean()
+    )
