@@ -8,7 +8,13 @@ from scipy.stats import chi2
 
 from nrprob.estimator.base import Clusterer
 from nrprob.exceptions import warn
-from nrprob.methods.conditional.joint_fit import EQUAL_CLUSTERS, MARGIN_FACTOR, thresholds
+from nrprob.methods.conditional.joint_fit import (
+    CLEARER,
+    EQUAL_CLUSTERS,
+    MARGIN_FACTOR,
+    mean_entropy,
+    thresholds,
+)
 from nrprob.methods.conditional.joint_search import Ends, Form, Problem
 from nrprob.methods.conditional.shares import BY_GROUP
 from nrprob.methods.conditional.table_data import TableData
@@ -103,15 +109,19 @@ class DiagnosticsMixin(Clusterer):
         """
         starts = np.asarray(held.state.r)[None].repeat(2, 0)
         forms = [form, form._replace(shares=BY_GROUP)]
-        objective = problem.run(starts, forms, max_iter=_STEPS).objective
-        equal, by_group = objective - float(held.state.objective)
+        ends = problem.run(starts, forms, max_iter=_STEPS)
+        equal, by_group = ends.objective - float(held.state.objective)
         margin, penalty = thresholds(data, problem.n_clusters)
-        if equal > MARGIN_FACTOR * margin or by_group > MARGIN_FACTOR * margin + penalty:
+        # The rule of effects="auto".
+        clearer = mean_entropy(problem, held) - mean_entropy(problem, ends.pick(1)) > CLEARER
+        differs = clearer and by_group > MARGIN_FACTOR * margin + penalty
+        if differs or equal > MARGIN_FACTOR * margin:
             gain = max(equal, by_group)
             warn(
                 "a fit of the group effects with the clusters gains "
-                f"{gain:.0f} nats, since group means contain the clusters where their shares "
-                "differ between groups; got effects='subtract'; pass effects='auto' or 'random'"
+                f"{gain:.0f} nats over subtracted means, which contain a part of the clusters if "
+                "their shares differ between groups; got effects='subtract'; compare with "
+                "effects='auto'"
             )
 
     def _warn_equal_clusters(self) -> None:

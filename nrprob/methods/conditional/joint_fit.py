@@ -37,7 +37,7 @@ _LEADERS = 3  # restarts that go on with all samples
 _SAME = 0.95  # adjusted Rand index of restarts of which one goes on
 _SMALL_GROUP = 10  # samples below which a group does not count in margin and penalty
 MARGIN_FACTOR = 1.5
-_CLEARER = 0.1  # of log K: fall of the memberships' mean entropy
+CLEARER = 0.1  # of log K: fall of the memberships' mean entropy
 EQUAL_CLUSTERS = 0.95  # mean entropy of memberships, over log K, above which clusters are equal
 _DOUBTFUL = (0.5, 2.0)  # gain of location effects, in degrees of freedom, that is checked again
 
@@ -264,7 +264,7 @@ def choose_effects(
         price = 0.5 * k * np.log(len(sizes)) if small else penalty
         taken = f_v - (f_p if small or effects != "auto" else f_s) > price
         return "by_group" if taken and not fixed_shares else "equal", record
-    clearer = e_s - e_v > _CLEARER
+    clearer = e_s - e_v > CLEARER
     if not fixed_shares and f_v - f_s > MARGIN_FACTOR * margin + penalty and clearer:
         return "by_group", record
     return "equal" if f_p - f_s > MARGIN_FACTOR * margin else "subtracted", record
