@@ -172,11 +172,12 @@ RUN: dict[str, Callable[[SimulatedTable, int], np.ndarray | None]] = {
 
 
 def penguins(known: str, target: str) -> SimulatedTable:
-    """The four measurements of penguins, with the other labelings as categories."""
+    """The four standardised measurements of penguins, with island and year as categories."""
     from nrprob.datasets import load
 
     data = load("penguins")
     frame = pd.DataFrame(data.X, columns=data.feature_names)
+    frame = (frame - frame.mean()) / frame.std()  # of units as different as grams and millimetres
     frame["island"] = np.asarray(data.labelings["island"])
     frame["year"] = np.asarray(data.labelings["year"]).astype(int)
     clusters = np.unique(data.labelings[target], return_inverse=True)[1]

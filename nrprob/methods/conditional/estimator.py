@@ -31,6 +31,7 @@ from nrprob.methods.conditional.shares import FREE, UNIFORM
 from nrprob.methods.conditional.solver import Fit
 from nrprob.methods.conditional.subtraction import ResidualSearch
 from nrprob.methods.conditional.table_fit import TableInput, TableTask
+from nrprob.methods.conditional.table_starts import start_kinds
 from nrprob.methods.conditional.task import WEIGHTS, start_from
 from nrprob.statistics.groups import cross_table
 
@@ -556,7 +557,9 @@ class ConditionalMixture(
         """Set the fitted attributes, but those of noise."""
         if isinstance(task, TableTask):
             self._finish_table(task, result[0])
+            self._start_kinds = start_kinds(task.data, self.n_clusters, self._start_exponents)
         else:
+            self._start_kinds = None
             self._finish_numbers(task, result)
         self._set_objective_margin(self._restarts.labels)
         self._warn_equal_clusters()

@@ -59,6 +59,7 @@ class OptimaMixin(Clusterer):
     _freed: list[bool]
     _n_restarts: Any
     _search_restarts: Restarts
+    _start_kinds: list[tuple[str, str, float]] | None  # of tables; None for complete numbers
     _steps: np.ndarray
     _compared: np.ndarray  # labels of the restarts, of a sample if samples are stored
 
@@ -102,6 +103,8 @@ class OptimaMixin(Clusterer):
         check_is_fitted(self)
         import pandas as pd
 
+        if self._start_kinds is not None:
+            return self._table_starts(self._start_kinds)
         kinds = ("plain", "aligned") if self.aligned else ("plain",)
         warm = (False, True) if self.warm_up else (False,)
         errors = ("gaussian", "t") if self.errors == "auto" else (self.errors,)
@@ -116,6 +119,24 @@ class OptimaMixin(Clusterer):
                 rows[(i + 1) * len(starts) - 1] = errors[i], "equal weights", np.nan, False
         table = pd.DataFrame(rows, columns=["errors", "start", "metric", "warmed_up"])
         result = self._search_restarts
+        return table.assign(
+            objective=result.objective, converged=result.converged, n_iter=self._steps
+        )
+
+    def _table_starts(self, kinds: list[tuple[str, str, float]]) -> Any:
+        """Table of the restarts of a mixed or incomplete table."""
+        import pandas as pd
+
+        result = self._search_restarts
+        n = len(result.objective)
+        every = [(*kind, warm) for warm in (False, True) for kind in kinds]
+        rows = list(itertools.islice(itertools.cycle(every), n))
+        if n < self._n_restarts:
+            # A large table, of which the best restarts on a sample went on.
+            rows = [("sample", "sample", np.nan, False)] * n
+        elif self.init is not None:
+            rows[0] = "init", "init", np.nan, False
+        table = pd.DataFrame(rows, columns=["coordinates", "start", "metric", "warmed_up"])
         return table.assign(
             objective=result.objective, converged=result.converged, n_iter=self._steps
         )

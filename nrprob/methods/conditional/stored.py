@@ -388,7 +388,7 @@ def _store_result(
         ends.n_iter,
         free,  # type: ignore[arg-type]
     )
-    model._search_restarts = model._restarts
+    model._search_restarts, model._start_kinds = model._restarts, None
     model._set_parameters(fit, task.hyperparameters, search.robust, seen.design.n_groups)
     model._set_subtraction(seen.design)
     model._warn_groups(table.astype(int), "group means of stored rows")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -47,21 +48,29 @@ def start_coordinates(data: TableData, conditional: bool) -> list[np.ndarray]:
     return parts
 
 
+def start_kinds(data: TableData, n_clusters: int, exponents: Any) -> list[tuple[str, str, float]]:
+    """Coordinates, "plain" or "aligned", and metric of all kinds of starts, in their order."""
+    tables = ["numbers"] if data.one_component is not None else []
+    tables += ["discrete"] if data.columns else []
+    tables += ["both"] if len(tables) == 2 else []
+    aligned = 1 < data.n_groups and data.n_groups * 5 * n_clusters <= data.n_samples
+    starts = ("plain", "aligned") if aligned else ("plain",)
+    return list(itertools.product(tables, starts, exponents))
+
+
 def initial_labels(
     data: TableData, n_clusters: int, n_init: int, exponents: Any, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Initial labels (n_init, n), and which of them (n_init,) are warmed up.
 
-    The kinds take turns: table of coordinates, metric, k-means of all samples or within known
-    groups, without and with a warm-up.
+    The kinds of `start_kinds` take turns, without and with a warm-up.
     """
-    aligned = 1 < data.n_groups and data.n_groups * 5 * n_clusters <= data.n_samples
-    tables = start_coordinates(data, True)
-    n_kinds = len(tables) * len(exponents) * (1 + aligned)
-    n_each = max(-(-n_init // (2 * n_kinds)), 1)
+    names = start_kinds(data, n_clusters, exponents)
+    aligned = any(start == "aligned" for _, start, _ in names)
+    n_each = max(-(-n_init // (2 * len(names))), 1)
     layout = make_layout(data.groups, data.n_groups)
     kinds = []
-    for y in tables:
+    for y in start_coordinates(data, True):
         maps = _metric_maps(y, exponents)
         labels = make_starts(
             y, layout, data.n_groups, maps, n_clusters, n_each, rng, aligned=aligned, tries=1
@@ -70,7 +79,7 @@ def initial_labels(
     labels = np.concatenate(kinds)
     # Take turns: the first start of every kind, plain and warmed up, then the second ...
     labels = np.concatenate([labels.swapaxes(0, 1)] * 2, 1).reshape(-1, data.n_samples)
-    warm = np.tile(np.repeat([False, True], len(kinds) * len(kinds[0])), n_each)
+    warm = np.tile(np.repeat([False, True], len(names)), n_each)
     return labels[:n_init], warm[:n_init]
 
 

@@ -170,6 +170,15 @@ def test_optima_are_the_best_distinct_restarts(unequal, effects):
     assert model.objective_margin_ == (gap[1] if len(gap) > 1 else np.inf)
 
 
+def test_restarts_of_a_mixed_table_are_listed_with_their_starts(mixed):
+    _, model = mixed
+    table = model.start_table_
+    assert len(table) == 12 and not table["warmed_up"].any()
+    assert set(table["coordinates"]) == {"numbers", "discrete"}  # "both" is the third kind
+    assert set(table["start"]) == {"plain", "aligned"} and set(table["metric"]) == {0.0, 0.5, 1.0}
+    np.testing.assert_allclose(table["objective"].min(), model.objective_)
+
+
 # Warnings
 
 
