@@ -20,7 +20,7 @@ def sampled_model(
 
 
 def coded_model(energy, *, covariance="diag", unordered=True):
-    """Model that samples nothing but the partition."""
+    """Model that samples only the partition."""
     if energy == "nml":
         return MixtureModel(features=BoundedGaussian(floor=0.2), unordered=unordered)
     features = FixedGaussian(covariance=covariance, mean_precision=0.3, shape=2.0, scale=0.5)
@@ -30,6 +30,6 @@ def coded_model(energy, *, covariance="diag", unordered=True):
 
 
 def with_grid(target, grid):
-    """A target whose hyperparameters have other grids, at the first of their values."""
+    """A target whose hyperparameters have other grids, at their first values."""
     update = replace(target.update_of("freedom"), grid=grid)
     return target.with_update(update).with_hyperparameters(Hyperparameters(*(v[0] for v in grid)))

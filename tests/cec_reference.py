@@ -1,17 +1,17 @@
-"""Cross-entropy clustering from its definitions, in NumPy, a cluster at a time."""
+"""Cross-entropy clustering from its definitions, in NumPy, one cluster at a time."""
 
 import numpy as np
 
 
 def label_entropy(y):
-    """Entropy of the classes of those rows that have one (y >= 0)."""
+    """Entropy of the classes of the labelled rows (y >= 0)."""
     counts = np.bincount(y[y >= 0])
     p = counts[counts > 0] / max(counts.sum(), 1)
     return -(p * np.log(p)).sum() if p.size else 0.0
 
 
 def model_cost(x, covariance, ridge, fixed=None):
-    """N times the least cross-entropy of a cluster's rows, with the ridge on its scatter."""
+    """N times the minimum cross-entropy of a cluster's rows, with ridge."""
     n, d = x.shape
     away = x - x.mean(0)
     scatter = away.T @ away
@@ -30,7 +30,7 @@ def model_cost(x, covariance, ridge, fixed=None):
 
 
 def terms(X, labels, y=None, beta=1.0, covariance="full", reg=0.0, fixed=None):
-    """Features, sizes and labels, in nats of all rows."""
+    """Terms of features, sizes and labels, in nats of all rows."""
     n = len(X)
     ridge = reg * X.var(0)
     total = np.zeros(3)

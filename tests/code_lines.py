@@ -1,7 +1,7 @@
-"""Count lines of code: docstrings, comments and blank lines are none.
+"""Count lines of code, without docstrings, comments and blank lines.
 
-``python tests/code_lines.py [FOLDER]`` prints what every file and folder has, of the package unless
-another folder is named.
+``python tests/code_lines.py [FOLDER]`` prints the count of every file and folder, of the package by
+default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NO_CODE = {
 
 
 def code_lines(path: Path) -> int:
-    """Lines of a file that hold code."""
+    """Lines of a file that contain code."""
     text = path.read_text()
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -36,7 +36,7 @@ def code_lines(path: Path) -> int:
 
 
 def main(folder: Path) -> None:
-    """Print the lines of code of every file, and of every folder with all that it holds."""
+    """Print the lines of code of every file, and of every folder with all its contents."""
     counts = {path: code_lines(path) for path in sorted(folder.rglob("*.py"))}
     for path, count in counts.items():
         print(f"{count:6d}  {path.relative_to(folder)}")

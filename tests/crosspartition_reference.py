@@ -1,13 +1,13 @@
 """Cross-partition clustering in plain NumPy: an independent reference for tests.
 
-Nothing here imports the package. One cycle is written out by hand, row by row and in logs, from
-Marx, PhD thesis, figures 5.5 and 5.7, with their errata corrected.
+This module does not import the package. One cycle is written out by hand, row by row and in logs,
+from Marx, PhD thesis, figures 5.5 and 5.7, with their errata corrected.
 
 Conventions
 -----------
 * ``counts`` (n, m) and ``subsets`` (n, V), rows of which sum to 1 and may be soft.
 * ``log_q`` (n, k): log p(c|x). ``log_weight`` (k,): log p*(c), for the variants that carry it.
-* A feature that a subset lacks is no factor of the geometric mean.
+* A feature that does not occur in a subset is omitted from the geometric mean.
 """
 
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Data(NamedTuple):
 
 
 class Cycle(NamedTuple):
-    """The four distributions that a cycle makes, all in logs."""
+    """The four distributions of a cycle, all in logs."""
 
     projected: np.ndarray  # (V, k, m) log p(y|c,w), NaN for a feature that the subset lacks
     feature: np.ndarray  # (k, m) log p*(c|y)
@@ -94,14 +94,14 @@ def cycle(d, log_q, beta, eta, *, variant="CP", log_weight=None):
 
 
 def term_rows(d, log_q, centroid, beta, log_prior=None):
-    """F of CP1, of any memberships: -H(C|X) + beta times the cross entropy, less any prior's."""
+    """F of CP1 for any memberships: -H(C|X) + beta times cross entropy, minus the prior."""
     q = d.mass[:, None] * np.exp(log_q)
     cost = log_q - beta * d.rows @ np.where(np.isfinite(centroid), centroid, 0).T
     return (q * (cost if log_prior is None else cost - log_prior)).sum()
 
 
 def term_projections(d, log_q, projected):
-    """F of CP2, of any p(y|c,w)."""
+    """F of CP2 for any p(y|c,w)."""
     total = 0.0
     for w in range(d.subsets.shape[1]):
         joint = ((d.mass * d.subsets[:, w])[:, None] * np.exp(log_q)).T @ d.rows
@@ -110,20 +110,20 @@ def term_projections(d, log_q, projected):
 
 
 def term_features(d, feature, projected, eta, log_weight=None):
-    """F of CP*1, of any p*(c|y)."""
+    """F of CP*1 for any p*(c|y)."""
     joint = np.exp(feature) * (d.mass @ d.rows)
     cost = feature - eta * np.nansum((d.mass @ d.subsets)[:, None, None] * projected, axis=0)
     return (joint * (cost if log_weight is None else cost - log_weight[:, None])).sum()
 
 
 def term_centroids(d, feature, centroid):
-    """F of CP*2, of any p*(y|c)."""
+    """F of CP*2 for any p*(y|c)."""
     joint = np.exp(feature) * (d.mass @ d.rows)
     return -(joint * np.where(np.isfinite(centroid), centroid, 0)).sum()
 
 
 def split_operator(d, log_q, cluster, eta):
-    """What one cycle at beta = 1 does to the log ratio (n,) of two copies of a cluster."""
+    """Effect of one cycle at beta = 1 on the log ratio (n,) of two copies of a cluster."""
     projected = projections(d, log_q)
     feature = feature_step(d, projected, eta)
     m = np.exp(centroid_step(d, feature)[1][cluster])

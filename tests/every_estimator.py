@@ -1,6 +1,6 @@
-"""One of every estimator, and of the kinds that compute in another way, with little to do.
+"""One small instance of every estimator, and of variants that compute in another way.
 
-A method that `nrprob.methods` lists joins the tests of the contract by itself.
+A method in the list of `nrprob.methods` is included in the contract tests automatically.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from nrprob.batch.registry import METHODS
 
 @dataclass(frozen=True)
 class Entry:
-    """One estimator: as our own contract tries it, on three clusters, and as scikit-learn does."""
+    """One estimator, with parameters for our contract and for scikit-learn's checks."""
 
     ours: Any
     theirs: Any
@@ -69,13 +69,13 @@ THEIRS = {
 
 
 def _make(name, defaults, changes):
-    """An estimator with those of the defaults that it has, and 1 for what it requires."""
+    """An estimator with the default parameters that it has, and 1 for required parameters."""
     method = METHODS[name]
     parameters = {key: value for key, value in defaults.items() if key in method.parameters}
     return method.load()(**dict.fromkeys(method.required, 1.0) | parameters | changes)
 
 
-# By the names of the registry.
+# Keys are the names of the registry.
 ENTRIES = {
     name: Entry(
         _make(name, {"n_clusters": 3, **QUICK}, OURS.get(name, {})),
@@ -85,7 +85,7 @@ ENTRIES = {
 }
 
 
-# Kinds that compute in another way: the name of the method, and its parameters.
+# Variants that compute in another way: the name of the method, and its parameters.
 KINDS = {
     "ccib of models": ("ccib", {"multi": "additive"}),
     "condens of adjusted rows": ("condens", {"extension": "adjusted"}),
@@ -97,7 +97,7 @@ KINDS = {
 
 
 def every_kind():
-    """Name of the method, and one estimator, of all of them and of their other kinds."""
+    """Name of the method and one estimator, for all methods and their variants."""
     kinds = {name: (name, {}) for name in ENTRIES} | KINDS
     return {
         kind: (name, clone(ENTRIES[name].ours).set_params(**parameters))
@@ -106,7 +106,7 @@ def every_kind():
 
 
 def few_rows(name, scale=1.0):
-    """Rows (60, 4) of three clusters that suit a method, in float32, and what is known of them."""
+    """Rows (60, 4) of three clusters for a method, in float32, and their known structure."""
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 3
     X = rng.normal(size=(60, 4)) + 6 * np.eye(4)[labels]

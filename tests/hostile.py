@@ -1,4 +1,4 @@
-"""Rows, labels and numbers that people pass, and that nobody should: each made from a seed."""
+"""Valid and invalid rows, labels and numbers, each generated from a seed."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +7,7 @@ from scipy import sparse
 
 from nrprob.known import Memberships
 
-# One shape of most arrays, since every other one compiles anew.
+# Most arrays have one shape, since every other shape needs another compilation.
 N, M = 24, 5
 
 

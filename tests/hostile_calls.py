@@ -56,7 +56,7 @@ METHODS_OF_FITS = (
 
 
 def good_rows(name, model):
-    """Rows that the estimator of this name takes."""
+    """Valid rows for the estimator of this name."""
     dense = not get_tags(model).input_tags.sparse
     words = ("binary", "counts")
     if not METHODS[name].capabilities.nonnegative:
@@ -97,7 +97,7 @@ def _result(what):
 
 
 def result_of(what):
-    """A copy of a result that has methods."""
+    """A copy of a result with methods."""
     return copy.deepcopy(_result(what))
 
 
@@ -274,7 +274,7 @@ _MODEL = {
 
 
 def _spoilt(rng):
-    """A model file's content, one value of which is something else."""
+    """Content of a model file with one changed value."""
     model = copy.deepcopy(_MODEL)
     at, key = model, None
     while True:
@@ -403,7 +403,7 @@ QUICK = {
     "n_folds": 2, "n_splits": 1, "n_init": 1, "n_resamples": 2, "n_permutations": 9,
     "candidates": [1, 2], "random_state": 0, "n_clusterings": 1,
 }  # fmt: skip
-# Good values of required numbers.
+# Valid values of required numbers.
 SMALL = {"n_samples": 20, "n_clusters": 2, "n_draws": 5, "base": 2.0, "n": 5, "k": 3, "s": 2.0,
          "low": 0.1, "high": 2.0, "total": 3.0, "variance": 0.5, "mean_range": 3.0, "m": 4,
          "cluster": 0, "subset": 0, "num_samples": 2}  # fmt: skip
@@ -427,7 +427,7 @@ CALLS = dict(_calls())
 def prepared_call(rng):
     """Choose a function or method: words that describe the call, the function, its arguments.
 
-    One argument, or sometimes every argument, is chosen from all values instead of the good ones.
+    One argument, or sometimes every argument, is chosen from all values instead of the valid ones.
     """
     groups = {}
     for name in CALLS:

@@ -1,4 +1,4 @@
-"""A run that is interrupted when some of it is written."""
+"""Interrupt a run after it has written some results."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from nrprob.batch.store import Store
 
 @contextmanager
 def interrupted_after(parts: int) -> Iterator[pytest.ExceptionInfo]:
-    """Expect `KeyboardInterrupt` at the first write to a folder that has so many parts."""
+    """Expect `KeyboardInterrupt` at the first write to a folder with this number of parts."""
     write = Store.write
 
     def interrupted(self, *arguments):

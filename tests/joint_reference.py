@@ -83,7 +83,7 @@ def _curvature(column):
 
 
 def expected_loss(x, columns, groups, state, ridge, form):
-    """What uncertain group effects and rounding errors cost (n,) every sample."""
+    """Cost (n,) per sample of uncertain group effects and rounding errors."""
     out = np.zeros(len(groups))
     for i, z in enumerate(groups):
         seen = np.flatnonzero(~np.isnan(x[i])) if x is not None else []

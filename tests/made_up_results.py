@@ -1,4 +1,4 @@
-"""Folders of results as a run would leave them, made up, so that nothing is compiled."""
+"""Simulated folders of results, without any compilation."""
 
 import json
 import math
@@ -47,7 +47,7 @@ def table(published, where=None, **more):
 
 
 def measured(cell, value):
-    """A made-up fit; ``value`` gives its measures, its seconds included."""
+    """A simulated fit; ``value`` determines its measures and its seconds."""
     scores = dict(value(cell))
     return Fit(
         title=cell.method, method="CCIB", parameters={}, labels=np.arange(4) % 2, membership=None,
@@ -59,14 +59,14 @@ def measured(cell, value):
 
 
 def make_run(folder, model, value=None, keep=lambda cell: True, numpy=lambda cell: "2.0"):
-    """A folder of results as `nrprob run` would leave it."""
+    """A folder of results in the form of `nrprob run`."""
     value = value or random_value(0)
     plan = expand(read_model(model))
     store = Store(folder)
     store.open(plan)
     cells = [cell for batch in plan.batches for cell in batch.cells if keep(cell)]
     if cells:
-        # Few files are faster; `load` does not care.
+        # A few files are faster to write, and `load` supports them.
         for version in dict.fromkeys(map(numpy, cells)):
             fits = {c: measured(c, value) for c in cells if numpy(c) == version}
             made = {

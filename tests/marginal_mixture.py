@@ -1,7 +1,7 @@
-r"""The labelled Gaussian mixture of known size in NumPyro, with the clusters of rows summed out.
+r"""Labelled Gaussian mixture with known size in NumPyro, with the clusters of rows summed out.
 
-The baseline of `nrprob.MDLMixture`: weights :math:`w \sim \mathrm{Dir}(a, \dots, a)`, and for every
-component j the feature variances :math:`s_{jd}^2 \sim \mathrm{InvGamma}(\text{shape},
+This is the baseline of `nrprob.MDLMixture`: weights :math:`w \sim \mathrm{Dir}(a, \dots, a)`, and
+for every component j the feature variances :math:`s_{jd}^2 \sim \mathrm{InvGamma}(\text{shape},
 \text{scale})`, means :math:`\mu_{jd} \sim N(0, s_{jd}^2 / \kappa)` and probabilities of the classes
 :math:`\pi_j \sim \mathrm{Dir}(b, \dots, b)`. A row with class y, or without one, has the likelihood
 
@@ -10,11 +10,10 @@ component j the feature variances :math:`s_{jd}^2 \sim \mathrm{InvGamma}(\text{s
 
 which is Yin (2007), eq. (4.4), with the class inside of the sum over components. NUTS samples it.
 
-A partition of ``MDLMixture(energy="conjugate")`` that has exactly K blocks is distributed as the
-clusters of this model, *given that no component is empty*: the blocks of a partition are not empty,
-and k! ways to name them are one partition. `log_none_empty` is the log probability of that
-condition given parameters, by which their draws have to be weighted; `draw_labels` draws the
-clusters themselves.
+A partition of ``MDLMixture(energy="conjugate")`` with exactly K blocks has the same distribution as
+the clusters of this model, *given that no component is empty*: the blocks of a partition are not
+empty, and all k! permutations of labels are one partition. `log_none_empty` is the log probability
+of this condition given parameters, which weights their draws; `draw_labels` samples the clusters.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from numpyro.infer.util import unconstrain_fn
 
 from nrprob.settings import standard
 
-MOST = 12  # components that 2^K subsets are summed for
+MOST = 12  # maximum number of components for sums over 2^K subsets
 
 
 class Prior(NamedTuple):
-    """Prior numbers, named as those of `nrprob.MDLMixture` are."""
+    """Hyperparameters, with the names of `nrprob.MDLMixture`."""
 
     concentration: float = 1.0
     class_concentration: float = 0.5
@@ -58,7 +57,7 @@ class Parameters(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What NUTS found: draws (chains, draws, ...), and how many transitions diverged."""
+    """Result of NUTS: draws (chains, draws, ...), and the number of divergent transitions."""
 
     parameters: Parameters
     n_divergent: int
@@ -101,21 +100,20 @@ def sample_marginal_mixture(
     num_chains: int = 4,
     random_state: int = 0,
 ) -> Run:
-    """Draw the parameters of the mixture by NUTS.
+    """Sample the parameters of the mixture by NUTS.
 
-    Chains start at the clusters of one k-means each: components of a mixture trade places with
-    difficulty, and a random start may hold two of them in one cluster for ever. Every call
-    compiles.
+    Chains start at the clusters of one k-means run each: components of a mixture switch rarely, and
+    a random start may keep two of them in one cluster forever. Every call compiles.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        Standardised features: the prior is that of the standardised rows of `MDLMixture`.
+        Standardised features, as in the prior of `MDLMixture`.
     y : array-like of int of shape (n_samples,)
         Classes from 0, -1 where unknown.
     n_components : int
     prior : Prior, optional
-        By default that of `MDLMixture`.
+        By default the value of `MDLMixture`.
     num_warmup, num_samples, num_chains : int
     random_state : int
 
@@ -126,7 +124,7 @@ def sample_marginal_mixture(
     Raises
     ------
     ValueError
-        If rows and classes do not fit each other or the number of components, or are not finite.
+        If rows and classes do not match each other or the number of components, or are not finite.
     """
     from sklearn.cluster import KMeans
 
@@ -186,7 +184,7 @@ def _checked(X: Any, y: Any, n_components: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def _moments(X: np.ndarray, labels: np.ndarray, k: int, n_classes: int) -> Parameters:
-    """Parameters of given clusters, as far inside of their ranges as makes a fair start."""
+    """Initial parameters of given clusters, well inside their ranges."""
     one = np.eye(k)[labels].T
     size = one.sum(1, keepdims=True)
     means = one @ X / np.maximum(size, 1)
@@ -196,12 +194,12 @@ def _moments(X: np.ndarray, labels: np.ndarray, k: int, n_classes: int) -> Param
     return Parameters(weights, means, np.maximum(variances, 0.01), classes)
 
 
-# What draws say
+# Summaries of draws
 
 
 @jax.jit
 def log_likelihood(parameters: Parameters, X: jax.Array, codes: jax.Array) -> jax.Array:
-    """Log likelihood (S,) of the rows, their clusters summed out."""
+    """Log likelihood (S,) of the rows, with their clusters summed out."""
     return jax.lax.map(
         lambda p: jax.nn.logsumexp(log_parts(p, X, codes), -1).sum(), parameters, batch_size=64
     )
@@ -218,14 +216,14 @@ def log_none_empty(parameters: Parameters, X: jax.Array, codes: jax.Array) -> ja
     Raises
     ------
     ValueError
-        If there are so many components that their 2^K subsets take too long.
+        If there are too many components to sum over 2^K subsets.
     """
     k = parameters.weights.shape[-1]
     if k > MOST:
         raise ValueError(
             f"all subsets of the components are summed; got {k} components; use at most {MOST}"
         )
-    full = np.array(list(product([True, False], repeat=k)))  # who may have rows
+    full = np.array(list(product([True, False], repeat=k)))  # components that may have rows
     sign = jnp.asarray((-1.0) ** (~full).sum(1))
 
     def one(p):
@@ -254,7 +252,7 @@ def class_probabilities(
 ) -> jax.Array:
     r"""p(class | row), averaged over draws: :math:`\sum_s u_s f_s(x, y) / \sum_s u_s f_s(x)`.
 
-    Yin (2007), eq. (4.7), where :math:`u_s`, 1 if not given, weighs draw s.
+    Yin (2007), eq. (4.7), where :math:`u_s` is the weight of draw s, 1 by default.
 
     Parameters
     ----------

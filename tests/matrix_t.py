@@ -1,13 +1,14 @@
-"""Density of rows under a normal law whose covariance, inverse Wishart, is integrated out."""
+"""Gaussian density of rows whose inverse-Wishart covariance is integrated out."""
 
 import numpy as np
 from scipy.special import multigammaln
 
 
 def nats(X, between, variance, freedom, power=1.0):
-    """Minus the log density of rows (n, d), given the covariance ``between`` (n, n) them.
+    """Minus the log density of rows (n, d) with covariance ``between`` (n, n).
 
-    ``power`` is that of the density given all else, of which ``between`` has been divided by it.
+    ``power`` is the exponent of the density given everything else; ``between`` is already divided
+    by it.
     """
     n, d = X.shape
     v, n = d + 1 + freedom, power * n
@@ -23,7 +24,7 @@ def nats(X, between, variance, freedom, power=1.0):
 
 
 def sum_of_offsets(labels, design, kappa, omega):
-    """Covariance (n, n) of rows that clusters and what is known add up to, in units of a row's."""
+    """Covariance (n, n) of rows from clusters and known structure, in units of the noise."""
     between = (labels[:, None] == labels) / kappa
     if design.n_groups > 1:
         between = between + (design.codes[:, None] == design.codes) / omega
@@ -33,10 +34,11 @@ def sum_of_offsets(labels, design, kappa, omega):
 
 
 def nats_of_clusters(covariance, X, each, labels, design, prior, power=1.0):
-    """Minus the log density of rows (n, d) given labels, of rows ``each`` (n, n) by themselves.
+    """Minus the log density of rows (n, d) given labels; ``each`` (n, n) is their own covariance.
 
-    Under "tied", clusters and what is known share a covariance; under "full" and "diag" every
-    cluster has its own. ``prior`` is of centres, of what is known, and of the covariance.
+    With "tied", clusters and known structure share a covariance; with "full" and "diag" every
+    cluster has its own. ``prior`` has the precisions of centres and of known effects, and the prior
+    of the covariance.
     """
     kappa, omega, *rest = prior
     if covariance == "tied":

@@ -1,11 +1,11 @@
-"""Pages of reports as a parser sees them, and what holds of each."""
+"""Parse pages of reports, and check properties of all pages."""
 
 import html.parser
 import re
 
 
 class Page(html.parser.HTMLParser):
-    """What a page consists of; complains about tags that do not match."""
+    """Elements of a page; raises for tags that do not match."""
 
     VOID = ("meta", "img", "link", "br", "wbr")
 
@@ -56,7 +56,7 @@ class Page(html.parser.HTMLParser):
 
 
 def page_of(path):
-    """A page, which has what every reader and browser needs."""
+    """Parse a page and check the elements that every reader and browser needs."""
     text = path.read_text(encoding="utf-8")
     page = Page(text)
     assert len(set(page.ids)) == len(page.ids)

@@ -16,7 +16,7 @@ def all_partitions(n):
 
 
 def places(labels, partitions):
-    """Places (s,) in a list of partitions (p, n), of labels (s, n) whose names do not matter."""
+    """Indices (s,) in a list of partitions (p, n), of labels (s, n) up to label switching."""
 
     def named(z):  # by the first sample of the same cluster
         return np.argmax(z[:, :, None] == z[:, None, :], 2)
@@ -26,11 +26,11 @@ def places(labels, partitions):
 
 
 def p_value(counts, p):
-    """Chi-squared test of counts, the rarest outcomes taken together, of 8 expected at least."""
+    """Chi-squared test of counts; rare outcomes are merged up to an expected count of 8."""
     order = np.argsort(p)[::-1]
     counts, p = counts[order], p[order]
     expected = p * counts.sum()
-    # The law of chi-squared is wrong for a cell of next to no expected counts.
+    # The chi-squared approximation fails for cells of tiny expected counts.
     many = (expected >= 8) & (expected[::-1].cumsum()[::-1] - expected >= 8)
     observed = np.append(counts[many], counts[~many].sum())
     expected = np.append(expected[many], expected[~many].sum())
@@ -41,14 +41,14 @@ def p_value(counts, p):
 def vi(a, b):
     """Variation of information in nats, from its definition as conditional entropies."""
     total, n = 0.0, len(a)
-    for i in range(n):  # every sample contributes -log p(own cell | other's cluster)
+    for i in range(n):  # every sample contributes -log p(own cell | the other partition's cluster)
         cell = sum(a[j] == a[i] and b[j] == b[i] for j in range(n))
         total -= np.log(cell / sum(a == a[i])) + np.log(cell / sum(b == b[i]))
     return total / n
 
 
 def split_and_merge(estimate, draw, loss):
-    """The two one-sided losses: what the estimate splits, and what it merges."""
+    """The two one-sided losses: samples that the estimate splits, and samples that it merges."""
     n = len(draw)
     if loss == "vi":
         cell = [sum((estimate == estimate[i]) & (draw == draw[i])) for i in range(n)]
@@ -72,7 +72,7 @@ def label_draws(draw, max_draws=8, max_samples=6):
 
 
 def renamed(draws, random):
-    """The same partitions under names that differ from draw to draw, some far apart."""
+    """The same partitions with other labels in every draw, some of them large."""
     width = int(draws.max()) + 1
     shape = (*draws.shape[:-1], width)
     order = np.argsort(random.random(shape), axis=-1)
@@ -81,7 +81,7 @@ def renamed(draws, random):
 
 
 def noisy_draws(n=40, k=4, n_chains=2, n_draws=300, noise=0.25, seed=0):
-    """Draws around one partition, under arbitrary names; returns them and that partition."""
+    """Draws around one partition, with arbitrary labels; returns them and this partition."""
     random = np.random.default_rng(seed)
     truth = np.arange(n) % k
     doubt = random.random(n) * noise

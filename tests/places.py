@@ -1,4 +1,4 @@
-"""Folders that tests look into."""
+"""Folders that tests read."""
 
 from pathlib import Path
 
@@ -6,5 +6,5 @@ TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 MODELS = ROOT / "models"
 DOCS = ROOT / "docs"
-# Transcriptions of printed tables, beside the checkout where they exist.
+# Transcriptions of printed tables, next to the repository if they exist.
 PUBLISHED = ROOT.parent / "shared" / "published"

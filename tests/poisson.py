@@ -1,6 +1,7 @@
-"""A family of features from nothing: Poisson counts, which CONTRIBUTING goes through.
+"""An example of a new family of features: Poisson counts, as described in CONTRIBUTING.
 
-A count y of mean m costs m - y log m. The logarithm of y! is left out: no clustering changes it.
+A count y with mean m costs m - y log m. The logarithm of y! is omitted, since it does not depend on
+the clustering.
 """
 
 from dataclasses import replace
@@ -22,11 +23,11 @@ def counts(read, x):
 
 POISSON = families.Family(
     "poisson",
-    # Of T draws of a feature in rows of mass w: -T log(T / w), summed over features.
+    # T draws of a feature in rows of mass w cost -T log(T / w), summed over features.
     cost=SeparableCost(lambda x: -xlogx(x), lambda total, w: total * safe_log(w)),
     statistics=counts,
     fit=lambda x: families.FeatureMap("poisson"),
-    # The means, which sum to the counts whatever the clusters are.
+    # The means sum to the counts for all clusters, and are omitted.
     row_constant=lambda x: np.asarray(x.sum(1), float).reshape(-1),
     constant=lambda rows: rows.totals()[:, :-1].sum().astype(jnp.float64),
     scale=lambda rows: rows.totals()[:, :-1].sum() / rows.mass.sum(),

@@ -1,6 +1,6 @@
 """Write ``nrprob/__init__.pyi``, which shows type checkers the names that load on first use.
 
-``python tests/public_names.py`` after a change of the public names.
+Run ``python tests/public_names.py`` after a change of the public names.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """The bottleneck family in plain NumPy: an independent reference for tests and benchmarks.
 
-Nothing here imports the package. The formulas are written out by hand from Gondek (2005),
+This module does not import the package. The formulas are written out by hand from Gondek (2005),
 "Non-redundant clustering", chapters 3 and 6, with its errata corrected, and the hard objective is
 evaluated from its definition, cell by cell.
 
@@ -96,7 +96,7 @@ def _smoothed_mean(T, w, base):
 def _linear(q, family):
     """Cost of a row y at parameters q as ``y @ coef + offset``.
 
-    The Gaussian's ``|y|^2 / 2`` is left out: it is the same for every cluster.
+    The Gaussian's ``|y|^2 / 2`` is omitted, since it is the same for every cluster.
     """
     q = _clip(q, family)
     if family == "multinomial":
@@ -124,7 +124,7 @@ def residuals(P, z, weights=None, scale="pooled"):
     scale : {"pooled", "total", "common"}
         Divide each column by its pooled within-group standard deviation, by its standard deviation
         over all rows, or all columns by the same number (the root mean square of the deviations).
-        The last two leave columns small that the known clustering explains.
+        With the last two, columns that the known clustering explains stay small.
 
     Columns that are constant within every group become zero.
     """
@@ -238,9 +238,9 @@ def objective(
     labels : (n,) int
         The partition.
     coordination : {None, "marginal", "residual"}
-        What is added to ``sum_(c,z) cost(c, z)``, times `weight`.
+        Addition to ``sum_(c,z) cost(c, z)``, times `weight`.
     scale : str
-        Of the `residuals`.
+        Scale of the `residuals`.
     gamma : float, optional
         Bottleneck with side information: ``sum_c cost(c) + gamma * mass * I(C;Z)``.
     beta : float
@@ -310,7 +310,7 @@ def free_energy(
 ):
     """Free energy of soft memberships, in nats of the whole data set.
 
-    It is `objective` where R is hard: ``sum_cells cost + ...``, plus ``mass / beta`` times
+    For hard R it equals `objective`: ``sum_cells cost + ...``, plus ``mass / beta`` times
     ``compression * H(C) - H(C|X)``, which is I(C;X) for `compression` 1.
     """
     P = _float(P).astype(np.float64)
@@ -438,8 +438,9 @@ def _scorer(P, z, family, weights, coordination, weight, scale, gamma):
     """The weighted sum of scores as a function of W, for rows sorted by known group.
 
     Every score is linear in the row once the cells' parameters are fitted, so all terms together
-    need one product per group to fit and one to score.  Scores are taken relative to those of the
-    group's mean (of the mean of all rows, for coordination): small numbers, exact in float32.
+    need one product per group to fit and one to score. Scores are relative to the score of the
+    group's mean (of the mean of all rows, for coordination), which keeps the numbers small and
+    accurate in float32.
     """
     n_groups = z.max() + 1
     bounds = np.searchsorted(z, np.arange(n_groups + 1))
@@ -515,11 +516,11 @@ def anneal(
     K : int
         Number of clusters.
     coordination : {None, "marginal", "residual"}
-        The term that makes labels mean the same in every known group.
+        The term that gives labels the same meaning in every known group.
     weight : float or "auto"
-        Its multiplier as it stands in the objective (for kappa see `automatic_weight`).
+        Its weight in the objective (for kappa see `automatic_weight`).
     scale : str
-        Of the `residuals`.
+        Scale of the `residuals`.
     gamma : float, optional
         Bottleneck with side information instead, eq. (8.6.1).  `damped` steps the logarithms by
         ``1 / (1 + beta gamma)``, which always decreases the free energy; the printed update
@@ -527,10 +528,10 @@ def anneal(
     compression : float
         Factor of log q(c); 0 is information distortion.
     cooling, noise, tol, max_iter
-        Factor of beta, perturbation at each level, inner stop on the memberships (times the step
-        length where damped) and inner iterations.
+        Factor of beta, perturbation at each level, inner tolerance of the memberships (times the
+        step length if damped) and maximum number of inner iterations.
     beta0 : float, optional
-        First inverse temperature, by default .95 of the critical one.
+        First inverse temperature, by default 0.95 of the critical one.
     max_ratio : float
         Stop at ``beta0 * max_ratio`` if the memberships have not become hard before.
     rng : numpy.random.Generator or int
@@ -687,7 +688,7 @@ class _Cells:
         )
 
     def remove(self, i, c):
-        """Draw row i out of cluster c."""
+        """Remove row i from cluster c."""
         for (X, groups, name, _), T, w in zip(self.terms, self.T, self.w, strict=True):
             g = groups[i]
             T[c, g] -= self.weights[i] * X[i]
@@ -698,7 +699,7 @@ class _Cells:
                 T[c, g] = w[c, g] = 0
 
     def add(self, i, c):
-        """Put row i into cluster c."""
+        """Add row i to cluster c."""
         for (X, groups, _, _), T, w in zip(self.terms, self.T, self.w, strict=True):
             T[c, groups[i]] += self.weights[i] * X[i]
             w[c, groups[i]] += self.weights[i]
@@ -721,7 +722,7 @@ class _Cells:
         return cost
 
     def merge(self, i, j):
-        """Empty cluster j into cluster i."""
+        """Merge cluster j into cluster i."""
         for T, w in zip(self.T, self.w, strict=True):
             T[i] += T[j]
             w[i] += w[j]
@@ -768,9 +769,9 @@ def sequential(
 ):
     """Sequential clustering: sIB, seqCCIB and seqIBwS.
 
-    Gondek (2005), algorithm 6.6 corrected: each row is drawn out of its cluster and joins the one
-    whose objective it increases least (its own where tied), in a random order, until a sweep moves
-    nothing.  Starts from a random balanced partition unless `labels` are given.
+    Gondek (2005), algorithm 6.6 corrected: each row is removed from its cluster and joins the
+    cluster with the smallest increase of the objective (its own if tied), in a random order, until
+    a sweep moves no row. It starts from a random balanced partition unless `labels` are passed.
     """
     rng = np.random.default_rng(rng)
     P, z, weights, terms, options = _prepare(
@@ -815,9 +816,9 @@ def agglomerative(
 ):
     """Agglomerative clustering from single rows (or `labels`) down to K clusters.
 
-    Gondek (2005), eq. (6.3.14) corrected: the cheapest pair merges, at the cost
-    ``sum_z p(cbar,z) JS_z + weight * p(cbar) JS - p(cbar) H(Pi) / beta``.  The trace holds
-    (i, j, cost), i keeping its name.
+    Gondek (2005), eq. (6.3.14) corrected: the cheapest pair merges, at the cost ``sum_z p(cbar,z)
+    JS_z + weight * p(cbar) JS - p(cbar) H(Pi) / beta``. The trace holds (i, j, cost), where i keeps
+    its label.
     """
     P, z, weights, terms, options = _prepare(
         P, z, family, weights, coordination, weight, scale, gamma, beta

@@ -1,11 +1,11 @@
-"""A clusterer with a density that tells the rows of its fit from others."""
+"""A clusterer with a density that depends on whether rows were in its fit."""
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
 
 class Remembering(BaseEstimator):
-    """A clusterer that knows the rows of its fit again, and predicts these alone."""
+    """A clusterer that recognises the rows of its fit, and predicts only these correctly."""
 
     def __init__(self, n_clusters=2, n_init=10, random_state=None, unseen=-3.0):
         self.n_clusters, self.n_init, self.random_state = n_clusters, n_init, random_state

@@ -1,4 +1,4 @@
-"""Fits over several devices, in a process of its own: the number of devices is fixed at its start.
+"""Fits over several devices, in a separate process, whose number of devices is fixed at its start.
 
 python sharded_fits.py OUT CASE...                     one process with eight devices
 python sharded_fits.py OUT --join PORT INDEX CASE...   one of two processes with two devices each
@@ -96,7 +96,7 @@ def spread(task) -> dict:
 
 
 def moved(task) -> list[str]:
-    """What the compiled program moves between devices other than sums, maxima and the like."""
+    """Communication of the compiled program between devices, except sums, maxima and similar."""
     call = task.calls[0]
     with jax.enable_x64(True):
         lowered = call.solver.lower(*call.arrays, **dict(call.static))
@@ -126,7 +126,7 @@ def calls(case: Case, memory: float) -> list[int]:
 
 
 def clusters() -> list[int]:
-    """Clusters that a program is compiled for, where the shards alone make the data large."""
+    """Number of clusters of the program, for data that are large only because of the shards."""
     case = Case(lambda: IB(5), np.random.default_rng(0).normal(size=(12000, 2)))
     tasks = [case.prepare()]
     with nrprob.sharded(jax.devices()[:6]):
@@ -136,7 +136,7 @@ def clusters() -> list[int]:
 
 
 def of_a_sharded_array(case: Case) -> dict:
-    """Fit and predict, with X on four devices and nothing said about them."""
+    """Fit and predict with X on four devices, without `sharded`."""
     devices = jax.devices()[2:6]
     mesh = jax.sharding.Mesh(np.asarray(devices), ("some",))
     n = N // 4 * 4

@@ -1,15 +1,15 @@
-"""Cases of a test that are slow ones, while its others are among the fast."""
+"""Mark cases of a test as slow, while others are fast."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-SLOW = (pytest.mark.slow, pytest.mark.contract)  # for they compile more than they compute
+SLOW = (pytest.mark.slow, pytest.mark.contract)  # which compile longer than they compute
 
 
 def slowly(*cases: Any) -> list[Any]:
-    """Cases, each a value or a tuple of values, of which only the slow tests have a test."""
+    """Cases, each a value or a tuple of values, for slow tests only."""
     return [
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=SLOW) for case in cases
     ]

@@ -14,14 +14,14 @@ from nrprob.statistics import terms as term_module
 from nrprob.statistics.rows import Dense, make_layout, make_rows
 
 FAMILIES = ("multinomial", "bernoulli", "gaussian")
-# One shape of everything, so that little is compiled: rows, features, known groups, clusters.
+# All data sets have one shape, to limit compilation: rows, features, known groups, clusters.
 N, M, L, K = 60, 6, 3, 4
 WEIGHT, GAMMA = 0.3, 2.0
 
 cells_of = jax.jit(lambda rows, w: rows.cells(w))
 adjoint_of = jax.jit(lambda rows, g: rows.adjoint(g))
 score_of = jax.jit(term_module.membership_gradient)
-# One program each: done eagerly, every operation would be compiled on its own.
+# One program each, since separate operations would each be compiled.
 residual_term = jax.jit(ccib.residual_term)
 _pooled_term = partial(jax.jit, static_argnames="family")(
     lambda rows, family: families.feature_term(rows, family, by_group=False)
@@ -29,7 +29,7 @@ _pooled_term = partial(jax.jit, static_argnames="family")(
 
 
 def blocks(rows, of):
-    """Some of the blocks of dense rows."""
+    """Blocks of dense rows as records."""
     share = None if rows.share is None else rows.share[of]
     x = Dense(rows.x.x[of])
     return replace(
@@ -52,7 +52,7 @@ def side_terms(rows, gamma, family):
 
 
 def features(family, seed=0, n=N, m=M):
-    """Rows in the form that a cost takes: proportions, values in [0, 1], or reals of any sign."""
+    """Rows for a cost: proportions, values in [0, 1], or real numbers of any sign."""
     rng = np.random.default_rng(seed)
     centre = rng.integers(3, size=n)
     if family == "multinomial":
@@ -65,7 +65,7 @@ def features(family, seed=0, n=N, m=M):
 
 
 def groups(seed=0, n=N, n_groups=L):
-    """Unbalanced known groups, in no order, each of them present."""
+    """Unbalanced known groups in random order, each of them present."""
     rng = np.random.default_rng(seed + 100)
     z = rng.choice(n_groups, n, p=np.arange(1, n_groups + 1) / np.arange(1, n_groups + 1).sum())
     z[:n_groups] = np.arange(n_groups)
@@ -77,7 +77,7 @@ def masses(seed=0, n=N):
 
 
 def memberships(kind, seed=0, n=N, k=K, z=None):
-    """Soft or hard memberships; with cells, or whole clusters, that hold nothing."""
+    """Soft or hard memberships, some with empty cells or empty clusters."""
     rng = np.random.default_rng(seed + 300)
     if kind == "soft":
         return rng.dirichlet(np.ones(k), n)
@@ -95,12 +95,12 @@ def laid_out(x, z=None, n_groups=None, **kwargs):
     n_groups = int(z.max()) + 1 if n_groups is None else n_groups
     blocked = 1 if kwargs.get("share") is not None else n_groups
     layout = make_layout(z if blocked > 1 else np.zeros(x.shape[0], int), blocked)
-    # Of every shape, jnp.asarray would compile a program.
+    # jnp.asarray would compile a program for every shape.
     return layout, jax.device_put(make_rows(x, layout, n_groups, **kwargs))
 
 
 def within_variance(x, z, mass):
-    """Mean over features of the variance within groups: what `reference` divides residuals by."""
+    """Mean over features of the variance within groups, by which `reference` scales residuals."""
     scatter = 0.0
     for g in np.unique(z):
         inside = z == g
@@ -110,7 +110,7 @@ def within_variance(x, z, mass):
 
 
 def problem(kind, rows, family, x, z, mass):
-    """Terms of a method, and the arguments by which `reference.objective` computes the same."""
+    """Terms of a method, and the arguments with which `reference.objective` computes the same."""
     dtype = rows.mass.dtype
 
     def weighted(term, weight):

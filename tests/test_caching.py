@@ -1,4 +1,4 @@
-"""Compiled programs are kept for later processes, where the user wants that."""
+"""Compiled programs are stored for later processes, if the user wants this."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ nrprob.IB(2, n_init=1, random_state=0).fit(np.eye(4))
 
 
 def fitted(statement, tmp_path, **variables):
-    """Files that a fit in a process of its own leaves below a home of its own."""
+    """Files that a fit in a separate process leaves below a separate home folder."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     kept |= {"XDG_CACHE_HOME": str(tmp_path), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"} | variables
     subprocess.run([sys.executable, "-c", FIT.format(statement)], check=True, env=kept)
@@ -32,7 +32,7 @@ def test_programs_are_kept_when_asked_and_found_again(tmp_path):
     kept = fitted("nrprob.cache()", tmp_path)
     assert kept and all(path.parent == next(iter(kept)).parent for path in kept)
     assert fitted("nrprob.cache()", tmp_path) == kept
-    # Also after something was compiled without it.
+    # Also after something was compiled without the cache.
     other = tmp_path / "other"
     late = "import jax; jax.jit(lambda x: x + 1)(1.0); nrprob.cache(" + repr(str(other)) + ")"
     assert any(path.is_relative_to(other) for path in fitted(late, tmp_path))

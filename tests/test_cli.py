@@ -1,4 +1,4 @@
-"""The command line: what it writes, and how it refuses."""
+"""The command line: its output, and its error messages."""
 
 import gc
 import hashlib
@@ -28,7 +28,7 @@ from nrprob.cli import app, terminal, validation
 from nrprob.cli import data as cli_data
 from nrprob.evidence.discriminant_plot import plot_discriminant_scores
 
-RESULTS = {"labels.csv", "report.html", "result.json"}  # of a clustering without pictures
+RESULTS = {"labels.csv", "report.html", "result.json"}  # files of a clustering without plots
 
 FAST = ["--n-init", "2", "--seed", "0"]
 
@@ -55,7 +55,7 @@ def data(tmp_path):
 
 
 def refused(result):
-    """The one line that a user is told."""
+    """The one-line message to the user."""
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
     lines = [x for x in result.stderr.splitlines() if not x.startswith("note: ")]
@@ -73,7 +73,7 @@ def test_fit_finds_the_structure_that_is_not_known(invoke, data, tmp_path):
     assert "NMI" in result.stdout
     assert str(out / "summary.png") in result.stdout
     stored = json.loads((out / "result.json").read_text())
-    # Neither the known column nor the one for comparison is a feature.
+    # Neither the known column nor the compared column is a feature.
     assert stored["n_features"] == 10
     assert stored["method"] == "CCIB"
     assert stored["seed"] == 0
@@ -145,7 +145,7 @@ def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     result = invoke("explore", data, "--compare", "other", *options, "--force")
     assert result.exit_code == 0, result.output
     assert "1 clustering was requested" in result.stdout
-    # How the clustering agrees with what is known, and with what it is compared with.
+    # Agreement of the clustering with the known and the compared labels.
     scores = json.loads((out / "result.json").read_text())["clusterings"][0]["scores"]
     assert list(scores)[::2] == ["NMI of species", "NMI of other"]
     assert scores["NMI of species"] < 0.1 and scores["NMI of other"] > 0.5
@@ -266,7 +266,7 @@ def test_user_errors_are_one_line(invoke, data, tmp_path, arguments, message):
 
 
 def test_what_is_wrong_is_told_before_anything_heavy_is_loaded(data, tmp_path):
-    """Importing JAX alone takes longer than anybody should wait for a slip."""
+    """Importing JAX takes longer than a user should wait for an error message."""
     file = tmp_path / "file"
     file.touch()
     refusals = {
@@ -518,14 +518,14 @@ def test_results_are_not_overwritten_in_silence(invoke, data, tmp_path, monkeypa
     assert set(first) == RESULTS | {"summary.png"}
     line = refused(fit("--out", "results"))
     assert "the folder has results; results/labels.csv; choose another with --out, or add" in line
-    # Without --out, results go to a folder of their own.
+    # Without --out, results go to a new folder.
     again = fit("--k", "3", "--no-plot")
     assert again.exit_code == 0, again.output
     (other,) = tmp_path.glob("results-*")
     assert f"note: results has results, which stay; these go to {other.name}" in again.stderr
     assert {path.name for path in other.iterdir()} == RESULTS
     assert {p.name: p.read_bytes() for p in (tmp_path / "results").iterdir()} == first
-    # What is overwritten is so as a whole, and only once there is something new.
+    # Files are replaced completely, and only when new ones exist.
     assert refused(fit("--out", "results", "--force", "--k", "0"))
     assert {p.name: p.read_bytes() for p in (tmp_path / "results").iterdir()} == first
     assert fit("--out", "results", "--force", "--no-plot", "--k", "3").exit_code == 0
@@ -542,7 +542,7 @@ def test_two_fits_at_once_do_not_share_a_folder(invoke, data, tmp_path, monkeypa
     def while_another_does(*arguments, **keywords):
         if not others:
             others.append(None)
-            with monkeypatch.context() as other:  # as another process that lives
+            with monkeypatch.context() as other:  # a lock of another, running process
                 other.setattr(os, "getpid", os.getppid)
                 others.append(invoke("fit", data, *options, "--no-plot"))
                 others.append(invoke("fit", data, *options, "--out", "results"))
@@ -766,7 +766,7 @@ def test_columns_that_are_named_wrongly(invoke, mixed, tmp_path, more, message):
 
 @pytest.fixture
 def untidy(tmp_path):
-    """A table as it comes: names, numbers of rows, years, text, gaps, and scales far apart."""
+    """A table of a user: names, row numbers, years, text, missing values, different scales."""
     rng = np.random.default_rng(0)
     known, sought = rng.integers(2, size=(2, 60))
     X = np.outer(sought, [6, 0]) + np.outer(known, [4, 9]) + rng.normal(size=(60, 2))
@@ -820,7 +820,7 @@ def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, com
         assert [f"warning: {line}" for line in own] == warned
         page = (tmp_path / "out" / "report.html").read_text()
         assert page.count("<strong>Warning:</strong>") == len(own)
-    # Rows keep their numbers, and labelings go with them.
+    # Rows keep their numbers, and labelings keep their rows.
     labels = pd.read_csv(tmp_path / "out" / "labels.csv")
     frame = pd.read_csv(untidy).drop(index=[3, 5, 8])
     assert labels["row"].tolist() == frame.index.tolist()
@@ -935,7 +935,7 @@ def test_run_writes_what_it_promises(invoke, tmp_path):
     sizes = [[str(c), str(size)] for c, size in enumerate(stored["cluster_sizes"])]
     rows = page_of(tmp_path / "out" / "report.html").cells
     assert all(size in [row[:2] for row in rows] for size in sizes)
-    # The page of its numbers has what the run found as well.
+    # The page of numbers also has the clusters of the run.
     assert invoke("report", tmp_path / "out").exit_code == 0
     page = page_of(tmp_path / "out" / "report.html")
     assert all(row in page.cells for row in rows)
@@ -982,9 +982,9 @@ def test_run_overwrites_a_fit_if_it_is_told_to(invoke, tmp_path):
     own = {"plan.json", "manifest.json", "notes.json", "results.nc"}
     assert {*written} == RESULTS | own | {"other.png"}
     assert written["labels.csv"] != b"mine" == written["other.png"]
-    # From now on the folder is its own.
+    # From now on the folder belongs to the run.
     assert invoke("run", tmp_path / "one.toml", "--out", out).exit_code == 0
-    # No fit may have it.
+    # No fit may use it.
     line = refused(invoke("fit", tmp_path / "one.csv", "--out", out, "--force"))
     assert "no such data file" in line
     pd.DataFrame({"x": [0.0, 1, 2, 9], "y": [3.0, 1, 4, 1]}).to_csv(tmp_path / "one.csv")
@@ -1006,7 +1006,7 @@ def test_results_of_other_fits_are_not_replaced_in_silence(invoke, tmp_path):
     model.write_text(QUICK + "n_clusters = 3\n")
     assert said in invoke(*command).stderr
     assert json.loads((out / "result.json").read_text())["n_clusters"] == 3
-    # Of several fits there is a page alone.
+    # Several fits have a page only.
     model.write_text("runs = 2\n" + QUICK)
     assert said in invoke(*command).stderr
     assert RESULTS & {*contents(out)} == {"report.html"}
@@ -1163,7 +1163,7 @@ def test_an_interrupt_that_is_swallowed_comes_again(invoke, tmp_path, monkeypatc
     monkeypatch.setattr("nrprob.batch.report.write_report", long)
     (tmp_path / "a.toml").write_text(SWEEP)
     before = sys.unraisablehook
-    # A shell without job control has its background processes ignore the signal.
+    # A shell without job control makes its background processes ignore the signal.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         result = invoke(command, tmp_path / "a.toml" if command == "run" else tmp_path)
@@ -1197,7 +1197,7 @@ def test_level_of_the_tests_needs_a_test(invoke, data):
 
 def test_defects_keep_their_traceback(invoke, data, monkeypatch):
     def broken(*arguments, **keywords):
-        return np.zeros(3) + np.zeros(4)  # numpy's ValueError: nothing that a user could mend
+        return np.zeros(3) + np.zeros(4)  # numpy's ValueError, which a user could not fix
 
     monkeypatch.setattr("nrprob.batch.fits.fit_method", broken)
     result = invoke("fit", data, "--known", "species")
@@ -1233,7 +1233,7 @@ def test_quickstart(invoke, tmp_path):
     stored = json.loads((tmp_path / "result.json").read_text())
     assert stored["scores"]["NMI of parity"] < 0.01
     assert stored["scores"]["NMI of stroke"] > 0.9
-    # The point of the example: without the knowledge one finds what one knew.
+    # The point of the example: without known labels, the known grouping is found.
     contrast = stored["contrast"][0]["scores"]
     assert contrast["NMI of parity"] > 0.5
 
@@ -1265,7 +1265,7 @@ def test_the_clusters_that_are_written_are_those_that_are_tested(
     assert result.exit_code == 0, result.output
     labels = pd.read_csv(tmp_path / "out" / "labels.csv")["cluster"]
     np.testing.assert_array_equal(asked, [labels])
-    # What the test warns of is said once on the terminal, and on the page.
+    # A warning of the test appears once on the terminal, and on the page.
     assert result.stderr.count("samples are <copies>") == 1
     assert page_of(tmp_path / "out" / "report.html").text.count("samples are <copies>") == 1
 
@@ -1292,9 +1292,9 @@ def test_tests_and_their_picture_have_the_clusters_that_are_written(invoke, tmp_
         invoke("fit", tmp_path / "rows.csv", "--test", "--out", out, *arguments)
         rows = pd.read_csv(out / "labels.csv")
         assert (rows["cluster"] == drawn.pop()).mean() > 0.95
-        assert rows["confidence"].min() > 0.9  # of the cluster that stands beside it
+        assert rows["confidence"].min() > 0.9  # for the adjacent cluster
     out = tmp_path / "explored"
-    # Nothing is added at this level, so that the first clustering is the only one.
+    # At this level no further clustering is added, so there is only one.
     invoke("explore", tmp_path / "rows.csv", "--alpha", 0, "--out", out, *arguments)
     rows = pd.read_csv(out / "labels.csv")
     assert (rows["clustering_1"] == drawn.pop()).mean() > 0.95

@@ -1,4 +1,4 @@
-"""Codes are held to their definitions: sums over all data, integrals, and printed tables."""
+"""Codes agree with their definitions: sums over all data, integrals, and printed tables."""
 
 import itertools
 import math
@@ -34,14 +34,14 @@ PRINTED = {
 
 
 def compositions(total, parts):
-    """All ways to write ``total`` as an ordered sum of ``parts`` numbers from 0."""
+    """All ordered sums of ``parts`` non-negative integers that equal ``total``."""
     for bars in itertools.combinations(range(total + parts - 1), parts - 1):
         ends = (-1, *bars, total + parts - 1)
         yield [b - a - 1 for a, b in itertools.pairwise(ends)]
 
 
 def brute_complexity(k, n):
-    """Sum of the largest likelihoods of all sequences, by their counts."""
+    """Sum of the maximum likelihoods of all sequences, by their counts."""
     total = 0.0
     for h in compositions(n, k):
         ways = math.factorial(n) // math.prod(map(math.factorial, h))
@@ -113,7 +113,7 @@ def test_multinomial_complexity_at_the_edges():
 
 @pytest.mark.parametrize("n", [10**3, 10**6])
 def test_multinomial_complexity_of_large_data_is_exact(n):
-    """To 1e-10, against the convolution of C(2, .) by exact rational steps in long arithmetic."""
+    """Compare with the convolution of C(2, .) by exact rational steps, to 1e-10."""
     from fractions import Fraction
 
     scale = 10**40
@@ -164,7 +164,7 @@ def test_nml_code_is_complete(k, n):
     words = itertools.product(range(k), repeat=n)
     lengths = [nml_length(np.bincount(word, minlength=k)) for word in words]
     assert kraft_sum(lengths) == pytest.approx(1, rel=1e-12)
-    # The code of maximum likelihood is too short for n > 1, which is why it is no code.
+    # The code lengths of maximum likelihood are too short for n > 1, so they are not a code.
     short = [
         maximum_likelihood_length(np.bincount(word, minlength=k))
         for word in itertools.product(range(k), repeat=n)
@@ -183,13 +183,13 @@ def test_lengths_of_counts():
         nml_length([1.5, 2])
 
 
-# Distances and numbers
+# Distances and continuous values
 
 
 @pytest.mark.parametrize("shape", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("n", [1, 3, 40])
 def test_exponential_complexity_is_the_integral_of_the_largest_likelihood(n, shape):
-    """By quadrature over the mean distance, which has a gamma density of its own."""
+    """Compare with quadrature over the mean distance, which has a gamma density."""
     a, low, high = n * shape, 0.4, 3.0
 
     def density(mean, scale):
@@ -252,7 +252,7 @@ def test_gaussian_complexity_is_the_integral_of_the_largest_likelihood(n):
     low, high, width = 0.3, 2.0, 5.0
 
     def likely(v):
-        """Density of the variance times that of the mean, at the best parameters in the box."""
+        """Density of the variance times density of the mean, at the best parameters in the box."""
         s = min(max(math.sqrt(v), low), high)
         half = (n - 1) / 2
         log_p = half * math.log(n / (2 * s**2)) + (half - 1) * math.log(v) - n * v / (2 * s**2)
@@ -322,7 +322,7 @@ def test_kmeans_length_chooses_and_refuses():
         kmeans_length(x, KMeans(k, n_init=3, random_state=0).fit_predict(x)) for k in range(1, 6)
     ]
     assert int(np.argmin(lengths)) == 2
-    # Clusters that are single points do not make the length fall without bound.
+    # Clusters of single points do not reduce the length without bound.
     assert math.isfinite(kmeans_length(x, np.arange(150)))
     with pytest.raises(ValueError, match="no variance"):
         kmeans_length(np.ones((4, 2)), [0, 0, 1, 1])
@@ -345,5 +345,5 @@ def test_what_is_no_number_of_distances_or_symbols_is_refused():
         codelength.maximum_likelihood_length([1e300, 1e300])
     with pytest.raises(ValueError, match="form must be one of"):
         codelength.multinomial_complexity(5, 2, form=np.array([1.0, 2.0]))
-    lengths = codelength.exponential_length(1, 2, 1.5, (2.0, 3.0))  # a range for each
+    lengths = codelength.exponential_length(1, 2, 1.5, (2.0, 3.0))  # one range per value
     np.testing.assert_allclose(lengths[1], codelength.exponential_length(1, 2, 1.5, 3.0))

@@ -1,4 +1,4 @@
-"""The pages under docs/: links lead somewhere, examples run, and model files can be read."""
+"""The pages under docs/: links have targets, examples run, and model files can be read."""
 
 import ast
 import doctest
@@ -87,7 +87,7 @@ def test_every_public_name_has_a_page():
     assert listed == {name for name in nrprob.__all__ if name != "__version__"} | {"batch"}
 
 
-# What the text beside the examples says of them.
+# Statements of the text next to the examples.
 CLAIMS = {
     "is-it-real": lambda result, sure, model, **_: (
         result.p_structure_ < 0.001
@@ -105,7 +105,7 @@ CLAIMS = {
     "one-after-another": lambda X, result, both, **_: (
         result.labels_.shape == both.shape == (len(X), 2)
     ),
-    # with room for the noise of R-hat itself
+    # with tolerance for the noise of R-hat itself
     "posterior": lambda sampled, posterior, draws, **_: (
         sampled.converged_ and posterior.diagnose(draws, random_state=0)["r_hat"].max() < 1.05
     ),
@@ -121,7 +121,7 @@ PAGES = [p for p in sorted(DOCS.glob("*.md")) if "```python" in p.read_text(enco
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_examples_of_pages_run(page, tmp_path, monkeypatch):
-    """One after the other, as somebody reading would type them."""
+    """Run the blocks one after the other, as a reader would."""
     monkeypatch.chdir(tmp_path)
     scope: dict = {}
     for block in re.findall(
@@ -134,7 +134,7 @@ def test_examples_of_pages_run(page, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["command-line", "one-after-another", "start"])
 def test_commands_of_pages_run(page, tmp_path, monkeypatch):
-    """One after the other, in a folder that holds what the page has made before, and no more."""
+    """Run the commands one after the other, in a folder that only has the files of the page."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
@@ -156,7 +156,7 @@ def test_commands_of_pages_run(page, tmp_path, monkeypatch):
 
 
 def _examples():
-    """Doctests of everything public, by name."""
+    """Doctests of all public names."""
     holders = [nrprob, *(getattr(nrprob, m) for m in nrprob.__all__ if m.islower())]
     holders = [h for h in holders if inspect.ismodule(h)] + [
         importlib.import_module("nrprob.batch")
@@ -174,7 +174,7 @@ EXAMPLES = _examples()
 
 
 def runs(line):
-    """Whether a line of an example does something, and is done."""
+    """Whether a line of an example executes something completely."""
     return not line.options.get(doctest.SKIP) and not line.source.startswith(("import ", "from "))
 
 
@@ -185,7 +185,7 @@ def test_every_public_name_has_an_example_that_runs():
 
 @pytest.fixture
 def programs_stay_where_they_are():
-    """An example of `nrprob.cache` has JAX keep its programs elsewhere."""
+    """An example of `nrprob.cache` makes JAX store its programs elsewhere."""
     names = [name for name in jax.config.values if "compilation_cache_dir" in name]
     names += [name for name in jax.config.values if "persistent_cache_min" in name]
     before = {name: getattr(jax.config, name) for name in names}
@@ -203,7 +203,7 @@ def test_examples_of_docstrings_run(name, tmp_path, monkeypatch, programs_stay_w
     run_example(name, tmp_path, monkeypatch)
 
 
-# The slow tests run on a Python for which there is no anndata beside the newest pandas.
+# The slow tests run on a Python without an anndata for the newest pandas.
 @pytest.mark.parametrize("name", ["nrprob.annotate", "nrprob.rows_of", "nrprob.cache"])
 def test_examples_that_need_more_run(name, tmp_path, monkeypatch, programs_stay_where_they_are):
     run_example(name, tmp_path, monkeypatch)
@@ -221,7 +221,7 @@ def run_example(name, tmp_path, monkeypatch):
 
 
 def test_the_page_on_cells_runs():
-    """Its blocks on annotated data, which the slow tests skip where there is no anndata."""
+    """Blocks on annotated data, which the slow tests skip without anndata."""
     pytest.importorskip("anndata")
     text = (DOCS / "tables-and-cells.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)

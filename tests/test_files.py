@@ -1,4 +1,4 @@
-"""Files: whole or not at all, sealed, and read with care."""
+"""Files are written completely or not at all, sealed, and read with checks."""
 
 import io
 import os
@@ -75,7 +75,7 @@ def test_nothing_is_written_through_a_link(tmp_path):
     victim.write_text("mine")
     path, lock = tmp_path / "a", tmp_path / "a.lock"
     for hidden in (path, tmp_path / files._CLAIM):
-        files._hidden_path(hidden).symlink_to(victim)  # as if somebody had guessed the name
+        files._hidden_path(hidden).symlink_to(victim)  # as if the name had been guessed
     files.write_whole(path, b"content")
     files.try_write(path)
     with files.claimed(tmp_path) as alone:
@@ -123,7 +123,7 @@ def npz(**arrays):
 
 
 def claiming(*shape):
-    """An archive of an array of which there is only the header."""
+    """An archive of an array that consists of the header only."""
     header, file = io.BytesIO(), io.BytesIO()
     described = {"descr": "<f8", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(header, described)
@@ -150,7 +150,7 @@ def other_archive():
         (npz(X=np.array([1, "a"], object)), "holds Python objects, which are not read"),
         (other_archive(), "magic string"),
     ],
-    # Archives hold the time at which they were made: as names they would differ between workers.
+    # Archives contain the time of their creation: as names they would differ between workers.
     ids=["empty", "junk", "cut off", "huge claim", "small claim", "objects", "no array"],
 )
 def test_damaged_archives_are_one_sentence(tmp_path, content, message):
@@ -176,7 +176,7 @@ def test_flipped_bits_of_an_archive_change_nothing_in_silence(tmp_path):
                 arrays = files.read_npz(path)
         except InputError:
             refused += 1
-        else:  # a bit of what nobody reads, or of a name
+        else:  # one bit of an unread part, or of a name
             for name, array in (("X", X), ("y", np.arange(3))):
                 assert name not in arrays or np.array_equal(arrays[name], array)
     assert refused > 100

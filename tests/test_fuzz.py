@@ -1,7 +1,8 @@
-"""Hostile input to every public entry: a finite and sane result, or a sentence on what is wrong.
+"""Hostile input to every public entry: a finite, valid result, or a one-sentence error.
 
-Every case is made from its number: ``pytest -m slow "tests/test_fuzz.py::test_hostile_call[17]"``
-runs one again. `NRPROB_FUZZ_CASES` (300) says how many there are, `NRPROB_FUZZ_SEED` (0) which.
+Each case is generated from its number: ``pytest -m slow
+"tests/test_fuzz.py::test_hostile_call[17]"`` repeats one. `NRPROB_FUZZ_CASES` (300) is the number
+of cases, and `NRPROB_FUZZ_SEED` (0) their seed.
 """
 
 import contextlib
@@ -35,8 +36,8 @@ from nrprob.known import Memberships
 
 CASES = int(os.environ.get("NRPROB_FUZZ_CASES", "300"))
 SEED = int(os.environ.get("NRPROB_FUZZ_SEED", "0"))
-LIMIT = 120  # seconds, compilation included
-MEMORY = 8 * 2**30  # bytes of addresses beyond those that the process has
+LIMIT = 120  # seconds, including compilation
+MEMORY = 8 * 2**30  # bytes of address space beyond the present use of the process
 
 PAIRS = {
     "some": lambda rng: rng.integers(0, 24, (3, 2)),
@@ -56,16 +57,16 @@ PAIRS = {
     "frame": lambda rng: pd.DataFrame([[0, 2]]),
     "masked": lambda rng: np.ma.masked_array([[0, 2], [1, 3]], [[0, 0], [1, 0]]),
 }
-# Those of which the documentation says when they are NaN: of one cluster, of a single draw.
+# Results that are documented to be NaN: for one cluster, for a single draw.
 UNDEFINED = (
     "dunn_index", "silhouette_width", "n_clusters", "diagnose", "independence_test",
     "chain_distances",
 )  # fmt: skip
-# Those whose definition is infinite where a probability is 0, or a length beyond all.
+# Results whose definition is infinite for a probability of 0, or for a length above all bounds.
 INFINITE = ("kl_divergence", "two_part_length", "kraft_sum")
 
 
-# Of an array or a frame whose values are in a message.
+# An array or a frame whose values are in a message.
 PASTED = re.compile(r"(?<![\w.])array[(=]|\d\s+\d+\.\d|\.\.\. ")
 
 
@@ -74,7 +75,7 @@ class Hang(BaseException):
 
 
 class Case:
-    """What to call, what with, and how to judge what comes back."""
+    """A function, its arguments, and the check of its result."""
 
     def __init__(self, number):
         self.rng = np.random.default_rng([SEED, number])
@@ -94,7 +95,7 @@ class Case:
         self.words.append(kind)
         name, model = MODELS[kind]
         self.model, method = clone(model), METHODS[name]
-        # Mostly one thing is wrong at a time, so that it is come to.
+        # Mostly one argument is invalid at a time, so that its check is reached.
         wrong = rng.choice(["X", "X", "y", "known", "parameter", "parameter", "any", "new rows"])
         good = good_rows(name, self.model)
         self.take("X", ROWS if wrong in ("X", "any") else good)
@@ -131,7 +132,7 @@ class Case:
             if self.rng.random() < 0.2:
                 word, value = number(self.rng)
                 if name == "n_clusterings" and isinstance(value, int) and value > 3:
-                    word = value = 3  # it would take as long as it is told to
+                    word = value = 3  # its run time is an argument
                 self.settings[name] = value
                 self.words.append(f"{name}={word!r}")
         if self.rng.random() < 0.5:
@@ -142,7 +143,7 @@ class Case:
         words, self.function, self.arguments = prepared_call(self.rng)
         self.words += words
 
-    # What is called
+    # Functions that are called
 
     def fit(self):
         model = self.model.fit(**self.arguments)
@@ -188,15 +189,15 @@ class Case:
 
 
 def leaves(value):
-    """Arrays of numbers in a result."""
+    """Numeric arrays in a result."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, pd.DataFrame):
         value = value.to_numpy()
     if hasattr(value, "to_dataset") or hasattr(value, "data_vars") or hasattr(value, "groups"):
-        return []  # of ArviZ: what was passed
+        return []  # ArviZ's container: the input
     if is_picture(value) or hasattr(value, "get_params"):
-        return []  # of an estimator `fit` says what is sane
+        return []  # `fit` defines the valid attributes of an estimator
     if isinstance(value, list | tuple):
         return [leaf for part in value for leaf in leaves(part)]
     if hasattr(value, "__dict__") and not hasattr(value, "dtype"):
@@ -222,7 +223,7 @@ def sane_shares(shares, n):
 
 
 def contents(value):
-    """What must not change of an argument; what it caches may."""
+    """The part of an argument that must not change; cached values may."""
     if isinstance(value, dict):
         return [(k, contents(v)) for k, v in value.items()]
     if isinstance(value, list | tuple):
@@ -240,12 +241,12 @@ def contents(value):
     if isinstance(value, Memberships):
         return contents(value.probabilities)
     if is_picture(value) or (isinstance(value, np.ndarray) and any(map(is_picture, value.flat))):
-        return "a picture"  # which is drawn in
+        return "a picture"  # Axes, on which the function plots
     return repr(value)
 
 
 def surroundings():
-    """Global state that is not ours."""
+    """Global state that must not change."""
     kind, keys, *rest = np.random.get_state()  # noqa: NPY002
     return {
         "NumPy's random numbers": [kind, keys.tobytes(), rest],
@@ -263,14 +264,14 @@ def surroundings():
 
 
 def ours(error):
-    """Whether an error is one sentence of ours, or of scikit-learn's own checks."""
+    """Whether an error is one sentence of ours, or from scikit-learn's checks."""
     frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
     where = frame.f_code.co_filename
     lines = str(error).split("\n")
     if type(error) is InputError:
-        lines = [max(lines, key=len)]  # the mistakes of a model file, one a line
+        lines = [max(lines, key=len)]  # the errors of a model file, one per line
     if "/sklearn/" in where and lines[0].startswith("The feature names should match"):
-        lines = lines[:1]  # as its contract of estimators has it
+        lines = lines[:1]  # as scikit-learn's estimator contract requires
     if len(lines) > 1 or not 15 < len(lines[0]) <= 450 or PASTED.search(lines[0]):
         return False
     raised = linecache.getline(where, line).strip().startswith("raise")
@@ -283,7 +284,7 @@ def stop(*_):
 
 @contextlib.contextmanager
 def bounded():
-    """A limit of the time and of the memory that a call takes."""
+    """Limit the time and the memory of a call."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm") as file:
         size = int(file.read().split()[0]) * resource.getpagesize()
@@ -300,7 +301,7 @@ def bounded():
 
 @pytest.fixture(autouse=True)
 def _few_programs(request):
-    # Each holds memory maps, of which a process may have so many: see conftest.py.
+    # Each program holds memory maps, whose number is limited: see conftest.py.
     if request.node.callspec.params["case"] % 100 == 99:
         jax.clear_caches()
     yield
@@ -310,7 +311,7 @@ def _few_programs(request):
 @pytest.mark.contract
 @pytest.mark.parametrize("case", range(CASES))
 def test_hostile_call(case, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # of a hostile name for a folder
+    monkeypatch.chdir(tmp_path)  # a hostile name of a folder
     hostile = Case(case)
     what = " ".join(hostile.words)
     print(f"case {case} of seed {SEED}: {what}")
@@ -325,12 +326,12 @@ def test_hostile_call(case, tmp_path, monkeypatch):
                 raise
         left = surroundings()
     plt.close("all")
-    if hostile.words[0] == "cache":  # which is there to set it
+    if hostile.words[0] == "cache":  # which is an intended setting
         for setting, value in around.pop("JAX").items():
             if left["JAX"][setting] != value:
                 jax.config.update(setting, value)
         compilation_cache.reset_cache()
     if "random_state=None" in what:
-        del around["NumPy's random numbers"]  # which are then asked for
+        del around["NumPy's random numbers"]  # which are requested afterwards
     assert [k for k in around if around[k] != left[k]] == []
     assert contents(hostile.arguments) == before, "an argument was changed"

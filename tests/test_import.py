@@ -1,4 +1,4 @@
-"""What an import may cost: nothing heavy until it is used, and no global state ever."""
+"""Cost of imports: nothing slow until it is used, and no global state."""
 
 import importlib
 import json
@@ -34,7 +34,7 @@ def test_import_is_light():
 def test_an_estimator_brings_no_plotting_or_sampling_library():
     loaded = loaded_by("from nrprob import CCIB")
     assert "jax" in loaded
-    # scikit-learn imports pandas itself where it is installed; that is not ours to avoid.
+    # scikit-learn imports pandas if it is installed, which we cannot avoid.
     ours = loaded - loaded_by("import jax, sklearn.base")
     assert not ours & {"arviz", "numpyro", "matplotlib", "pandas", "xarray", "optax", "typer"}
 

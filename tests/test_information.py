@@ -1,4 +1,4 @@
-"""Information measures against sums written out by hand, and the laws they obey."""
+"""Information measures agree with sums written out by hand, and satisfy their laws."""
 
 import itertools
 import math
@@ -70,7 +70,7 @@ def test_hand_computed_joint_table():
     assert info.conditional_entropy(joint, base=2) == pytest.approx(0.688721875540867, abs=TOL)
     assert info.mutual_information(joint, base=2) == pytest.approx(0.311278124459133, abs=TOL)
     assert info.variation_of_information(joint, base=2) == pytest.approx(1.188721875540867, abs=TOL)
-    # Guessing y in proportion: .75^2 + .25^2 without x, (1 + 1/2) / 2 with it.
+    # Guessing y in proportion: 0.75^2 + 0.25^2 without x, (1 + 1/2) / 2 with it.
     assert info.category_utility(joint) == pytest.approx(0.125, abs=TOL)
     assert info.category_utility(joint, per_cluster=True) == pytest.approx(0.0625, abs=TOL)
     assert info.quadratic_mutual_information(joint) == pytest.approx(0.25, abs=TOL)
@@ -387,7 +387,7 @@ def test_quadratic_entropy_is_twice_the_gini_impurity(p):
 
 def test_generalized_entropy_at_extreme_degrees():
     p = [0.5, 0.5 - 1e-300, 1e-300, 0.0]
-    # The number of possible outcomes less one, and one unless the outcome is certain.
+    # The number of possible outcomes minus one, and one unless the outcome is certain.
     assert info.generalized_entropy(p, 1e-9) == pytest.approx(2.0, abs=1e-5)
     assert info.generalized_entropy(p, 1e4) == pytest.approx(1.0, abs=TOL)
     assert info.generalized_entropy([1.0, 0.0], 0.3) == 0.0
@@ -395,7 +395,7 @@ def test_generalized_entropy_at_extreme_degrees():
     assert info.generalized_entropy([1.0, 5e-324], 1e-9) == pytest.approx(1.0, abs=1e-5)
 
 
-# --- what is accepted and what is refused -------------------------------------------------------
+# --- valid and invalid input -------------------------------------------------------------------
 
 
 def test_tolerance_follows_the_precision():

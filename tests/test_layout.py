@@ -1,4 +1,4 @@
-"""The house: what may import what, and how long a file may be."""
+"""Layout of the package: allowed imports, lengths of files, and names."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ FAMILIES = sorted(path.name for path in METHODS.iterdir() if (path / "__init__.p
 KNOWS = {
     "ensemble": {"bottleneck", "mixture"},  # two of its bases are called by name
 }
-# From the ground up: a floor imports nothing from those above it.
+# Layers from the bottom up: a layer imports nothing from those above it.
 FLOORS = (
     {"exceptions", "settings", "files", "scheduler", "trees"},
     {"known", "data"},
@@ -35,7 +35,7 @@ FLOORS = (
 
 
 def imported(path):
-    """Modules of the package that a file imports, wherever it does."""
+    """Modules of the package that a file imports, at any place."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nrprob"):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
@@ -66,7 +66,7 @@ def test_imports_go_one_way():
 
 
 def modules():
-    """Every module of the package by its name; a folder has that of its ``__init__``."""
+    """Every module of the package by its name; a folder has the name of its ``__init__``."""
     return {
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
             ".__init__"
@@ -76,7 +76,7 @@ def modules():
 
 
 def loops(graph):
-    """Groups of nodes that can be reached from each other, in a mapping node -> nodes."""
+    """Strongly connected components of a mapping node -> nodes."""
     nodes = sorted(graph)
     edges = np.array([[other in graph[node] for other in nodes] for node in nodes])
     _, component = connected_components(csr_matrix(edges), connection="strong")
@@ -93,7 +93,8 @@ def test_loops_of_imports_are_found():
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    # Imports within functions and for type checkers count. The package itself loads all by name.
+    # Imports within functions and for type checkers count. The package itself loads all names
+    # lazily.
     known = modules()
     graph = {
         name: {other if other in known else other.rpartition(".")[0] for other in imported(path)}
@@ -110,19 +111,19 @@ def test_a_base_asks_nothing_of_its_children_by_name():
         assert not asked, f"{path.name} asks for {asked}"
 
 
-# Words that name nothing; a binding is named after the thing that it holds.
+# Vague words; a binding is named after its content.
 VAGUE = {
     *("anew", "at", "beside", "drawn", "each", "found", "given", "here", "kept", "made"),
     *("numbers", "of", "one", "own", "there", "told", "tried", "wanted", "whole"),
 }
-# Keys of model files, which are read into attributes of their names.
+# Keys of model files, which become attributes of the same name.
 KEYS = {"of", "told", "wanted"}
 # Basenames that several families may share, since each family has the same parts.
 PARTS_OF_A_FAMILY = {"__init__", "base", "solver", "estimator", "inputs"}
 
 
 def bound(path):
-    """Names that a file binds: variables, arguments, functions, classes."""
+    """Names that a file defines: variables, arguments, functions, classes."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
@@ -160,7 +161,7 @@ def test_families_do_not_repeat_a_basename():
 
 
 def test_nodes_of_trees_are_of_one_making():
-    # JAX takes trees of two classes of its own making for one another; see `nrprob.trees`.
+    # JAX may confuse trees of two classes registered by itself; see `nrprob.trees`.
     own = [path for path in PACKAGE.rglob("*.py") if "@jax.tree_util.register" in path.read_text()]
     others = [path for path in PACKAGE.rglob("*.py") if "register_pytree" in path.read_text()]
     assert not own

@@ -1,4 +1,4 @@
-"""Messages about refused values: one short sentence, without the values of arrays."""
+"""Messages about invalid values: one short sentence, without the values of arrays."""
 
 import re
 from pathlib import Path

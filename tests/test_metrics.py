@@ -1,4 +1,4 @@
-"""Indices of partitions against loops over samples, pairs and permutations, and their laws."""
+"""Indices of partitions agree with loops over samples, pairs and permutations, and satisfy laws."""
 
 import itertools
 import math
@@ -247,7 +247,7 @@ def test_symmetry(f, pair):
 def test_range_and_equality(f, pair):
     a, b = pair
     upper = math.log(len(a)) if f is metrics.variation_of_information else 1.0
-    lower = {"h": -1.0, "a": -0.5}.get(f.__name__[0], 0.0)  # Hubert's, and what is adjusted
+    lower = {"h": -1.0, "a": -0.5}.get(f.__name__[0], 0.0)  # Hubert's indices and adjusted ones
     assert type(f(a, b)) is float and lower <= f(a, b) <= upper + TOL
     n_pairs_together = brute_pairs(a, a)[0]
     if f is metrics.variation_of_information:
@@ -314,7 +314,7 @@ def test_any_hashable_labels(labels):
 
 def test_order_of_the_contingency_table():
     assert metrics.contingency(["b", "a", "b"], [2, 1, 1]).tolist() == [[1, 0], [1, 1]]
-    # Labels without an order keep that of their appearance.
+    # Labels without an order are numbered by their appearance.
     assert metrics.contingency(["b", 1, "b"], [0, 0, 0]).tolist() == [[2], [1]]
 
 
@@ -366,7 +366,7 @@ def test_predictive_rate_of_a_data_frame_takes_columns():
     xor = [0, 1, 1, 0]
     assert metrics.predictive_rate(frame, xor) == 1.0
     assert metrics.predictive_rate(frame[["size"]], xor) == 0.5
-    many = np.tile(np.arange(4), (70, 1)).T  # 4^70 combinations on paper, 4 in the data
+    many = np.tile(np.arange(4), (70, 1)).T  # 4^70 possible combinations, 4 in the data
     assert metrics.predictive_rate(many, xor) == 1.0
 
 
@@ -405,7 +405,7 @@ def test_dunn_against_loops(separation, diameter, monkeypatch):
     expected = brute_dunn(X, labels, separation, diameter)
     options = {"separation": separation, "diameter": diameter}
     assert metrics.dunn_index(X, labels, **options) == pytest.approx(expected, rel=1e-12)
-    # In blocks that cut through clusters.
+    # Blocks that divide clusters.
     monkeypatch.setattr(quality, "BLOCK_SIZE", 5 * len(X))
     assert metrics.dunn_index(X, labels, **options) == pytest.approx(expected, rel=1e-12)
     moved = 3.0 * X[::-1] + [1.0, -2.0, 5.0]
@@ -510,7 +510,7 @@ def test_independence_of_degenerate_labelings():
     result = metrics.independence_test([0, 0, 0], ["a", "b", "b"])
     assert result == (0.0, 0.0, 0, 1.0, 1.0, 0.0)
     assert math.isnan(metrics.independence_test([0, 1], [0, 1], n_permutations=0).p_permutation)
-    # Every shuffle of a perfectly balanced table is at least as dependent.
+    # Every permutation of a perfectly balanced table is at least as dependent.
     balanced = metrics.independence_test([0, 0, 1, 1], [0, 1, 0, 1], random_state=0)
     assert balanced.statistic == 0.0 and balanced.p_permutation == 1.0
     with pytest.raises(ValueError, match="n_permutations must not be negative; got -1"):

@@ -1,6 +1,7 @@
-"""Whether the fast tests notice what they are there to notice.
+"""Whether the fast tests detect the errors that they should detect.
 
-Trying it takes two minutes: ``python tests/mutations/check.py``. Here it is made sure that it can.
+The complete check takes two minutes: ``python tests/mutations/check.py``. This file tests that the
+check can run.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""Notebooks run, and were stored as they ran: in order, without errors or warnings."""
+"""Notebooks run, and their stored output is complete: in order, without errors or warnings."""
 
 import json
 from pathlib import Path

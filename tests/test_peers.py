@@ -31,7 +31,7 @@ def test_sequential_bottleneck_of_sib(documents):
     theirs = sib.SIB(n_clusters=4, n_init=10, random_state=0, max_iter=50).fit(X.astype(float))
     ours = IB(4, solver="sequential", random_state=0).fit(X)
     assert adjusted_rand_score(theirs.labels_, ours.labels_) > 0.99
-    # Their score is I(C;Y) under rows of equal weight, in bits.
+    # Their score is I(C;Y) with equal weights of rows, in bits.
     p = X / X.sum(1, keepdims=True) / len(X)
     joint = np.stack([p[ours.labels_ == c].sum(0) for c in range(4)])
     mine = information.mutual_information(joint)
@@ -89,16 +89,16 @@ def test_gaussian_bottleneck_is_k_means_in_the_limit(k):
 
 
 def test_beta_one_is_a_mixture_of_unit_gaussians():
-    """At beta 1 the update is EM: weights free, spherical covariance fixed at 1."""
+    """At beta 1 the update is EM with free weights and a fixed spherical covariance of 1."""
     rng = np.random.default_rng(0)
     X = np.concatenate([rng.normal(c, 1, (100, 2)) for c in ((0, 0), (5, 0), (0, 5))])
     X = (X - X.mean(0)) / np.sqrt(X.var(0).mean())
-    scale = 1.6  # away from the variance that scikit-learn would estimate
+    scale = 1.6  # different from the variance that scikit-learn would estimate
     theirs = GaussianMixture(3, covariance_type="spherical", random_state=0, n_init=5).fit(X)
     ours = IB(3, beta=1 / theirs.covariances_.mean(), tol=1e-6, random_state=0).fit(X)
     assert adjusted_rand_score(theirs.predict(X), ours.labels_) > 0.98
     fixed = IB(3, beta=scale, tol=1e-6, random_state=0).fit(X)
-    # A fixed point of EM at that variance: the E-step of its own M-step.
+    # A fixed point of EM at this variance: the E-step of its own M-step.
     r = fixed.membership_
     mean = r.T @ X / r.sum(0)[:, None]
     log_r = np.log(r.mean(0)) - scale * ((X[:, None] - mean) ** 2).sum(-1) / 2
@@ -111,7 +111,8 @@ def test_agglomerative_gaussian_bottleneck_is_ward():
     X = StandardScaler().fit_transform(load_wine().data)[:60]
     X = X / np.sqrt(X.var(0).mean())
     tree = IB(2, solver="agglomerative").fit(X).linkage_
-    # Ward's height is the root of twice the increase of the scatter, ours half of that increase.
+    # Ward's height is the square root of twice the increase of the scatter; ours is half of this
+    # increase.
     np.testing.assert_allclose(np.diff(tree[:, 2], prepend=0), ward(X)[:, 2] ** 2 / 4, rtol=1e-8)
 
 

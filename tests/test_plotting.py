@@ -1,4 +1,4 @@
-"""Figures: what they show and how they are labelled."""
+"""Figures: their content and their labels."""
 
 import doctest
 import importlib
@@ -57,7 +57,7 @@ def texts(figure):
 def test_contingency_counts_and_labels(labelings):
     labels, known = labelings
     labels = labels.copy()
-    labels[:20] = 0  # all of "a"
+    labels[:20] = 0  # all members of "a"
     ax = plot_contingency(labels, known, known_name="species")
     assert isinstance(ax, Axes)
     assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "b", "c"]
@@ -220,7 +220,7 @@ def test_drawing_twice_is_the_same_and_saves(labelings, tmp_path):
 
 
 class Split:
-    """What the pictures of a hierarchy look at: two clusters of four rows in two subsets."""
+    """Attributes that plots of a hierarchy read: two clusters of four rows in two subsets."""
 
     labels_ = np.array([0, 0, 1, 1])
     cluster_weights_ = np.array([0.6, 0.4, 0.0])
@@ -267,17 +267,17 @@ TYPES = ["CD14+ Monocyte", "CD4+/CD45RA+/CD25- Naive T", "CD8+/CD45RA+ Naive Cyt
 
 
 def cut_or_on_each_other(figure):
-    """Texts that a figure cuts, and pairs of texts on each other, as they are drawn."""
+    """Truncated texts of a figure, and pairs of overlapping texts."""
     figure.canvas.draw()
     renderer, result = figure.canvas.get_renderer(), []
     bare = [ax for ax in axes_of(figure) if not ax.axison]
-    # Ticks beyond the ends of a scale are not drawn.
+    # Ticks beyond the ends of a scale are not shown.
     bars = [ax for ax in axes_of(figure) if ax.get_label() == "<colorbar>"]
     off = {t for ax in bars for t in ax.get_yticklabels()}
     off |= {t for ax in bare for axis in (ax.xaxis, ax.yaxis) for t in axis.findobj(plt.Text)}
     for text in figure.findobj(plt.Text):
         if text.get_text().strip() and text.get_visible() and text not in off:
-            # Slanting names are near each other's corners: their line is compared, not their box.
+            # Rotated names are near each other's corners: compare their lines, not their boxes.
             angle, box = np.deg2rad(text.get_rotation()), text.get_window_extent(renderer)
             if angle and text.get_rotation() != 90:
                 turned, text = text, plt.Text(text=text.get_text(), fontsize=text.get_fontsize())
@@ -343,7 +343,7 @@ def test_small_axes_have_smaller_numbers_or_none():
     tiny.set_yticks([])
     assert not cut_or_on_each_other(small.figure)
     ax = plot_contingency(np.arange(240) % 19, np.arange(240) % 20, tiny, show_share=True)
-    assert len(ax.texts) == 380  # as asked for
+    assert len(ax.texts) == 380  # as requested
 
 
 # Rows in a plane
@@ -359,7 +359,7 @@ def blobs():
 
 
 def points(ax):
-    """Places of the marks of axes, by name in the legend."""
+    """Positions of the markers of axes, by name in the legend."""
     return {result.get_label(): np.asarray(result.get_offsets()) for result in ax.collections}
 
 
@@ -472,7 +472,7 @@ def test_alternatives_of_what_was_fitted(blobs):
 
 
 def bars(ax):
-    """Names, lengths and numbers of the bars of axes, from above."""
+    """Names, lengths and numbers of the bars of axes, from the top."""
     names = [text.get_text() for text in ax.get_yticklabels()]
     widths = [bar.get_width() for bar in ax.patches]
     texts = [text.get_text().replace("\N{MINUS SIGN}", "-") for text in ax.texts]
@@ -513,7 +513,7 @@ def test_bars_are_effects_after_removing_known_effects(blobs, kind):
         np.testing.assert_allclose(widths, effects[order])
         assert texts == [f"{effect:+.2f}" for effect in effects[order]]
         assert ax.get_title() == f"cluster {c}, n = {len(ours)}"
-        assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the largest above
+        assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the largest at the top
     assert len({ax.get_xlim() for ax in axes}) == 1
 
 
@@ -566,7 +566,7 @@ def test_annealing_is_the_trace_and_the_ends_of_restarts():
     open_marks = (restarts.get_facecolors()[:, :3] == 1).all(1)
     assert open_marks.tolist() == [False, False, True]
     assert inset.get_xlabel() == "4 restarts" and inset.get_title() == "1 not shown"
-    # What a fit has by way of steps ends where the panel of restarts begins.
+    # The trace of a fit ends where the panel of restarts begins.
     share = ax.transLimits.transform([[3, 2]])[0, 0]
     assert share < inset.get_position().x0
 
@@ -622,7 +622,7 @@ def test_objective_by_level_of_a_path():
     ],
 )
 def test_cost_of_every_merge(kind, sign, label):
-    costs = np.array([0.5, 1, 2, 7])  # of 5 clusters into 4, and so on
+    costs = np.array([0.5, 1, 2, 7])  # from 5 clusters to 4, and so on
     model = SimpleNamespace(linkage_=np.zeros((4, 4)), n_clusters=3, **{kind: sign * costs})
     ax = plot_by_n_clusters(model, n_clusters=4)
     middles = [bar.get_x() + bar.get_width() / 2 for bar in ax.patches]
@@ -635,7 +635,7 @@ def test_cost_of_every_merge(kind, sign, label):
     assert ax.patches[0].get_x() + 0.4 == pytest.approx(3)
 
 
-# What all have in common
+# Common parts of all plots
 
 
 def test_groups_differ_by_marks_and_hatches_of_the_same_colour():
@@ -683,7 +683,7 @@ def test_numbers_in_pictures_are_in_that_ink():
     assert n_numbers == 24 + 8 * 4 + 2 * 4 + 2 * 8 + 4
 
 
-# Machado, Oliveira and Fernandes (2009): linear red, green and blue as seen without some cones.
+# Machado, Oliveira and Fernandes (2009): linear red, green and blue with colour blindness.
 SEEN = {
     "with all cones": np.eye(3),
     "without red": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
@@ -739,7 +739,7 @@ def test_evidence_is_told_apart_without_colours():
     assert legend(ax) == ["cluster 0", "cluster 4"]
     patches = ax.get_legend().get_patches()
     assert len({patch.get_hatch() for patch in patches}) == 2
-    # A cluster keeps its colour if clusters before it have no samples.
+    # A cluster keeps its colour if earlier clusters have no samples.
     colours = [to_hex(patch.get_facecolor()) for patch in patches]
     assert colours == [style.nth_colour(0), style.nth_colour(4)]
 

@@ -1,7 +1,8 @@
-"""Published tables: the defaults against their floors, and the published settings against them.
+"""Published tables: default settings reach their floors, and published settings match.
 
-A floor is met if the mean over the sets plus two standard errors reaches it. `NRPROB_SETS` (8) says
-how many sets the defaults are tried on; 20 are what the figures of the pages are made from.
+A floor is reached if the mean over the data sets plus two standard errors is at least as large.
+`NRPROB_SETS` (8) is the number of data sets for the default settings; the figures of the pages use
+20.
 """
 
 import os
@@ -60,10 +61,10 @@ def plane(k, orthogonality):
     ],
 )
 def test_binary_partitions_with_the_defaults(k, m, floor):
-    # Larger sets are fewer; what their mean is less sure of is part of the bar.
+    # Larger data sets are fewer; the standard error of their mean is part of the threshold.
     result = precision(binary(k, m), k, sets=SOME if k == 2 else SOME[: len(SOME) // 2])[:, 1]
     reaches(result, floor)
-    # Nothing can be better than Bayes' rule with the true model; more would mean leaking labels.
+    # No method can be better than Bayes' rule with the true model, unless labels leak.
     assert result.mean() < bayes_precision(4, k) + 0.015
 
 
@@ -93,9 +94,9 @@ def test_two_known_partitions_by_product():
     reaches(precision(make, 2, known=2, sets=SOME)[:, 2], 0.96)
 
 
-# Means over single starts of the published algorithm (annealing from the first split, marginal
-# coordination of the published weight), failures included: (clusters, orthogonality, to the known,
-# to the sought).
+# Means over single restarts of the published algorithm (annealing from the first split, marginal
+# coordination with the published weight), including failures: (clusters, orthogonality, to the
+# known, to the sought).
 PLANE = [
     (2, 1, 0.5325, 1.0),
     (2, 0.75, 0.6422, 0.8492),
@@ -130,7 +131,7 @@ def test_published_settings_on_binary_partitions(m, known, sought):
 
 @pytest.mark.slow
 def test_published_sequential_settings():
-    """One random start each: best of ten would be better than what was published."""
+    """One random restart each: the best of ten would be better than the published value."""
     result = precision(
         plane(2, 1),
         2,
@@ -142,8 +143,9 @@ def test_published_sequential_settings():
     assert result[1] == pytest.approx(0.8799, abs=0.06)
 
 
-# Section 8.6.1: the published iteration works in a window of gamma that moves with the number of
-# features, so that the windows of the three sets are disjoint; damped, there is no upper end.
+# Section 8.6.1: the published iteration works in a range of gamma that moves with the number of
+# features, so the ranges of the three data sets are disjoint; the damped iteration has no upper
+# end.
 GAMMAS = (0.1, 1, 4, 10, 40, 100, 400, 1000)
 
 

@@ -1,4 +1,4 @@
-"""The README's promises: its commands are marked, and its Python runs."""
+"""The README: its commands are marked, and its Python code runs."""
 
 import re
 from pathlib import Path
@@ -29,11 +29,11 @@ def test_python_examples_run():
     blocks = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
     assert blocks
     scope: dict = {}
-    for block in blocks:  # one after the other, as somebody reading would type them
+    for block in blocks:  # one after the other, as a reader would run them
         exec(block, scope)
     assert "ConditionalMixture" in scope["model"].reason_
     assert scope["model"].labels_.shape == scope["parity"].shape
-    # Of the 30 pairs, the six wrong ones are not believed.
+    # None of the six wrong pairs of the 30 is accepted.
     accepted = scope["soft"].accepted_["accepted"].to_numpy()
     wrong, same = np.arange(30) < 6, scope["same"]
     assert accepted.sum() == 24 and not accepted[np.r_[wrong[same], wrong[~same]]].any()

@@ -1,4 +1,4 @@
-"""What computations run under, whatever the caller has set."""
+"""Settings of all computations, independent of the settings of the caller."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from nrprob.settings import standard
 
 @pytest.mark.parametrize("precision", [None, "bfloat16"])
 def test_products_have_the_precision_of_their_factors(precision):
-    """An accelerator would round factors of single precision; a CPU can only say what is asked."""
+    """An accelerator would round factors; a CPU can only test the requested precision."""
     x = np.ones((4, 4), np.float32)
     with jax.default_matmul_precision(precision):
         with standard():

@@ -1,4 +1,4 @@
-"""Clusters that one discrete feature determines: who says so, where, and about which data."""
+"""Clusters that one discrete feature determines: which functions warn, and for which data."""
 
 import json
 import warnings
@@ -49,12 +49,12 @@ def flagged(n=300):
 
 @pytest.fixture(scope="module")
 def fitted():
-    """The reproduction, with what `fit` warns of."""
+    """The example above, and the warnings of `fit`."""
     frame, planted = flagged()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what `prepare` does to a boolean column
         model = recommend(frame, known="site", n_clusters=2)
-    # As a number, the flag captures the clusters.
+    # As a number, the binary column determines the clusters.
     model.set_params(categorical=[], effects="subtract", random_state=0)
     with pytest.warns(SingleFeatureWarning) as caught:
         model.fit(frame, known="site")
@@ -76,7 +76,7 @@ def test_a_fit_warns_of_the_flag_that_hides_the_planted_clusters(fitted):
 def test_confidence_is_withheld(fitted):
     frame, _, model, _ = fitted
     with warnings.catch_warnings():
-        warnings.simplefilter("error", SingleFeatureWarning)  # the answer says it
+        warnings.simplefilter("error", SingleFeatureWarning)  # the printed result mentions it
         sure = evidence.confidence(model, frame, known="site", random_state=0)
     assert sure.rows_ is None and sure.clusters_ is None
     assert " is vip = true: " in sure.withheld_ and "drop this column" in sure.withheld_
@@ -110,7 +110,7 @@ def test_the_terminal_and_the_page_say_it_first(invoke, tmp_path, monkeypatch):
     first = result.stdout.splitlines()[0]
     assert first.startswith("warning: cluster ") and " is vip = true: " in first
     assert "--drop vip" in first and "name it as known" in first
-    assert "vip =" not in result.stderr  # once is enough
+    assert "vip =" not in result.stderr  # one warning is enough
     assert "expected to be in the right cluster" not in result.stdout
     assert "confidence withheld: one feature determines the clusters" in result.stdout
     told = json.loads((out / "result.json").read_text())
@@ -221,7 +221,7 @@ def test_columns_of_a_table_go_by_their_own_names():
     rare = 1 + (frame["sex"] == "m").to_numpy()
     result = single_feature(ready.X, rare, ready.feature_names_, ready.indicators_)
     assert (result.column, result.cluster, result.values) == ("sex", 2, ("m",))
-    # An equals sign in the name of a number is no value.
+    # An equals sign in the name of a numeric column is not a value.
     result = single_feature(ready.X, frame["a=b"], ready.feature_names_, ready.indicators_)
     assert (result.column, result.values) == ("a=b", ("1",))
 
@@ -248,7 +248,7 @@ def test_large_tables_are_sampled_by_cluster():
 
 
 def ordinary():
-    """Data and labels of which no single feature is to be blamed, by name."""
+    """Data and labels without a single feature that determines them, by name."""
     rng = np.random.default_rng(1)
     for name, data in (("iris", load_iris()), ("wine", load_wine())):
         X = (data.data - data.data.mean(0)) / data.data.std(0)
@@ -296,7 +296,7 @@ def test_two_values_determine_one_of_three_clusters():
     feature = single_feature(X, np.where(flag, 2, half))
     assert feature.one_of_several and feature.cluster == 2 and feature.share == pytest.approx(1)
     assert "cluster 2 is column 3 = 1: this one feature determines this cluster" in str(feature)
-    # Two flags that are four clusters, and a flag that says nothing.
+    # Two binary columns with four combinations as clusters, and an uninformative one.
     other = rng.random(300) < 0.5
     assert single_feature(np.column_stack([X, other]), np.where(flag, 2 + other, half)) is None
     assert single_feature(X, np.digitize(X[:, 0], [-0.4, 0.4])) is None

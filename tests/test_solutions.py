@@ -1,4 +1,4 @@
-"""Measures of several clusterings of the same rows, and of one, against loops and laws."""
+"""Measures of several clusterings of the same rows, and of one, agree with loops and laws."""
 
 import doctest
 import itertools
@@ -104,10 +104,10 @@ def test_agreement_is_that_of_every_pair(measure, sample):
     np.testing.assert_allclose(result, expected, atol=TOL)
     np.testing.assert_array_equal(result, result.T)
     np.testing.assert_allclose(result.diagonal(), 1, atol=TOL)
-    # Of another set, the same numbers, and no more of them.
+    # Another data set has the same columns, and no more.
     across = metrics.pairwise_agreement(labelings[:, :2], labelings[:, 2], measure=measure)
     np.testing.assert_allclose(across, result[:2, 2:], atol=TOL)
-    # Names of clusters, and the order of labelings, do not matter.
+    # Labels of clusters, and the order of labelings, do not matter.
     words = np.array(["d", "a", "c", "b"])[labelings]
     renamed = metrics.pairwise_agreement([*words.T[::-1]], measure=measure)
     np.testing.assert_allclose(renamed, result[::-1, ::-1], atol=TOL)
@@ -120,7 +120,7 @@ def test_dissimilarity_of_equal_and_of_independent_labelings():
     for measure in MEASURES:
         assert metrics.mean_dissimilarity([rows, 2 - rows, rows], measure=measure) == 0
     assert metrics.mean_dissimilarity([rows, columns]) == pytest.approx(1, abs=TOL)
-    # No pair of rows is together twice.
+    # No pair of rows is together in both.
     assert metrics.mean_dissimilarity([rows, columns], measure="jaccard_index") == 1
 
 
@@ -151,7 +151,7 @@ def test_scores_of_one_solution_and_one_known():
     assert table.index.tolist() == [0] and "dissimilarity_from_others" not in table
     assert 0 < table["dissimilarity_from_known"][0] < 1
     assert "dissimilarity_from_known" not in metrics.score_solutions(X, [0, 0, 0, 1, 1, 1])
-    for labels in ([0] * 6, np.arange(6)):  # whose Dunn index is no number
+    for labels in ([0] * 6, np.arange(6)):  # whose Dunn index is NaN
         with pytest.raises(
             ValueError, match="two clusters or more.*Dunn index of nan in labeling 0"
         ):

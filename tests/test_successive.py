@@ -125,7 +125,7 @@ def test_keeps_what_it_found_when_a_later_fit_fails(four, error, monkeypatch):
 
 
 def hidden(n_clusterings, seed, n=240, d=6, gap=5.0):
-    """Rows of three known groups and clusterings in two, each along a direction of its own."""
+    """Rows of three known groups and two clusterings, each along a separate direction."""
     rng = np.random.default_rng(seed)
     known = rng.integers(3, size=n)
     sought = rng.integers(2, size=(n, n_clusterings))
@@ -168,7 +168,7 @@ def test_ends_where_groups_are_too_small_for_a_test():
 
 @pytest.mark.slow
 def test_a_second_clustering_that_is_not_there_is_seldom_found():
-    """Of 4 sets; the bar is passed by chance once in 70, if the rate is 0.05 (none of 150 seen)."""
+    """Four data sets pass by chance once in 70 if the rate is 0.05 (none of 150 seen)."""
     more = 0
     for seed in range(4):
         X, known, _ = hidden(1, seed=100 + seed)

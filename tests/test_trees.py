@@ -1,4 +1,4 @@
-"""Nodes of JAX's trees: a compiled program is never run with the fields of another class."""
+"""JAX pytree nodes: a compiled program never runs with the fields of another class."""
 
 import dataclasses
 import itertools
@@ -17,8 +17,8 @@ def _class(i):
 
 
 def test_every_class_has_a_program_of_its_own():
-    # A table of programs compares seven bits of hashes before it asks whether trees are equal, so
-    # that some of 40 classes may err: of 150 made by `jax.tree_util.register_dataclass` 22 did.
+    # A table of programs compares seven bits of hashes before it compares trees, so some of 40
+    # classes may be confused: of 150 made by `jax.tree_util.register_dataclass` 22 were.
     made = [_class(i) for i in range(40)]
     run = jax.jit(lambda x: x.plus())
     assert [float(run(cls(np.float32(0)))) for cls in made] == list(range(40))
