@@ -1,4 +1,4 @@
-"""Batches done by workers of a cluster: the same results, and nothing lost or done twice."""
+"""Batches on workers of a cluster: the same results, and nothing lost or repeated."""
 
 import os
 import shutil
@@ -52,7 +52,7 @@ def client():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where a run without a cluster has written."""
+    """Folder of a run without a cluster."""
     folder = tmp_path_factory.mktemp("done")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(plan, "BATCH", 1)
@@ -67,7 +67,7 @@ def done(folder):
 
 
 def same(one, other):
-    """Equal results, whoever made them when and where."""
+    """Compare results without their time and place."""
     drop = [name for name in store.CIRCUMSTANCES if name in one]
     xarray.testing.assert_identical(one.drop_vars(drop), other.drop_vars(drop))
 
@@ -81,7 +81,7 @@ class Told(runner.Progress):
 
 
 def counted(monkeypatch):
-    """Cells that are fitted, in a list that grows."""
+    """List of fitted cells, which grows."""
     cells, fit = [], executor.Executor.fit
 
     def counting(self, some):
@@ -108,10 +108,10 @@ def test_a_cluster_gives_the_same_results_and_does_nothing_twice(
     assert len(fitted) == len(set(fitted)) == CELLS
     assert told.said == [1] * CELLS
     assert len(store.Store(tmp_path).parts()) == len(sent) == CELLS
-    assert max(sent) == 4  # on their way at a time: two for each worker
+    assert max(sent) == 4  # submitted at a time: two for each worker
     same(batch.run(SPEC, tmp_path, scheduler=client), done)
     assert len(fitted) == CELLS
-    deadline = time.monotonic() + 10  # workers are told to forget, and nobody waits for that
+    deadline = time.monotonic() + 10  # workers are asked to forget, without a wait for the answer
     while cluster._EXECUTORS and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not cluster._EXECUTORS
@@ -123,7 +123,7 @@ def test_an_interrupted_run_keeps_what_is_finished_and_goes_on(tmp_path, client,
     with interrupted_after(2) as told:
         batch.run(SPEC, tmp_path, scheduler=client)
     whole = plan.expand(read_model(SPEC))
-    for one in whole.batches:  # while the traceback, and all that it refers to, is there
+    for one in whole.batches:  # while the traceback, and the objects that it refers to, exist
         with store.Store(tmp_path).claim(one, wait=False) as free:
             assert free, told
     client.run(cluster._forget_run, "over")
@@ -140,7 +140,7 @@ def test_an_interrupted_run_keeps_what_is_finished_and_goes_on(tmp_path, client,
 def test_batches_of_another_runner_are_waited_for_with_none_of_ours(
     tmp_path, client, folder, done, monkeypatch
 ):
-    """Else two runners could wait for each other; and what they finish is not done again."""
+    """Otherwise two runners could wait for each other; and their results are not repeated."""
     whole = plan.expand(read_model(SPEC))
     place = store.Store(tmp_path)
     place.open(whole)
@@ -250,7 +250,7 @@ def test_a_data_file_goes_to_workers_that_do_not_have_it(tmp_path, client, monke
         batch.run(spec, tmp_path / "late", scheduler=client)
 
 
-# what is refused before the first fit, and before anything is written
+# errors before the first fit, and before anything is written
 
 
 def refused(tmp_path, message, scheduler, **options):
@@ -308,18 +308,18 @@ def test_versions_of_nrprob_have_to_be_the_same(tmp_path, client, monkeypatch):
         tmp_path, "inproc://.* cannot use nrprob; ZeroDivisionError: .*; install nrprob", client
     )
     monkeypatch.undo()
-    run = cluster._Run("a", "0.0.1", b"", "", "")  # of a worker that came later
+    run = cluster._Run("a", "0.0.1", b"", "", "")  # on a worker that came later
     with pytest.raises(InputError, match="versions of nrprob differ"):
         client.submit(cluster._execute, run, None, []).result()
 
 
-# processes that end as they like
+# processes that may end in any way
 
 
 @pytest.mark.slow
 @pytest.mark.contract
 def test_a_killed_worker_loses_nothing_that_is_finished(tmp_path):
-    """Two methods, one of them compiled, by two processes, of which one is killed."""
+    """Two methods, one of them compiled, on two processes, of which one is killed."""
     spec = SPEC | {"known": "partition_0"}
     spec["methods"] = [{"name": "ccib", "n_clusters": 2, "n_init": 2}, *SPEC["methods"]]
 

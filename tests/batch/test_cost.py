@@ -1,4 +1,4 @@
-"""Costs of model files: estimated before any data are drawn or read, and refused if too large."""
+"""Memory estimates of model files, before any data are generated or read, and their limits."""
 
 import re
 from pathlib import Path
@@ -49,7 +49,7 @@ def of_generator(n_samples, *methods, **content):
 
 
 def assert_like(plan, X):
-    """The estimate of the data is the size of the rows, or a bound that is not much larger."""
+    """The estimate of the data is the size of the rows, or a slightly larger bound."""
     result = estimate(plan, methods=False)
     assert (result.samples, result.features) == X.shape
     real = tables.size_in_memory(X)
@@ -96,7 +96,7 @@ def test_sizes_of_files_are_those_of_what_is_read(tmp_path):
         labels = {} if name.endswith("npz") else {"label_columns": ["kind"]}
         plan = planned(data={"file": str(tmp_path / name), **labels})
         result, X = estimate(plan, methods=False), inputs.load_data(plan.model).X
-        # Lines of a table are counted with the first, which names the columns.
+        # The lines of a table include the first, with the column names.
         assert result.samples - X.shape[0] in (0, 1) and result.features == X.shape[1]
         assert 0 <= result.bytes - tables.size_in_memory(X) < 200
 

@@ -1,4 +1,4 @@
-"""CSV files: no text cell is a formula to a spreadsheet, and all are read back as they were."""
+"""CSV files: spreadsheets evaluate no text cell, and all cells are read back unchanged."""
 
 import csv
 import io
@@ -29,12 +29,12 @@ TEXTS = st.text(
 
 
 def dangerous(cell):
-    """Whether a spreadsheet may evaluate a cell as it stands in a file."""
+    """Whether a spreadsheet may evaluate a cell of a file."""
     return re.match(r"[=+\-@\t\r]", cell) and not re.fullmatch(r"[+-]?\d+(\.\d*)?(e-?\d+)?", cell)
 
 
 def cells(text):
-    """Cells of a CSV file, also as a reader sees them to which a carriage return ends a row."""
+    """Cells of a CSV file, also for a reader that ends rows at carriage returns."""
     rows = csv.reader(io.StringIO(text, newline=""))
     return [cell for row in rows for cell in row]
 
@@ -57,7 +57,7 @@ def test_numbers_and_harmless_texts_stay_as_they_are(value):
 @example("=head", HOSTILE)
 def test_what_was_written_is_read_back(tmp_path_factory, head, texts):
     path = tmp_path_factory.mktemp("csv") / "rows.csv"
-    # What reads as a missing value or a number is no text in a file without types.
+    # Text that looks like a missing value or a number is not text in a file without types.
     texts = [f"x{t}" if t.strip().lower() in _MISSING or _is_number(t) else t for t in texts]
     numbers = -1.5 - np.arange(len(texts) + 1)
     text = write_csv({"number": numbers, f"{head}_": [*texts, "word"]})
@@ -79,7 +79,7 @@ def _is_number(text):
 
 @pytest.fixture
 def hostile(tmp_path):
-    """A table with hostile names of columns, of groups, and of rows."""
+    """A table with hostile names of columns, groups and rows."""
     rng = np.random.default_rng(0)
     known, sought = np.arange(60) % 2, np.arange(60) // 2 % 2
     X = rng.normal(size=(60, 2)) - 9 * sought[:, None] + 5 * known[:, None]
@@ -106,7 +106,7 @@ def test_no_written_cell_is_a_formula(hostile, tmp_path, command):
     for name in ("=known", "@other"):
         assert frame[name].tolist() == source[name].tolist()
     assert frame["row"].tolist() == source["Unnamed: 0"].tolist()
-    # The result is data like others.
+    # The result is a valid data file.
     again = ["fit", path, "--columns", list(frame)[1], "--known", "=known"]
     again += ["--compare", "@other", "--n-init", "2", "--no-plot", "--out", tmp_path / "again"]
     result = CliRunner().invoke(app, [str(argument) for argument in again])

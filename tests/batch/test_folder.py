@@ -1,4 +1,4 @@
-"""Run folders: what was changed in one is detected, and nothing is written outside it."""
+"""Run folders: changes are detected, and nothing is written outside."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def invoke(*arguments):
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """Contents of two finished run folders: a run of several fits, and a single one."""
+    """Contents of two finished run folders: a run of several fits, and a single run."""
     place = tmp_path_factory.mktemp("kept")
     batch.run(SWEEP, place / "sweep")
     batch.write_report(place / "sweep")
@@ -125,7 +125,7 @@ def test_parameters_of_a_plan_that_was_changed_label_no_results(sweep):
     ],
 )
 def test_results_say_themselves_what_they_were_computed_with(sweep, old, new, what):
-    # As if somebody had made a manifest for another plan.
+    # As if a manifest had been written for another plan.
     content = (sweep / "plan.json").read_text()
     start = content.index('"cells"')
     changed = content[:start] + content[start:].replace(old, new)
@@ -211,7 +211,7 @@ def test_the_same_command_mends_what_it_knows(single, tmp_path, name, runs):
     done = invoke("run", tmp_path / "model.toml", "--out", single)
     assert done.exit_code == 0, done.output
     assert batch.load(single).sizes["cell"] == runs
-    # Files of a single run do not stay where there are several fits.
+    # Files of a single run are removed if there are several fits.
     others = {"labels.csv", "result.json"} if runs == 2 else set()
     assert {path.name for path in contents(single) if path.suffix in (".csv", ".json")} == {
         path.name for path in before if path.suffix in (".csv", ".json")
@@ -246,7 +246,7 @@ def test_a_picture_that_was_changed_is_on_no_page(single):
 
 
 def test_a_run_may_be_killed_at_any_write(kept, tmp_path, monkeypatch):
-    """After each of its writes, a run folder is one that `load` reads and the next run ends."""
+    """After each of its writes, `load` can read a run folder, and the next run completes it."""
     write, left = manifest.write_whole, 0
 
     def killed(path, content):
@@ -281,7 +281,7 @@ def test_a_run_may_be_killed_at_any_write(kept, tmp_path, monkeypatch):
 
 
 def test_what_others_write_meanwhile_is_no_damage(tmp_path):
-    """Readers never see a file that does not fit, and no digest of a writer is lost."""
+    """Readers never see a file that does not match, and no digest of a writer is lost."""
     manifest.write_files(tmp_path, {"plan.json": b"0"})
     writing, failures = 3, []
 
@@ -391,7 +391,7 @@ def test_a_fit_writes_through_no_link(tmp_path):
     assert (tmp_path / "victim").read_text() == "mine"
 
 
-# where a model file may write
+# valid paths in a model file
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def test_the_folder_of_a_model_file_is_below_the_working_directory(tmp_path, mon
     result = invoke("run", "one.toml")
     assert result.exit_code == 2 and "a points to elsewhere; name another folder" in result.stderr
     assert not [*(tmp_path / "elsewhere").iterdir()]
-    assert batch.run("one.toml", out=tmp_path / "a").sizes["cell"] == 1  # which the user may say
+    assert batch.run("one.toml", out=tmp_path / "a").sizes["cell"] == 1  # valid paths for the user
     os.unlink("a")
     assert batch.run("one.toml").sizes["cell"] == 1 and (tmp_path / "a" / "b").is_dir()
 

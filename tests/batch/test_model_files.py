@@ -1,4 +1,4 @@
-"""Model files and the tables they name."""
+"""Model files and their tables."""
 
 import sys
 from dataclasses import replace
@@ -296,7 +296,7 @@ def test_a_wanted_labeling_has_to_be_one_of_the_data(write):
 def test_methods_without_wanted_labels_are_refused_but_may_decline(write, monkeypatch):
     text = "wanted = { labeling = 'partition_1', fraction = 0.1 }\n" + SMALL
     assert read_model(write(text)).methods[0].wanted
-    # All methods of today take them.
+    # All present methods accept them.
     monkeypatch.setattr(CCIB, "capabilities", replace(CCIB.capabilities, labels=False))
     with pytest.raises(
         InputError, match=r"methods\.0: ccib takes no target labels; .*'partition_1'"
@@ -319,7 +319,7 @@ def test_rows_are_drawn_class_by_class(amount, counts):
     wanted = {"labeling": "type", "score": "unlabelled", **amount}
     told = sample_labels(labels, wanted, (0, 1))
     assert [(labels[told.labelled] == name).sum() for name in "abc"] == counts
-    # What is told is right, the rest is unknown, and only the rest is scored.
+    # Given labels are correct, all other labels are unknown, and only other rows are scored.
     np.testing.assert_array_equal(
         told.y[told.labelled], np.unique(labels, return_inverse=True)[1][told.labelled]
     )
@@ -346,7 +346,7 @@ def test_empty_cells_of_wanted_labels_are_neither_drawn_nor_scored(write, tmp_pa
     np.testing.assert_array_equal(told.scored, ~told.labelled & ~empty)
     codes = np.array([1, 0, -1, 0, 1, -1, 0, -1])
     np.testing.assert_array_equal(told.y, np.where(told.labelled, codes, -1))
-    # Known labels are complete, whatever else they are used for.
+    # Known labels are complete, also if they have another use.
     with pytest.raises(InputError, match="column 'type' has missing values"):
         load_data(read_model(write("known = 'type'\n" + head + wanted + method)))
 
@@ -406,7 +406,7 @@ def test_some_labels_are_wrong(amount):
         np.testing.assert_array_equal(told.y >= 0, told.labelled)
     still = few.y != clean.y
     np.testing.assert_array_equal(few.y[still], many.y[still])
-    # Both other classes come up.
+    # Both other classes occur.
     assert set((many.y - clean.y)[many.y != clean.y] % 3) == {1, 2}
     with pytest.raises(InputError, match="a single class has no wrong labels"):
         sample_labels(np.zeros(300), wanted | {"wrong": 0.1}, (0, 1))
@@ -424,13 +424,13 @@ def test_labels_of_some_classes_alone():
         pairs.add(tuple(sorted(held[1])))
         size = np.isin(codes, [*held[1]]).sum()
         assert told[0].labelled.sum() == 20 and told[1].labelled.sum() == min(90, size)
-    # Three tenths of the rows; 0 and 1 have less.
+    # Three tenths of the rows; classes 0 and 1 have less.
     assert pairs == {(0, 2), (0, 3), (1, 2), (1, 3), (2, 3)}
     alone = sample_labels(
         codes, {"labeling": "type", "score": "all", "per_class": 5, "classes": 2}, (0, 0)
     )
     assert np.unique(alone.y[alone.labelled]).size == 2 and alone.labelled.sum() == 10
-    # No pair holds as much: the largest.
+    # No pair has as many rows: use the largest classes.
     flat = np.repeat(np.arange(8), [12, *[10] * 6, 12])
     assert set(
         flat[sample_labels(flat, ROWS | {"fraction": 0.2, "classes": 2}, (0, 0)).labelled]
@@ -468,7 +468,7 @@ DEEP = r"keys and values are nested at most 16 levels deep; .* flatten them"
         (PLAIN + "n_init = " + "9" * 5000, "a whole number takes at most 64 bits; .* of thousands"),
         (PLAIN + "n_init = 1" + "0" * 400, r"64 bits; got one of 1330 in methods\.0\.n_init"),
         (".".join("a" * 2000) + " = 1\n" + PLAIN, DEEP),
-        # A text that ends in four quotes hides no brackets; backslashes take no quadratic time.
+        # Text that ends in four quotes hides no brackets; backslashes take no quadratic time.
         ("x = [ '''a'''', " + "[" * 3000 + "]" * 3001 + "\n" + PLAIN, DEEP),
         ('x = [ """a"""", ' + "[" * 3000 + "]" * 3001 + "\n" + PLAIN, DEEP),
         ('\\"""\n' * 40_000 + "\\", "this is not TOML"),

@@ -1,6 +1,6 @@
-"""The model files that come with the package: they can be run, and what they call published is.
+"""The model files of the package: they run, and their published values are correct.
 
-Published values are compared with transcriptions of the printed tables, where these are at hand.
+Published values are compared with transcriptions of the printed tables, if available.
 """
 
 import csv
@@ -62,7 +62,7 @@ def test_every_model_file_can_be_planned(path):
     for table in model.tables:
         for setting in table.settings:
             result = {cell.method for cell in plan.cells if matches(cell, setting.where)}
-            # A setting that no cell meets would be an empty row, and nobody would be told.
+            # A setting without cells would be an empty row, without any message.
             assert result >= everywhere, (table.name, setting.where)
             assert result == {m.label for m in model.methods} or setting.note, setting.where
     for figure in model.figures:
@@ -91,13 +91,13 @@ def in_models(source):
                     for measure, statistics in measures.items():
                         for statistic, value in statistics.items():
                             at = key(table.name, setting.where, method, measure, statistic)
-                            # What two files print, they print alike.
+                            # Values that two files contain are equal.
                             assert result.setdefault(at, value) == value, at
     return result
 
 
 def printed(name):
-    """Rows of a transcription, those of tables that have a model."""
+    """Rows of a transcription, for tables with a model file."""
     path = PUBLISHED / name
     if not path.is_file():
         pytest.skip(f"no transcription of the printed tables: {path} is not there")
@@ -115,7 +115,7 @@ def printed(name):
 
 
 def where(table, setting):
-    """Parameters that a printed setting stands for."""
+    """Parameters that a printed setting represents."""
     out = {}
     if table == "Table 9.1":
         return out
@@ -148,7 +148,8 @@ def expected():
                 sought = {"page type": "university", "university": "page type"}
                 known = table.split(", ")[1].removesuffix(" known")
                 metric, number = f"precision of {sought[known]}", round(1 + number / 100, 4)
-            # How CCIB annealed for Table 9.3 is not printed: its values stand beside two ways.
+            # The annealing of CCIB for Table 9.3 is not printed: its values stand next to two
+            # schedules.
             for name in ("daCCIB / EM", "CCIB, fast / EM") if table[6:9] == "9.3" else (method,):
                 at = key(table, place, name, MEASURES.get(metric, metric), statistic)
                 # Of Table 9.2, one row is in both transcriptions.
@@ -158,7 +159,7 @@ def expected():
 
 
 def corrected(values):
-    """Exchange what Table 8.1 has exchanged, there and where other tables took it over."""
+    """Exchange the rows that Table 8.1 has exchanged, also in other tables."""
     out = dict(values)
     two = json.dumps({"n_clusters": 2})
     other = {"seqCCIB": "daCCIB", "daCCIB": "seqCCIB"}
@@ -349,11 +350,11 @@ def test_few_labels_are_told_as_described(name):
     assert (split["labelled"], split["unlabelled"], split["test"]) == (0.1, 0.1, 0.8)
     assert model.split.told and split["standardize"] and model.runs == 100
     methods = {method.label: method for method in model.methods}
-    # One start, no annealing, and nothing but rounding kept from the variances.
+    # One restart, no annealing, and a tiny addition to the variances.
     plain = methods["SS-EM"].parameters
     assert plain.items() >= {"anneal": False, "n_init": 1, "covariance": "diag"}.items()
     assert "reg_covar" not in plain
-    # The floor is chosen from the labels that are told, except where its influence is shown.
+    # The floor is chosen from the given labels, except where its influence is shown.
     for label, method in methods.items():
         if method.name == "mdl_mixture":
             floor = float(label.split()[-1]) if "floor" in label else None
@@ -398,7 +399,7 @@ def estimators(path):
 )
 @pytest.mark.filterwarnings("ignore::nrprob.DegenerateClusterWarning")
 def test_printed_lengths_are_among_those_of_the_starts(name, first, data_dir, monkeypatch):
-    """Local optima: each printed one is found, and the best is no longer than it."""
+    """Local optima: every printed one is reached, and the best is no longer."""
     monkeypatch.setenv("NRPROB_DATA", str(data_dir))
     path = FILES[0].with_name(f"yin2007-{name}.toml")
     settings = [s for table in read_model(path).tables for s in table.settings]

@@ -1,4 +1,4 @@
-"""Where results of a model file come from, and what is said of the columns of its data."""
+"""Provenance of results of a model file, and notes about the columns of its data."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ name = "{name}"
 
 @pytest.fixture
 def folder(tmp_path):
-    """A table with text, a number of the row, a year, and scales far apart."""
+    """A table with text, a row number, a year, and different scales."""
     rng = np.random.default_rng(0)
     known, sought = rng.integers(2, size=(2, 40))
     X = np.outer(sought, [6, 0]) + np.outer(known, [4, 9]) + rng.normal(size=(40, 2))
@@ -82,7 +82,7 @@ def test_a_single_run_says_what_a_fit_says(invoke, folder):
     for name, ends in done["scales"].items():
         assert ends == pytest.approx([frame[name].mean(), frame[name].std(ddof=0)])
     labels = pd.read_csv(out / "labels.csv")
-    # Both pages say so, that of `report` as well.
+    # Both pages contain this, including the page of `report`.
     for _ in range(2):
         page = page_of(out / "report.html")
         for text in (stored["command"], *stored["files"].values(), *stored["model_file"].values()):
@@ -116,7 +116,7 @@ def test_what_is_done_with_columns_is_said(invoke, folder):
             for line, start in zip(told, lines, strict=True):
                 assert line.startswith(kind + start)
     assert "data.standardize = true brings them to one" in told[-1]
-    # A page of several fits says it, and where they come from.
+    # A page of several fits contains this, and the provenance.
     assert invoke("report", out).exit_code == 0
     page = page_of(out / "report.html")
     for text in (*said["note: "], *said["warning: "], f"nrprob run {model} --out {out}"):

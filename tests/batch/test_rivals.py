@@ -1,4 +1,4 @@
-"""Estimators of other packages in model files: what is taken, told, kept and reported."""
+"""Estimators of other packages in model files: input, labels, storage and reports."""
 
 import datetime
 import json
@@ -44,7 +44,7 @@ N = 60
 
 @pytest.fixture(scope="module")
 def rows():
-    """60 rows whose columns are two labelings, apart in different columns."""
+    """60 rows with two labelings, which determine different columns."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(N, 4)), columns=list("abcd"))
     frame["left"], frame["upper"] = np.arange(N) % 2, np.arange(N) // 2 % 2
@@ -207,7 +207,7 @@ def test_a_single_run(spec, tmp_path):
     assert read_model(model).is_single
 
 
-# what is taken
+# valid input
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_mistakes_are_named_before_the_first_fit(method, message, spec):
 
 
 class Touch:
-    """Writes a file when it is unpickled."""
+    """Write a file when unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -401,14 +401,14 @@ def test_labels_that_nobody_tells_a_rival(spec):
     assert "(not given to KMeans)" in text
 
 
-# what is kept of odd ones
+# storage of unusual results
 
 
 DEEDS = ("views", "words", "raise", "warn")
 
 
 class Odd(ClusterMixin, BaseEstimator):
-    """Does the deed of its number, and checks that it gets no labels."""
+    """Execute the action of its number, and check that it gets no labels."""
 
     def __init__(self, deed=0):
         self.deed = deed
@@ -420,7 +420,7 @@ class Odd(ClusterMixin, BaseEstimator):
             raise ZeroDivisionError("no\nrows")
         if does == "warn":
             warnings.warn("stopped early", ConvergenceWarning, stacklevel=2)
-        X[:] = 0  # of a copy
+        X[:] = 0  # on a copy
         n = len(X)
         self.labels_ = {
             "views": np.stack([np.arange(n) % 2, np.arange(n) % 3], axis=1),
@@ -434,7 +434,7 @@ class Odd(ClusterMixin, BaseEstimator):
 
 @pytest.fixture
 def odd(monkeypatch):
-    """A package of the allow-list that has this class."""
+    """A package of the allow-list with this class."""
     package, module = types.ModuleType("clustpy"), types.ModuleType("clustpy.odd")
     kind = type("Odd", (Odd,), {"__module__": "clustpy.odd"})
     module.Odd = kind
@@ -465,7 +465,7 @@ def test_views_and_words_are_labels(spec, odd):
     assert (views["view_labels"] == np.stack([np.arange(N) % 2, np.arange(N) % 3], 1)).all()
     assert int(views["n_clusters_found"]) == 5
     assert (words["labels"] == np.arange(N) % 2).all()
-    assert int(after["n_clusters_found"]) == 2  # the rows are what they were
+    assert int(after["n_clusters_found"]) == 2  # the rows are unchanged
 
 
 def test_noise_is_said(rows):

@@ -1,4 +1,4 @@
-"""Batch runs: what is planned, what is kept, and what survives a kill."""
+"""Batch runs: plans, stored results, and kills."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def changed(**changes):
 
 
 def same(one, other):
-    """Equal results, whoever made them when and where."""
+    """Compare results without their time and place."""
     drop = [name for name in store.CIRCUMSTANCES if name in one]
     xarray.testing.assert_identical(one.drop_vars(drop), other.drop_vars(drop))
 
@@ -162,7 +162,7 @@ def test_batches_hold_every_cell_once_and_do_not_depend_on_what_is_done():
     assert max(len(b.cells) for b in one.batches) == plan.BATCH
     again = plan.expand(read_model(spec))
     assert [b.id for b in one.batches] == [b.id for b in again.batches]
-    # Settings that differ in real numbers alone share batches, and so a program.
+    # Settings that differ only in continuous parameters share batches, and so a program.
     assert any(
         len({c.parameters.get("coordination_weight") for c in b.cells}) > 1 for b in one.batches
     )
@@ -189,7 +189,7 @@ def test_results_are_those_of_the_estimators(done):
         n = len(X)
         np.testing.assert_array_equal(cell["labels"][:n], model.labels_)
         assert (cell["labels"][n:] == -1).all()
-        # Two programs may round differently, and so stop one iteration apart.
+        # Two programs may round differently, and stop one iteration apart.
         np.testing.assert_allclose(cell["membership"][:n], model.membership_, atol=1e-5)
         np.testing.assert_allclose(cell["objective"], model.objective_, rtol=1e-9)
         trace = cell["objective_trace"].values
@@ -254,7 +254,7 @@ def test_more_runs_of_the_same_file_keep_what_there_is(tmp_path, monkeypatch):
     results = batch.run(SPEC, tmp_path)
     assert len(counted) == CELLS - 8
     assert results.sizes["cell"] == CELLS
-    # And fewer again: the others stay in the folder, but they are not results of this file.
+    # Fewer again: the others stay in the folder, but are not results of this file.
     assert batch.run(fewer, tmp_path).sizes["cell"] == 8
     assert len(counted) == CELLS - 8
 
@@ -350,7 +350,7 @@ def test_fits_that_fill_a_device_share_their_rows(tmp_path, monkeypatch):
     for other in (one, two):
         np.testing.assert_array_equal(other["labels"], alone["labels"])
         np.testing.assert_allclose(other["objective"], alone["objective"])
-    assert two["compile_seconds"].isnull().all()  # none went through the shared program
+    assert two["compile_seconds"].isnull().all()  # none used the shared program
 
 
 def test_float32_rows_stay_so(tmp_path):
@@ -491,7 +491,7 @@ def test_wanted_labels_are_part_of_a_name():
     methods[1]["wanted"] = True
     first = names()
     assert len(first) == 32
-    assert len(names(methods=methods)) == 24  # told and untold are the same now
+    assert len(names(methods=methods)) == 24  # with and without labels are the same now
     fewer = names(wanted={"labeling": "partition_1", "per_class": 5})
     assert len(fewer) == 16
     assert fewer < first < names(wanted={"labeling": "partition_1", "per_class": [9, 5, 0]})
@@ -537,7 +537,7 @@ def test_more_wanted_classes_than_clusters_are_refused(tmp_path):
         batch.run(spec, tmp_path / "out")
 
 
-# what goes wrong
+# errors
 
 
 @pytest.mark.parametrize(
@@ -806,7 +806,7 @@ def test_several_devices_give_the_same_results(tmp_path, done):
     same(results, done[1])
 
 
-# Begins runs as its own children, so that JAX is imported once for all of them.
+# Starts runs as its own children, so that JAX is imported once for all of them.
 NURSERY = """
 import os, sys
 import h5netcdf, pandas, xarray
@@ -830,7 +830,7 @@ for line in sys.stdin:
 
 
 class Nursery:
-    """Runs of a model file into one folder, begun without a wait for imports."""
+    """Runs of a model file into one folder, started without a wait for imports."""
 
     def __init__(self, model, out):
         self._process = subprocess.Popen(
@@ -851,11 +851,11 @@ class Nursery:
         return int(self._process.stdout.readline())
 
     def begin(self, log):
-        """Begin a run, which writes what it says to a file; returns its process."""
+        """Start a run, which writes its output to a file; returns its process."""
         return self._ask(f"begin {log}")
 
     def wait(self, child):
-        """Exit status, or the signal, less than 0."""
+        """Exit status, or the negative signal."""
         return self._ask(f"wait {child}")
 
 
@@ -874,7 +874,7 @@ def test_two_runners_share_the_work(tmp_path):
     results = batch.load(out)
     assert results.sizes["cell"] == 40
     done = [int(log.read_text().split(" fits done")[0].split()[-1]) for log in logs]
-    assert sum(done) == 40  # nothing was done twice
+    assert sum(done) == 40  # nothing was repeated
     assert min(done) > 0, "one of them came too late to do anything"
     same(results, batch.run(spec, tmp_path / "alone"))
 
@@ -885,7 +885,7 @@ KILLS = int(os.environ.get("NRPROB_KILLS", "3"))
 @pytest.mark.slow
 @pytest.mark.contract
 def test_killed_many_times(tmp_path):
-    repeats = 7 * KILLS + 8  # every kill comes after one more batch, and some have finished two
+    repeats = 7 * KILLS + 8  # every kill comes after one more batch, and some have done two
     spec, out = several(repeats), tmp_path / "out"
 
     def parts():
@@ -897,7 +897,7 @@ def test_killed_many_times(tmp_path):
         for i in range(KILLS + KILLS // 8):
             assert len(finished) < repeats, "nothing is left to be killed at"
             child = nursery.begin(tmp_path / "log")
-            if i % 9:  # at any moment after the first batch that it finishes
+            if i % 9:  # at any time after its first finished batch
                 while len(parts()) <= len(finished):
                     time.sleep(0.002)
                 time.sleep(chance.uniform(0, 0.02))
@@ -906,7 +906,7 @@ def test_killed_many_times(tmp_path):
             os.kill(child, signal.SIGKILL)
             assert nursery.wait(child) == -signal.SIGKILL
             now = parts()
-            assert finished.items() <= now.items()  # nothing finished is lost, or done again
+            assert finished.items() <= now.items()  # no finished fit is lost or repeated
             finished = now
         assert nursery.wait(nursery.begin(tmp_path / "log")) == 0
     assert not [path for path in out.rglob("*") if path.name.startswith(".")]

@@ -1,4 +1,4 @@
-"""Batch runs with views, with rows to fit and to test, and with pairs of rows."""
+"""Batch runs with views, with fitted and test rows, and with pairs of rows."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ from nrprob.plotting.style import nth_colour, nth_marker
 
 PAGE = DOCS / "model-files.md"
 
-# One shape of everything, so that little is compiled.
+# All data sets have one shape, to limit compilation.
 PAIRS = {
     "runs": 3,
     "data": {"loader": "iris"},
@@ -137,7 +137,7 @@ def test_parts_are_drawn_evenly():
     counts = np.zeros((40, 4))
     for seed in range(400):
         counts[np.arange(40), split_rows(labels, SHARES, (0, seed)).part] += 1
-    # Five standard deviations of a share of 400 draws.
+    # Five standard deviations of a share of 400 samples.
     expected = np.array([0.1, 0.1, 0.2, 0.6])
     assert (np.abs(counts / 400 - expected) < 5 * np.sqrt(expected * (1 - expected) / 400)).all()
 
@@ -304,7 +304,7 @@ def test_a_change_of_what_is_drawn_is_another_fit():
 
     first = names()
     assert len(first) == 3 * 2 * 2 * 2
-    assert names(split__test=0.7) == first  # what is left by default
+    assert names(split__test=0.7) == first  # the default rest
     assert first < names(constraints__pairs=[0, 24, 60], runs=4)
     assert names(constraints__cases=[{"wrong": "none"}]) < first
     for changes in (
@@ -352,7 +352,7 @@ def test_rows_and_values_to_keep_may_vary(tmp_path):
 
 
 def reference(cell, iris):
-    """A fit of a cell, as its documentation says, and its accuracies."""
+    """A fit of a cell, as documented, and its accuracies."""
     X, y = iris
     split = {name: cell[f"split.{name}"].item() for name in ("labelled", "unlabelled", "test")}
     parts = split_rows(y, split | {"labeling": "species"}, (0, int(cell["run"])))
@@ -482,7 +482,7 @@ def test_two_methods_are_compared_by_a_paired_test(pairs, tmp_path):
         "measures": ["error", "seconds"],
         "settings": [{"where": where, "published": published}],
     }
-    # Tables are no part of what a fit is, so that nothing is fitted again.
+    # Tables do not determine a fit, so no fit is repeated.
     batch.run(changed(PAIRS, tables=[table]), place)
     model = read_model(changed(PAIRS, tables=[table]))
     result = collect_results(store.load(place), plan.expand(model))
@@ -500,7 +500,7 @@ def test_two_methods_are_compared_by_a_paired_test(pairs, tmp_path):
     assert entry.ours.value == pytest.approx(ttest_rel(one, other).pvalue)
     assert (entry.ours.n_sets, entry.ours.n_runs, entry.published) == (1, 3, 6e-8)
     assert entry.mark is None
-    # It is of two methods, and of what was published.
+    # It concerns two methods, and the published values.
     assert rows["hard"]["error", "p"].ours is None
     assert rows["hard"]["error", "sd"].ours is not None
     assert ("seconds", "p") not in whole.columns
@@ -523,13 +523,13 @@ def test_a_paired_test_is_over_data_sets_if_there_are_several():
     result = paired_test(frame(one), frame(other), "error")
     assert result.value == pytest.approx(ttest_rel(one.mean(1), other.mean(1)).pvalue)
     assert (result.n_sets, result.n_runs) == (6, 4)
-    # Runs that only one of them has are in no pair, nor are those that were refused.
+    # Runs that only one of them has are in no pair, nor are infeasible ones.
     longer = frame(other[:1]).iloc[:3]
     refused = frame(one[:1])
     refused.loc[0, "feasible"] = False
     result = paired_test(refused, longer, "error")
     assert result.value == pytest.approx(ttest_rel(one[0, 1:3], other[0, 1:3]).pvalue)
-    # Without a spread the test has no t.
+    # Without variance the test has no t.
     assert paired_test(frame(one), frame(one), "error").value == 1
     assert paired_test(frame(one), frame(one + 0.5), "error").value == 0
     assert paired_test(frame(one[:1, :1]), frame(other[:1, :1]), "error") is None
@@ -601,7 +601,7 @@ def test_a_classifier_is_told_labels_and_errs_on_new_rows(tmp_path, iris):
             (model.predict(X[fitted]) == y[fitted]).mean()
         )
         np.testing.assert_allclose(cell["membership"].values[fitted], model.membership_, atol=1e-6)
-        assert float(results["compile_seconds"][i]) > 0  # side by side with the other runs
+        assert float(results["compile_seconds"][i]) > 0  # in parallel with the other runs
     chosen = plan.select(plan.expand(read_model(spec)), ["split.labelled=0.2", "method=ib"])
     assert len(chosen) == 3
 
@@ -677,7 +677,7 @@ def test_views_are_fitted_and_measured(views):
         cell = results.isel(cell=i)
         X, truth = make_gaussian_views(200, float(cell["permuted"]), random_state=0)
         scores = dict(zip(cell["measure"].values, cell["score"].values, strict=True))
-        if str(cell["method"].values) == "COPKMeans":  # is given all columns
+        if str(cell["method"].values) == "COPKMeans":  # gets all columns
             model = COPKMeans(2, n_init=2, random_state=0).fit(X)
             np.testing.assert_array_equal(cell["labels"], model.labels_)
             assert (cell["view_labels"] == -1).all()
@@ -716,7 +716,7 @@ def test_views_can_be_tested_on_new_rows():
     said = model.predict(X[test])
     np.testing.assert_array_equal(cell["view_predicted"].values[test], said)
     assert float(cell["score"].sel(measure="old")) == model.predictive_rate(truth[fitted, 0])
-    # Rows of a combination of clusters are of the class of most of its fitted rows.
+    # Rows of a combination of clusters have the majority class of its fitted rows.
     right = 0
     for row, c in zip(said, truth[test, 0], strict=True):
         votes = truth[fitted, 0][(model.alternatives_ == row).all(1)]

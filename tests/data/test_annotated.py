@@ -1,4 +1,4 @@
-"""Annotated data: their rows and what is known of them, and what a fit writes into them."""
+"""Annotated data: their rows and known structure, and the results that a fit writes."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ FIT = {"n_clusters": 2, "n_init": 2, "random_state": 0}
 
 @pytest.fixture
 def cells():
-    """Counts in which batches move some genes and types others; an embedding, and raw counts."""
+    """Counts with batch and type effects on different genes; an embedding, and raw counts."""
     rng = np.random.default_rng(0)
     batch, kind = rng.integers(2, size=(2, 60))
     rate = np.exp(np.outer(batch, [1, 1, 0, 0]) + np.outer(kind, [0, 0, 2, 0]))
@@ -60,7 +60,7 @@ def cells():
 
 
 def same(model, rows, labels, X, known):
-    """Fit annotated data, and the same rows as arrays: one result, in what is predicted as well."""
+    """Fits of annotated data and of arrays have equal results and predictions."""
     expected = clone(model).fit(rows, known=labels)
     result = clone(model).fit(X, known=known)
     np.testing.assert_array_equal(result.labels_, expected.labels_)
@@ -79,7 +79,7 @@ def test_rows_and_what_is_known_of_them(cells):
     same(CCIB(**FIT), counts, two, rows_of(cells, layer="counts"), ["batch", "donor"])
     embedded = rows_of(cells, obsm="X_pca")
     same(ConditionalMixture(**FIT), pca, batch, embedded, "batch")
-    # Labels and numbers are a design.
+    # Labels and numbers form a design.
     both = ["batch", "depth"]
     same(ConditionalMixture(**FIT), pca, cells.obs[both], embedded, both)
     with pytest.raises(ValueError, match="floats in 'depth' and labels in 'batch'"):
@@ -216,7 +216,7 @@ def test_what_a_fit_writes(cells, tmp_path):
     model.labels_ = np.where(np.arange(60) == 3, -1, model.labels_)
     annotate(cells, model)
     assert cells.obs["nrprob"].isna().tolist() == [i == 3 for i in range(60)]
-    # Of other columns none is overwritten.
+    # No other column is overwritten.
     with pytest.raises(ValueError, match=r"got 'batch', and adata has obs\['batch'\] already"):
         annotate(cells, model, key_added="batch")
     cells.uns["mine"] = {"method": "by hand"}
@@ -272,7 +272,7 @@ def test_what_cannot_be_written(cells):
 
 @pytest.fixture
 def invoke(cells, tmp_path, monkeypatch):
-    """The command that fits a file of cells, and what it writes or says."""
+    """The command that fits a file of cells, with its files and messages."""
     monkeypatch.setenv("COLUMNS", "200")
     cells.obs["batch"] = cells.obs["batch"].where(np.arange(60) != 7)
     cells.write_h5ad(tmp_path / "cells.h5ad")
@@ -334,7 +334,7 @@ def test_cells_of_a_model_file(cells, tmp_path):
 
 
 def test_the_package_does_without_anndata(tmp_path):
-    """It imports none of it, and says what brings it where a file needs it."""
+    """The package is not imported, and the message says how to install it."""
     (tmp_path / "cells.h5ad").touch()
     code = f"""
 import sys

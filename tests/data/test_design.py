@@ -1,4 +1,4 @@
-"""What a user may know, in every form in which it may come."""
+"""Known structure in every valid form."""
 
 import warnings
 
@@ -56,7 +56,7 @@ def test_forms_are_coded_by_first_appearance(form):
 
 @pytest.mark.parametrize("form", sorted(set(FORMS) - {"one column", "frame"}))
 def test_transform_of_a_part(form):
-    """New rows get the codes of the fit, not those of their own first appearance."""
+    """New rows get the codes of the fit, not codes by their own first appearance."""
     encoder = DesignEncoder()
     known = FORMS[form]
     encoder.fit(known, N)
@@ -92,7 +92,7 @@ def test_names_do_not_matter(codes, names):
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=20))
 def test_product_of_labelings(pairs):
-    """A group is a combination that occurs; its number is that of its first appearance."""
+    """A group is a combination that occurs, numbered by first appearance."""
     seen = {}
     exact = [seen.setdefault(pair, len(seen)) for pair in pairs]
     two = np.array(pairs)
@@ -211,7 +211,7 @@ def test_labels_beside_numbers_are_a_design():
     np.testing.assert_allclose(design, np.column_stack(expected), atol=1e-12)
     again = encoder.transform(frame.iloc[::-1], 50).matrix
     np.testing.assert_allclose(again, design[::-1], atol=1e-12)
-    whole = frame.assign(b=[5] * 50)  # numbers of new rows may be whole
+    whole = frame.assign(b=[5] * 50)  # values of new rows may be integers
     assert encoder.transform(whole, 50).matrix.shape == design.shape
     with pytest.raises(
         ValueError,
@@ -357,7 +357,7 @@ class TestDesign:
         np.testing.assert_allclose(design[:, 1:].mean(0), 0, atol=1e-12)
         np.testing.assert_allclose(design[:, 1:].std(0), 1)
         np.testing.assert_array_equal(encoder.transform(known, 3).matrix, design)
-        # New rows are measured by those of the fit.
+        # New rows are standardised by the fit.
         np.testing.assert_allclose(
             encoder.transform([[3.0, 20.0]], 1).matrix, [[1, 0, 0]], atol=1e-12
         )
@@ -402,7 +402,7 @@ class TestDesign:
         for known in ([[0.1], [0.1], [0.1]], [["a"], ["a"], ["a"]]):
             with pytest.raises(ValueError, match="constant columns only"):
                 encoder.fit(known, 3)
-        # A small spread about a large value is a spread.
+        # A small standard deviation about a large mean counts as variation.
         assert encoder.fit([[1e8], [1e8 + 1]], 2).matrix.shape == (2, 2)
 
     def test_bad_columns_are_refused(self):

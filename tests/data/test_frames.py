@@ -1,4 +1,4 @@
-"""Tables of named columns, of any library, and which of their columns are known."""
+"""Tables with named columns, from any library, and known columns."""
 
 import datetime
 
@@ -30,7 +30,7 @@ from nrprob.exceptions import DegenerateClusterWarning
 
 
 class Stream:
-    """A table of which nothing is known but that Arrow can read it."""
+    """A table that only has the Arrow interface."""
 
     def __init__(self, table):
         self.table = table
@@ -40,7 +40,7 @@ class Stream:
 
 
 class Interchange:
-    """A table of which nothing is known but the dataframe interchange."""
+    """A table that only has the dataframe interchange interface."""
 
     def __init__(self, frame):
         self.frame = frame
@@ -68,7 +68,7 @@ LIBRARIES = {
 
 
 def table(n=60, seed=0):
-    """Rows with two clusterings, one by "batch", and a number "age" that moves them."""
+    """Rows with two clusterings, one of them "batch", and a covariate "age"."""
     rng = np.random.default_rng(seed)
     known, sought = rng.integers(2, size=(2, n))
     age = rng.normal(40, 10, n)
@@ -109,7 +109,7 @@ def test_named_columns_leave_the_rows():
     assert list(X.columns) == ["x", "y", "z", "donor", "age"] and list(known.columns) == ["batch"]
     X, known = extract_known(frame, ["donor", "batch"])
     assert list(known.columns) == ["donor", "batch"] and "donor" not in X
-    # What is known may be the labels themselves, though they be the names of columns.
+    # `known` may be labels, even if they are names of columns.
     labels = ["x", "batch"] * 4
     X, known = extract_known(frame, labels)
     assert X is frame and known is labels
@@ -160,7 +160,7 @@ def test_names_are_their_columns(name):
     result = clone(MODELS[name]).fit(frame, known="batch")
     np.testing.assert_array_equal(result.labels_, expected.labels_)
     assert result.feature_names_in_.tolist() == ["x", "y", "z"]
-    # The order of the columns that are taken out is not that of the fit.
+    # The order of the removed columns differs from the fit.
     new = frame.iloc[:7][["batch", "x", "y", "z"]]
     for method in ("predict", "predict_proba"):
         np.testing.assert_array_equal(
@@ -184,28 +184,28 @@ def test_several_names_in_every_library(library):
 
 @pytest.mark.parametrize("name", first_fast(["CCIB", "ConditionalMixture"]))
 def test_labels_and_numbers_are_one_linear_model(name):
-    """It is the one that 0/1 columns and the numbers make, given as continuous structure."""
+    """The design equals the design of indicators and numbers as continuous covariates."""
     model, frame = MODELS[name], table()[["x", "batch", "age", "y", "z"]]
     result = clone(model).fit(frame, known=["batch", "age"])
     seen = frame["batch"][0]
     design = np.column_stack([frame["age"], frame["batch"] != seen]).astype(float)
     expected = clone(model).fit(frame[["x", "y", "z"]], known=design)
     np.testing.assert_array_equal(result.labels_, expected.labels_)
-    # The ridge of CCIB's model is of the columns as they are.
+    # The ridge of CCIB's model refers to the unscaled columns.
     np.testing.assert_allclose(result.objective_, expected.objective_, rtol=2e-3)
     np.testing.assert_array_equal(
         result.predict(frame[:9], known=["age", "batch"][::-1]), result.labels_[:9]
     )
 
 
-# Those that have a linear model of numbers, of which labels are a part.
+# Methods with a linear model of covariates, of which labels are a part.
 MODEL_NUMBERS = {"ccib", "conditional-mixture", "residual-spectral"}
 NEEDED = {"ibsi": {"gamma": 1.0}, "cmbc": {"binarize": 12}}
 TOLD = [name for name, method in METHODS.items() if method.capabilities.known]
 
 
 def counts_with_columns():
-    """Counts that every method takes, and columns that may not be known, or may not be together."""
+    """Counts for every method, and columns that cannot be known, or not together."""
     frame = pd.DataFrame(np.random.default_rng(0).poisson(3.0, (60, 3)), columns=[*"uvw"])
     frame = frame.assign(batch=table()["batch"], age=table()["age"], lists=[[1]] * 60)
     return frame.assign(gaps=frame["batch"].where(frame.index != 3), again=frame["age"])
@@ -254,7 +254,7 @@ def test_as_few_rows_as_known_columns_are_no_labels(n):
     np.testing.assert_array_equal(model.predict(frame[:n]), expected[:n])
     with pytest.raises(ValueError, match="known is required to predict"):
         model.predict(frame[["x", "y"]])
-    # Names of columns are forgotten at the next fit.
+    # A new fit deletes the names of columns.
     model.fit(frame[["x", "y"]], known=frame["batch"])
     with pytest.raises(ValueError, match="X must hold numbers"):
         model.predict(frame, known=frame["batch"])
@@ -290,7 +290,7 @@ def test_dates_that_are_known_are_labels(library):
     _, known = extract_known(library(frame), "when")
     encoder = DesignEncoder()
     assert encoder.fit(known, 8).codes.tolist() == [0, 1] * 4
-    # They are moments, and no numbers of nanoseconds.
+    # They are dates, not integers.
     assert [*encoder.categories_[0]] == [pd.Timestamp(date) for date in DATES[:2]]
     assert encoder.transform(known.iloc[1:3], 2).codes.tolist() == [1, 0]
 
@@ -395,7 +395,7 @@ def test_columns_of_no_numbers_are_refused_by_name(kind):
 
 def test_all_columns_of_no_numbers_are_named_at_once(library):
     frame = pd.DataFrame({"x": np.arange(8.0), "when": DATES, "group": ["a", "b"] * 4})
-    if library is LIBRARIES["interchange"]:  # which knows of moments only
+    if library is LIBRARIES["interchange"]:  # which only supports dates
         frame["when"] = pd.to_datetime(frame["when"])
     with pytest.raises(
         ValueError, match=r"dates or times \(column 'when'\), text \(column 'group'\); turn dates"

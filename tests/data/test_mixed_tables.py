@@ -1,4 +1,4 @@
-"""Tables with text and missing values: prepared, recommended for, and explored as they are."""
+"""Tables with text and missing values, in `prepare`, `recommend` and `explore`."""
 
 import warnings
 
@@ -13,7 +13,7 @@ ROWS = 120
 
 @pytest.fixture
 def table():
-    """Numbers that carry clusters, an irrelevant flag, a rating, text and missing values."""
+    """Numbers that determine clusters, an irrelevant flag, a rating, text and missing values."""
     rng = np.random.default_rng(0)
     hidden, site = rng.integers(2, size=(2, ROWS))
     frame = pd.DataFrame(rng.normal(size=(ROWS, 2)), columns=["size", "weight"])
@@ -43,7 +43,7 @@ def test_text_and_missing_values_are_kept(table):
         frame[["smokes", "colour", "rating"]].astype({"smokes": float, "rating": float})
         .astype(object), check_like=True,
     )  # fmt: skip
-    # Scales are those of the values that are there, and give the table back.
+    # Scales are computed from non-missing values, and restore the table.
     for name in ("size", "weight"):
         mean, deviation = ready.scales_[name]
         np.testing.assert_allclose([X[name].mean(), X[name].std(ddof=0)], [0, 1], atol=1e-9)

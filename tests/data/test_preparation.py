@@ -1,4 +1,4 @@
-"""Tables made ready for fits: what becomes of their columns, and what is said of it."""
+"""Preparation of tables for fits: the columns and the notes."""
 
 import datetime
 import decimal
@@ -69,7 +69,7 @@ def test_columns_become_features(frame):
         "'smokes' is 0/1 for false/true",
     ]
     assert list(ready.frame) == ready.feature_names_
-    # What is given stays as it is.
+    # Complete numbers stay unchanged.
     assert frame["site"][0] == "north"
 
 
@@ -153,7 +153,7 @@ def test_columns_that_are_no_features_are_refused_by_name(frame, column, message
     with pytest.raises(ValueError, match=message) as error:
         prepare(frame.assign(new=column), known="batch")
     assert "\n" not in str(error.value)
-    # The remedy that it names helps.
+    # The remedy in the message works.
     assert "new" not in prepare(frame.assign(new=column), known="batch", drop="new").feature_names_
 
 
@@ -190,7 +190,7 @@ def test_text_of_many_values_is_refused_by_name(frame):
     ],
 )
 def test_columns_that_say_nothing_are_left_out(frame, column, note):
-    """Their gaps cost no rows."""
+    """Their missing values drop no rows."""
     ready = quietly(frame.assign(new=column), known="batch")
     assert ready.feature_names_ == prepare(frame, known="batch").feature_names_
     assert any(note in line for line in ready.notes)
@@ -236,7 +236,7 @@ def test_gaps_are_refused_by_name(frame):
         prepare(frame, known="batch")
     assert "missing='drop'" in str(e.value) and "drop=['size', 'site']" in str(e.value)
     assert "missing='mean'" in str(e.value)
-    # Columns that are no features have gaps that do not matter.
+    # Columns that are not features may have missing values.
     quietly(frame, known="batch", drop=["size", "site"])
     frame.loc[5, "batch"] = None
     with pytest.raises(ValueError, match="1 in known 'batch'") as e:
@@ -274,7 +274,7 @@ def test_gaps_are_filled_in(frame):
     assert X["site=west"][3] == pytest.approx((frame["site"] == "west").sum() / (ROWS - 1))
     np.testing.assert_array_equal(X.loc[whole.index, "size"], whole["size"])
     np.testing.assert_allclose(X.filter(like="site=").sum(axis=1), 1)
-    # A share is on the scale of 0 and 1, and is no measurement.
+    # A share is on the scale of 0 and 1, and is not a measurement.
     apart = prepare(frame.assign(weight=frame["weight"] * 100), known="batch", missing="mean")
     assert set(apart.scales_) == {"size", "weight"}
 
@@ -299,7 +299,7 @@ def test_most_rows_left_out_is_worth_a_warning(frame):
     st.integers(0, 2**32 - 1),
 )
 def test_scales_that_differ_tenfold_are_brought_to_one(exponents, told, seed):
-    """Exactly then, whatever the units; and the scales give the table back."""
+    """Only then, in any units; and the scales restore the table."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(30, len(exponents))) * 10.0 ** np.array(exponents) + 3
     frame = pd.DataFrame(X, columns=[f"c{j}" for j in range(len(exponents))])
@@ -326,7 +326,7 @@ def test_counts_and_zeros_and_ones_keep_their_scales():
     np.testing.assert_array_equal(quietly(ones).X, ones)
     varies = counts.columns[counts.std() > 0]
     assert set(prepare(counts, standardize=True).scales_) == set(varies)
-    # What is never 0 among them may be a measurement.
+    # A column without zeros may be a measurement.
     ones["age"] = rng.integers(20, 80, 60)
     ones = ones.assign(**{f"more {j}": ones["a"] for j in range(4)})
     with pytest.warns(UserWarning, match="got 'age', which never are; standardize=True has them"):
@@ -335,7 +335,7 @@ def test_counts_and_zeros_and_ones_keep_their_scales():
 
 
 def test_whole_numbers_beside_zeros_and_ones_are_no_counts():
-    """Many columns of 0 would have them taken for such."""
+    """Many columns of 0 would make them look like counts."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"rooms": rng.integers(1, 9, 60), "kind": rng.choice(list("abcdef"), 60)})
     ready = prepare(frame)
@@ -350,7 +350,7 @@ def test_scales_that_are_left_apart_are_told(frame):
     assert ready.scales_ == {}
     both = quietly(frame, known="batch", standardize=True)
     assert set(both.scales_) == set(both.feature_names_)
-    # A column that does not vary stays as it is.
+    # A constant column stays unchanged.
     constant = frame.assign(weight=7.1)
     assert "weight" not in prepare(constant, known="batch", standardize=True).scales_
 
@@ -438,7 +438,7 @@ def test_an_index_is_left_out_and_named(frame):
         ready = quietly(frame.assign(new=index), known="batch")
         assert "new" not in ready.feature_names_
         assert "'new' is left out: whole numbers that differ in every row" in ready.notes
-    # Other whole numbers that differ in every row are measurements, as is the only feature.
+    # Other integers that differ in every row are measurements, as is the only feature.
     shuffled = np.random.default_rng(0).permutation(ROWS)
     assert "new" in quietly(frame.assign(new=shuffled), known="batch").feature_names_
     assert prepare(frame[["batch"]].assign(new=np.arange(ROWS)), known="batch").X.shape[1] == 1
@@ -454,7 +454,7 @@ def test_what_is_known(frame):
     only = prepare(frame.drop(columns="gappy"), known="age")
     assert DesignEncoder("product").fit(only.known, ROWS).kind == "continuous"
     assert only.known.shape == (ROWS, 1)
-    # Gaps make floats of whole numbers, which stay labels.
+    # Missing values turn integers into floats, which remain labels.
     gappy = prepare(frame, known="gappy", missing="drop")
     assert gappy.known.dtype.kind == "i" and len(gappy.known) == ROWS - 2
     assert "known 'gappy' holds few whole numbers and is read as labels" in gappy.notes
@@ -571,7 +571,7 @@ def test_any_table_is_made_ready_or_refused_in_a_sentence(data, missing, standar
         np.testing.assert_array_equal(ready.X[:, j], np.asarray(expected, float))
 
 
-# who uses it
+# functions that use it
 
 
 def test_explore_makes_a_frame_ready_and_says_so(frame):

@@ -1,4 +1,4 @@
-"""Counts of cells: sizes, moments, and what is planted in them.
+"""Simulated cell counts: sizes, moments, and planted structure.
 
 Random checks use a fixed seed and five standard errors.
 """
@@ -22,7 +22,7 @@ def test_shapes_types_and_repetition():
 
 
 def test_counts_have_the_stated_mean_and_variance():
-    # One type in one batch: rows are alike but for their totals, which are taken out.
+    # One type in one batch: rows differ only in their totals, by which they are divided.
     n, dispersion = 4000, 0.3
     X, _ = make_cell_counts(
         n, 5, 1, 1, mean_total=1000, dispersion=dispersion, batch_effect=0, random_state=0
@@ -30,7 +30,7 @@ def test_counts_have_the_stated_mean_and_variance():
     X = X.toarray()
     mean, variance = X.mean(axis=0), X.var(axis=0)
     assert abs(mean.sum() - 1000) < SIGMAS * np.sqrt(variance.sum() / n)
-    # E[x^2] - E[x] = m^2 (1 + dispersion) E[t^2]/E[t]^2, and the totals' factor is exp(.09).
+    # E[x^2] - E[x] = m^2 (1 + dispersion) E[t^2]/E[t]^2, and the totals contribute exp(0.09).
     factor = ((X**2).mean(axis=0) - mean) / mean**2
     error = (X**2).std(axis=0) / np.sqrt(n) / mean**2
     assert np.all(np.abs(factor - (1 + dispersion) * np.exp(0.09)) < SIGMAS * error)

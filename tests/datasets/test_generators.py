@@ -1,4 +1,4 @@
-"""Generators: what they plant, with which frequencies, and how well it could be found again.
+"""Generators: planted structure, frequencies, and attainable accuracy.
 
 Random checks use a fixed seed and five standard errors, which fail by chance for fewer than one
 seed in a million each.
@@ -74,7 +74,7 @@ def test_binary_noise_rate(p_noise):
         per_column = flipped.mean(0)
         bound = SIGMAS * math.sqrt(p_noise * (1 - p_noise) / len(rows))
         assert (abs(per_column - p_noise) < bound).all()
-        # Flips of two columns are unrelated.
+        # Flips of two columns are independent.
         r = np.corrcoef(flipped.T)[np.triu_indices(m, 1)]
         assert (abs(r) < SIGMAS / math.sqrt(len(rows))).all()
 
@@ -93,7 +93,7 @@ def test_binary_labels_are_uniform_and_independent():
     expected = 9000 / 27
     statistic = ((counts - expected) ** 2 / expected).sum()
     assert P_VALUE < chi2.sf(statistic, 26) < 1 - P_VALUE
-    # Rows do not come in any order.
+    # The order of rows is random.
     successive = np.zeros((k, k))
     np.add.at(successive, (labels[:-1, 0], labels[1:, 0]), 1)
     assert chi2_contingency(successive).pvalue > P_VALUE
@@ -176,8 +176,8 @@ def test_multinomial_cell_probabilities(weight):
             variance = draws * p[cell] * (1 - p[cell])
             assert close(rows[:, cell].mean(), draws * p[cell], variance, len(rows))
             assert rows[:, cell].var() == pytest.approx(variance, rel=0.3)
-        # Cells of one multinomial repel each other: cov = -M p q, by the normal error of a
-        # covariance.
+        # Cells of one multinomial have negative covariance, cov = -M p q, with the normal error of
+        # a covariance.
         cov = np.cov(rows[:, 0], rows[:, 1])
         error = math.sqrt((cov[0, 0] * cov[1, 1] + cov[0, 1] ** 2) / len(rows))
         assert abs(cov[0, 1] + draws * p[0] * p[1]) < SIGMAS * error
@@ -260,10 +260,10 @@ def test_seeds_reproduce(make):
         assert (one == two).all()
     for one, two in zip(make(7), make(8), strict=True):
         assert (one != two).any()
-    # A generator that is passed in moves on.
+    # A generator that is passed advances.
     rng = np.random.RandomState(7)
     assert (make(rng)[0] != make(rng)[0]).any()
-    # None is fresh, and leaves a fixed global seed out of the question.
+    # None uses fresh random numbers, independent of a global seed.
     assert (make(None)[0] != make(None)[0]).any()
 
 

@@ -1,4 +1,4 @@
-"""Data sets by name: folders of one's own, downloads (none is made here), and what is refused."""
+"""Data sets by name: the user's folders, downloads (mocked here), and errors."""
 
 import gzip
 import hashlib
@@ -22,7 +22,7 @@ LABELS = pd.DataFrame({"kind": ["a", "b", "a", ""], "number": [1, 2, 2, 1]})
 
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch):
-    """No data but those of a test, and no network."""
+    """Only the data of a test, without a network."""
 
     def refuse(*args, **kwargs):
         raise OSError("no network in tests")
@@ -35,7 +35,7 @@ def nowhere(monkeypatch):
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """Three tiny folders, one of every form."""
+    """Three tiny folders, one per format."""
     monkeypatch.setenv("NRPROB_DATA", str(tmp_path))
     for name in ("plants", "notes", "faces", "wine"):
         (tmp_path / name).mkdir()
@@ -136,7 +136,7 @@ def test_names_that_there_are_not(root, monkeypatch):
     assert not isinstance(e.value, DataUnavailable)
     with pytest.raises(DataUnavailable, match=r"has no such folder; did you mean 'plants'\?"):
         load("plant")
-    # Not a misspelling: the model file that names it is skipped, with this reason.
+    # It is not a misspelling: the model file that names it is skipped, with this reason.
     with pytest.raises(DataUnavailable, match="NRPROB_DATA = .* has no such folder; set NRPROB"):
         load("pendigits")
     with pytest.raises(DataUnavailable):
@@ -226,7 +226,7 @@ def test_words_of_a_page():
     assert loaders.page_words(page) == [
         "cse", "<num>", "autumn", "<num>", "<num>", "caf", "teacher",
     ]  # fmt: skip
-    # No header: nothing may be lost. A header alone: nothing is left.
+    # No header: nothing may be lost. Only a header: nothing is left.
     assert loaders.page_words("<p>Reading: papers\n\nEnd</p>") == ["reading", "papers", "end"]
     assert loaders.page_words("Date: Monday\nServer: Apache\n\n") == []
     served = "Date: Monday\r\nServer: Apache\r\n\r\n<p>Page\r\n\r\nwritten"

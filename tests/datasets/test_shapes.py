@@ -1,4 +1,4 @@
-"""Shapes in the plane: two groupings, where they are, and that they can be told apart."""
+"""Shapes in the plane: two groupings, positions, and separability."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_positions():
     assert ((X[:, 1] < 0) == labels[:, 0]).all() and ((X[:, 0] < 0) == labels[:, 1]).all()
     X, labels = make_planar_shapes(90, n_clusters=3, noise=0.0, random_state=0)
     np.testing.assert_allclose(np.hypot(*X.T), 6)
-    # What Table 1 of the source is about: as similar as the groupings of a ring can be.
+    # The claim of Table 1 of the paper: as similar as the groupings of a ring can be.
     a, b = labels.T
     assert normalized_mutual_information(a, b, normalizer="geometric") == pytest.approx(
         0.369, abs=1e-3

@@ -1,4 +1,4 @@
-"""Counts with themes that several subsets share: what is planted, and how strongly."""
+"""Counts with themes that several subsets share: planted structure and its strength."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_themes_and_masking_clusters_have_their_sizes_and_features(target, sizes
     assert X.shape == (75, 600) and np.bincount(theme).tolist() == sizes
     assert np.bincount(subset).tolist() == [25] * 3
     assert np.bincount(masking).tolist() == [13, 12] * 3 and (masking // 2 == subset).all()
-    # Without noise, counts are those of the theme and of the masking cluster.
+    # Without noise, counts equal the theme's plus the masking cluster's.
     assert (X.sum(1) == 48 * 400 + 60 * 900).all()
     assert (X[:, :240].reshape(75, 5, 48)[np.arange(75), theme] == 400).all()
     assert (X[:, 240:].reshape(75, 6, 60)[np.arange(75), masking] == 900).all()

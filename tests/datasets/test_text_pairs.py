@@ -1,4 +1,4 @@
-"""Crossed counts: every row is a sum of given rows, or a respelt one, and the labelings cross."""
+"""Crossed counts: every row is a sum of given rows, or respelt, and the labelings are crossed."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from nrprob.datasets import make_crossed_counts, make_dialect_counts
 
 @pytest.fixture(scope="module")
 def articles():
-    """Every row has a term of its own, so that a sum tells which rows it is of."""
+    """Every row has a separate term, so a sum shows its rows."""
     labels = np.repeat(np.array(["a", "b", "c", "d", "e"]), [30, 20, 10, 25, 15])
     return sparse.csr_array(np.diag(np.arange(1, 101))), labels
 
@@ -21,14 +21,14 @@ def test_rows_are_sums_of_rows_of_their_classes(articles, n_known, n_sought):
     X, codes = make_crossed_counts(
         counts, labels, ["a", "b"], ["d", "e"], n_known=n_known, n_sought=n_sought, random_state=0
     )
-    # As many as can be made: 10 + 6 triples of known classes, 12 + 7 pairs of those sought.
+    # The maximum number: 10 + 6 triples of known classes, 12 + 7 pairs of sought classes.
     assert len(codes) == (40 if n_known == 1 else 16) and X.shape == (len(codes), 100)
     assert X.dtype == counts.dtype
     for row, (z, c) in zip(X.toarray(), codes, strict=True):
         used = np.flatnonzero(row)
         assert (row[used] == used + 1).all()
         assert sorted(labels[used]) == ["a", "b"][z : z + 1] * n_known + [["d", "e"][c]] * n_sought
-    assert (np.bincount(X.indices, minlength=100) <= 1).all()  # nothing serves twice
+    assert (np.bincount(X.indices, minlength=100) <= 1).all()  # no row is used twice
 
 
 def test_rows_serve_again_only_when_all_have_served(articles):
@@ -54,18 +54,18 @@ def test_dialects_drop_and_respell_by_word():
     counts, labels = rng.poisson(2.0, (60, 40)), rng.integers(3, size=60)
     counts[0] = 0
     X, codes = make_dialect_counts(counts, labels, 3, random_state=4)
-    assert X.shape == (59, 160)  # the row without a word is gone
+    assert X.shape == (59, 160)  # the row without a word is dropped
     assert (codes[:, 1] == labels[1:]).all() and set(codes[:, 0]) == {0, 1, 2}
     X = X.toarray().reshape(59, 4, 40)
     for d in range(3):
         spoken, meant = X[codes[:, 0] == d], counts[1:][codes[:, 0] == d]
         common, own = spoken[:, 0], spoken[:, 1 + d]
-        assert spoken.sum() == common.sum() + own.sum()  # no other dialect's spelling
-        # A word is lacking, common or respelt for the whole dialect.
+        assert spoken.sum() == common.sum() + own.sum()  # no spelling of another dialect
+        # A word is absent, common or respelt in the whole dialect.
         for word in range(40):
             kinds = [(part[:, word] == meant[:, word]).all() for part in (common, own)]
             assert sum(kinds) == 1 or (common[:, word] + own[:, word] == 0).all()
-    # 40 words in three dialects: .3 lacking, .21 respelt, five deviations wide.
+    # 40 words in three dialects: 0.3 absent, 0.21 respelt, within five standard deviations.
     assert abs((X.sum((0, 1)) / counts.sum(0)).mean() - 0.7) < 5 * np.sqrt(0.21 / 120)
     whole, _ = make_dialect_counts(counts[1:], labels[1:], dropped=0.0, respelt=0.0)
     assert (whole.toarray()[:, :40] == counts[1:]).all()

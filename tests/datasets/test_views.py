@@ -1,4 +1,4 @@
-"""Rows in several views: what is planted, and what permuting rows leaves as it is."""
+"""Rows in several views: planted structure, and invariants of permuted rows."""
 
 import numpy as np
 import pytest
@@ -27,16 +27,16 @@ def test_a_share_of_the_rows_of_later_views_is_permuted(share):
     np.testing.assert_array_equal(X[:, :2], plain[:, :2])
     np.testing.assert_array_equal(labels[:, 0], same[:, 0])
     for v, columns in ((1, [2, 3]), (2, [4])):
-        # Rows of a view keep together, and with their class.
+        # Rows of a view stay together, and with their class.
         order = np.lexsort(X[:, columns].T)
         assert np.bincount(labels[:, v]).tolist() == [500, 500]
-        if v == 1:  # the first to be drawn after the same random numbers
+        if v == 1:  # the first with the same random numbers before it
             before = np.lexsort(plain[:, columns].T)
             np.testing.assert_array_equal(X[order][:, columns], plain[before][:, columns])
             np.testing.assert_array_equal(labels[order, v], same[before, v])
             moved = (X[:, columns] != plain[:, columns]).any(1).mean()
             assert share - 0.01 <= moved <= share
-    # Of the permuted rows, half are of their class still.
+    # Half of the permuted rows keep their class.
     agree = matched_accuracy(labels[:, 1], labels[:, 0])
     assert agree == pytest.approx(1 - share / 2, abs=0.05)
 

@@ -1,4 +1,4 @@
-"""Data in the wheel of another package: what is read of it, and what is said where it is not."""
+"""Data in wheels of other packages: reading, and errors without a download."""
 
 import sys
 import types
@@ -19,7 +19,7 @@ NAMES = {"bulk_labels": ["B", "NK", "T cell"], "phase": ["G1", "S"], "louvain": 
 
 
 def write_cells(path, without=()):
-    """A file of four cells, laid out as that in the wheel."""
+    """A file of four cells, in the format of the wheel."""
     kinds = [("index", "S4"), *((name, "i1") for name in CODES)]
     cells = np.zeros(len(LOGS), kinds)
     for name, codes in CODES.items():
@@ -41,7 +41,7 @@ def write_cells(path, without=()):
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-    """A wheel that is downloaded, and what was asked for."""
+    """A wheel that is downloaded, and the requested addresses."""
     path, cells = tmp_path / "wheel.whl", tmp_path / "cells.h5ad"
     asked = []
 
@@ -195,7 +195,7 @@ def test_the_real_wheel():
     assert [len(set(labels)) for labels in cells.labelings.values()] == [10, 3, 11]
     assert np.count_nonzero(cells.X) == 174_400 and cells.X.min() == 0
     assert Counter(cells.labelings["phase"]) == {"G1": 501, "S": 182, "G2M": 17}
-    # Genes that are marks of a type are high in it.
+    # Marker genes of a type are high in it.
     for gene, kind in (("CD79A", "CD19+ B"), ("NKG7", "CD56+ NK")):
         of_gene = cells.X[:, cells.feature_names.index(gene)]
         inside = cells.labelings["bulk_labels"] == kind

@@ -124,7 +124,7 @@ def test_one_program_per_shape_however_many_settings(monkeypatch, compilations):
         other = prepared(CCIB(2, n_init=2, random_state=0), wide, wide_labels[:, 0])
         list(engine(other))
         assert len(engine.compiled) == len(compilations) == 4
-        # Programs outlive the run that compiled them.
+        # Programs stay in memory after the run that compiled them.
         list(batching.Batcher(jax.devices("cpu"))(some))
         assert len(compilations) == 4
 
@@ -147,7 +147,7 @@ def test_chains_of_tiny_steps_have_a_device_of_their_own(one_worker):
     )
     with jax.enable_x64(True):
         engine = batching.Batcher(jax.devices("cpu"), stepwise=jax.devices("cpu")[0])
-        engine._programs = {}  # with one device in all, both would share them
+        engine._programs = {}  # with a single device, both would share them
         result = {id(call): solution for call, solution, _ in engine([anneal, steps])}
         assert [*engine._programs] == [anneal.signature]
         assert len(engine.compiled) == 2 and steps.signature in engine._stepwise_batcher._programs

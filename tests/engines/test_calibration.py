@@ -1,6 +1,6 @@
-"""Calibration of the collapsed sampler: on data drawn from its own model, it is right on average.
+"""Calibration of the collapsed sampler on data simulated from its model.
 
-The conjugate code is a generative model: a partition, normal features and classes of its blocks.
+The conjugate code is a generative model: a partition, Gaussian features and classes of its blocks.
 """
 
 import functools
@@ -41,8 +41,8 @@ def wide():
 def prior_tables(n):
     """Weights of blocks by size, and the log of their sums B[k, m] over partitions.
 
-    A block weighs Gamma(size + alpha) / Gamma(alpha), a partition of m rows into k blocks the
-    product of theirs.
+    A block has the weight Gamma(size + alpha) / Gamma(alpha), and a partition of m rows into k
+    blocks the product of weights.
     """
     w = gammaln(np.arange(n + 1) + ALPHA) - gammaln(ALPHA)
     b = np.full((K + 1, n + 1), -np.inf)
@@ -56,7 +56,7 @@ def prior_tables(n):
 
 
 def draw_partition(n, rng):
-    """A partition from the prior that the label code states."""
+    """Sample a partition from the prior of the label code."""
     w, b = prior_tables(n)
     k = np.arange(1, K + 1)
     log_p = b[1:, n] - (gammaln(n + k * ALPHA) - gammaln(k * ALPHA) - gammaln(k + 1))
@@ -75,7 +75,7 @@ def draw_partition(n, rng):
 
 
 def draw_data(labels, rng, d=2):
-    """Features and classes of every row, given the partition."""
+    """Sample features and classes of every row, given the partition."""
     X, codes = np.empty((len(labels), d)), np.empty(len(labels), int)
     for c in np.unique(labels):
         rows = labels == c
@@ -105,7 +105,7 @@ def test_partitions_of_the_prior_are_drawn_as_stated():
 
 
 def ranks(model, n_sets=200, n=16, n_draws=63, seed=0):
-    """Ranks of what generated each data set among the draws given it, from one compiled program."""
+    """Ranks of the true parameters among the draws for each data set, from one compiled program."""
     rng = np.random.default_rng(seed)
     kernel = CollapsedKernel(4, 3)
     truth, targets = [], []
@@ -160,16 +160,16 @@ def test_simulation_based_calibration():
 
 @pytest.mark.slow
 def test_calibration_finds_another_prior():
-    """A prior that charges for the names of clusters is told from the one that made the data."""
+    """A prior with the cost of cluster labels differs detectably from the prior of the data."""
     wrong = replace(MODEL, unordered=False)
     assert min(_uniform(result) for result in ranks(wrong).values()) < LEVEL
 
 
 @pytest.mark.slow
 def test_joint_distribution():
-    """Geweke's test: data given the partition, and the partition given the data, by turns.
+    """Geweke's test: data given the partition, and the partition given the data, alternately.
 
-    Chains that begin at draws of the prior stay distributed as the prior.
+    Chains that start at draws from the prior remain distributed as the prior.
     """
     n, turns, many = 5, 4, 5_000
     z = all_partitions(n)
@@ -181,7 +181,7 @@ def test_joint_distribution():
     size = template.x.shape[0]
 
     def data(labels, key):
-        """Statistics of rows that are drawn given their partition."""
+        """Statistics of rows that are sampled given their partition."""
         keys = jax.random.split(key, 4)
         variance = SCALE / jax.random.gamma(keys[0], SHAPE, (K, 2))
         mean = jax.random.normal(keys[1], (K, 2)) * jnp.sqrt(variance / KAPPA)

@@ -124,7 +124,7 @@ def test_differences_are_those_of_the_objective(family, kind):
 
 @jax.jit
 def _sweep(terms, rows, labels, order):
-    """Visit rows in ``order``: labels in this order, final state, and state of the labels."""
+    """Process rows in ``order``: labels in this order, final state, and state of the labels."""
     prepare, follow = make_sweep(terms, rows)
     flat = labels.reshape(-1)
     start = prepare(label_cells(rows, labels, K))
@@ -145,7 +145,7 @@ def _sweep(terms, rows, labels, order):
     ],
 )
 def test_sequential_visits(family, kind, sparse_rows):
-    """Every visit makes the best move, and its statistics equal the statistics of the labels."""
+    """Every step makes the best move, and its statistics equal the statistics of the labels."""
     x, _, _, layout, rows, terms, arguments = _setting(kind, family, sparse_rows=sparse_rows)
     labels = np.random.default_rng(1).integers(K, size=N).astype(np.int32)
     order = layout.slot[np.random.default_rng(2).permutation(N)]
@@ -416,7 +416,7 @@ def test_clusters_separate_at_the_critical_temperature(family, kind):
         return (r.max(0) - r.min(0)).max()
 
     start = apart(0.01)
-    assert start < 1e-2  # hot: every row belongs to every cluster alike
+    assert start < 1e-2  # high temperature: equal memberships in all clusters
     assert apart(0.95) < 5e-3
     assert apart(1.05) > 0.1
 
@@ -474,7 +474,7 @@ def test_rounding_is_told_from_changes_that_fall_or_grow():
     rng = np.random.default_rng(0)
     rounding = 1e-6 * rng.uniform(1, 1.5, 100)
     assert ends(rounding)
-    # Every other change is not looked at.
+    # Every other change is not evaluated.
     assert not ends(np.where(np.arange(40) % 2, rounding[:40], np.inf))
     assert not ends(1e-5 * 0.99 ** np.arange(100))
     assert not ends(1e-7 * 1.05 ** np.arange(100))
@@ -666,7 +666,7 @@ def test_float32_sweeps_come_to_rest(sparse_rows):
     ],
 )
 def test_ties_do_not_stop_reassignment(solver):
-    """Equal gains that cancel when all rows move are no optimum."""
+    """Equal gains that cancel when all rows move are not an optimum."""
     x = np.zeros((N, M))
     kinds = np.arange(N) % 2
     x[:, 0], x[:, 1] = kinds, 1 - kinds
@@ -674,7 +674,7 @@ def test_ties_do_not_stop_reassignment(solver):
     layout, rows = small.laid_out(x, z)
     terms, _ = small.problem("IB", rows, "multinomial", x, z, np.ones(N))
     setting = (x, z, None, layout, rows, terms, None)
-    labels = np.arange(N) // 2 % 2  # both clusters hold as many of either kind
+    labels = np.arange(N) // 2 % 2  # both clusters have as many rows of both types
     labels, _ = _solve(setting, solver, labels=labels, active=np.arange(K) < 2)
     assert _same(labels[0], kinds)
 
@@ -915,7 +915,7 @@ def test_sequential_finds_what_the_reference_finds(name):
         runs = [reference.sequential(x, K=k, rng=s, **arguments) for s in range(8)]
         best = min(run.objective for run in runs)
         assert model.objective_ <= best + 1e-8 * abs(best)
-        # The reference would move nothing either.
+        # The reference would not move anything either.
         rest = reference.sequential(x, K=k, rng=0, labels=model.labels_, **arguments)
         assert rest.objective == pytest.approx(model.objective_, rel=1e-10)
         np.testing.assert_array_equal(rest.labels, model.labels_)
@@ -924,7 +924,7 @@ def test_sequential_finds_what_the_reference_finds(name):
 @pytest.mark.parametrize("name", QUICK)
 def test_agglomeration_finds_what_the_reference_finds(name):
     x, known = _data(name, 0)
-    # No ties, which each may break in its own way.
+    # No ties, which each program may break differently.
     x = x + np.random.default_rng(1).uniform(0, 0.05, x.shape) * np.where(x > 0.5, -1, 1)
     model = MODELS[name](solver="agglomerative")
     x, arguments = _prepare(model, x, known)

@@ -87,7 +87,7 @@ def test_restarts_are_the_same_side_by_side_and_one_after_another(state, max_ite
     for lane, level in enumerate(state):
         alone = expected([level] * LANES, max_iter)
         assert result[0].state[lane] == alone[0][0]
-        assert result[0].n_iter[lane] == alone[2]  # none is counted while it waits
+        assert result[0].n_iter[lane] == alone[2]  # it is not counted while it waits
         np.testing.assert_array_equal(result[0].trace[lane], alone[3][:, 0])
 
 

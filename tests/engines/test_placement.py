@@ -47,7 +47,7 @@ def test_device_of_data(cpu):
 def test_tiny_steps_run_on_the_cpu(cpu, accelerated):
     with placement.small_steps_on_cpu():
         assert jax.config.jax_default_device == cpu
-        assert placement.cpu_for_small_steps() is None  # it is asked for by now
+        assert placement.cpu_for_small_steps() is None  # it is requested by now
     with placement.small_steps_on_cpu(False):
         assert jax.config.jax_default_device is None
 
@@ -84,4 +84,4 @@ def test_who_runs_there(model, is_chain, cpu, monkeypatch):
     X = np.random.default_rng(0).normal(size=(30, 2)) ** 2
     model.set_params(random_state=0).fit(X)
     assert bool(asked) == is_chain
-    assert jax.config.jax_default_device is None  # whatever the fit did
+    assert jax.config.jax_default_device is None  # after any fit

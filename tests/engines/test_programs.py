@@ -43,7 +43,7 @@ def test_small_ones_on_a_cpu_are_compiled_fast(told, monkeypatch):
 def test_sizes_decide_which_of_two_programs_runs(told):
     @jit_by_size("power")
     def total(x, *, power):
-        """Say what it is."""
+        """Return its name."""
         return (x**power).sum()
 
     assert total.__doc__ == "Say what it is." and total.__name__ == "total"

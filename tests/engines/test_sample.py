@@ -1,8 +1,8 @@
-"""Sampling of partitions, against all partitions of a few rows.
+"""Sampling of partitions, compared with all partitions of a few rows.
 
-Moves are tested from exact draws of the target: chains that start there and take some steps are
-independent draws of it again, whatever their autocorrelation. Each comparison is a chi-squared test
-that a correct sampler fails once in 10,000 times.
+Moves are tested from exact draws of the target: chains that start there remain independent draws of
+the target after any number of iterations, whatever their autocorrelation. Each comparison is a
+chi-squared test that a correct sampler fails once in 10,000 times.
 """
 
 import functools
@@ -59,7 +59,7 @@ def mixture(energy, *, partners=None, scale=1.0):
 
 
 def grouped():
-    """Counts within known groups, and once more, less heavily, in all groups together."""
+    """Counts within known groups, and again, with a smaller weight, pooled over groups."""
     x = np.random.default_rng(1).poisson(1.5, size=(N, 3)) + (np.arange(N) % 3 == 0)[:, None]
     tables = count_tables(3, int(x.sum()) + 1)
     counts = CountCode(*tables, 0, 3)
@@ -89,7 +89,7 @@ def exact(target):
 
 
 def after(kernel, target, steps=8, n=20_000, seed=0):
-    """P-value of the states of chains that began at draws of the target, and the moves."""
+    """P-value of the states of chains that started at draws of the target, and the moves."""
     z, p = exact(target)
     at = np.random.default_rng(seed).choice(len(z), size=n, p=p)
     keys = jax.random.split(jax.random.PRNGKey(seed), n)
@@ -124,7 +124,7 @@ def _check(name, case):
     p, moves = after(kernel, make())
     assert p > LEVEL, (p, moves)
     if kernel.n_split_merge:
-        # In equilibrium every accepted split is undone by a merge.
+        # In equilibrium a merge undoes every accepted split.
         accepted = moves["split_accepted"], moves["merge_accepted"]
         assert min(accepted) > 300
         assert abs(accepted[0] - accepted[1]) < 5 * np.sqrt(sum(accepted))
@@ -150,7 +150,7 @@ def test_the_target_is_invariant_with_more_codes(case):
 
 @pytest.fixture
 def as_many_rows(monkeypatch):
-    """Few rows are treated as many are, but for chains, which are side by side."""
+    """Few rows are treated like many rows, except that chains run in parallel."""
     monkeypatch.setattr(split_merge, "_SEVERAL", 0)
     monkeypatch.setattr(split_merge, "_MANY", 0)
     monkeypatch.setattr(split_merge, "sequential_vmap", lambda run: run)
@@ -160,9 +160,9 @@ PLANS = functools.partial(split_merge.plan_launch, n=2), split_merge.plan_doubli
 
 
 def _alone(quantile=None):
-    """Splits and merges alone, in a fast test, for the program holds nothing else.
+    """Splits and merges alone, in a fast test, since the program contains nothing else.
 
-    Of two clusters and more, and lengths up to that quantile, few splits are looked at.
+    With two clusters or more, and lengths up to this quantile, few splits are evaluated.
     """
     target = mixture("nml")
     z, p = exact(target)
@@ -191,7 +191,7 @@ def _alone(quantile=None):
 
 
 def test_splits_and_merges_alone_keep_the_target():
-    """What leaves a factor out is found here."""
+    """The test detects an omitted factor."""
     _alone()
 
 
@@ -200,7 +200,7 @@ def test_splits_and_merges_of_many_rows_keep_the_target(as_many_rows, monkeypatc
     monkeypatch.setattr(split_merge, "_LENGTH_MARGIN", 0.0)
     result = [_alone(quantile) for quantile in (None, 0.5)]
     assert (result[0] != result[1]).any()
-    # What is refused for its length, or not looked at, would be refused anyhow.
+    # Proposals that are rejected for their length, or not evaluated, would be rejected anyway.
     monkeypatch.setattr(split_merge, "surely_rejected", lambda *_: jnp.asarray(False))
     np.testing.assert_array_equal(_alone(0.5), result[1])
 
@@ -237,7 +237,7 @@ def test_chains_of_many_rows_do_what_each_would_do_alone():
 @pytest.mark.contract
 @pytest.mark.parametrize("what", ["launched", "doubling", "block"])
 def test_without_the_ratio_of_proposals_it_is_not(what, monkeypatch):
-    """The same test finds samplers that leave a factor of Hastings out."""
+    """The same test detects samplers that omit a factor of the Metropolis-Hastings ratio."""
     if what != "block":
         allocate = split_merge._allocate_members
 
@@ -247,10 +247,10 @@ def test_without_the_ratio_of_proposals_it_is_not(what, monkeypatch):
             return cells, side, jnp.where(launched == (what == "launched"), 0, log_q)
 
         monkeypatch.setattr(split_merge, "_allocate_members", symmetric)
-        # Settings of no other test: compiled afresh.
+        # Settings of no other test, so they are compiled.
         kernel = CollapsedKernel(1, 4, n_launch=2 if what == "launched" else 4)
     else:
-        # Rows of a block that cannot see each other, and are believed all the same.
+        # Rows of a block that ignore each other, without correction.
         gibbs = moves.gibbs
 
         def trusting(target, state, key, block):
@@ -298,7 +298,7 @@ def test_every_proposal_of_a_sweep_has_its_own_key(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.contract
 def test_chains_that_start_anywhere_reach_the_target():
-    """Total variation to the exact distribution, from starts far from each other."""
+    """Total variation to the exact distribution, from dispersed initial partitions."""
     target = mixture("nml")
     z, p = exact(target)
     kernel = CollapsedKernel(2, 3)
@@ -310,7 +310,7 @@ def test_chains_that_start_anywhere_reach_the_target():
     own = np.asarray([len(set(row)) for row in z[:, :N].tolist()])
     expected = np.bincount(own, p, minlength=K + 1)
     result = np.bincount(k, minlength=K + 1) / k.size
-    # 12,000 draws, four steps apart, count for 5,000 at least: .03 is four standard errors.
+    # 12,000 draws, four iterations apart, are worth at least 5,000: 0.03 is four standard errors.
     np.testing.assert_allclose(result, expected, atol=0.03)
 
 
@@ -324,7 +324,7 @@ def test_length_is_kept_up_to_date():
     np.testing.assert_allclose(again, -np.asarray(draws["log_density"])[:7].ravel(), atol=1e-9)
     k = [len(set(row)) for row in labels[:, :N].tolist()]
     assert k == np.asarray(draws["n_clusters"])[:7].ravel().tolist()
-    assert not np.asarray(draws["labels"][7]).any()  # beyond what was asked for
+    assert not np.asarray(draws["labels"][7]).any()  # beyond the requested number
 
 
 def test_order_is_a_permutation():
@@ -388,7 +388,7 @@ def test_numpyro_runs_the_kernel():
     k = np.asarray(draws["n_clusters"], float)
     error = spread / np.sqrt(float(arviz.ess(k)))
     assert abs(k.mean() - mean) < 5 * error
-    # And sampling goes on where it was.
+    # Sampling continues from there.
     runs.post_warmup_state = runs.last_state
     runs.run(runs.last_state.rng_key, target)
     assert not np.array_equal(

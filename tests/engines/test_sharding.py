@@ -41,7 +41,7 @@ def run(path: Path, *arguments: tuple) -> list[dict]:
     end = time.monotonic() + SECONDS
     while time.monotonic() < end and any(p.poll() is None for p in processes):
         if any(p.poll() for p in processes):
-            break  # the others may wait for this one for ever
+            break  # the others may wait for this one forever
         time.sleep(0.1)
     for process in processes:
         process.kill()
@@ -52,7 +52,7 @@ def run(path: Path, *arguments: tuple) -> list[dict]:
 
 
 def check_equal(one: dict, many: dict, *, n_iter: float = 0) -> None:
-    # Rounding may decide between restarts that are equally good; each of them has to be the same.
+    # Rounding may decide between equally good restarts; each restart must be the same.
     np.testing.assert_array_equal(one["restarts"], many["restarts"])
     assert many["labels"] in many["restarts"]
     if len(one["restarts"]) == 1:
@@ -62,7 +62,7 @@ def check_equal(one: dict, many: dict, *, n_iter: float = 0) -> None:
 
 
 def check_alike(one: dict, many: dict) -> None:
-    # Clusters separate by amplified differences: in float32, rounding may exchange their names.
+    # Clusters separate by amplified differences: in float32, rounding may exchange their labels.
     table = contingency_matrix(one["labels"], many["labels"])
     assert table[linear_sum_assignment(table, maximize=True)].sum() > 0.999 * table.sum()
     assert many["objective"] == pytest.approx(one["objective"], rel=1e-5)
@@ -79,7 +79,7 @@ def test_eight_devices_find_what_one_does(tmp_path):
     for name in ("dense", "sparse"):
         check_equal(result[name]["one"], result[name]["many"])
         check_sharded(result[name])
-    # Restarts run side by side as far as the memory of one device goes.
+    # The memory of one device limits the number of parallel restarts.
     alone, many = result["calls"]
     assert (alone, many) == (3, 1)
     # Random numbers are the same only for the same number of clusters.
@@ -101,7 +101,7 @@ def test_eight_devices_find_what_one_does_in_every_setting(tmp_path):
         if name == "float32":
             check_alike(one, many)
         else:
-            # A damped step is taken or not by a comparison that rounding may turn.
+            # A damped step is accepted by a comparison that rounding may change.
             check_equal(one, many, n_iter=0.01 if name == "side information" else 0)
         check_sharded(result[name])
 
@@ -116,7 +116,7 @@ def test_two_processes_find_what_one_does(tmp_path):
     assert first == second
     for name in names[:2]:
         check_equal(sharded_fits.result(sharded_fits.cases()[name].fit()), first[name])
-    # Processes that give different data learn of it, all of them.
+    # All processes that pass different data get an error.
     assert "must fit the same data" in first["dense"]["refused"]
 
 

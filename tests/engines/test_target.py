@@ -1,4 +1,4 @@
-"""Lengths of partitions of which two clusters change, and rooms of which few slots are in use."""
+"""Lengths of partitions of which two clusters change, and targets with few occupied slots."""
 
 import jax
 import jax.numpy as jnp
@@ -48,14 +48,14 @@ def made(energy, covariance, errors, transformation, power, grouped):
 
 @pytest.mark.parametrize("kind", [*KINDS, *slowly(*LATER)])
 def test_a_length_changes_by_what_two_clusters_add(kind):
-    """A split, a merge and an exchange: as the length of the cells that there are then."""
+    """A split, a merge and an exchange change the length as for the new cells."""
     target = made(*(KINDS | LATER)[kind])
     n = target.x.shape[0]
     labels = np.pad(np.random.default_rng(1).integers(0, 4, N), (0, n - N)).astype(np.int32)
     real = np.arange(n) < N
     even = np.arange(n) % 2 == 0
     exchanged = np.select([labels == 2, labels == 3], [3, 2], labels)
-    cases = {  # clusters that change, and labels after
+    cases = {  # changed clusters, and labels after the change
         "split": (1, 5, np.where(real & (labels == 1) & even, 5, labels)),
         "merge": (0, 3, np.where(labels == 3, 0, labels)),
         "exchange": (2, 3, np.where(even, labels, exchanged)),
@@ -75,7 +75,7 @@ def test_a_length_changes_by_what_two_clusters_add(kind):
 
 
 def cells_of(sizes):
-    """Cells (2, K, 3) of so many rows each."""
+    """Cells (2, K, 3) with these numbers of rows."""
     x = np.random.default_rng(0).normal(size=(2, len(sizes), 2)) * (np.asarray(sizes) > 0)[:, None]
     return jnp.asarray(np.concatenate([x, np.stack([sizes, 0 * sizes])[..., None]], -1))
 
@@ -97,7 +97,7 @@ def test_slots_are_looked_at_up_to_the_last_that_is_in_use(n_slots, last):
     jax.effects_barrier()
     np.testing.assert_array_equal(result[: last + 1], 1 + cells[0, : last + 1, :2])
     part = looked[0] if looked else 0
-    if n_slots > 10:  # parts, of which only those are looked at that need be
+    if n_slots > 10:  # terms, of which only necessary ones are evaluated
         assert part < n_slots / 2
         assert sum(looked) <= max(last + part, 0)
         assert (result[last + part + 1 :] == 0).all()

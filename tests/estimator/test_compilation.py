@@ -1,4 +1,4 @@
-"""Programs are few: numbers of clusters and of known groups are padded, which changes nothing."""
+"""Few programs are compiled: padding of clusters and known groups changes nothing."""
 
 import warnings
 
@@ -13,20 +13,20 @@ from nrprob.batch.registry import METHODS
 from nrprob.statistics import rows
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
-# What they look at: few numbers of clusters for one program, and few numbers of known groups.
+# Few numbers of clusters per program, and few numbers of known groups.
 PADDED = [
     "ib", "ibsi", "ccib", "mixture", "cecib", "conditional-mixture", "partition_kmeans",
     "semi_supervised_fcm", "condens", "cmbc", "mdl_constrained", "semi_supervised_spectral",
     "constrained_mixture", "mdl_multiview", "residual-spectral", "cop_kmeans", "coala",
     "dec_kmeans",
 ]  # fmt: skip
-SCAN = (2, 5, 6, 10)  # the ends of what shares a program
+SCAN = (2, 5, 6, 10)  # the limits of sizes that share a program
 KNOWING = [name for name in PADDED if METHODS[name].capabilities.known]
 
 
 @pytest.fixture
 def programs():
-    """Seconds that every program took to compile."""
+    """Compilation seconds of every program."""
     seconds = []
 
     def listen(event, duration, **_):
@@ -76,14 +76,14 @@ def test_few_programs_serve_all_numbers_of_known_groups(name, programs):
 @pytest.mark.contract
 @pytest.mark.parametrize("name", PADDED)
 def test_padding_changes_nothing(name, programs, monkeypatch):
-    # Its last step gains about as much as float32 rounds, which would say whether it is taken.
+    # Its last step gains about the rounding error of float32, which would decide about it.
     dtype = np.float64 if name == "cmbc" else None
     padded = fitted(name, 3, 4, dtype)
     monkeypatch.setattr(rows, "SMALL_STEP", 0)
     exact = fitted(name, 3, 4, dtype)
     np.testing.assert_array_equal(padded.restarts_.labels, exact.restarts_.labels)
     assert padded.objective_ == pytest.approx(exact.objective_, rel=1e-6)  # float32
-    # Of restarts that tie either may be the best, with names and memberships of its own.
+    # Of tied restarts either may be the best, with its own labels and memberships.
     if (padded.labels_ == exact.labels_).all():
         np.testing.assert_allclose(padded.membership_, exact.membership_, atol=1e-4)
     np.testing.assert_allclose(
@@ -98,7 +98,7 @@ def test_what_was_found_is_known_without_another_program(name, programs):
     X, _ = few_rows(name)
     settings = {"n_clusters": 2, "random_state": 0}
     estimator = clone(ENTRIES[name].ours)
-    if name == "conditional-mixture":  # the fits of effects are tried given known groups alone
+    if name == "conditional-mixture":  # fits with effects need known groups
         estimator.set_params(effects="subtract")
     explore(X, estimator, n_clusterings=1, **settings)
     programs.clear()
@@ -106,7 +106,7 @@ def test_what_was_found_is_known_without_another_program(name, programs):
     assert not programs and result.failure_ is None
 
 
-# Methods of several programs: how they are set, and whether something is known.
+# Methods of several programs: their parameters, and whether there is known structure.
 SEVERAL = {
     "path of splits": ("cross_partition", {}, True),
     "chains of sums": ("mdl_mixture", {"covariance": "diag"}, False),

@@ -1,7 +1,7 @@
 """scikit-learn's checks of every estimator, one line each.
 
-The fast tests keep those that our own contract does not make: of sparse rows. The others are slow;
-further settings of a class get those, fits twice, dtypes and pickles only.
+The fast tests keep the checks that our contract lacks: sparse rows. The others are slow; variants
+of a class get the checks of sparse rows, repeated fits, dtypes and pickles only.
 """
 
 import pytest
@@ -29,8 +29,8 @@ SETTINGS = [
     MixtureEM(2, n_init=2, random_state=0, covariance="spherical", anneal=False),
 ]
 NONNEGATIVE = {"check_clustering": "the check passes negative values"}
-# Starts are random by sample, so that weights and repetitions start from other memberships; from
-# equal ones, `test_sample_weight` compares them.
+# Initial values are random per sample, so weights and repetitions start from different memberships;
+# `test_sample_weight` compares them from equal ones.
 RANDOM_STARTS = "check_sample_weight_equivalence"
 FAST = ("sparse",)
 OWN = (*FAST, "idempotent", "dtype", "pickle")
@@ -39,13 +39,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:the chains do not agree yet")
 
 
 def _checks(estimators, *, of=(), but=()):
-    """The checks of every estimator with some words in their names, or those without."""
+    """The checks of every estimator with some words in their names, or without them."""
     mark = parametrize_with_checks(
         estimators,
         expected_failed_checks=lambda e: NONNEGATIVE if e.capabilities.nonnegative else {},
     )
     names, cases = mark.args[0], list(mark.args[1])
-    # A check that is expected to fail comes as a `pytest.param`, any other as a pair.
+    # A check that is expected to fail is a `pytest.param`, any other a pair.
     checks = [getattr(case, "values", case)[1] for case in cases]
     chosen = [
         case

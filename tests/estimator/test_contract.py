@@ -1,4 +1,4 @@
-"""The contract that every estimator keeps, and the waivers from it."""
+"""The contract of all estimators, and its waivers."""
 
 import copy
 import inspect
@@ -23,7 +23,7 @@ from nrprob.estimator.capabilities import KINDS
 from nrprob.estimator.parameters import parameter_checks
 from nrprob.known import Memberships
 
-# (method, test) -> why the test is not for it.
+# (method, test) -> reason why the test does not apply.
 WAIVED = {
     ("mdl_mixture", "test_units_of_float32_do_not_matter"): "computes in float64",
     (
@@ -209,7 +209,7 @@ def test_signatures_show_plain_types(name):
         assert "Annotated" not in str(parameter.annotation), parameter
 
 
-ARGUMENTS = {  # of a method, for rows of clusters 0, 1, 2, 0, ...
+ARGUMENTS = {  # values of a method, for rows of clusters 0, 1, 2, 0, ...
     "y": np.where(np.arange(60) < 9, np.arange(60) % 3, -1),
     "must_link": [[0, 3]],
     "cannot_link": [[0, 1]],
@@ -234,7 +234,7 @@ def test_what_a_method_documents_it_takes(name, quiet):
         }
         assert listed(method.__doc__, "Parameters") == taken, ask
         if "**keywords" in taken:
-            continue  # they are those of `fit`, which it calls
+            continue  # arguments of `fit`, which it calls
         # All arguments at once are accepted, and no others.
         capabilities = METHODS[name].capabilities
         assert (capabilities.known_as in taken) == bool(capabilities.known), ask
@@ -260,7 +260,7 @@ _FINE = {
     "balance": (np.inf,),
     **dict.fromkeys(("delta", "epsilon", "max_diameter", "bandwidth"), (10**20,)),
 }
-_WRAPPED = {  # values that are parts of others
+_WRAPPED = {  # values that are lists of others
     "whitening_exponents": [lambda v: (v,)],
     "scale_range": [lambda v: (v, 10.0), lambda v: (1e-3, v)],
     "start": [lambda v: (v,)],
@@ -273,7 +273,7 @@ def test_every_number_has_two_bounds(name, caplog):
     X, known = few_rows(name)
     model = clone(ENTRIES[name].ours)
     if name == "mdl_multiview":
-        model.set_params(n_clusters="auto")  # so that max_clusters counts
+        model.set_params(n_clusters="auto")  # so that max_clusters matters
     switches = [n for n, v in model.get_params().items() if isinstance(v, bool)]
     for parameter in set(model.get_params(deep=False)) - {*switches, "checkpoint"}:
         for value in (np.nan, np.inf, 1e300, 10**20, -1, {}):
@@ -288,7 +288,7 @@ def test_every_number_has_two_bounds(name, caplog):
     assert "Compiling" not in caplog.text
 
 
-# Seeds go to 2**32; sizes of clusters in rows cost nothing.
+# Seeds go up to 2**32; sizes of clusters in rows cost no memory.
 _LARGE_COUNTS = {"random_state", "min_size", "max_size"}
 
 
@@ -297,7 +297,7 @@ def test_every_count_has_an_upper_bound(name):
     model = clone(ENTRIES[name].ours)
     annotations, values = parameter_checks(type(model)), model.get_params(deep=False)
     if name == "mdl_multiview":
-        model.set_params(n_clusters="auto")  # so that max_clusters counts
+        model.set_params(n_clusters="auto")  # so that max_clusters matters
     for parameter in set(values) - _LARGE_COUNTS:
         declared = any(getattr(one, "integer", False) for one in annotations[parameter])
         if declared or type(values[parameter]) is int:
@@ -330,9 +330,9 @@ def test_units_of_float32_do_not_matter(name, quiet):
         assert adjusted_rand_score(other.labels_, plain.labels_) == 1
         assert np.isfinite(other.membership_).all() and np.isfinite(other.objective_)
         assert (other.predict(X, **known) == other.labels_).mean() > 0.9
-        if name in ("ib", "ibsi", "ccib"):  # whose variance is that of the features
+        if name in ("ib", "ibsi", "ccib"):  # whose variance is the variance of the features
             assert other.objective_ == pytest.approx(plain.objective_, rel=1e-3)
-        if name == "mixture":  # a density is per unit
+        if name == "mixture":  # a density has a unit
             shift = X.size * np.log(scale)
             assert other.objective_ == pytest.approx(plain.objective_ + shift, rel=1e-4)
             np.testing.assert_allclose(other.means_, plain.means_ * scale, rtol=2e-3)
@@ -350,8 +350,8 @@ def test_numbers_without_squares_are_refused(name):
 def test_clusters_without_rows_have_the_mean_for_their_centre_and_get_none(name, quiet):
     X, known = few_rows(name)
     if name in ("conditional-mixture", "orthogonalization"):
-        known = {}  # which would be all that there is
-    X = X[np.arange(60) % 2]  # two kinds of rows for three clusters
+        known = {}  # which would be the only structure
+    X = X[np.arange(60) % 2]  # two distinct rows for three clusters
     fitted = clone(ENTRIES[name].ours).fit(X, **known)
     for attribute in ("cluster_centers_", "means_"):
         centres = getattr(fitted, attribute, None)
@@ -398,5 +398,5 @@ def test_old_names_of_attributes_warn(name, old, new, recwarn):
         model, *_ = fitted(name)
     with pytest.warns(FutureWarning, match=f"{old} is called {new} now") as caught:
         assert getattr(model, old) is getattr(model, new)
-    assert caught[0].filename == __file__  # the line that asked, however deep the warning is
+    assert caught[0].filename == __file__  # the user's line, however deep the warning is
     assert old not in vars(pickle.loads(pickle.dumps(model)))

@@ -1,4 +1,4 @@
-"""The contract that every estimator keeps."""
+"""Properties of all estimators."""
 
 import pickle
 import warnings
@@ -86,7 +86,7 @@ def test_fitted_attributes(model, solver, binary):
     assert (again.predict(X, **known) == model.predict(X, **known)).all()
     repeat = clone(model).fit(X, **known)
     assert (repeat.labels_ == model.labels_).all() and repeat.objective_ == model.objective_
-    # The structure sought is the known one's complement, except for IB.
+    # The sought structure is independent of the known one, except for IB.
     target = labels[:, 0 if isinstance(model, IB) else 1]
     if not (solver == "agglomerative" and isinstance(model, IBSI)):
         assert matched_accuracy(model.labels_, target) > 0.9
@@ -103,8 +103,8 @@ def test_the_trace_is_that_of_the_best_restart_and_never_rises(solver, binary):
         assert (np.diff(trace) <= 1e-9 * abs(trace).max()).all()
         worse.append(ends[0] > ends.min() + 1)
         kept.append((np.diff(trace)[:-1] == 0).any())
-    assert any(worse)  # of the first restart, whose trace it is not
-    assert any(kept) or solver == "sequential"  # what did not pay was not taken
+    assert any(worse)  # for the first restart, which does not have the trace
+    assert any(kept) or solver == "sequential"  # rejected restarts had no gain
 
 
 @pytest.mark.parametrize("solver", first_fast(["anneal", "sequential"]))
@@ -153,7 +153,7 @@ def test_rows_on_an_accelerator_stay_there(features, binary, monkeypatch):
     plain = CCIB(2, features=features, random_state=0).fit(X, known=z)
     monkeypatch.setattr("nrprob.estimator.linear._on_accelerator", lambda x: True)
     device = CCIB(2, features=features, random_state=0).fit(jax.numpy.asarray(X), known=z)
-    # The numbers of clusters are those of the best restart, which rounding may choose.
+    # The numbers of clusters come from the best restart, which rounding may change.
     assert adjusted_rand_score(device.labels_, plain.labels_) == 1
     assert device.objective_ == pytest.approx(plain.objective_, rel=1e-4)
     assert (device.predict(jax.numpy.asarray(X), known=z) == device.labels_).all()
@@ -194,7 +194,7 @@ def test_renaming_what_is_known_and_permuting_columns_changes_nothing(seed):
     assert adjusted_rand_score(permuted.labels_, model.labels_) == 1
     rows = rng.permutation(150)
     shuffled = CCIB(2, random_state=0).fit(X[rows], known=z[rows])
-    # Other rows get the random starts, and ten of these do not always find the very best.
+    # Other rows have random initial values, and ten restarts do not always find the optimum.
     assert shuffled.objective_ == pytest.approx(model.objective_, rel=1e-2)
 
 
@@ -287,7 +287,7 @@ def test_what_y_may_hold(binary):
 @pytest.mark.slow
 @pytest.mark.contract
 def test_a_labelled_minority_is_found_where_it_would_not_be():
-    """Weak structure (4 columns) beside strong (10): five labels a cluster are enough."""
+    """Weak structure (4 columns) and strong (10): five labels per cluster are enough."""
     X, labels = make_binary_partitions(300, (10, 4), random_state=5)
     y = np.full(300, -1)
     for c in (0, 1):
@@ -313,7 +313,7 @@ def test_sparse_rows_give_what_dense_rows_give(features, solver, binary):
     dense = CCIB(2, features=features, solver=solver, random_state=0, coordination="residual")
     thin = clone(dense).fit(sparse.csr_array(X), known=labels[:, 0])
     dense.fit(X, known=labels[:, 0])
-    # Dense Gaussian rows are centred and sparse ones are not: ties may fall otherwise.
+    # Dense Gaussian rows are centred and sparse rows are not, so ties may break differently.
     assert adjusted_rand_score(dense.labels_, thin.labels_) > 0.95
     assert thin.objective_ == pytest.approx(dense.objective_, rel=2e-3)
     assert (thin.predict(sparse.csr_array(X), known=labels[:, 0]) == thin.labels_).mean() > 0.97
@@ -387,7 +387,7 @@ def test_bounds_are_named(binary):
 def test_counts_of_any_size_are_proportions_but_not_evidence(quiet):
     X, _ = make_multinomial_2d(60, 2, 40, random_state=0)
     plain = IB(2, n_init=2, random_state=0).fit(X.astype(np.float32))
-    # A power of two, so that the proportions are the same numbers.
+    # A power of two, so that the proportions are exactly equal.
     huge = IB(2, n_init=2, random_state=0).fit(np.ldexp(X.astype(np.float32), 120))
     assert (huge.labels_ == plain.labels_).all() and huge.objective_ == plain.objective_
     with pytest.raises(ValueError, match="counts of at most 1e.30; found"):
@@ -433,7 +433,7 @@ def test_rows_without_counts_go_to_the_largest_cluster(solver):
 @pytest.mark.slow
 @pytest.mark.contract
 def test_degenerate_data_are_reported_and_never_nan(binary):
-    X, labels = binary  # whose shape the others have, for which there is a program
+    X, labels = binary  # in the shape of others, which has a compiled program
     z = labels[:, 0]
     odd = z.copy()
     odd[0] = 9
@@ -491,7 +491,7 @@ def test_fixed_temperature_is_soft_and_in_between(binary):
     distortion = IB(2, beta=2 * critical, compression=0.0, random_state=0).fit(X)
     between = IB(2, beta=2 * critical, compression=0.5, random_state=0).fit(X)
     assert abs(distortion.membership_ - soft.membership_).max() > 1e-4
-    # The finite temperature charges the hard solvers for the entropy of the labels.
+    # At a finite temperature, hard solvers include the entropy of the labels.
     free = IB(2, solver="sequential", random_state=0).fit(X)
     charged = IB(2, beta=2.0, solver="sequential", random_state=0).fit(X)
     p = np.bincount(charged.labels_) / 200
@@ -575,14 +575,14 @@ def test_restarts_in_chunks(binary, monkeypatch):
     objectives = result.objective.values
     assert objectives.size == 10 and parts.objective_ == pytest.approx(whole.objective_, rel=0.05)
     best = objectives.argmin()
-    assert parts.objective_ == objectives[best] < objectives[0]  # not of the first chunk
+    assert parts.objective_ == objectives[best] < objectives[0]  # not from the first chunk
     assert (parts.labels_ == result.labels.values[best]).all()
     assert (parts.membership_.argmax(1) == parts.labels_).all()
 
 
 @pytest.mark.parametrize("solver", ["anneal", "sequential", "batched"])
 def test_the_starts_are_those_of_random_state(solver, binary):
-    # Without noise an annealing is random in its starts alone.
+    # Without noise only the initial values of an annealing are random.
     model = IB(2, solver=solver, noise=0.0)
     first, again, other = (
         clone(model).set_params(random_state=seed).fit(binary[0]).restarts_.labels.values

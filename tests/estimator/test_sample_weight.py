@@ -41,7 +41,7 @@ def quiet():
 def fit_numbered(model, rows, known, number, **weights):
     """Fit rows with the random numbers of the samples ``number``, so that copies get equal ones.
 
-    Starts, perturbations and power iterations of the copies then equal those of the samples.
+    Initial values, perturbations and power iterations of copies then equal the original ones.
     """
     keywords = {} if known is None else {"known": known}
     with standard():
@@ -62,7 +62,7 @@ def take(values, rows):
     return None if values is None else values[rows]
 
 
-# Estimator, samples and known structure; the first of each kind is in the fast tests.
+# Estimator, samples and known structure; the first of each type is in the fast tests.
 ANNEALED = {
     "ccib": (CCIB(3, **FINE), X, KNOWN),
     "ib, soft": (IB(3, beta=4.0, features="multinomial", **FINE), COUNTS, None),

@@ -1,4 +1,4 @@
-"""What every estimator says of input that other libraries take in silence, or report obscurely."""
+"""Messages of all estimators about input that other libraries accept or misreport."""
 
 import warnings
 
@@ -81,7 +81,7 @@ def test_a_sweep_does_not_heed_them_either():
         "known": "partition_0",
         "methods": [{"name": "ccib", "n_init": 2}],
     }
-    # Threads take the settings of the process, which a context does not change.
+    # Threads use the settings of the process, which a context does not change.
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
     try:
@@ -108,7 +108,7 @@ def test_pandas_rows_of_another_order_are_refused(name):
         soft = Memberships(pd.DataFrame(np.eye(3)[Z], back))
         with pytest.raises(ValueError, match=what.format("known")):
             model.fit(FRAME, known=soft)
-    if name != "mdl_multiview":  # it has no use for y
+    if name != "mdl_multiview":  # it ignores y
         with pytest.raises(ValueError, match=what.format("y")):
             model.fit(FRAME, y=pd.Series(Y, back))
 
@@ -188,9 +188,9 @@ def test_rows_that_are_no_numbers_are_refused(bad):
             ALL[name].fit(rows, **known_of(name))
     with pytest.raises(ValueError, match=what):
         MDLMultiView(2).fit([X, rows])
-    # Of a frame `recommend` says what has to be done before a fit, as `prepare` has it.
+    # For a frame, `recommend` says what to do before a fit, as `prepare` does.
     said = {
-        "text": "'a' is left out",  # of one value, which is no feature
+        "text": "'a' is left out",  # a single value, which is not a feature
         "dates": "before a fit; .* got dates in 'a'",
         "times": "before a fit; .* got dates in 'b'",
     }
@@ -247,7 +247,7 @@ def test_wanted_labels_that_are_none_are_refused(bad):
 
 def test_text_is_wanted_beside_minus_one():
     names = ["even" if v == 0 else "odd" if v == 1 else -1 for v in Y.tolist()]
-    # NumPy makes text of -1 as well.
+    # NumPy converts -1 to text as well.
     for y in (names, np.array(names), pd.Categorical(np.array(names))):
         model = MixtureEM(2, **QUICK).fit(X, y)
         assert model.classes_.tolist() == ["even", "odd"]
@@ -312,7 +312,7 @@ def test_pairs_that_are_none_are_refused(pairs):
 def test_seeds_that_are_none_are_refused(seed):
     what = f"random_state must be from 0 to .*; got {seed}"
     for name in ALL:
-        if name in ("ib that merges", "ib that splits"):  # which draw nothing
+        if name in ("ib that merges", "ib that splits"):  # which have no random numbers
             continue
         with pytest.raises(ValueError, match=what), warnings.catch_warnings():
             warnings.simplefilter("ignore")

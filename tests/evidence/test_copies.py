@@ -1,4 +1,4 @@
-"""Exact copies of samples: how they are detected, and that a set of them counts as one sample."""
+"""Exact copies of samples: detection, and that a set of copies counts as one sample."""
 
 import numpy as np
 import pytest
@@ -38,14 +38,14 @@ def test_values_that_agree_by_rounding_are_no_copies(m):
     rows = np.random.default_rng(m).normal(size=(1000, m)).round(1)
     assert len(np.unique(rows, axis=0)) < 800
     assert n_copies(rows) == 0
-    # Of rounded rows as well, more agree than rounding explains if they are repeated.
+    # In rounded data, more rows agree than rounding explains if they are repeated.
     iris = load_iris().data
     assert n_copies(iris) <= 1 and n_copies(np.tile(iris, (2, 1))) >= len(iris)
 
 
 @MANY
 def test_no_copy_is_held_out_from_a_fit_that_has_seen_it():
-    """Of an estimator that gives a high density to what it has seen, and a low one to all else."""
+    """Use an estimator whose density is high on samples of its fit, and low on others."""
     result = evidence.test(Remembering(), np.tile(NOISE, (3, 1)), random_state=0)
     assert result.p_by_rival_["one cluster of the same estimator"] > 0.999
     number = evidence.n_clusters(Remembering(), np.tile(NOISE, (3, 1)), candidates=(1, 2))

@@ -1,4 +1,4 @@
-"""The significance test: its parts by their definitions, invalid input, level and power."""
+"""The significance test: parts by their definitions, invalid input, level and power."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -30,7 +30,7 @@ def test_only_rows_that_a_fit_has_not_seen_count():
 
 
 def test_one_gaussian_is_a_null_model():
-    # It predicts far better than this clusterer, whose fit with one cluster is worst.
+    # It predicts much better than this clusterer, whose fit with one cluster is the worst.
     result = evidence.test(Remembering(unseen=50.0), NOISE, random_state=0)
     assert result.p_by_rival_["one cluster of the same estimator"] < 1e-6
     assert result.rival_ == "one Gaussian with the covariance of the mixture"
@@ -58,7 +58,7 @@ def test_gains_and_their_t():
     np.testing.assert_allclose(
         one_sided_t_test(gain), stats.ttest_1samp(gain, 0, alternative="greater"), rtol=1e-3
     )
-    assert one_sided_t_test(np.full(N, 1e-5))[1] > 0.4  # less than fits resolve
+    assert one_sided_t_test(np.full(N, 1e-5))[1] > 0.4  # less than the tolerance of fits
 
 
 @pytest.mark.parametrize("per_group", [False, True])
@@ -106,7 +106,7 @@ def test_estimators_give_densities_and_their_covariance(make):
         np.eye(p + 1, p, -1), **{k: v[: p + 1] for k, v in known.items()}
     )
     basis = np.stack(units) - origin
-    # By its own covariance as the importance law of an integral.
+    # By importance sampling of an integral with its own covariance.
     covariance = model.mixture_covariance()
     law = stats.multivariate_t(np.zeros(p), covariance, df=6, seed=0)
     y = law.rvs(40_000).reshape(-1, p)
@@ -122,7 +122,7 @@ def test_densities_are_of_samples_about_the_training_mean():
     X = NOISE**3 + 100
     free = MixtureEM(2, n_init=2, random_state=0).fit(X)
     assert free.log_density_of(X).mean() == pytest.approx(free.score(X), abs=1e-4)
-    # The mean of the mixture is another one if weights are equal.
+    # The mean of the mixture differs if weights are equal.
     model = clone(free).set_params(weights="uniform").fit(X)
     assert np.abs(model.weights_ @ model.means_ - X.mean(0)).max() > 1e-3
     np.testing.assert_allclose(model.residuals_of(X).mean(0), 0, atol=1e-9)
@@ -136,7 +136,7 @@ def test_clusters_are_found_and_noise_is_not():
     assert "one elliptical distribution per known group is rejected (p < 0.001; 2 clusters" in str(
         result
     )
-    # Free weights have more null models, and no other program.
+    # Free weights need more null models, and no other program.
     model = ConditionalMixture(2, weights="free", random_state=0)
     alike = evidence.test(model, APART, known=np.array(["b", "a"])[Z], **FEW)
     assert list(alike.p_by_rival_) == list(NULL_MODELS)
@@ -146,7 +146,7 @@ def test_clusters_are_found_and_noise_is_not():
     assert noise.p_structure_ > 0.05
     assert str(noise).startswith("no evidence of further structure (p = ")
     assert solve_residuals._cache_size() <= before + 1
-    # Places and names of clusters agree, whatever the fold.
+    # Positions and labels of clusters agree in all folds.
     side = result.place_ > 0
     assert max((side == result.labels_).mean(), (side != result.labels_).mean()) > 0.95
     ax = alike.plot()
@@ -165,7 +165,7 @@ def test_labels_are_those_of_the_fit(seed):
     model = ConditionalMixture(3, n_init=4, weights="uniform", random_state=seed).fit(rows, known=Z)
     result = evidence.test(model, rows, known=Z, **FEW)
     assert (result.labels_ == model.labels_).mean() > 0.95
-    # The picture has the direction to one cluster: all of it is on one side in every fold.
+    # The plot has the direction to one cluster: it is on one side in every fold.
     sides = [(result.place_ > 0)[model.labels_ == c].mean() for c in range(3)]
     assert max(sides) > 0.95 and np.sum(np.array(sides) > 0.5) == 1
 
@@ -191,13 +191,13 @@ def test_clusters_are_matched_by_what_they_share():
     np.testing.assert_array_equal(
         _match_labels(renamed, reference, False), np.repeat([0, 1, 2], [6, 5, 7])
     )
-    # One cluster was divided.
+    # One cluster was split.
     more = np.repeat([3, 0, 1, 2], [6, 6, 4, 2])
     np.testing.assert_array_equal(_match_labels(more, reference, False), reference)
     np.testing.assert_array_equal(
         _match_labels(more, reference, True), np.repeat([0, 1, 2, 3], [6, 6, 4, 2])
     )
-    # One cluster is missing, whose label nobody gets.
+    # One cluster is missing, whose label no sample gets.
     fewer = np.repeat([1, 0, 1, 0], [6, 6, 2, 4])
     np.testing.assert_array_equal(
         _match_labels(fewer, reference, False), np.repeat([0, 1, 0, 1], [6, 6, 2, 4])
@@ -348,7 +348,7 @@ def test_level_where_clusters_could_follow_tails_and_groups():
 
 @pytest.mark.slow
 def test_a_shrunk_covariance_is_no_structure():
-    """As above; clusters compensate for it, so that one null model is not enough."""
+    """The same; clusters compensate for it, so one null model is not enough."""
     result = [
         evidence.test(ConditionalMixture(2, weights="uniform"), X, known=z, **FEW)
         for X, z in draws(10, lambda rng, z, e: e * np.where(np.arange(20) == 0, 1.8, 1), d=20)
@@ -363,7 +363,7 @@ def test_a_shrunk_covariance_is_no_structure():
 
 @pytest.mark.slow
 def test_power():
-    """Measured at 1.00 for clusters 4 standard deviations apart; it fails where one is missed."""
+    """Measured power is 1.00 at a distance of 4; the test fails for a single miss."""
     apart = np.eye(6)[0] * 4
 
     def draw(rng, z, e):
@@ -377,7 +377,7 @@ def test_power():
 @pytest.mark.parametrize("p_structure", [0.001, 0.5])
 @pytest.mark.parametrize("p_gap", [0.001, 0.5, None])
 def test_sentences_name_no_method(p_structure, p_gap):
-    # They are for terminals and pages as well, where nothing can be called.
+    # The messages are also for terminals and pages, where no function can be called.
     none = np.zeros(0)
     record = evidence.Evidence(
         p_structure_=p_structure, p_gap_=p_gap, statistic_=1.0, gain_=none, rival_="",

@@ -1,4 +1,4 @@
-"""The number of clusters by rows held out, and estimators that find it themselves."""
+"""The number of clusters by held-out rows, and estimators that choose it themselves."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_a_bar_is_shown_where_it_is_asked_for(capsys, monkeypatch):
 
 
 def test_log_likelihoods_are_those_of_rows_held_out():
-    """Of an estimator that gives one density to what it has seen, and another to all else."""
+    """With an estimator that gives one density to samples of its fit, and another to all others."""
     result = evidence.n_clusters(Remembering(), NOISE, candidates=(2, 1), random_state=0)
     np.testing.assert_array_equal(result.log_likelihood_, np.full((2, N), [[-100.0], [-103.0]]))
     assert result.n_clusters_ == 1 and result.tried_.tolist() == [1, 2]

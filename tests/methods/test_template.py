@@ -1,4 +1,4 @@
-"""The template of a family: Poisson counts under all four solvers, known structure and models."""
+"""The example of a family: Poisson counts with all four solvers, known structure and models."""
 
 import numpy as np
 import poisson
@@ -16,7 +16,8 @@ QUICK = {"features": "poisson", "n_init": 2, "random_state": 0}
 
 @pytest.fixture(scope="module")
 def planted():
-    """Counts (60, 6) whose level says the cluster, and whose last columns say the known group."""
+    """Counts (60, 6) whose level depends on the cluster, and whose last columns on the known
+    group."""
     rng = np.random.default_rng(0)
     z, c = np.arange(60) % 2, np.arange(60) // 30
     means = np.where(c == 0, 1.0, 8.0)[:, None] * np.ones(6)
@@ -25,7 +26,7 @@ def planted():
 
 
 def cost(X, labels):
-    """Sum of m - y log m over all counts, m being the mean of the row's cell."""
+    """Sum of m - y log m over all counts, where m is the mean of the row's cell."""
     total = 0.0
     for cell in np.unique(labels):
         rows = X[labels == cell]
@@ -41,7 +42,7 @@ def test_the_objective_is_the_likelihood(planted, solver):
     assert model.objective_ == pytest.approx(cost(X, model.labels_), rel=1e-9)
     assert model.score(X) == pytest.approx(-model.objective_ / 60, rel=1e-3)
     assert (model.predict(X) == model.labels_).mean() > 0.95
-    assert adjusted_rand_score(model.labels_, z) > 0.9  # what makes the largest difference
+    assert adjusted_rand_score(model.labels_, z) > 0.9  # the largest difference
 
 
 @pytest.mark.parametrize("solver", first_fast(SOLVERS))
@@ -90,6 +91,6 @@ def test_a_family_is_no_more_than_it_says(planted):
         ValueError, match="features must be the name of a family; got 'binomial'; choose"
     ):
         families.get_family("binomial")
-    families.register_family(poisson.POISSON)  # again, which changes nothing
+    families.register_family(poisson.POISSON)  # again, without effect
     with pytest.raises(ValueError, match="names of families must be unique; got 'poisson'"):
         families.register_family(families.Family("poisson", *[None] * 3))

@@ -1,4 +1,4 @@
-"""What draws may come in, and the ArviZ export, under whichever ArviZ is installed."""
+"""Valid draws, and the ArviZ export, with any installed ArviZ."""
 
 import builtins
 import subprocess
@@ -52,7 +52,7 @@ def test_the_installed_arviz_reads_it(draws):
     data = to_arviz(draws, dims={"weight": ["cluster"]})
     table = arviz.summary(data, var_names=["weight"])
     assert len(table) == 3
-    # Independent draws: no disagreement between chains, and mean and size as drawn.
+    # Independent draws: no disagreement between chains, and mean and size as simulated.
     r_hat = arviz.rhat(data, var_names=["weight"])
     r_hat = getattr(r_hat, "dataset", r_hat)["weight"].values
     assert np.all(np.abs(r_hat - 1) < 0.02)
@@ -119,7 +119,7 @@ def test_named_dimensions_are_not_read_by_their_places(draws):
         to_arviz({"w": weight[0]})
 
 
-# ---- what draws may come in ---------------------------------------------------------------------
+# ---- valid draws --------------------------------------------------------------------------------
 
 LABELS = np.random.default_rng(1).integers(0, 3, (2, 5, 4))
 ARRAY = xarray.DataArray(LABELS, dims=("chain", "draw", "row"), name="z")
@@ -196,7 +196,7 @@ def test_labels_are_drawn_with_their_probabilities():
     counts = np.bincount(labels[..., 0].ravel(), minlength=4)
     assert counts[1] == 0
     assert stats.chisquare(counts[[0, 2, 3]], 4000 * p[0, [0, 2, 3]]).pvalue > 1e-4
-    # Every label is drawn by itself: neighbours in draws, chains and samples know nothing of it.
+    # Every label is sampled separately: adjacent draws, chains and samples are independent.
     first = labels[..., 0] == 2
     assert abs(np.corrcoef(first[:, 1:].ravel(), first[:, :-1].ravel())[0, 1]) < 0.07
     np.testing.assert_array_equal(draw_labels(np.tile(p, (4, 1000, 1, 1)), random_state=0), labels)
@@ -204,7 +204,7 @@ def test_labels_are_drawn_with_their_probabilities():
 
 def test_components_that_switch_are_told_apart_through_drawn_labels():
     p = np.array([[0.9, 0.1]] * 10 + [[0.1, 0.9]] * 10)
-    both = np.stack([p, p[:, ::-1]] * 50)  # their names switch from draw to draw
+    both = np.stack([p, p[:, ::-1]] * 50)  # whose labels switch between draws
     named = xarray.DataArray(both, dims=("draw", "row", "component"))
     labels = draw_labels(named.transpose("row", "component", "draw"), random_state=0)
     np.testing.assert_array_equal(labels, draw_labels(both, random_state=0))

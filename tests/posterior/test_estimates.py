@@ -1,4 +1,4 @@
-"""Losses, point estimates and credible balls against enumeration of all partitions."""
+"""Losses, point estimates and credible balls vs enumeration of all partitions."""
 
 import numpy as np
 import pytest
@@ -121,7 +121,7 @@ def test_point_estimate_is_the_best_of_all_partitions(draws, loss, split_cost, m
 def test_many_draws_are_refined_over_all(monkeypatch, loss):
     draws, _ = noisy_draws(n=40, noise=0.6)
     labels, value = point_estimate(draws, loss, random_state=0, return_loss=True)
-    # Starts that see 5 of 600 draws leave it to the refinement to find the minimiser.
+    # With starts from 5 of 600 draws, only the refinement finds the minimiser.
     monkeypatch.setattr(estimates_module, "_SEARCH_DRAWS", 5)
     monkeypatch.setattr(estimates_module, "_PAIR_SAMPLES", 0)
     again, other = point_estimate(draws, loss, random_state=0, return_loss=True)
@@ -132,11 +132,11 @@ def test_many_draws_are_refined_over_all(monkeypatch, loss):
 
 def test_samples_are_set_apart_without_all_pairs(monkeypatch):
     draws, _ = noisy_draws(n=200, noise=1.3)
-    draws[:, :, 1] = draws[:, :, 0] = draws.max() + 1  # two that are always together, and alone
+    draws[:, :, 1] = draws[:, :, 0] = draws.max() + 1  # two that are always together, and one alone
     labels, value = point_estimate(draws, "binder", random_state=0, return_loss=True)
     assert labels.max() >= 39 and np.bincount(labels)[labels[0]] == 2
     monkeypatch.setattr(estimates_module, "_PAIR_SAMPLES", 0)
-    monkeypatch.setattr(estimates_module, "_SEARCH_DRAWS", 50)  # the rest sees the whole
+    monkeypatch.setattr(estimates_module, "_SEARCH_DRAWS", 50)  # the rest uses all draws
     again, other = point_estimate(draws, "binder", random_state=0, return_loss=True)
     assert other == pytest.approx(value, abs=1e-12)
     np.testing.assert_array_equal(labels, again)
@@ -149,7 +149,7 @@ def test_point_estimate_recovers_the_centre(loss):
 
 
 def test_binder_keeps_apart_what_vi_joins():
-    # One sample is with either of two pairs in turn: pairs of it are together half of the time.
+    # One sample is with either of two pairs alternately: its pairs are together half of the time.
     draws = np.array([[0, 0, 1, 1, 0], [0, 0, 1, 1, 1], [0, 0, 1, 1, 2]])
     for cost, k in ((0.5, 3), (1.9, 1)):
         assert point_estimate(draws, "binder", split_cost=cost, random_state=0).max() + 1 == k
@@ -221,7 +221,7 @@ def test_moves_change_the_loss_by_what_they_say(draws, max_clusters, seed):
             if changed is False:
                 assert value(search.z) == pytest.approx(before, abs=1e-8)
             assert len(np.unique(search.z)) <= max_clusters
-            # The tables still say what a fresh start from the same partition says.
+            # The tables agree with new ones for the same partition.
             scores = [search._sample_scores(i)[search.z[i]] for i in range(n)]
             search.start(search.z)
             fresh = [search._sample_scores(i)[search.z[i]] for i in range(n)]
@@ -356,7 +356,7 @@ def test_names_of_any_size():
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_no_partition_of_random_draws_beats_the_estimate(loss):
-    """Draws that agree on nothing have many local optima."""
+    """Draws without any agreement have many local optima."""
     random = np.random.default_rng(1)
     for _ in range(400):
         n = random.integers(5, 7)

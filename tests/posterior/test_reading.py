@@ -1,4 +1,4 @@
-"""What is read off draws: paths of merges, stable and transient clusters, parts of the matrix."""
+"""Summaries of draws: merge paths, stable and transient clusters, parts of the matrix."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -192,7 +192,7 @@ def test_transient_clusters_are_in_the_draws_and_like_none_of_the_centre(draws, 
         assert low - 1e-9 <= row["size"] <= high + 1e-9
         assert row["within"] == np.bincount(result.center[rows]).argmax()
     assert result.transient["probability"].is_monotonic_decreasing
-    # Whatever is apart is found where nothing is too rare.
+    # All recurring clusters are found if none is too rare.
     assert bool(result.core_rows) or not any(loose)
 
     other = stable_clusters(
@@ -213,13 +213,13 @@ def visited_draws(n=200, n_chains=2, n_draws=200, seed=0):
     there = random.random((n_chains, n_draws, 2)) < [1 / 3, 0.1]
     for where in np.ndindex(n_chains, n_draws):
         for rows, name, leave in zip(leavers, (4, 5), there[where], strict=True):
-            if leave:  # most of the rows, and a stranger
+            if leave:  # most of the rows, and another row
                 draws[where][rows[random.random(len(rows)) < 0.9]] = name
                 draws[where][random.integers(100, n)] = name
     return renamed(draws, random), truth, there, leavers
 
 
-@pytest.mark.parametrize("grouped", [3000, 60])  # from all draws that have them, and from some
+@pytest.mark.parametrize("grouped", [3000, 60])  # from all draws that contain them, and from some
 def test_planted_visitors_are_found(monkeypatch, grouped):
     from nrprob.posterior import stability
 

@@ -1,4 +1,4 @@
-"""Numbers of clusters, label-free traces, convergence, relabelling and pictures."""
+"""Numbers of clusters, label-invariant traces, convergence, relabelling and plots."""
 
 import itertools
 import subprocess
@@ -47,7 +47,7 @@ def chains_of_k(rho, n_chains=4, n_draws=3000, seed=0):
     for t in range(1, n_draws):
         stays = random.random(n_chains) < rho
         k[:, t] = np.where(stays, k[:, t - 1], random.integers(2, 4, n_chains))
-    return np.arange(5) % k[..., None] * 7  # empty names between occupied ones
+    return np.arange(5) % k[..., None] * 7  # empty labels between occupied ones
 
 
 def test_probabilities_of_k_and_their_errors():
@@ -109,7 +109,7 @@ def test_chosen_pairs_vary():
 
 def test_pairs_that_never_vary_are_not_chosen():
     draws = np.tile([0, 0, 1, 1, 2], (2, 20, 1))
-    draws[:, ::2, 4] = 1  # only sample 4 is in doubt
+    draws[:, ::2, 4] = 1  # only sample 4 is uncertain
     traces = label_free(draws, pairs=10, random_state=0)
     assert [n for n in traces if n.startswith("together")] == ["together[2,4]", "together[3,4]"]
     assert len(label_free(draws, pairs=0, random_state=0)) == 4
@@ -178,7 +178,7 @@ def test_chains_are_as_far_apart_as_their_draws():
         pairs = [(i, j) for i, j in itertools.product(range(5), repeat=2) if a != b or i != j]
         expected[a, b] = np.mean([vi(draws[a, i], draws[b, j]) for i, j in pairs])
     np.testing.assert_allclose(chain_distances(draws), expected, atol=1e-12)
-    # Of one chain, its halves; the middle draw of an odd number is in neither.
+    # For one chain, its halves; the middle draw of an odd number is in neither.
     halves = chain_distances(draws[:1, [0, 1, 4, 2, 3]])
     np.testing.assert_allclose(halves, chain_distances(draws[0][[[0, 1], [2, 3]]]))
     assert np.isnan(chain_distances(draws[:, :1])).all()
@@ -189,7 +189,7 @@ def test_long_chains_are_compared_at_even_steps():
     draws, truth = noisy_draws(n_chains=4, n_draws=250, noise=0.4)
     far = chain_distances(draws)
     assert far.shape == (4, 4) and abs(far.mean() / far.diagonal().mean() - 1) < 0.05
-    draws[2, 125:] = truth  # a chain that comes to rest is nearer itself
+    draws[2, 125:] = truth  # a chain that comes to rest is nearer to itself
     assert chain_distances(draws)[2, 2] < 0.8 * far[2, 2]
 
 
@@ -231,13 +231,13 @@ def test_relabelling_keeps_the_most_names_and_the_partition(draws, seed):
         )
         if best is not None:
             assert np.sum(new == reference) == best
-        for name in np.unique(new):  # a reference's name only where a sample is shared
+        for name in np.unique(new):  # a label of the reference only if a sample is shared
             if name in names:
                 assert np.any((new == name) & (reference == name))
         extra = np.setdiff1d(new, names)
         np.testing.assert_array_equal(extra, names[-1] + 1 + np.arange(len(extra)))
     np.testing.assert_array_equal(relabel(reference[None], reference)[0], reference)
-    # Equal overlaps may be broken either way, but not by names.
+    # Equal overlaps may be broken either way, but not by labels.
     other = relabel(renamed(draws, random), reference)
     np.testing.assert_array_equal(result, other)
 
@@ -263,7 +263,7 @@ def test_permutations_do_what_relabelling_does(draws, seed):
 
 
 def test_component_means_are_told_apart():
-    # Two components whose names switch half-way: raw means are equal, aligned ones are not.
+    # Two components whose labels switch half-way: raw means are equal, aligned means are not.
     truth = np.repeat([0, 1], 10)
     draws = np.stack([truth, 1 - truth] * 20).reshape(2, 20, 20)
     means = np.where(np.arange(40) % 2, 5.0, -5.0).reshape(2, 20, 1) * [1, -1]

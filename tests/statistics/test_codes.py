@@ -18,7 +18,7 @@ def wide():
         yield
 
 
-# One program for a code and a shape: done eagerly, every operation is compiled on its own.
+# One program per code and shape, since separate operations would each be compiled.
 _length = jax.jit(lambda code, cell: code(cell))
 
 
@@ -63,7 +63,7 @@ def test_label_code_is_that_of_the_labels(concentration, unordered):
         words = np.asarray(list(itertools.product(range(k), repeat=n)))
         counts = (words[..., None] == np.arange(k)).sum(1)
         lengths = np.asarray(_length(code, counts[..., None])).sum(1) + sizes[k]
-        # Over all labelings: 1, or all names of the clusters for the price of one.
+        # Over all labelings: 1, or all permutations of labels for the cost of one.
         names = np.log(np.arange(1, k + 1)).sum() if unordered else 0
         assert logsumexp(-lengths) == pytest.approx(names, abs=1e-11)
         if concentration is None and not unordered:
@@ -115,7 +115,7 @@ def test_normal_inverse_wishart_is_the_product_of_predictions():
     upper = np.triu_indices(m)
     cell = np.concatenate([X.sum(0), (X.T @ X)[upper], [len(X)]])
     assert float(_length(code, cell)) == pytest.approx(total, rel=1e-10)
-    # nu = m + 1 + 2, scale = 2 * .65
+    # nu = m + 1 + 2, scale = 2 * 0.65
     traced = codes.NormalWishart(kappa, 0.65, 2.0, m, True, 1.0)
     matched = codes.normal_inverse_wishart(8, m, kappa=kappa, nu=m + 3.0, scale=1.3)
     assert float(_length(traced, cell)) == pytest.approx(float(_length(matched, cell)), rel=1e-10)
@@ -123,7 +123,7 @@ def test_normal_inverse_wishart_is_the_product_of_predictions():
     by_column = codes.normal_inverse_gamma(8, m, kappa=kappa, shape=2.0, scale=0.65)
     wide = np.concatenate([X.sum(0), (X**2).sum(0), [len(X)]])
     assert float(_length(apart, wide)) == pytest.approx(float(_length(by_column, wide)), rel=1e-10)
-    # One feature: the inverse-gamma prior of half the parameters.
+    # One feature: the inverse-gamma prior with half the parameters.
     one = codes.normal_inverse_wishart(8, 1, kappa=0.3, nu=4.0, scale=1.0)
     gamma = codes.normal_inverse_gamma(8, 1, kappa=0.3, shape=2.0, scale=0.5)
     cell = _moments(X[:, :1])

@@ -69,7 +69,7 @@ def test_several_labelings_share_it():
     X = rng.normal(size=(200, 6))
     X[:, 2:4] += 8 * codes
     result = discriminant_plane(X, codes, np.zeros(200, int), RANDOM).places
-    # Each labeling is told by a line through the plane.
+    # A line in the plane separates each labeling.
     for own in codes.T:
         side = LinearDiscriminantAnalysis().fit(result, own)
         assert side.score(result, own) > 0.99

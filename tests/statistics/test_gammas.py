@@ -16,7 +16,7 @@ NUMBERS = np.concatenate([np.logspace(-12, 15, 4001), np.linspace(0.01, 30, 4001
 def test_it_is_exact_to_rounding():
     with jax.enable_x64(True):
         result = jax.jit(log_gamma)(NUMBERS)
-    # Below 7 it is a difference of numbers up to 23, each a few roundings off, as SciPy's is, too.
+    # Below 7 it is a difference of numbers up to 23, each with a few rounding errors, as in SciPy.
     np.testing.assert_allclose(result, special.gammaln(NUMBERS), 5e-15, 8 * np.spacing(23.0))
 
 

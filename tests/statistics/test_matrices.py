@@ -9,7 +9,7 @@ from slowly import first_fast
 
 from nrprob.statistics.matrices import inverse_and_log_det, log_determinant, whitener
 
-# On either side of where columns are no longer written out, and where they are halved.
+# On both sides of the limits of unrolled code and of halving.
 SIZES = [1, 3, 4, 16, 17, 35]
 
 
@@ -75,7 +75,7 @@ def test_derivatives_are_those_of_numpys_determinants_and_inverses(m):
         (turned, _, pivots), (_, first, none) = jax.jit(
             lambda a, b: jax.jvp(inverse_and_log_det, (a,), (b,))
         )(matrices, change)
-        # Of the derivative, along a line: what annealing asks of a first split.
+        # Derivative along a line, which annealing needs for the first split.
         second = jax.jit(
             lambda a, b: jax.jvp(jax.grad(lambda c: log_determinant(c).sum()), (a,), (b,))[1]
         )(matrices, change)

@@ -34,7 +34,7 @@ def test_a_difference_is_named():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_missing({"age": missing["age"]}, membership, np.zeros(300, int))
-        # The same difference between known groups is none between clusters.
+        # The same difference between known groups is not a difference between clusters.
         warn_of_missing(missing, np.eye(3)[cluster], cluster)
         warn_of_missing({"none": np.zeros(300, bool)}, membership, cluster)
 

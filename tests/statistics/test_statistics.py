@@ -54,7 +54,7 @@ class TestXlogx:
         g = np.asarray(way[how](x))
         assert g.dtype == dtype
         assert np.isfinite(g).all()
-        # An impossible symbol has to cost much, not nothing.
+        # An impossible symbol must cost much, not nothing.
         assert (g < -60).all()
 
     def test_gradient_elsewhere(self, dtype):
@@ -97,7 +97,7 @@ def test_cost_of_a_cell(family):
     np.testing.assert_allclose(cost(cell), _cell(family, x, w), rtol=1e-12)
     np.testing.assert_allclose(cost(3 * cell), 3 * cost(cell), rtol=1e-12)  # degree 1
     assert cost(np.zeros_like(cell)) == 0
-    np.testing.assert_allclose(  # leading axes, and columns of zeros, cost nothing
+    np.testing.assert_allclose(  # leading axes and columns of zeros add no cost
         cost(np.stack([np.insert(cell, 2, np.zeros(3)), np.zeros(cell.size + 3)])),
         [cost(cell), 0],
         rtol=1e-12,
@@ -257,7 +257,7 @@ def test_padding_contributes_nothing(kind):
     real = real.reshape(layout.n_blocks, layout.n_rows)
     assert real.sum() == small.N < real.size
     assert not np.asarray(rows.mass)[~real].any()
-    # Even masses on padding reach nothing, since its statistics are zero, the last one included.
+    # Equal masses on padding have no effect, since its statistics are zero, including the last.
     clean = small.cells_of(rows, layout.to_blocks(w))
     dirty = small.cells_of(rows, layout.to_blocks(w, fill=7.0))
     np.testing.assert_array_equal(clean, dirty)
@@ -378,7 +378,7 @@ def test_layout_round_trip(n, n_groups, seed):
     assert len(set(layout.slot)) == n
     np.testing.assert_array_equal(layout.block_group[layout.slot // layout.n_rows], codes)
     assert (np.diff(layout.block_group) >= 0).all()
-    # The shape is a function of the sizes alone.
+    # The shape depends on the sizes only.
     other = make_layout(np.zeros(n, int), n_groups)
     assert (other.n_blocks, other.n_rows) == (layout.n_blocks, layout.n_rows)
 
@@ -433,7 +433,8 @@ def _hand_score(kind, x, W, z, mass, family):
     score = reference.score_conditional(x, W, z, family)
     if kind == "marginal":
         return score + small.WEIGHT * marginal
-    # The reference divides residuals by the root of their mean variance, the package does not.
+    # The reference divides residuals by the square root of their mean variance, the package does
+    # not.
     common = small.within_variance(x, z, mass)
     residual = reference.score_residual(x, W, z, mass, scale="common")
     return score + small.WEIGHT * common * residual
@@ -451,12 +452,12 @@ def _with_constant_columns(family, z):
     return x
 
 
-# In float64 what is left is the size of the sliver, 1e-12 of a group here and of a row there.
+# In float64 the difference is the tiny mass, 1e-12 of a group here and of a row there.
 TOLERANCE = {np.float64: 1e-9, np.float32: 1e-4}
 
 
 SCORES = [
-    # What compiles the same parts again in the other precision can wait.
+    # Tests that compile the same parts again in the other precision are slow.
     pytest.param(
         dtype,
         family,

@@ -1,4 +1,4 @@
-"""The page of a single fit: its numbers are those of their definitions, and it can be read."""
+"""The page of a single fit: its numbers agree with their definitions, and it is readable."""
 
 import re
 
@@ -43,7 +43,7 @@ def make(X, labels, known=(), **more):
 
 
 def left_of_known(X, known, age=None):
-    """What least squares on indicators, and on a number, leave of the features."""
+    """Least-squares residuals of features on indicators, and on a covariate."""
     design = np.eye(known.max() + 1)[known]
     if age is not None:
         design = np.column_stack([design, age])
@@ -280,7 +280,7 @@ def test_what_scrolls_and_pictures_have_names_of_their_own(drawn, tmp_path):
     boxes = re.findall(r'<div class="scroll" role="group" aria-label(ledby)?="([^"]*)"', text)
     assert len(boxes) == text.count('class="scroll"') == len({*boxes}) > 10
     page = page_of(path)
-    # A name is made of the title of its clustering, and of what is below it.
+    # A name consists of the title of its clustering, and of its section.
     captions = [names for by, names in boxes if by]
     assert {name for names in captions for name in names.split()} <= {*page.ids}
     assert all(names.split()[0] in ("run-1-title", "run-2-title") for names in captions)
@@ -334,7 +334,7 @@ def test_many_clusters_and_groups():
 
 def test_the_groups_that_a_cluster_is_in_are_told_apart():
     rng = np.random.default_rng(0)
-    # The clusters 1 and 4 are almost wholly in groups that are small, in which no other is.
+    # Clusters 1 and 4 are almost completely in small groups, which contain no other cluster.
     groups = np.concatenate([rng.integers(25, size=2000), [25] * 12, [26] * 7, [27] * 9, [3]])
     codes = np.concatenate([rng.choice([0, 2, 3], 2000), [1] * 19, [4] * 10])
     crossing = top_features.cross_labels(
@@ -347,7 +347,7 @@ def test_the_groups_that_a_cluster_is_in_are_told_apart():
     kept = [int(name[1:]) for name in crossing.groups[:7]]
     np.testing.assert_array_equal(crossing.counts[:, :7], np.array(expected)[:, kept])
     assert crossing.counts.sum(1).tolist() == [(codes == c).sum() for c in (0, 1, 4)]
-    # Every cluster's largest group is there before any cluster's third.
+    # The largest group of every cluster comes before the third of any cluster.
     assert all(np.argmax(row) in kept for row in expected)
 
 

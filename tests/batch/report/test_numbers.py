@@ -1,4 +1,4 @@
-"""The numbers of reports, against NumPy."""
+"""The numbers of reports agree with NumPy."""
 
 import json
 import math
@@ -24,7 +24,7 @@ def results_of(folder):
 
 
 def by_hand(dataset, measure, **where):
-    """Values of a measure, (data set, run), picked out of the dataset by loops."""
+    """Values of a measure, (data set, run), selected from the dataset by loops."""
     result = {}
     for i in range(dataset.sizes["cell"]):
         cell = dataset.isel(cell=i)
@@ -125,7 +125,7 @@ def test_without_an_error_any_difference_counts():
         (0.2, 0.33, "low", 2, "reached"),
         (0.332, 0.33, "low", 3, "worse"),
         (24955.13, 24955.1, "low", 1, "reached"),
-        (0.6, 1.0, "high", 0, "worse"),  # 1, 1.0 and 1.00 are the same to a model file
+        (0.6, 1.0, "high", 0, "worse"),  # 1, 1.0 and 1.00 are the same in a model file
         (0.332, 0.33, "none", 2, None),
     ],
 )
@@ -143,7 +143,7 @@ def test_decimals_are_those_of_the_longest_value():
 @pytest.mark.parametrize(("goal", "ours"), [("low", 0.304), ("high", 0.296)])
 def test_marks_are_by_the_decimals_of_the_table(tmp_path, goal, ours):
     measures = {"one": {"metric": "purity", "labeling": "partition_1", "goal": goal}}
-    # 0.30 is written 0.3: the other setting says how many decimals there are.
+    # 0.30 is written 0.3: the other setting determines the number of decimals.
     cases = [{"dims": [4, 4]}, {"dims": [12, 4]}]
     settings = [
         {"where": where, "published": {"ours": {"one": {"mean": value}}}}
@@ -240,7 +240,7 @@ def test_published_only_and_ours_only(tmp_path):
     }  # fmt: skip
     assert entries_of(whole, "theirs")["accuracy", "mean"].ours is None
     assert entries_of(whole, "plain")["accuracy", "mean"].published is None
-    # A ratio is no accuracy, whoever published it.
+    # A ratio is not an accuracy, in published values either.
     assert [(b.measure, b.published_method, b.published) for b in whole.best] == [
         ("accuracy", "theirs", 0.9)
     ]
@@ -265,7 +265,7 @@ def test_the_default_table_has_every_setting_once(tmp_path):
     assert [row.method for row in whole.groups[1].rows] == [
         "ours, n_init = 1", "ours, n_init = 2", "plain"
     ]  # fmt: skip
-    # Objectives of different methods are no column, and that is said.
+    # Objectives of different methods are not a column, and the page says so.
     assert [name for name, _ in whole.columns] == [*MEASURES, "n_clusters", "seconds"]
     assert "objectives, which compare within a method alone" in whole.caption
     model = make_model(methods=methods[:1])

@@ -1,4 +1,4 @@
-"""The page of a report as a reader and a browser get it."""
+"""The page of a report in text and in a browser."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def test_the_page_says_which_labels_were_told(tmp_path):
     text = " ".join(text.split())
     told = "partition_1 of 5 % or 20 % of every class, sampled for every run and the same for"
     assert f"{told} all methods (not given to plain); measures are of the other rows" in text
-    # The table of everything keeps the points of the curve apart.
+    # The table of all measures has separate points of the curve.
     assert "ours, wanted.fraction\xa0=\xa00.05" in text or "wanted.fraction = 0.05" in text
     model = make_model(wanted={"labeling": "partition_1", "per_class": 3, "score": "all"})
     text = page_of(write_report(make_run(tmp_path / "b", model))).text
@@ -100,8 +100,8 @@ def test_the_page_of_a_run(tmp_path):
     ):  # fmt: skip
         assert part in text, part
     assert "are missing" not in text
-    # What is seen is also said.
-    assert text.count("▼worse") == 3  # in the legend, in the table, and of the best
+    # The text contains everything that the plot shows.
+    assert text.count("▼worse") == 3  # in the legend, in the table, and for the best
     alt = page.images[0]
     assert alt.startswith("accuracy against columns at $1 each, $. ours: ")
     assert "ours (published): 2.000 at 4" in alt
@@ -190,7 +190,7 @@ def test_colours_of_pages_are_read_in_light_in_dark_and_on_paper(place):
     on = [(name, "paper") for name in ("ink", "soft", "link", "worse", "within", "reached")]
     on += [("ink", "tint"), ("soft", "tint"), ("ink", "alert"), ("link", "tint")]
     for text, ground in on:
-        if text in colours:  # links are not of paper
+        if text in colours:  # links are useless on paper
             assert contrast_ratio(colours[text], colours[ground]) >= 4.5, (text, ground)
 
 
@@ -203,7 +203,7 @@ OPTIONS = (
 
 
 def in_browser(path, folder, *options):
-    """What a browser says of a file."""
+    """Result of opening a file in a browser."""
     result = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
     if not any(result):
         pytest.skip("no Chromium or Chrome on this machine")
@@ -214,7 +214,7 @@ def in_browser(path, folder, *options):
     ).stdout
 
 
-# Pages have no scripts; copies get one, to ask the browser how they came out.
+# Pages have no scripts; copies get one, to query the browser about their layout.
 ASK = """<script>addEventListener("load", () => {
   const images = [...document.images];
   const over = [...document.querySelectorAll("table, img")].filter(one =>
@@ -231,12 +231,13 @@ ASK = """<script>addEventListener("load", () => {
 LISTEN = """<html><body><script>const all = {}; addEventListener("message", e => {
   all[e.data[0]] = e.data[1]; document.documentElement.dataset.found = JSON.stringify(all);
 });</script>"""
-# Windows have a least width, so pages are in frames; 700 dots are what A4 has between its margins.
+# Windows have a minimum width, so pages are in frames; 700 pixels are the width of A4 between
+# margins.
 WIDTHS = {"phone": 400, "screen": 1200, "paper": 700}
 
 
 def frames(page, folder):
-    """How a page comes out in frames of different widths, the last of them as it is printed."""
+    """Layout of a page in frames of different widths, the last of them printed."""
     shown = page.replace("<details>", "<details open>").replace("</body>", ASK)
     (folder / "shown.html").write_text(shown, encoding="utf-8")
     assert "@media print" in page
@@ -279,10 +280,10 @@ def test_pages_in_a_browser(kind, tmp_path):
         text = fit_page.write_page([chapter(3, "clustering 1"), chapter(4, "clustering 2")])
     for name, one in frames(text, tmp_path).items():
         assert one["window"] == WIDTHS[name]
-        # Browsers print by half what is too wide for paper, as tables of many statistics are.
+        # Browsers shrink wide pages by half for printing, such as tables of many statistics.
         wide = 2 if (kind, name) == ("runs", "paper") else 1
         assert one["page"] <= wide * one["window"] and (wide > 1 or not one["over"]), name
-        # Pictures scroll rather than shrink to what nobody can read, but for paper.
+        # Plots scroll instead of shrinking to an unreadable size, except on paper.
         assert not one["small"] or name == "paper"
         assert one["tables"] == Page(text).tables
         assert one["drawn"] == {"runs": 2, "fit": 1, "exploration": 2}[kind]

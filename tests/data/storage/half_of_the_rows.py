@@ -1,4 +1,4 @@
-"""One of two processes, each with rows of its own: python half_of_the_rows.py NUMBER PORT."""
+"""One of two processes with different rows: python half_of_the_rows.py NUMBER PORT."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ for model in (
 ):
     model.fit(nrprob.stored(X[own], processes=True), known=known[own])
     out.append((model.labels_.tolist(), model.objective_))
-# Without a seed, too, all processes begin alike.
+# Even without a seed, all processes have equal initial values.
 model = ConditionalMixture(k, n_init=4).fit(nrprob.stored(X[own], processes=True), known=known[own])
 out.append(model.start_table_.objective.tolist())
 print(json.dumps(out))

@@ -1,4 +1,4 @@
-"""Rows on disk and elsewhere: whatever holds them, they are read as they are."""
+"""Rows on disk and elsewhere are read unchanged from every source."""
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ NAMES = ["a", "b", "c"]
 
 
 class Zarr:
-    """What a zarr array offers."""
+    """Interface of a zarr array."""
 
     def __init__(self, x):
         self._x, self.shape, self.dtype, self.chunks = x, x.shape, x.dtype, (10, 2)
@@ -34,7 +34,7 @@ def frame(n=50, dtype=np.float32):
 
 
 def places(table, folder):
-    """The same rows in every kind of source, and whether its columns have names."""
+    """The same rows in every type of source, and whether its columns have names."""
     import dask.array as da
     import dask.dataframe as dd
 

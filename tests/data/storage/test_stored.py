@@ -1,4 +1,4 @@
-"""Fits of rows that do not fit into memory: those of rows that do, wherever the blocks are."""
+"""Fits of stored rows equal fits of rows in memory, wherever the blocks are."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def make(n=700, d=4, gap=3.0, seed=0, dtype=np.float32):
 
 
 def laid_out(X, known, size=256):
-    """Blocks of rows, and all of them as one."""
+    """Blocks of rows, and all of them combined."""
     lay = LayGroups(FeatureMap("gaussian", None, X.mean(0), 1.0), 3, False)
     codes = pd.factorize(known)[0].astype(np.int32)
 
@@ -81,7 +81,7 @@ def problem(rows, dtype):
 
 @pytest.mark.smoke
 def test_passes_give_the_cells_of_rows_in_memory():
-    # Five passes from a given start, at one temperature, by the update of rows in memory.
+    # Five passes from given initial values, at one temperature, by the update of rows in memory.
     X, known, _ = make()
     with standard():
         parts, rows, _ = laid_out(X, known)
@@ -216,7 +216,7 @@ def test_ccib_finds_what_it_finds_in_memory(tmp_path, monkeypatch):
     ("labels", "empty"), [("pq", None), ("pq", ""), ("pq", " "), ([0, 1], None)]
 )
 def test_empty_cells_are_unknown_wanted_labels(tmp_path, labels, empty):
-    # In the first part of the file no label is known.
+    # In the first part of the file all labels are unknown.
     wanted = pd.Series([None, empty, labels[1], empty, labels[0], labels[1]])
     table = pd.DataFrame(np.eye(6), columns=[*"abcdef"]).assign(wanted=wanted)
     table.to_parquet(tmp_path / "rows.parquet", row_group_size=2)
@@ -224,7 +224,7 @@ def test_empty_cells_are_unknown_wanted_labels(tmp_path, labels, empty):
     with survey_rows(rows, None, "wanted") as seen:
         classes, codes = read_labels(seen.target_labels, 6)
     assert classes.tolist() == [*labels] and codes.tolist() == [-1, -1, 1, -1, 0, 1]
-    # Of known labels, none may be missing.
+    # Known labels must not be missing.
     with pytest.raises(ValueError, match="labels must be non-missing"):
         with survey_rows(rows, "wanted", None):
             pass
@@ -254,7 +254,7 @@ def test_ib_finds_what_it_finds_in_memory(features, beta):
 def test_moments_give_the_coordinates_of_residuals():
     rng = np.random.default_rng(0)
     r = rng.normal(size=(300, 5)) @ rng.normal(size=(5, 5))
-    r[:, 4] = r[:, 0] + r[:, 1]  # a direction that does not vary
+    r[:, 4] = r[:, 0] + r[:, 1]  # a direction without variance
     for covariance in ("tied", "diag", "spherical"):
         one, y = Coordinates.from_residuals(r, 290, covariance, 3.0)
         fourth = ((r**2).sum(1) ** 2).sum()
@@ -319,7 +319,7 @@ def test_workers_find_what_one_process_does(client, tmp_path):
             many = model.fit(nrprob.stored(rows, scheduler=client), known=given)
             assert adjusted_rand_score(many.labels_, labels) > 0.99
             assert many.objective_ == pytest.approx(objective, rel=1e-4) and many.converged_
-    # Sums are those of one process, however they are made.
+    # Sums equal those of one process, in every arrangement.
     parts = [[{"a": np.full(2, i)}] for i in range(40)]
     workers = WorkerBlocks.from_parts(client, _given, [(part,) for part in parts])
     assert (workers.map_sum(_same)["a"] == sum(range(40))).all()

@@ -1,4 +1,4 @@
-"""COALA against a search by brute force, and average linkage."""
+"""COALA agrees with a brute-force search, and with average linkage."""
 
 import numpy as np
 import pytest
@@ -107,8 +107,8 @@ def test_rows_alike_and_parameters():
         COALA(2, omega=0.0).fit(np.eye(4))
 
 
-# F as printed, and how near ours is. Of the ring of six blobs, 0.53 is printed and ours is about 1:
-# no ring that NACI solves, as printed, is that hard for COALA.
+# F as printed, and our approximation. On the ring of six blobs, 0.53 is printed and ours is about
+# 1: no ring that NACI solves, as printed, is this hard for COALA.
 PUBLISHED = {"blobs": (1.0, 0.05), "crescents": (0.79, 0.05), "rings": (0.58, 0.07)}
 
 

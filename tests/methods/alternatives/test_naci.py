@@ -1,4 +1,4 @@
-"""NACI against its definitions, an exhaustive greedy search, and the published results."""
+"""NACI agrees with its definitions, an exhaustive greedy search, and published results."""
 
 import warnings
 
@@ -46,7 +46,7 @@ def data_information(labels, potentials):
 
 
 class Objective:
-    """J, by the width of the windows and the known labelings."""
+    """J, with the bandwidth and the known labelings."""
 
     def __init__(self, X, sigma, known, eta):
         self.potentials = np.exp(-cdist(X, X, "sqeuclidean") / (4 * sigma**2))
@@ -65,14 +65,15 @@ class Objective:
         return self.data(labels) - sum(e * s for (e, *_), s in zip(self.known, shares, strict=True))
 
     def current(self, labels):
-        """Gains are divided by the information of the labels, so this is what they are of."""
+        """Gains are divided by the information of these labels."""
         return data_information(labels, self.potentials), [
             information(labels, z) for _, z, _ in self.known
         ]
 
 
 def exhaustive(objective, n, current=False):
-    """Join the two clusters of the largest gain, all pairs tried; labels after every merge."""
+    """Merge the pair of clusters with the largest gain, by exhaustive search; labels after every
+    merge."""
     labels = np.arange(n)
     result = [labels]
     while len(np.unique(labels)) > 1:
@@ -142,7 +143,7 @@ def test_gains_may_be_divided_by_the_present_information(n_labelings):
     objective = Objective(X, model.bandwidth_, known.T, [0.2] * n_labelings)
     expected = exhaustive(objective, len(X), current=True)
     steps = list(replayed(model.linkage_))
-    # The last merges divide what is left of information by next to nothing.
+    # The last merges divide the remaining information by almost 0.
     assert all(same(a, b) for a, b in zip(steps[:-2], expected[:-2], strict=True))
     np.testing.assert_allclose(
         model.objective_path_, [objective(labels) for labels in steps], atol=1e-12
@@ -193,7 +194,7 @@ def test_groupings_are_tried_where_merges_went_wrong():
     assert [len(naci._all_groupings(n, k)) for n, k in ((4, 1), (4, 2), (5, 3), (8, 4))] == [
         1, 7, 25, 1701,
     ]  # fmt: skip
-    # One of the sets on which the four blobs are joined crosswise.
+    # One of the data sets on which the four blobs are joined crosswise.
     X, labels = make_planar_shapes(160, random_state=1)
     known, sought = labels.T
     merged = NACI(2, bandwidth_scale=1.0, refine=False).fit(X, known=known)
@@ -240,7 +241,7 @@ def test_rules_of_the_width():
         model = NACI(bandwidth=rule, bandwidth_scale=1.3).fit(X)
         assert model.bandwidth_ == pytest.approx(1.3 * width)
     assert NACI(bandwidth=0.7).fit(X).bandwidth_ == pytest.approx(0.7)
-    # At the width of the largest contrast, the rows have most information about themselves.
+    # At the bandwidth of the largest contrast, the rows have most information about themselves.
     model = NACI(bandwidth="contrast", bandwidth_scale=7.0).fit(X)
     centring = np.eye(50) - 1 / 50
 
@@ -267,13 +268,13 @@ def test_the_weight_of_the_best_shares_is_chosen():
     )
     worth = data / data.max() - shared
     (best,) = (fit for fit in fits if (fit.eta_ == model.eta_).all())
-    # Fits may be alike up to the last digits.
+    # Fits may be equal up to the last digits.
     assert worth[fits.index(best)] == pytest.approx(worth.max(), abs=1e-6)
     assert model.eta_.shape == (2,)
     assert (model.labels_ == best.labels_).all() and (model.linkage_ == best.linkage_).all()
     assert (model.cut(4) == best.cut(4)).all()
     np.testing.assert_array_equal(model.objective_path_, best.objective_path_)
-    # Where there is nothing to weigh, there is nothing to choose.
+    # Without a penalty, there is nothing to choose.
     assert NACI(2, eta="auto").fit(X).eta_.shape == (0,)
     assert not NACI(1, eta="auto").fit(X, known=known).labels_.any()
 

@@ -1,4 +1,4 @@
-"""Methods that the NACI paper compares with: at least as accurate as it reports."""
+"""Baselines of the NACI paper are at least as accurate as it reports."""
 
 import warnings
 
@@ -23,12 +23,12 @@ _QUARTERS = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]])
 
 
 def make_blobs(m, rng):
-    """Syn1: four normal clusters at the corners of a square."""
+    """Syn1: four Gaussian clusters at the corners of a square."""
     return _noisy(np.repeat(3.0 * _QUARTERS, m, 0), rng, 0.8)
 
 
 def make_ring(m, rng):
-    """Syn2: six normal clusters on a ring."""
+    """Syn2: six Gaussian clusters on a ring."""
     return _noisy(np.repeat(_arc(np.arange(6) * np.pi / 3, 5.0), m, 0), rng, 0.6)
 
 
@@ -42,7 +42,7 @@ def make_crescents(m, rng):
 
 
 def make_moons(m, rng):
-    """Syn4: two interlocked moons, cut at the apex."""
+    """Syn4: two interlocked moons, split at the apex."""
     away = rng.uniform(0.15, np.pi / 2, (4, m))
     arcs = [_arc(np.pi / 2 + sign * a, 4.0) for sign, a in zip((1, -1, 1, -1), away, strict=True)]
     arcs[2:] = [arc * [1, -1] + [4, 0] for arc in arcs[2:]]
@@ -72,9 +72,10 @@ PUBLISHED = {
     "Syn3": (0.78, 0.76, 0.86, 0.87, 0.85, 0.88),
     "Syn4": (0.63, 0.63, 0.62, 0.62, 0.62, 0.63),
 }
-# What we reach where it is less, and why. The paper's figures of the data are not in its text.
+# Values that we reach if they are lower, and why. The paper's figures of the data are not in its
+# text.
 LESS = {
-    # Of a plane every row keeps one coordinate, in which clusters of other groups coincide.
+    # In a plane every row keeps one coordinate, in which clusters of other groups coincide.
     ("Syn2", "Algo1"): 0.45,
     # The two pairings share information, which costs more than a mixture of two clusters does.
     ("Syn2", "CAMI"): 0.62,
@@ -83,7 +84,7 @@ WORST = 0.05
 
 
 def measured(model, name, seeds=3, m=40):
-    """F of the better clustering, over pairs, and what it shares with the known one: means."""
+    """F of the better clustering, over pairs, and its information about the known one: means."""
     make, known, sought = SETS[name]
     result = []
     for seed in range(seeds):

@@ -1,4 +1,4 @@
-"""Two clusterings at once: Dec-kmeans, ConvEM and CAMI against what they say they minimise."""
+"""Two clusterings at once: Dec-kmeans, ConvEM and CAMI agree with their objectives."""
 
 import warnings
 
@@ -18,7 +18,7 @@ from nrprob.information import mutual_information
 from nrprob.known import Memberships
 from nrprob.methods.alternatives import dec_kmeans
 
-# As many restarts and clusters of as few rows everywhere, so that little is compiled.
+# All fits have the same numbers of restarts and clusters and few rows, to limit compilation.
 MODELS = {
     "dec_kmeans": DecKMeans(2, n_init=4, random_state=0),
     "conv_em": ConvEM(2, n_init=4, random_state=0),
@@ -50,7 +50,7 @@ def slope(function, at, step=1e-5):
 
 
 def same_pair(pair, other):
-    """Whether two pairs (n, 2) of clusterings are the same, but for names."""
+    """Whether two pairs (n, 2) of clusterings are equal up to labels."""
     same = [[adjusted_rand_score(a, b) == 1 for b in other.T] for a in pair.T]
     return (same[0][0] and same[1][1]) or (same[0][1] and same[1][0])
 
@@ -59,7 +59,7 @@ def same_pair(pair, other):
 
 
 def decorrelation(x, pair, representatives, lam):
-    """Objective of centred rows, by its definition; ``lam`` is the weight itself."""
+    """Objective of centred rows, by its definition; ``lam`` is the absolute weight."""
     means = [np.array([x[z == c].mean(0) for c in range(2)]) for z in pair.T]
     squares = sum(((x - r[z]) ** 2).sum() for z, r in zip(pair.T, representatives, strict=True))
     penalty = sum(((m @ r.T) ** 2).sum() for m, r in zip(means[::-1], representatives, strict=True))
@@ -89,7 +89,7 @@ def test_representatives_are_best_for_their_clusterings(weight):
 
 @pytest.mark.usefixtures("cpu")
 def test_representatives_of_both_ask_lapack_once():
-    """Two of its calls that need not wait for each other can do so forever, on a CPU."""
+    """On a CPU, two independent calls of it can wait for each other forever."""
     of = dec_kmeans.ClusterMeans(np.ones((2, 3)), np.ones((2, 3, 4)))
     with jax.enable_x64(True):
         program = jax.jit(dec_kmeans.update_representatives).lower(of, 1.0).compile()
@@ -148,7 +148,7 @@ def test_conv_em_ends_where_its_objective_is_flat(weight):
             return convolution(x, *rest[:i], value, *rest[i + 1 :], lam)
 
         assert abs(slope(at, np.asarray(rest[i]))).max() < 1e-3
-    # Weights are shares: what all have in common is no slope.
+    # Weights are shares, so a common slope does not matter.
     for i, weights in enumerate((pi, tau)):
 
         def at_share(value, i=i):
@@ -163,7 +163,7 @@ def test_conv_em_ends_where_its_objective_is_flat(weight):
 
 
 def free_energy(x, r, s, t):
-    """Free energy without the price, by its definition; ``t`` is a fitted model."""
+    """Free energy without the penalty, by its definition; ``t`` is a fitted model."""
     total = 0.0
     for v, soft in enumerate((r, s)):
         log_p = np.stack(
@@ -204,7 +204,7 @@ def test_cami_ends_where_its_objective_is_flat(settings):
     joint = r.T @ s / 60
     assert model.information_ == pytest.approx(mutual_information(joint), abs=1e-6)
     assert (np.diff(model.objective_trace_) <= 1e-9 * abs(model.objective_)).all()
-    # Memberships: flat along every way from one cluster to the other, for the least certain rows.
+    # Memberships: zero slope between any two clusters, for the least certain rows.
     for v, soft in enumerate((r, s)):
         for i in np.sort(np.argsort(soft.max(1))[:3]):
 
@@ -244,7 +244,7 @@ def test_a_price_makes_clusterings_differ():
     assert shared[0] > 0.5 > 0.05 > shared[1]
 
 
-# All of them
+# All estimators
 
 
 @every
@@ -299,7 +299,7 @@ def test_order_and_units_of_rows_play_no_part(model):
     else:
         shift = X.size * np.log(100) * (2 if isinstance(model, CAMI) else 1)
         assert unit.objective_ == pytest.approx(first.objective_ + shift)
-    # The starts are other rows, but the best is found all the same.
+    # Initial rows differ, but the optimum is the same.
     order = np.random.default_rng(0).permutation(60)
     again = clone(model).fit(X[order], known=one[order])
     assert same_pair(again.alternatives_, first.alternatives_[order])

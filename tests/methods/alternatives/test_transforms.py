@@ -1,4 +1,4 @@
-"""Orthogonalization and ADFT: how rows are moved, by the definitions, and who clusters them."""
+"""Orthogonalization and ADFT: transformations by definition, and base clusterers."""
 
 import itertools
 import warnings
@@ -27,7 +27,7 @@ SEEN = []
 
 
 class Spy(ClusterMixin, BaseEstimator):
-    """Base that keeps the rows it is given, and splits them by their first column."""
+    """Base that records its rows, and splits them by their first column."""
 
     def fit_predict(self, X, y=None):
         SEEN.append(X)
@@ -46,7 +46,7 @@ def crossing(seed=0, n=60, m=3):
 
 
 def moved(model, X, known):
-    """Squared distances of the rows that the base sees, in units of their mean."""
+    """Squared distances between the rows of the base, in units of their mean."""
     SEEN.clear()
     clone(model).set_params(base=Spy()).fit(X, known=known)
     square = pdist(SEEN[0], "sqeuclidean")
@@ -157,7 +157,7 @@ def test_pairs_within_and_across_groups():
     assert len(across_differences(rows, z, 4000, random)) == len(differ)
     drawn = across_differences(rows, z, 150, random)
     assert len(drawn) == 150
-    # (i - j, i^2 - j^2) tells i and j.
+    # (i - j, i^2 - j^2) determines i and j.
     total = drawn[:, 1] / drawn[:, 0]
     i, j = ((total + drawn[:, 0]) / 2).astype(int), ((total - drawn[:, 0]) / 2).astype(int)
     assert (z[i] != z[j]).all() and np.unique(i).size > 15 and np.unique(j).size > 15
@@ -177,7 +177,7 @@ def test_the_metric_is_the_best_there_is(seed, m, n_groups):
     assert np.linalg.eigvalsh(A).min() > -1e-9 and np.trace(A @ W) == pytest.approx(1)
     lengths = np.sqrt(np.einsum("ni,ij,nj->n", D, A, D))
     assert trace[-1] == pytest.approx(lengths.mean())
-    # The problem is concave: nothing is better if no B with tr(B W) = 1 is better along the slope.
+    # The problem is concave: A is optimal if no B with tr(B W) = 1 is better along the slope.
     slope = (D / (2 * lengths[:, None])).T @ D / len(D)
     root = np.linalg.inv(np.linalg.cholesky(W))
     assert np.linalg.eigvalsh(root @ slope @ root.T).max() <= trace[-1] / 2 * (1 + 1e-3)
@@ -269,7 +269,7 @@ def test_order_names_and_units_play_no_part(model):
     assert (named.labels_ == first.labels_).all()
     unit = clone(model).fit(100 * X + 7, known=known)
     assert adjusted_rand_score(unit.labels_, first.labels_) == 1
-    shift = X.size if isinstance(model, ADFT) else X.size - 60  # one direction has nothing left
+    shift = X.size if isinstance(model, ADFT) else X.size - 60  # nothing is left of one direction
     assert unit.objective_ == pytest.approx(first.objective_ + shift * np.log(100), rel=1e-4)
 
 

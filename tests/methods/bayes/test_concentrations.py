@@ -1,4 +1,4 @@
-"""Concentrations of sizes and of classes, drawn beside the partition, against enumeration."""
+"""Concentrations of sizes and classes, sampled jointly with the partition, vs enumeration."""
 
 import functools
 from dataclasses import replace
@@ -21,7 +21,10 @@ from nrprob.methods.bayes.joint_target import JointKernel
 N, K, LEVEL = 6, 4, 1e-4
 SIZES, CLASSES = "concentration", "class_concentration"
 CODES = np.asarray([0, 1, -1, 1, 0, 0])
-KEPT = {SIZES: np.asarray([0, 10, 25]), CLASSES: np.asarray([0, 4, 7])}  # each has many draws then
+KEPT = {
+    SIZES: np.asarray([0, 10, 25]),
+    CLASSES: np.asarray([0, 4, 7]),
+}  # each has many draws
 VALUES = {SIZES: SIZE_VALUES, CLASSES: CLASS_VALUES}
 
 
@@ -32,7 +35,7 @@ def wide():
 
 
 def made(covariance, errors="gaussian", power=1.0):
-    """Distribution over partitions of rows, five of which have a class, and of both."""
+    """Joint distribution of concentrations and partitions; five rows have a class."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N, 2)) + 1.5 * (np.arange(N) % 2)[:, None]
     model = sampled_model(
@@ -47,7 +50,7 @@ def padded(target, labels):
 
 
 def nats_of_sizes(labels, a):
-    """Of sets of clusters, by the definition of the prior."""
+    """Log prior of sets of clusters, by definition."""
     sizes = np.bincount(labels)
     k = len(sizes)
     total = gammaln(k * a + N) - gammaln(k * a) - (gammaln(a + sizes) - gammaln(a)).sum()
@@ -55,7 +58,7 @@ def nats_of_sizes(labels, a):
 
 
 def nats_of_classes(labels, a):
-    """Of sequences of two classes, by the definition of the prior."""
+    """Log prior of sequences of two classes, by definition."""
     total = 0.0
     for c in np.unique(labels):
         counts = np.bincount(CODES[(labels == c) & (CODES >= 0)], minlength=2)
@@ -103,12 +106,12 @@ def test_less_room_changes_no_length():
 
 
 def test_splits_and_merges_see_lengths_over_all_concentrations():
-    """Whatever is in use, and by its change where it is a sum over clusters."""
+    """For every current value, and by its change if it is a sum over clusters."""
     two = padded(made("diag"), np.asarray([[0, 1, 0, 1, 2, 2], [0, 1, 0, 1, 0, 1]]))
 
     @jax.jit
     def lengths(target):
-        """Over all, by the change from others, and each."""
+        """For all values, by the change from others, and for each."""
         seen = target.split_merge_target()
         cells, others = (seen.cells(part) for part in two)
         changed = None
@@ -123,7 +126,7 @@ def test_splits_and_merges_see_lengths_over_all_concentrations():
         target = made(covariance)
         update = target.update_of(SIZES)
         seen = [update.with_index(target, i).split_merge_target() for i in map(jnp.int32, (2, 30))]
-        # Proposals that knew the one in use would have to undo it, too.
+        # Proposals that use the current value would have to correct for it.
         jax.tree.map(np.testing.assert_array_equal, *seen)
         for used in (2, 30):
             over, changed, each = lengths(update.with_index(target, jnp.int32(used)))
@@ -136,7 +139,7 @@ def test_splits_and_merges_see_lengths_over_all_concentrations():
 
 
 def few(target):
-    """The distribution with three values of each."""
+    """The distribution with three values of each concentration."""
     for name, kept in KEPT.items():
         update = target.update_of(name)
         tables = {field: getattr(update, field)[kept] for field in ("values", "counts", "totals")}
@@ -147,7 +150,7 @@ def few(target):
 @pytest.mark.parametrize("covariance", ["tied", *slowly("diag")])
 def test_partitions_and_concentrations_keep_their_distribution(covariance):
     """Four tests at 1e-4 in all."""
-    target = few(made(covariance, power=0.9))  # all numbers of features are given
+    target = few(made(covariance, power=0.9))  # all hyperparameters of features are fixed
     z = all_partitions(N)
     z = z[z.max(1) < K]
     nats = jax.jit(jax.vmap(lambda a: target.likelihood.nats(target.cells(a))))(padded(target, z))
@@ -180,7 +183,7 @@ def test_partitions_and_concentrations_keep_their_distribution(covariance):
 
 @pytest.fixture(scope="module")
 def fitted():
-    """Fits of three kinds of one shape: 45 rows have a label, of which none or 15 are wrong."""
+    """Fits of three data sets of one shape: 45 rows have a label, of which none or 15 are wrong."""
     rng = np.random.default_rng(0)
     kind = np.arange(150) % 3
     X = rng.normal(size=(150, 2)) + 6 * np.asarray([[1, 0], [0, 1], [0, 0]])[kind]
@@ -193,7 +196,7 @@ def fitted():
 @pytest.mark.slow
 @pytest.mark.contract
 def test_the_concentration_is_as_small_as_labels_are_clean(fitted):
-    """With a third of the labels wrong it has to be larger."""
+    """With a third of the labels wrong it must be larger."""
     clean, wrong = (model.posterior_["class_concentration"] for model in fitted[2:])
     assert float((clean <= 0.03).mean()) > 0.8
     assert float((wrong >= 0.1).mean()) > 0.8
@@ -202,7 +205,7 @@ def test_the_concentration_is_as_small_as_labels_are_clean(fitted):
 @pytest.mark.slow
 @pytest.mark.contract
 def test_predictions_know_what_was_drawn(fitted):
-    """In the middle of a cluster that has all labels of its class, and no other."""
+    """A row at the centre of a cluster that has all labels of its class, and no other."""
     X, y, model, _ = fitted
     a = model.posterior_["class_concentration"]
     expected = float(((15 + a) / (15 + 3 * a)).mean())

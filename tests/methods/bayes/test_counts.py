@@ -1,4 +1,4 @@
-"""The posterior over clusterings of counts, and of zeros and ones, given known groups."""
+"""The posterior over clusterings of counts and of binary features, given known groups."""
 
 import itertools
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the chains do not agree yet")
 
 
 def topics(n=120, tokens=30, seed=0):
-    """Documents whose words are governed by a known group and, as strongly, by a wanted one."""
+    """Documents whose words depend equally on a known and on a target group."""
     rng = np.random.default_rng(seed)
     known, wanted = rng.integers(0, 2, n), rng.integers(0, 3, n)
     p = np.ones((2, 3, 12))
@@ -118,7 +118,7 @@ def test_what_a_binary_row_adds_is_a_sum_over_its_features():
     ["multinomial", *slowly("bernoulli")],
 )
 def test_chains_have_the_exact_distribution(features):
-    """Of all 52 partitions of five rows in two groups, by chi-squared at 1e-4."""
+    """For all 52 partitions of five rows in two groups, by chi-squared at 1e-4."""
     rng = np.random.default_rng(2)
     X = rng.integers(0, 4, (5, 3)) if features == "multinomial" else rng.integers(0, 2, (5, 3))
     known, every = np.array([0, 0, 1, 1, 1]), list(all_partitions(5))
@@ -155,7 +155,7 @@ def test_densities_of_new_rows_add_up_to_one():
 
 @pytest.fixture(scope="module")
 def fitted():
-    """Counts, the known groups, those wanted, and a model told some of these."""
+    """Counts, known groups, target groups, and a model given the known groups."""
     X, known, wanted = topics(n=90, tokens=60)
     y = np.where(np.arange(90) < 20, wanted, -1)
     model = MDLMixture(6, num_warmup=60, num_samples=40, num_chains=2, random_state=0)
@@ -208,7 +208,7 @@ def test_what_is_new_is_found_with_its_number_of_clusters():
     assert np.bincount(told.posterior_["n_clusters"].values.ravel()).argmax() == 3
     assert matched_accuracy(told.labels_, wanted) > 0.8
     assert normalized_mutual_information(told.labels_, known) < 0.1
-    # Told nothing, the same code finds what governs the words altogether.
+    # Without known groups, the same code finds the strongest structure.
     plain = clone(model).fit(X)
     assert normalized_mutual_information(plain.labels_, known) > 0.3
 
@@ -238,7 +238,7 @@ def test_what_is_no_such_rows_is_refused(changed, X, message):
 
 
 def test_real_numbers_are_meant_where_only_they_have_the_option():
-    X = topics(n=20)[0][:, 1:]  # with all columns, rows add up to the same
+    X = topics(n=20)[0][:, 1:]  # with all columns, totals of rows are the same
     for option, kind in (
         ({}, "multinomial"),
         ({"covariance": "diag"}, "gaussian"),

@@ -1,4 +1,4 @@
-"""What is known of rows as groups or as numbers, and posteriors of clusterings beyond it."""
+"""Known structure as groups or covariates, and posteriors of clusterings given it."""
 
 import warnings
 
@@ -84,7 +84,7 @@ def test_numbers_need_real_rows_of_one_covariance(X, known, settings, message):
 
 
 def planted(n=160, seed=1):
-    """Three clusters, and rows that are moved by two labelings and a number."""
+    """Three clusters, and rows with effects of two labelings and a covariate."""
     rng = np.random.default_rng(seed)
     z, first, second = rng.integers(3, size=n), rng.integers(5, size=n), rng.integers(6, size=n)
     age = rng.normal(size=n)

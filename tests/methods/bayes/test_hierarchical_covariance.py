@@ -1,4 +1,4 @@
-"""Powers of densities, and covariances that are shrunk to one that clusters have in common."""
+"""Tempered densities, and covariances shrunk to a common one."""
 
 import functools
 import warnings
@@ -35,7 +35,7 @@ def wide():
 
 
 def in_one_column(x, power, kappa, variance, freedom):
-    """Log integral of powered normal densities over mean and variance, by quadrature."""
+    """Log integral of tempered Gaussian densities over mean and variance, by quadrature."""
     shape, scale = (2 + freedom) / 2, freedom * variance / 2
 
     def given(s):
@@ -55,7 +55,7 @@ def test_a_power_of_the_density_is_integrated(power):
     x, numbers = np.asarray([0.3, -1.2, 0.8]), (0.4, 0.7, 3.0)
     expected = in_one_column(x, power, *numbers)
     cell = np.asarray([x.sum(), (x**2).sum(), 3.0])
-    for full in (True, False):  # of one column, they are the same
+    for full in (True, False):  # with one column, they are the same
         code = NormalWishart(*map(np.float64, numbers), 1, full, np.float64(power))
         assert float(jax.jit(code)(cell)) == pytest.approx(-expected, rel=1e-8)
     prior, square = Hyperparameters(0.4, 1.0, 0.7, 3.0), np.asarray([[(x**2).sum()]])
@@ -105,7 +105,7 @@ def made(power=1.0, errors="gaussian"):
 
 
 def from_the_prior(target, key):
-    """Distribution whose unknowns are drawn from the prior, all but the partition."""
+    """Distribution with all unknowns sampled from the prior, except the partition."""
     if "df" in target.names:
         which_key, version_key, key = jax.random.split(key, 3)
         update = target.update_of("df")
@@ -137,7 +137,7 @@ def _wishart_root(key, freedom, shape):
 @pytest.mark.slow
 @pytest.mark.contract
 def test_the_length_of_a_partition_has_the_common_covariance_integrated_out():
-    """Against the mean of the density over draws of that covariance from its prior."""
+    """Compare with the mean density over samples of this covariance from its prior."""
     labels = np.repeat([0, 1], 12)
     X = np.random.default_rng(0).normal(size=(24, D)) @ [[1, 0.7], [0, 0.6]] + 2 * labels[:, None]
     target = sampled_model("shrunk", power=0.8).target(X, np.full(24, -1), 0, K, None)
@@ -172,7 +172,7 @@ def test_the_length_of_a_partition_has_the_common_covariance_integrated_out():
 
 
 def rows_given(target, labels, key):
-    """Rows (n', D) of given clusters, common covariance, and scales."""
+    """Rows (n', D) given clusters, common covariance, and scale weights."""
     root_of_scale = 1.0
     if "df" in target.names:
         update = target.update_of("df")
@@ -192,10 +192,10 @@ def rows_given(target, labels, key):
 @pytest.mark.contract
 @pytest.mark.parametrize("errors", ["gaussian", "t"])
 def test_joint_distribution(errors):
-    """Geweke's test: data given all else, and all else given the data, by turns.
+    """Geweke's test: data given everything else, and everything else given the data, alternately.
 
-    Chains that begin at draws of the prior stay distributed as the prior; of six to eight tests, a
-    correct sampler fails one once in 1,200 times.
+    Chains that start at draws from the prior remain distributed as the prior; of six to eight
+    tests, a correct sampler fails one once in 1,200 times.
     """
     turns, many = 3, 4_000
     target = made(errors=errors)
@@ -269,12 +269,12 @@ def test_predicted_densities_are_those_of_rows_left_out():
     assert float(total) == pytest.approx(1, abs=0.03)  # nearly all of the density is on the grid
 
 
-# What it is for
+# Application
 
 
 @functools.cache
 def cut(seed=0):
-    """Two clusters whose columns are skew, of 400 rows."""
+    """Two clusters with skew columns, of 400 rows."""
     rng = np.random.default_rng(seed)
     y = np.arange(400) % 2
     return rng.gamma(3.0, size=(400, 3)) + 9 * y[:, None], y
@@ -338,7 +338,7 @@ def test_what_is_drawn_is_used_and_kept(tmp_path):
 @pytest.mark.contract
 @pytest.mark.parametrize("kind", ["copies", "nearly sums"])
 def test_a_common_covariance_stays_away_from_singular_ones(kind):
-    """Where rows are copies of a few, or a column follows from others, a density has no bound."""
+    """If rows are copies of a few, or a column depends on others, a density is unbounded."""
     X = np.random.default_rng(0).normal(size=(96, 4))
     X = np.repeat(X[:8], 12, 0) if kind == "copies" else X
     if kind != "copies":

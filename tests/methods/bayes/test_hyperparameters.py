@@ -1,4 +1,4 @@
-"""Sampled hyperparameters: densities, and draws against all partitions and grid points."""
+"""Sampled hyperparameters: densities, and draws vs all partitions and grid points."""
 
 import functools
 from dataclasses import replace
@@ -34,7 +34,7 @@ DESIGNS = {
     "groups": Design.from_groups(GROUP, 2),
     "numbers": Design.from_groups(0 * GROUP, 1, NUMBERS),
 }
-# Far from each other, so that what is drawn says much of the partition.
+# Distant values, so that they influence the partition much.
 GRID = Hyperparameters(
     np.asarray([0.05, 1.0]), np.asarray([0.2, 2.0]), np.asarray([0.1, 0.8]), np.asarray([1.0, 9.0])
 )
@@ -73,7 +73,7 @@ def padded(target, labels):
 
 
 def by_rows(X, labels, design, prior):
-    """Minus the log density of rows: a matrix of t, from the covariance between its rows."""
+    """Minus the log density of rows: a matrix t, from the covariance between its rows."""
     kappa, omega, *rest = prior
     between = np.eye(len(X)) + matrix_t.sum_of_offsets(labels, design, kappa, omega)
     return matrix_t.nats(X, between, *rest)
@@ -124,13 +124,13 @@ def test_what_a_row_adds_is_a_difference_of_lengths(covariance, known):
     if known == "numbers":
         X = np.concatenate([X, NUMBERS], 1)
     labels = padded(target, [0, 1, 0, 1, 1, 0])[0]
-    here = np.asarray([0, 1, 2, 5])  # two rows are yet to come
+    here = np.asarray([0, 1, 2, 5])  # two rows are added later
     group = target.partition.group
     nothing = jnp.zeros((target.partition.n_groups, K, target.x.shape[1]))
     cells = nothing.at[group[here], labels[here]].add(target.x[here])
 
     def of(rows):
-        """The distribution whose rows are these."""
+        """The distribution for these rows."""
         if covariance != "tied":
             return target
         likelihood = replace(target.likelihood, square=X[rows].T @ X[rows])
@@ -177,7 +177,7 @@ def test_a_row_left_out_is_a_new_row_to_the_others_under_a_power(known):
 
 
 def exact(target):
-    """All partitions with all numbers of the prior, and their probabilities."""
+    """All partitions with all hyperparameters, and their probabilities."""
     z = all_partitions(N)
     z = z[z.max(1) < K]
     wide = padded(target, z)
@@ -195,7 +195,8 @@ def exact(target):
 
 
 def after(kernel, target, steps=5, n=8_000, seed=0):
-    """P-values of partitions and of numbers of chains that began at draws, and their moves."""
+    """P-values of partitions and hyperparameters of chains that started at draws, and their
+    moves."""
     z, numbers, p = exact(target)
     at = np.random.default_rng(seed).choice(len(z), size=n, p=p.sum(1))
     keys = jax.random.split(jax.random.PRNGKey(seed), n)
@@ -241,7 +242,7 @@ def test_partitions_and_numbers_keep_their_distribution(case):
 
 
 def _rows_given(prior, labels, grouped, full, key):
-    """Rows (n', D) of given clusters, their parameters drawn from the prior."""
+    """Rows (n', D) given clusters, with parameters sampled from the prior."""
     kappa, omega, s, nu = prior
     keys = jax.random.split(key, 6)
     shape = (K, D, D)
@@ -264,10 +265,10 @@ def _rows_given(prior, labels, grouped, full, key):
 @pytest.mark.contract
 @pytest.mark.parametrize("case", ["tied, known groups", "full"])
 def test_joint_distribution(case):
-    """Geweke's test: data given partition and numbers, and both given the data, by turns.
+    """Geweke's test: data given partition and hyperparameters, and vice versa, alternately.
 
-    Chains that begin at draws of the prior stay distributed as the prior; of two tests, a correct
-    sampler fails one once in 5,000 times.
+    Chains that start at draws from the prior remain distributed as the prior; of two tests, a
+    correct sampler fails one once in 5,000 times.
     """
     grouped, covariance = "groups" in case, case.split(",")[0]
     turns, many = 3, 4_000
@@ -318,17 +319,17 @@ def test_joint_distribution(case):
 
 
 def _at(target, labels, key):
-    """State of a chain at given labels and numbers of the prior."""
+    """State of a chain with given labels and hyperparameters."""
     numbers = {name: jnp.asarray(v) for name, v in target.draw().items()}
     return chains.ChainState({"labels": labels, **numbers}, {}, key)
 
 
-# Numbers given a partition, on grids of which a step sees a part
+# Hyperparameters given a partition, on grids of which an update evaluates a part
 
 LONG = Hyperparameters(
     np.logspace(-2, 0.5, 30), np.asarray([1.0]), np.logspace(-1.5, 0, 31), np.geomspace(1, 50, 27)
 )
-# One of them longer than what steps of one place reach from places all over the line.
+# One grid is longer than the steps of an update, from positions all over the line.
 LONGER = Hyperparameters(
     hyperparameters.GRID.centre_precision,
     np.asarray([1.0]),
@@ -338,7 +339,7 @@ LONGER = Hyperparameters(
 
 
 def given_partition(covariance, grid=LONG):
-    """Distribution over numbers, cells of a partition, all numbers, and their lengths."""
+    """Distribution of hyperparameters, cells of a partition, the grid, and lengths."""
     target = made(covariance, grid=grid)
     cells = target.cells(jnp.asarray(padded(target, [0, 1, 0, 1, 0, 1])[0]))
     mesh = jnp.meshgrid(*target.update_of("freedom").grid, indexing="ij")

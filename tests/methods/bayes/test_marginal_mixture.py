@@ -1,6 +1,6 @@
-"""The mixture of known size in NumPyro: against brute force, and `MDLMixture` against it.
+"""The mixture of known size in NumPyro vs brute force, and `MDLMixture` vs the mixture.
 
-Comparisons of random numbers fail, if all is right, once in 10,000 times each.
+Each comparison of random numbers fails once in 10,000 times for correct code.
 """
 
 import functools
@@ -63,7 +63,7 @@ def of_draw(p, s):
 
 
 def everywhere(p, X, y):
-    """Log joint probabilities (S, K^n) with all assignments, and those (K^n, n)."""
+    """Log joint probabilities (S, K^n) with all assignments, and the assignments (K^n, n)."""
     k = p.weights.shape[1]
     z = np.array(list(itertools.product(range(k), repeat=len(X))))
     log_p = [[joint(of_draw(p, s), X, y, each) for each in z] for s in range(len(p.weights))]
@@ -164,7 +164,7 @@ def test_bad_input_is_refused(X, y, k, match):
 
 
 def standardised(n, centres, labelled, seed):
-    """Rows around centres, of unit variance in all, and classes of a share of them."""
+    """Rows around centres, with variance 1 in total, and classes of a share of them."""
     rng = np.random.default_rng(seed)
     centres = np.asarray(centres, float)
     z = np.arange(n) % len(centres)
@@ -208,7 +208,7 @@ def ratio(traces, weights):
 
 
 def agree(first, second, law=stats.norm):
-    """Assert that means agree within errors; among all of them a miss has the chance `LEVEL`."""
+    """Assert that means agree within errors; the probability of any failure is `LEVEL`."""
     (a, a_error), (b, b_error) = first, second
     error = np.hypot(a_error, b_error)
     assert (error > 0).all()
@@ -222,7 +222,7 @@ def together(labels, pairs):
 
 @pytest.mark.slow
 def test_clusters_given_nuts_are_the_partitions_of_k_blocks():
-    """Ten rows: the partitions can be counted, and a component is often empty."""
+    """With ten rows the partitions can be enumerated, and a component is often empty."""
     X, y = standardised(10, [[0.0], [2.0]], 0.4, 3)
     _, target = code_of(X, y, 2)
     z = all_partitions(10)
@@ -316,14 +316,15 @@ def test_mdl_mixture_agrees_with_nuts():
     agree(ratio(likelihood, given), their_likelihood)
 
     def batches(values, call):
-        """Mean and standard error over 20 parts of the chains, which are far longer than ties."""
+        """Mean and standard error over 20 parts of the chains, much longer than the
+        autocorrelation."""
         parts = zip(*(np.split(v, 20) for v in values), strict=True)
         each = np.array([call(*part) for part in parts])[..., 0].reshape(20, -1)
         return each.mean(0), each.std(0, ddof=1) / np.sqrt(20)
 
     def of_ours(labels, given):
         result = np.flatnonzero(given > 0)
-        # As many for all parts, so that they share a program.
+        # All parts have the same length, to share a program.
         result = result[np.linspace(0, len(result) - 1, 400).round().astype(int)]
         at = np.pad(labels[result], ((0, 0), (0, target.x.shape[0] - n)))
         at = {"labels": at.astype(np.int32)}

@@ -1,4 +1,4 @@
-"""The MDL-coupled MCMC as an estimator."""
+"""`MDLMixture` as an estimator."""
 
 import io
 import itertools
@@ -32,7 +32,7 @@ from nrprob.metrics import matched_accuracy
 from nrprob.posterior.export import import_arviz
 from nrprob.statistics.codes import normal_inverse_gamma, normal_nml
 
-# The code whose program compiles fastest; others are the business of `test_prior`.
+# The code whose program compiles fastest; `test_prior` tests others.
 _FEW = {"num_warmup": 50, "num_samples": 50, "num_chains": 2, "num_split_merge": 2}
 QUICK = {"energy": "nml", **_FEW}
 LONG = {"num_warmup": 100, "num_samples": 200}
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the chains do not agree yet")
 
 @pytest.fixture(scope="module")
 def three():
-    """Three groups of rows, four rows of each with a class."""
+    """Three clusters of rows; four rows of each have a class."""
     rng = np.random.default_rng(0)
     truth = np.repeat([0, 1, 2], 20)
     X = np.asarray([[0, 0, 0], [5, 0, 1], [0, 6, 2]])[truth] + rng.normal(size=(60, 3))
@@ -132,7 +132,7 @@ def test_chains_that_have_warmed_up_know_what_is_usual():
     parts = clone(model).set_params(num_samples=10).fit(X).extend(QUICK["num_samples"] - 10)
     assert parts.posterior_.equals(whole.posterior_)
     np.testing.assert_array_equal(parts._run.states.usual, usual)
-    # Where nothing was warmed up, nothing is known.
+    # Without a warm-up, typical partitions are unknown.
     cold = clone(model).set_params(num_warmup=0, num_samples=10).fit(X)
     assert not np.isfinite(cold._run.states.usual).any()
 
@@ -186,7 +186,7 @@ def test_a_run_that_was_killed_goes_on_exactly(three, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints.CheckpointedChains, "_run_block", killed)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
-    assert model.posterior_.sizes["draw"] == 100  # what was finished is there
+    assert model.posterior_.sizes["draw"] == 100  # finished blocks are stored
     made = []
     monkeypatch.setattr(
         checkpoints.CheckpointedChains,
@@ -196,7 +196,7 @@ def test_a_run_that_was_killed_goes_on_exactly(three, tmp_path, monkeypatch):
     resumed = clone(model).fit(X, y)
     assert resumed.posterior_.equals(whole.posterior_)
     assert sum(n for n, _ in made) == 130
-    # Another run does not get into the same folder.
+    # Another run is not stored in the same folder.
     with pytest.raises(ValueError, match=r"holds another run; it differs in data"):
         clone(model).fit(X + 1e-3 * X**2, y)
     with pytest.raises(ValueError, match=r"it differs in start"):
@@ -240,7 +240,7 @@ def test_arviz_reads_it(fitted):
     assert ((share > 0) & (share <= 1)).all()
     np.testing.assert_array_equal(stats["lp"], fitted.posterior_["log_density"])
     assert data["observed_data"]["y"].shape == (60,)
-    # Code lengths of single samples are no log likelihood.
+    # Code lengths of single samples are not a log likelihood.
     assert not hasattr(data, "log_likelihood")
     assert not hasattr(fitted.to_arviz(log_likelihood=False), "log_likelihood")
     with pytest.raises(ValueError, match="exports no pointwise log likelihood.*energy='nml'; pass"):
@@ -277,7 +277,7 @@ def test_one_class_one_row_one_cluster(three):
 @pytest.mark.contract
 @pytest.mark.parametrize(("covariance", "d"), [("diag", 10), ("tied", 20)])
 def test_rows_of_one_normal_cluster_are_one_cluster(covariance, d):
-    # With centres that may lie closer together there was one cluster in less than .2 of the draws.
+    # With centres that may be closer, less than 0.2 of the draws had one cluster.
     X = np.random.default_rng(0).normal(size=(200, d))
     settings = {"covariance": covariance, "num_warmup": 300, "num_samples": 300}
     k = MDLMixture(random_state=0, **settings).fit(X).posterior_["n_clusters"]
@@ -300,7 +300,7 @@ def test_constant_columns_and_scale_do_not_matter(three):
     with pytest.warns(DegenerateClusterWarning, match=r"1 constant column\(s\).*column 3; drop"):
         scaled = clone(model).fit(wide, y)
     plain = clone(model).fit(X, y)
-    # Rounding may send a chain another way, and then the draws are others of the same distribution.
+    # Rounding may change a chain; its draws then have the same distribution.
     assert (scaled.predict(wide) == plain.predict(X)).mean() > 0.95
     unit = np.log(1e-6 * 1e5 * 3)
     assert scaled.score(wide) == pytest.approx(plain.score(X) - unit, abs=0.1)
@@ -323,7 +323,7 @@ def test_columns_that_follow_from_others_are_left_out():
     ):
         kept = MDLMixture().prepare(wide, None).X
     assert kept.shape == (60, 4) and np.linalg.matrix_rank(kept) == 4
-    # Nearly is not enough, nor that there are few rows; other models count a column again.
+    # Nearly constant columns, or few rows, do not suffice; other models include the column again.
     nearly = np.column_stack([X, X[:, 0] + 1e-4 * rng.normal(size=60)])
     assert MDLMixture().prepare(nearly, None).X.shape[1] == 5
     assert MDLMixture(max_clusters=3).prepare(wide[:6], None).X.shape[1] == 6
@@ -372,7 +372,8 @@ def test_chains_that_disagree_are_warned_of():
 
 @pytest.mark.filterwarnings("default:the chains do not agree yet")
 def test_chains_in_different_clusterings_of_one_length_are_warned_of():
-    """Four clumps on a square, which two clusters halve either way: columns may be exchanged."""
+    """Four clusters on a square, which two clusters divide in two ways, since columns are
+    exchangeable."""
     corner = np.arange(80)[:, None] // [1, 2] % 2
     half = np.random.default_rng(0).normal(size=(80, 2)) + 4 * corner
     X = np.concatenate([half, half[:, ::-1]])
@@ -382,7 +383,7 @@ def test_chains_in_different_clusterings_of_one_length_are_warned_of():
     last = model.posterior_["labels"].values[:, -1]
     ways = [[matched_accuracy(z, X[:, d] > 2) > 0.9 for d in (0, 1)] for z in last]
     assert all(sum(way) == 1 for way in ways) and 0 < sum(way[0] for way in ways) < 4
-    # The length and the number of clusters know nothing of it.
+    # The length and the number of clusters do not show this.
     assert max(model.r_hat_.values()) < 1.05
     assert not model.converged_
     table = model.diagnostics_
@@ -390,7 +391,7 @@ def test_chains_in_different_clusterings_of_one_length_are_warned_of():
     assert np.isinf(table["r_hat"]).any() and table.loc["vi_between_chains", "r_hat"] > 1.5
 
 
-# Against the definitions
+# Comparison with the definitions
 
 
 def _small(energy, n_classes=2):
@@ -428,7 +429,7 @@ def test_the_length_is_the_definition():
 
 
 def test_predictives_are_normalised_under_the_conjugate_prior_only():
-    """Densities of a row given others, summed over all rows that there might be."""
+    """Densities of a row given others, integrated over all possible rows."""
     x = np.linspace(-4000, 4000, 800_001)
     rows = np.stack([x, x * x, np.ones_like(x)], 1)
 
@@ -546,7 +547,7 @@ def test_leave_one_out_is_the_ratio_of_evidences():
 @pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "energy"), [("collapsed", "conjugate"), ("six-move", "nml")])
 def test_four_components_are_found(kernel, energy):
-    """From chains that start far apart, which agree on all that names leave alone."""
+    """From dispersed chains, which agree in all label-invariant quantities."""
     X, truth = make_four_components(500, random_state=0)
     truth = truth[:, 0]
     y = np.where(np.random.default_rng(0).random(500) < 0.1, truth, -1)
@@ -558,7 +559,7 @@ def test_four_components_are_found(kernel, energy):
     k = model.posterior_["n_clusters"].values
     assert (k == 4).mean() > 0.5 and model.n_clusters_ == 4
     assert matched_accuracy(model.labels_, truth) > 0.94
-    # The customary bar is 1.01. What the full-state kernel lacks under this prior is length.
+    # The usual threshold is 1.01. The full-state kernel needs longer chains under this prior.
     assert max(model.r_hat_.values()) < (1.1 if kernel == "six-move" else 1.03)
     stats = model.sample_stats_
     split, merge = (float(stats[f"{move}_accepted"].sum()) for move in ("split", "merge"))
@@ -606,7 +607,7 @@ def test_the_six_moves_classify_and_go_on(energy, three):
 
 @pytest.fixture(scope="module")
 def planted():
-    """Rows (90, 3) of two known groups far apart and, across them, of three clusters."""
+    """Rows (90, 3) of two distant known groups and three clusters in both."""
     rng = np.random.default_rng(3)
     known, truth = np.arange(90) % 2, np.arange(90) // 30
     mixed = rng.normal(size=(90, 3)) @ [[1, 0.8, 0], [0, 0.6, 0], [0, 0, 1]]
@@ -626,7 +627,7 @@ def test_clusters_say_what_known_groups_do_not(apart, planted):
     X, known, truth = planted
     assert (apart.energy_, apart.covariance_) == ("conjugate", "tied")
     assert apart.n_clusters_ == 3 and matched_accuracy(apart.labels_, truth) > 0.95
-    # New rows of either group go where their group's own rows went.
+    # New rows of both groups join the clusters of similar rows of their group.
     assert matched_accuracy(apart.predict(X[::-1], known=known[::-1]), truth[::-1]) > 0.95
     moved = X - 9 * known[:, None]
     assert (apart.predict(moved, known=0 * known) == apart.predict(X, known=known)).mean() > 0.9
@@ -661,7 +662,7 @@ def test_many_columns_are_not_multiplied_to_choose_a_covariance():
 
 @pytest.mark.parametrize("covariance", ["diag", "tied", "full"])
 def test_the_covariance_is_that_of_the_rows(covariance):
-    """Of 300 rows in three columns, for the reason that their descriptions are shortest."""
+    """With 300 rows in three columns, since their descriptions are shortest."""
     rng = np.random.default_rng(1)
     turns = {
         "diag": [np.diag(s) for s in ([1, 0.2, 0.5], [0.3, 1, 0.4], [0.8, 0.8, 1.5])],
@@ -689,7 +690,7 @@ def test_covariances_of_their_own_have_to_be_clearly_shorter():
 
 
 def test_of_few_rows_or_many_columns_covariances_are_shrunk():
-    """Rows that are fewer than the numbers of two covariances are few."""
+    """Rows are few if there are fewer than parameters of two covariances."""
     own = {(n, m): candidates(n, m)[2:] for n, m in ((89, 9), (90, 9), (109, 10), (5000, 11))}
     assert list(own.values()) == [("shrunk",), ("full",), ("shrunk",), ("shrunk",)]
     assert candidates(5000, 31) == ("diag", "tied")
@@ -698,7 +699,7 @@ def test_of_few_rows_or_many_columns_covariances_are_shrunk():
 @pytest.mark.slow
 @pytest.mark.contract
 def test_partitions_by_classes_are_among_those_that_are_described():
-    """However few the clusters and the rows that EM finds them in."""
+    """For any number of clusters, and few rows in the clusters of EM."""
     rng = np.random.default_rng(3)
     truth = np.arange(24) % 3
     X = rng.normal(size=(24, 4)) + 2.5 * np.eye(4)[truth]
@@ -718,7 +719,7 @@ def test_partitions_by_classes_are_among_those_that_are_described():
 @pytest.mark.slow
 @pytest.mark.contract
 def test_covariances_that_depart_from_a_common_one_are_shrunk_to_it():
-    """Of 240 rows in 12 columns; of so many, covariances of their own are badly known."""
+    """With 240 rows in 12 columns, separate covariances are poorly estimated."""
     rng = np.random.default_rng(0)
     truth, common = np.arange(240) % 3, rng.normal(size=(12, 12)) / np.sqrt(12) + np.eye(12)
     X = rng.normal(size=(3, 12))[truth] @ common.T * 1.5
@@ -732,7 +733,7 @@ def test_covariances_that_depart_from_a_common_one_are_shrunk_to_it():
         )
         assert list(result) == ["diag", "tied", "shrunk"]
         assert min(result, key=result.get) == "shrunk"
-        # Where a column follows from others, the density has no mode.
+        # If a column depends on others, the density has no mode.
         X = np.c_[X[:30], X[:30, 0] + X[:30, 1]]
         X = (X - X.mean(0)) / X.std(0)
         result = shortest_lengths(model, X, np.full(30, -1), 0, 2, np.random.RandomState(0))

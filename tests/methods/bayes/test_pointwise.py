@@ -1,4 +1,4 @@
-"""The pointwise log likelihood against densities, enumeration, refits and ArviZ."""
+"""The pointwise log likelihood vs densities, enumeration, refits and ArviZ."""
 
 import re
 from dataclasses import replace
@@ -26,7 +26,7 @@ N, D, K = 6, 2, 3
 CODES = np.asarray([0, 1, -1, 1, 0, -1])
 SAMPLED = sampled_model("full", concentration=None, class_concentration=None, unordered=False)
 FIXED = replace(SAMPLED, features=FixedGaussian(mean_precision=0.3, shape=2.5, scale=0.8))
-# Hyperparameters that differ from draw to draw; concentrations are values of their grids.
+# Hyperparameters that differ between draws; concentrations are on their grids.
 HYPER = {
     "centre_precision": [0.05, 0.8],
     "group_precision": [1.0, 1.0],
@@ -55,7 +55,7 @@ def labelings():
 
 
 def hyperparameters(target, which):
-    """Values (S,) by name of what the target draws, from indices (S,) into `HYPER`."""
+    """Values (S,) by name of the sampled variables, from indices (S,) into `HYPER`."""
     return {name: np.asarray(HYPER[name])[which] for name in getattr(target, "names", ())}
 
 
@@ -155,7 +155,7 @@ def test_the_marginal_likelihood_is_a_product_of_t_densities():
 
 @pytest.mark.parametrize("covariance", ["full", "diag"])
 def test_its_harmonic_mean_is_the_exact_leave_one_out_density(covariance):
-    """Over all partitions and two values of each hyperparameter, against enumeration in NumPy."""
+    """Over all partitions and two values of each hyperparameter, vs enumeration in NumPy."""
     X, every = rows(), labelings()
     features = replace(SAMPLED.features, covariance=covariance)
     target = replace(SAMPLED, features=features).target(X, np.full(N, -1), 0, K)
@@ -182,7 +182,8 @@ def test_its_harmonic_mean_is_the_exact_leave_one_out_density(covariance):
 @pytest.mark.parametrize("covariance", ["full", "diag"])
 @pytest.mark.parametrize("z", [[0, 1, 0, 1, 0, 1], [0, 1, 2, 1, 0, 1], [2, 1, 0, 1, 0, 1]])
 def test_it_is_a_normalised_density(covariance, z):
-    """In one column, over all values of a sample: of its component alone or with others."""
+    """In one column, integrated over all values of a sample, alone or with others in its
+    component."""
     X = rows(d=1)
     model = sampled_model(covariance, class_concentration=None, unordered=False)
     target = model.target(X, np.full(N, -1), 0, K)
@@ -212,7 +213,7 @@ def test_samples_are_looked_at_in_blocks(monkeypatch):
     )
 
 
-# As users see it
+# As in applications
 
 
 def three(seed=0):
@@ -238,9 +239,9 @@ def test_arviz_estimates_the_log_density_of_the_true_model(covariance):
     few = {"num_warmup": 50, "num_samples": 150, "num_chains": 2, "num_split_merge": 2}
     model = MDLMixture(6, covariance=covariance, **few, random_state=0).fit(X)
     result, k = elpd(model.to_arviz())
-    # Means and covariances of three components are estimated: half a nat for each of 15 numbers.
+    # Means and covariances of three components are estimated: half a nat for each of 15 parameters.
     assert result.sum() - truth.sum() == pytest.approx(-7.5, abs=7.5)
-    assert (k <= 0.7).mean() > 0.9  # of 300 draws k itself is rough
+    assert (k <= 0.7).mean() > 0.9  # with 300 draws k itself is inaccurate
 
 
 @pytest.mark.slow

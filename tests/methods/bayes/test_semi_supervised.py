@@ -1,4 +1,4 @@
-"""The classifier that averages over clusterings, and the plain EM that it is compared with.
+"""The classifier that averages over clusterings, and plain EM as its baseline.
 
 Table 4.1 of Yin (2007), from the model files, with fewer runs and shorter chains.
 """
@@ -45,7 +45,7 @@ def test_averaging_errs_less_than_one_start_of_em(name, data_dir, monkeypatch):
     averaged, plain = errors_of(results, "SS-OBC"), errors_of(results, "SS-EM")
     assert averaged.mean() < plain.mean()
     assert ttest_rel(averaged, plain).pvalue < 0.05
-    # The thesis has the smaller spread for it, too.
+    # In the thesis it also has the smaller standard deviation.
     assert averaged.std(ddof=1) < plain.std(ddof=1)
     ((setting,),) = [table.settings for table in model.tables if "4.1" in table.name]
     for method, errors in (("SS-OBC", averaged), ("SS-EM", plain)):

@@ -1,8 +1,8 @@
-"""The six-move sampler against enumeration: its draws, every move by itself, and whole steps.
+"""The six-move sampler vs enumeration: its draws, every single move, and whole iterations.
 
-Moves are tested for invariance: states are drawn from the exact distribution, all by themselves,
-and moved; a chi-square test then compares partitions (and weights) with the exact probabilities.
-Seeds are fixed, and a correct sampler fails one such test in 10^4 seeds (P_LIMIT).
+Moves are tested for invariance: states are sampled from the exact distribution, independently, and
+moved; a chi-square test then compares partitions (and weights) with the exact probabilities. Seeds
+are fixed, and a correct sampler fails one such test in 10^4 seeds (P_LIMIT).
 """
 
 import itertools
@@ -53,7 +53,7 @@ def tiny(energy, d, **options):
     return make_mixture_target(X, onehot, max_clusters=KMAX, energy=energy, **options)
 
 
-# Exact distributions
+# Log marginal likelihood of values (n,) under the flat prior in a box, by quadrature.
 
 
 def log_box_integral(x, box, j):
@@ -89,7 +89,7 @@ def compositions(total, k):
 
 
 def exact_nml(target):
-    """Probabilities of all (k, labels, parts) with named components 0 .. k - 1."""
+    """Probabilities of all (k, labels, parts) with labelled components 0 .. k - 1."""
     x = np.asarray(target.x)[:N]
     d, states, log_w = target.n_features, [], []
 
@@ -104,7 +104,7 @@ def exact_nml(target):
         for z in itertools.product(range(k), repeat=N):
             z = np.array(z)
             each = sum(component(tuple(np.flatnonzero(z == j))) for j in range(k))
-            sizes = float(target.sizes[k]) + gammaln(k + 1)  # A(k) of named ones
+            sizes = float(target.sizes[k]) + gammaln(k + 1)  # A(k) for labelled components
             fit = np.log(grid / N)[:, z].sum(1) - np.log(len(grid))
             states += [(k, z, c) for c in grid]
             log_w += list(each - sizes + fit)
@@ -129,7 +129,7 @@ def canonical(labels):
 
 
 def as_code(k, labels, parts=None):
-    """Number (m,) for k, partition, and the units of the first row's component."""
+    """Code (m,) of k, partition, and the units of the first row's component."""
     code = canonical(np.asarray(labels)[:, :N]) @ 4 ** np.arange(N) + 4**N * np.asarray(k)
     if parts is not None:
         own = np.take_along_axis(np.asarray(parts), np.asarray(labels)[:, :1], 1)[:, 0]
@@ -138,7 +138,7 @@ def as_code(k, labels, parts=None):
 
 
 def p_value(result, expected_codes, probability):
-    """Chi-square test; codes with fewer than 5 expected are one."""
+    """Chi-square test; codes with fewer than 5 expected counts are merged."""
     codes, inverse = np.unique(expected_codes, return_inverse=True)
     p = np.bincount(inverse, probability)
     assert np.isin(result, codes).all()
@@ -172,7 +172,7 @@ def exact_draws(target, n_draws, seed):
     @jax.jit
     @jax.vmap
     def make(z, active, parts, key):
-        # Parameters from a law close to theirs, and then moves until it is theirs.
+        # Parameters from a similar distribution, and then moves until they have theirs.
         cells = target.cells(z)
         mixture = six_move.complete_mixture(target, z, cells, key)
         mixture = mixture._replace(active=active, parts=parts)
@@ -206,7 +206,7 @@ def check(target, move, n_draws, seed, n_moves=1):
 
 
 def refit(target, mixture, key):
-    """The conjugate state as the jumps want it: parameters fitted, since integrated out."""
+    """The conjugate state for the jumps: fitted parameters, since they are integrated out."""
     fitted = six_move_jumps.describe_components(target, target.cells(mixture.labels), key)
     return mixture._replace(means=fitted.means, log_scales=fitted.log_scales)
 
@@ -229,7 +229,7 @@ def _unit_move(target, mixture, cells, key):
 
 
 def _rebirth(target, mixture, cells, key):
-    # Labels follow, as they are what is compared.
+    # Labels follow, since they are compared.
     first, second = jax.random.split(key)
     mixture = six_move.rebirth_components(target, mixture, cells, first)[0]
     return _label_move(target, mixture, cells, second)
@@ -250,7 +250,7 @@ NML = {
     "labels": _label_move,
     "rebirth": _rebirth,
 }
-DRAWS = {"nml": 8000, "conjugate": 20_000}  # of "nml" each takes several times as long
+DRAWS = {"nml": 8000, "conjugate": 20_000}  # for "nml" each takes several times as long
 
 
 ENERGIES = pytest.mark.parametrize("energy", ["nml", "conjugate"])
@@ -261,7 +261,7 @@ ENERGIES = pytest.mark.parametrize("energy", ["nml", "conjugate"])
 def test_jumps_leave_the_exact_distribution_invariant(energy, name):
     p, changed = check(tiny(energy, 1), JUMPS[name], DRAWS[energy], 1)
     assert p > P_LIMIT
-    assert changed > 0.02  # else the test would say nothing
+    assert changed > 0.02  # otherwise the test would be uninformative
 
 
 @pytest.mark.parametrize("name", NML)
@@ -276,7 +276,7 @@ def test_labels_given_parameters_leave_no_component_empty_and_the_rest_invariant
 @pytest.mark.slow
 @ENERGIES
 def test_steps_leave_the_exact_distribution_invariant(energy):
-    """All moves after each other, in two dimensions."""
+    """All moves one after the other, in two dimensions."""
     assert check(tiny(energy, 2), _step, 20_000, 4, 3)[0] > P_LIMIT
 
 
@@ -307,13 +307,13 @@ def test_dropping_a_factor_is_found(monkeypatch, name, energy, wrong):
 )
 def test_dropping_a_factor_of_the_published_move_is_found(monkeypatch, wrong):
     target = tiny("nml", 1)
-    # k from the term of A(k), since components that have no names are counted there.
+    # k from the term A(k), which counts unlabelled components.
     sizes = np.asarray(target.sizes)
     steps = jnp.asarray(sizes[1:KMAX] - sizes[2 : KMAX + 1])
 
     def ratio(terms):
         value = wrong(terms, 1 + jnp.abs(steps - terms.number).argmin())
-        return jnp.where(jnp.isfinite(terms.weights), value, -jnp.inf)  # too few units to share
+        return jnp.where(jnp.isfinite(terms.weights), value, -jnp.inf)  # too few units to divide
 
     monkeypatch.setattr(six_move_jumps, "log_ratio", ratio)
     assert check(target, JUMPS["pivot"], DRAWS["nml"], 1)[0] < 1e-12
@@ -349,7 +349,7 @@ def test_chains_reach_the_exact_distribution(energy, d):
         result = (z[..., i] == z[..., j]).astype(float)
         error = np.sqrt(exact[i, j] * (1 - exact[i, j]) / float(arviz.ess(result)))
         assert abs(result.mean() - exact[i, j]) < 5 * error
-    # A jump up is followed by one down: accepted equally often, but for one excursion per chain.
+    # A jump up is followed by one down: equally many acceptances, up to one excursion per chain.
     kinds = ["pivot", "launched", "single"]
     up, down = (
         sum(moves[f"{kind}_{way}_accepted"] for kind in kinds) for way in ("split", "merge")
@@ -357,7 +357,7 @@ def test_chains_reach_the_exact_distribution(energy, d):
     if energy == "nml":
         up, down = up + moves["empty_split_accepted"], down + moves["empty_merge_accepted"]
     assert abs(up - down) <= 4 * (KMAX - 1)
-    for kind in kinds:  # in equilibrium also by kind
+    for kind in kinds:  # in equilibrium also for each type
         up, down = (moves[f"{kind}_{way}_accepted"] for way in ("split", "merge"))
         assert abs(up - down) < 6 * np.sqrt(up + down)
 
@@ -448,7 +448,7 @@ def test_gamma_variates_have_their_distribution():
 
 
 def test_gamma_variates_are_not_changed_by_those_behind_them():
-    a = np.tile([0.05, 1.0, 2.5], (400, 1))  # of which some are drawn more than once
+    a = np.tile([0.05, 1.0, 2.5], (400, 1))  # of which some occur more than once
     draw, key = jax.jit(log_gamma_variate), jax.random.PRNGKey(0)
     np.testing.assert_allclose(draw(key, a)[:200], draw(key, a[:200]), rtol=1e-12)
 

@@ -1,4 +1,4 @@
-"""Where chains start."""
+"""Initial partitions of chains."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the chains do not agree yet")
 
 @pytest.fixture(scope="module")
 def rows():
-    """300 rows of three groups, and which."""
+    """300 rows of three groups, and their labels."""
     rng = np.random.default_rng(0)
     truth = np.arange(300) % 3
     X = np.asarray([[0, 0], [8, 0], [0, 8]])[truth] + rng.normal(size=(300, 2))
@@ -28,7 +28,7 @@ def rows():
 
 @pytest.fixture
 def few(monkeypatch):
-    """Sixty rows are some of many."""
+    """Sixty rows are a subsample here."""
     monkeypatch.setattr(starts, "SUBSAMPLE", 60)
     monkeypatch.setattr(starts, "MANY", 200)
     monkeypatch.setattr(starts, "_PART", 64)
@@ -44,7 +44,7 @@ def test_a_row_joins_the_block_with_the_shortest_description(rows, energy):
     target = model.target(X, none[:12], 0, k)
     wide = np.pad(labels, (0, target.x.shape[0] - 12)).astype(np.int32)
     result = most_probable_clusters(target, {"labels": wide[None]}, model.new_rows(new, 0))
-    if energy == "nml":  # bounds of the code are those of the rows that it is made for
+    if energy == "nml":  # bounds of the code are computed from the rows for which it is made
         assert result.shape == (1, 8) and np.asarray(result).max() < 3
         return
     for row, block in zip(new, np.asarray(result)[0], strict=True):
@@ -60,7 +60,7 @@ def test_a_row_joins_the_block_with_the_shortest_description(rows, energy):
 def test_chains_on_some_rows_of_groups_with_classes(rows, few):
     X, truth = rows
     group = np.zeros(300, int)
-    group[[7, 9]] = 1  # a small group is among the first
+    group[[7, 9]] = 1  # a small group is included in the subsample
     y = np.where(np.arange(300) < 40, truth, -1)
     model = MDLMixture(5, **QUICK | {"energy": "conjugate", "covariance": "tied"})
     model.set_params(init="subsample").fit(X, y, known=group)

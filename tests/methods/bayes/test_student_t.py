@@ -1,4 +1,4 @@
-"""Rows with scales of their own: the t law that they add up to, and draws against enumeration."""
+"""Latent scale weights: the resulting t distribution, and draws vs enumeration."""
 
 import functools
 import itertools
@@ -43,7 +43,7 @@ def wide():
         yield
 
 
-# The law of a row
+# The distribution of a row
 
 
 @pytest.mark.parametrize("freedom", [2.0, 3.0, 8.0, 64.0])
@@ -52,7 +52,7 @@ def test_scales_add_up_to_a_t_law(freedom, d):
     mass = student_t.log_masses(student_t.VALUES, np.asarray([freedom]))[0]
     assert np.exp(mass).sum() == pytest.approx(1, rel=1e-12)
     far = np.linspace(0, 8, 60)
-    away = far**2 * d  # most rows are near the root of d
+    away = far**2 * d  # most rows are near the square root of d
     log_w = np.log(student_t.VALUES)
     result = logsumexp(mass + 0.5 * d * log_w - 0.5 * away[:, None] * np.exp(log_w), axis=1)
     result = result - 0.5 * d * np.log(2 * np.pi)
@@ -60,7 +60,7 @@ def test_scales_add_up_to_a_t_law(freedom, d):
     x[:, 0] = np.sqrt(away)
     expected = stats.multivariate_t.logpdf(x, np.zeros(d), np.eye(d), df=freedom)
     weight = np.exp(stats.f.logpdf(far[1:] ** 2, d, freedom)) * 2 * far[1:] * (far[1] - far[0])
-    assert (weight * np.abs(result - expected)[1:]).sum() < 0.1  # of the rows that there are
+    assert (weight * np.abs(result - expected)[1:]).sum() < 0.1  # for the present rows
 
 
 def test_infinity_stands_for_normal_errors():
@@ -99,15 +99,15 @@ def with_versions(target, version):
 
 
 def by_rows(covariance, X, design, labels, w, power=1.0):
-    """Minus the log density of rows given labels and scales; of the model, not of the code."""
-    # A normal density of covariance S / w, powered, is one of S / (w power) but for a factor.
+    """Minus the log density of rows given labels and scale weights, from the model."""
+    # A Gaussian density of covariance S / w, tempered, is one of S / (w power) up to a factor.
     each = np.diag(1 / (power * w))
     lost = -0.5 * D * (power * np.log(w) - np.log(w * power)).sum()
     return matrix_t.nats_of_clusters(covariance, X, each, labels, design, PRIOR, power) + lost
 
 
 def of_labels(labels):
-    """Minus the log probability of a partition, its names not sent, from the code alone."""
+    """Minus the log probability of an unordered partition, from the code alone."""
     target = made("tied").partition
     wide = np.zeros(target.x.shape[0], np.int32)
     wide[:N] = labels
@@ -116,7 +116,7 @@ def of_labels(labels):
 
 @functools.cache
 def exact(covariance, known, power):
-    """Partitions, versions, and log probabilities (P, V, F) of both and of degrees of freedom."""
+    """Partitions, weights, and log probabilities (P, V, F) of both and of degrees of freedom."""
     z = all_partitions(N)
     z = z[z.max(1) < K]
     versions = np.asarray(list(itertools.product(range(len(VALUES)), repeat=N)))
@@ -162,7 +162,7 @@ def test_lengths_are_those_of_the_model(case):
 
 @pytest.mark.parametrize("case", first_fast(CASES))
 def test_partitions_and_scales_keep_their_distribution(case):
-    """Four tests a case at 1e-4 in all."""
+    """Four tests per case at 1e-4 in total."""
     target, (z, versions, log_p) = made(*CASES[case]), exact(*CASES[case])
     kernel = JointKernel(1 if case == "diag" else 2, 3)
     p = np.exp(log_p - log_p.max())
@@ -204,7 +204,7 @@ def test_partitions_and_scales_keep_their_distribution(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_predicted_densities_are_those_of_rows_left_out(case):
-    """A row's density given the others is a ratio of those of the model, summed over its scales."""
+    """A row's leave-one-out density is a ratio of the model's densities."""
     covariance, known, _ = CASES[case]
     target, design = made(covariance, known), DESIGNS[known]
     end = D + (0 if design.columns is None else design.columns.shape[1])
@@ -239,7 +239,7 @@ def test_predicted_densities_are_those_of_rows_left_out(case):
     assert result == pytest.approx([with_row + length(others, w)] * 2, rel=1e-8)
 
 
-# What it is for
+# Application
 
 
 def heavy(seed, n=300):
@@ -259,14 +259,14 @@ def test_far_rows_are_no_clusters_of_their_own():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = MDLMixture(errors="t", **settings).fit(X, known=group)
-    assert model.n_clusters_ == 3  # as no fit with normal errors has
+    assert model.n_clusters_ == 3  # as no fit with Gaussian errors has
     draws = model.posterior_
     assert (draws["n_clusters"] == 3).mean() > 0.7
     assert 2 <= draws["df"].median() <= 4
     assert matched_accuracy(z, model.labels_) > 0.85
     new, truth, groups = new
     assert matched_accuracy(truth, model.predict(new, known=groups)) > 0.85
-    # Rows that lie far from their cluster's centre count less.
+    # Rows far from their cluster's centre have small weights.
     residual = X - np.stack([X[group == g].mean(0) for g in range(3)])[group]
     residual = residual - np.stack([residual[z == c].mean(0) for c in range(3)])[z]
     far = (residual @ np.linalg.inv(np.cov(residual.T)) * residual).sum(1)

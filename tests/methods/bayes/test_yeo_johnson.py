@@ -1,4 +1,4 @@
-"""Columns transformed by powers that are drawn: lengths of the rows as they came, and draws."""
+"""Columns with sampled Yeo-Johnson lambdas: lengths of the original rows, and draws."""
 
 import functools
 import itertools
@@ -34,7 +34,7 @@ DESIGNS = {
     "numbers": Design.from_groups(0 * GROUP, 1, NUMBERS),
 }
 PRIOR = Hyperparameters(0.3, 0.7, 0.4, 3.0)
-KEPT = np.asarray([48, 60, 76])  # of the powers: each then has many draws
+KEPT = np.asarray([48, 60, 76])  # few lambdas, so that each has many draws
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_the_transform_is_that_of_yeo_and_johnson(power):
 
 def test_columns_as_they_came_are_one_of_the_choices():
     assert (LAMBDAS == 1).sum() == 1
-    np.testing.assert_allclose(LAMBDAS - 1, -(LAMBDAS - 1)[::-1], atol=1e-12)  # either side alike
+    np.testing.assert_allclose(LAMBDAS - 1, -(LAMBDAS - 1)[::-1], atol=1e-12)  # symmetric about 1
 
 
 # Lengths
@@ -70,7 +70,7 @@ def rows():
 
 @functools.cache
 def made(covariance, known="", power=1.0):
-    """Distribution whose numbers of the prior are not drawn, and whose powers are few."""
+    """Distribution with fixed hyperparameters and few lambdas."""
     model = sampled_model(covariance, power=power, transformation="yeo-johnson")
     target = model.target(rows(), np.full(N, -1), 0, K, DESIGNS[known])
     target = with_grid(target, Hyperparameters(*(jnp.asarray([v]) for v in PRIOR)))
@@ -85,9 +85,9 @@ def with_indices(target, which):
 
 
 def by_rows(covariance, design, labels, powers, power=1.0, at=slice(None)):
-    """Minus the log density of the rows ``at`` given labels and powers, by the model.
+    """Minus the log density of the rows ``at`` given labels and lambdas, from the model.
 
-    Columns are shifted and scaled as all rows say.
+    All rows determine the shift and scale of columns.
     """
     X, lost = rows(), 0.0
     for j, value in enumerate(powers):
@@ -95,7 +95,7 @@ def by_rows(covariance, design, labels, powers, power=1.0, at=slice(None)):
         slope = (1 + np.abs(X[:, j])) ** ((value - 1) * np.sign(X[:, j])) / x.std()
         X[:, j], lost = (x - x.mean()) / x.std(), lost - power * np.log(slope[at]).sum()
     X, labels, design = X[at], labels[at], design.take_rows(at)
-    # A normal density of covariance S, powered, is one of S / power but for a factor.
+    # A Gaussian density of covariance S, tempered, is one of S / power up to a factor.
     each, lost = np.eye(len(X)) / power, lost + 0.5 * X.size * np.log(power)
     return matrix_t.nats_of_clusters(covariance, X, each, labels, design, PRIOR, power) + lost
 
@@ -106,7 +106,7 @@ def padded(target, labels):
 
 @functools.cache
 def exact(covariance, known, power):
-    """Partitions, powers, and log probabilities (P, V) of both."""
+    """Partitions, lambdas, and log probabilities (P, V) of both."""
     z = all_partitions(N)
     z = z[z.max(1) < K]
     which = np.asarray(list(itertools.product(range(len(KEPT)), repeat=D)))
@@ -147,7 +147,7 @@ def test_lengths_are_those_of_rows_as_they_came(case):
 
 @pytest.mark.parametrize("case", first_fast(list(CASES)[:3]))
 def test_partitions_and_powers_keep_their_distribution(case):
-    """Three tests a case at 1e-4 in all."""
+    """Three tests per case at 1e-4 in total."""
     target, (z, which, log_p) = made(*CASES[case]), exact(*CASES[case])
     p = np.exp(log_p - log_p.max())
     p = p / p.sum()
@@ -182,7 +182,7 @@ def test_partitions_and_powers_keep_their_distribution(case):
     ],
 )
 def test_predicted_densities_add_up_to_1(covariance, errors):
-    """Of one column, over all new rows that there might be."""
+    """In one column, integrated over all possible new rows."""
     X = rows()[:, :1]
     model = sampled_model(covariance, errors=errors, transformation="yeo-johnson")
     target = model.target(X, np.full(N, -1), 0, K)
@@ -196,7 +196,7 @@ def test_predicted_densities_add_up_to_1(covariance, errors):
         now = target.condition(target.draw() | {"yeo_johnson_lambda": jnp.asarray([value])})
         return jnp.exp(-now.feature_costs(now.cells(labels), *new))
 
-    # A transform that grows without bounds on both sides meets all values.
+    # A transform that is unbounded on both sides reaches all values.
     for value in (0.4, 1.6):
         total = integrate.trapezoid(np.asarray(density(value)), x, axis=1)
         assert total == pytest.approx(np.ones(len(total)), abs=0.01)
@@ -204,7 +204,7 @@ def test_predicted_densities_add_up_to_1(covariance, errors):
 
 @pytest.mark.parametrize("case", [*slowly(*list(CASES)[:3]), "tied, known numbers"])
 def test_a_row_is_predicted_by_the_others(case):
-    """Its density among the others is a ratio of those of the model."""
+    """Its density given the others is a ratio of densities of the model."""
     covariance, known, _ = CASES[case]
     target, design = made(covariance, known), DESIGNS[known]
     which = np.asarray([0, 2])
@@ -221,7 +221,7 @@ def test_a_row_is_predicted_by_the_others(case):
 @pytest.mark.slow
 @pytest.mark.contract
 def test_what_was_drawn_gives_the_length_that_was():
-    """Of covariances that are shrunk, and rows with scales, which come after the powers."""
+    """With shrunk covariances, and with scale weights, which follow the lambdas."""
     settings = dict(covariance="shrunk", errors="t")
     nothing = np.full(N, -1)
     model = sampled_model(**settings, transformation="yeo-johnson")
@@ -252,11 +252,11 @@ def test_what_was_drawn_gives_the_length_that_was():
         assert -draw["log_density"] == pytest.approx(length - slopes, rel=1e-9)
 
 
-# What it is for
+# Application
 
 
 def skew(seed, n=400):
-    """Two clusters whose columns are normal once their roots are taken, or logarithms."""
+    """Two clusters whose columns are Gaussian after a square root or a logarithm."""
     rng = np.random.default_rng(seed)
     z = rng.integers(2, size=n)
     X = np.stack([[1.0, 0.0, 4.0], [3.0, 1.5, 4.0]])[z] + [0.35, 0.4, 0.5] * rng.normal(size=(n, 3))
@@ -280,7 +280,7 @@ def test_skew_clusters_are_not_cut():
     assert model.score(X[250:]) > plain.score(X[250:])
 
 
-# What is refused
+# Invalid input
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Models of the features on known structure, one per cluster, and `CCIB` by them."""
+"""Models of the features on known structure, one per cluster, and `CCIB` with them."""
 
 import pickle
 import warnings
@@ -32,7 +32,7 @@ from nrprob.statistics import terms
 FAMILIES = ("gaussian", "bernoulli", "multinomial")
 N, K, D = small.N, 3, 3
 Converged = namedtuple("Converged", "coef losses cost")
-# One number of restarts, and few shapes, so that little is compiled.
+# One number of restarts, and few shapes, to limit compilation.
 Model = partial(CCIB, n_init=4, random_state=0)
 
 
@@ -43,7 +43,7 @@ def _wide():
 
 
 def planted(link, seed=0, n=80, strength=1.0):
-    """Two balanced clusters and two covariates; the covariates govern the features."""
+    """Two balanced clusters and two covariates, which determine the features."""
     rng = np.random.default_rng(seed)
     c, z = rng.integers(2, size=n), rng.normal(size=(n, 2))
     m = 12
@@ -65,7 +65,7 @@ def chunk(rows, design, ridge, *, link, n_models, elements):
 
 
 def data_of(link, seed=0, ridge=1e-2, n_models=4, chunks=1, d=D):
-    """Rows, columns of the models and what is fitted to them."""
+    """Rows, columns of the models and fitted models."""
     rng = np.random.default_rng(seed + 50)
     layout, rows = small.laid_out(small.features(link, seed))
     design = np.c_[np.ones(N), rng.normal(size=(N, d - 1))]
@@ -122,18 +122,18 @@ def test_weighted_fits_are_those_of_scikit_learn(link):
                 model = PoissonRegressor(alpha=alpha, solver="newton-cholesky", tol=1e-10)
                 model.fit(a, target, weight)
             else:
-                # A value in [0, 1] is a one of that weight and a zero of the rest.
+                # A value in [0, 1] equals a one of this weight and a zero of the rest.
                 both = np.concatenate([weight * target, weight * (1 - target)])
                 model = LogisticRegression(C=1 / ridge, tol=1e-10, max_iter=1000)
                 model.fit(np.concatenate([a, a]), np.arange(2 * len(a)) < len(a), both)
             exact = np.r_[np.ravel(model.intercept_), np.ravel(model.coef_)]
-            # Ours has a sliver of the ridge on the intercept.
+            # Ours has a tiny ridge on the intercept.
             np.testing.assert_allclose(state.coef[0, c, j], exact, atol=1e-3)
 
 
 @pytest.mark.parametrize("link", FAMILIES)
 def test_losses_are_the_derivative_of_the_cost(link):
-    """At coefficients that minimise it, the penalised cost changes by the losses alone."""
+    """At the optimal coefficients, the penalised cost changes only through the losses."""
     layout, _, _, data = data_of(link)
     w = soft(layout, K).reshape(-1, K)
 
@@ -176,7 +176,7 @@ def test_free_energy_never_rises_within_a_temperature(link, seed, heat, weight):
 
 @pytest.mark.parametrize("link", FAMILIES)
 def test_a_step_lowers_the_cost_from_anywhere(link):
-    """Also from coefficients at which a full step of Newton's overshoots."""
+    """Also from coefficients at which a full Newton step overshoots."""
     layout, _, _, data = data_of(link)
     w = soft(layout, K).reshape(-1, K)
     step = jax.jit(lambda data, coef, w: glm.fit_models(link, BlockSums((data,), w), coef)[0])
@@ -198,7 +198,7 @@ def test_a_step_lowers_the_cost_from_anywhere(link):
             coef = step(data, coef, w)
         values = np.array(values)[:, :, : small.M]
         assert (np.diff(values, axis=0) <= 1e-9 * (1 + abs(values[1:]))).all()
-        if scale > 5:  # where the logarithm's inverse overflows, only the descent is sure
+        if scale > 5:  # where the exponential overflows, only descent is certain
             continue
         best, coef = np.asarray(converge(link, data, start, w).coef), np.asarray(coef)
         np.testing.assert_allclose(coef[:, :, : small.M], best[:, :, : small.M], atol=1e-4)
@@ -218,7 +218,8 @@ def test_chunks_of_features_change_nothing(link):
 
 @pytest.mark.parametrize("link", first_fast(FAMILIES))
 def test_blocks_of_rows_change_nothing(link):
-    """One step from blocks of rows, by what each of them adds to the sums, is that from all."""
+    """One step from blocks of rows, by their contributions to the sums, equals one from all
+    rows."""
     layout, rows, _, data = data_of(link)
     term = small.feature_term(rows, link, by_group=False)
     w = soft(layout, K) * np.asarray(rows.mass)[..., None, None]
@@ -244,7 +245,7 @@ def test_blocks_of_rows_change_nothing(link):
 
 @pytest.mark.parametrize("link", first_fast(FAMILIES))
 def test_first_split_is_the_largest_eigenvalue(link):
-    """The power iteration finds what the update itself does to identical clusters."""
+    """The power iteration agrees with the effect of the update on identical clusters."""
     layout, rows, _, data = data_of(link)
     term = small.feature_term(rows, link, by_group=False)
     given_ = jax.device_put(np.asarray(0.4))
@@ -260,7 +261,7 @@ def test_first_split_is_the_largest_eigenvalue(link):
     pair = np.concatenate([coef, coef], 1)
     weighed = replace(term, weight=given_)
 
-    def score(e):  # of a change of log r in the first of two clusters
+    def score(e):  # for a change of log r in the first of two clusters
         w = mass[:, None] * jnp.stack([0.5 + 0.5 * e, 0.5 + 0 * e], 1)
         fitted = glm.converge_models(link, BlockSums((data,), w), pair)[0]
         w = w.reshape(*rows.mass.shape, 1, 2)
@@ -269,7 +270,7 @@ def test_first_split_is_the_largest_eigenvalue(link):
             + terms.membership_gradient((weighed,), rows, w)[..., 0, 0].reshape(-1) * 2
         )
 
-    # The coordination's score is centred over the two clusters: half a change shows in each.
+    # The coordination's score is centred over the two clusters, so each shows half a change.
     columns = np.flatnonzero(np.asarray(mass))
     step = 1e-4
     difference = jax.jit(lambda e: (score(step * e) - score(-step * e)) / (-2 * step))
@@ -284,14 +285,14 @@ def test_first_split_is_the_largest_eigenvalue(link):
     [("gaussian", "residual"), ("bernoulli", "residual"), ("multinomial", "marginal")],
 )
 def test_saturated_models_are_known_groups(link, coordination):
-    """One labeling, all its indicators and hardly a ridge: the cost of cells by known group."""
+    """One labeling, all its indicators and a tiny ridge: the cost of cells by known group."""
     X, z, _ = planted(link, 5, strength=1.5)
     z = np.digitize(z[:, 0], [-0.5, 0.5])
     model = Model(2, coordination=coordination)
     groups = clone(model).fit(X, known=z)
     models = clone(model).set_params(multi="additive", ridge=1e-9).fit(X, known=z)
     assert models.critical_beta_ == pytest.approx(groups.critical_beta_, rel=1e-5)
-    # The weight is a ratio of eigenvalues, by power iterations from different starts.
+    # The weight is a ratio of eigenvalues, by power iterations from different vectors.
     assert models.coordination_weight_ == pytest.approx(groups.coordination_weight_, rel=1e-5)
     assert models.objective_ == pytest.approx(groups.objective_, rel=1e-6)
     assert matched_accuracy(models.labels_, groups.labels_) == 1
@@ -321,7 +322,7 @@ def test_planted_clusters_are_found_beyond_continuous_structure(link, bar):
     again = pickle.loads(pickle.dumps(model))
     assert (again.predict(X, known=z) == model.predict(X, known=z)).all()
     assert (clone(model).fit(X, known=z).labels_ == model.labels_).all()
-    # Units and places of the columns are no matter, nor is one that repeats another.
+    # Units and order of the columns do not matter, nor do duplicate columns.
     other = Model(2).fit(X, known=1e3 * z[:, ::-1] - 7)
     assert other.objective_ == pytest.approx(model.objective_, rel=1e-6)
     if link == "bernoulli":
@@ -336,7 +337,7 @@ def test_planted_clusters_are_found_beyond_continuous_structure(link, bar):
 def test_additive_labelings():
     X, labels = make_binary_partitions(260, (8, 8, 4), random_state=1)
     known = labels[:, :2]
-    # The effects add up, so that a combination which did not occur has a prediction.
+    # The effects are additive, so a combination that did not occur has a prediction.
     rows = ~((known[:, 0] == 0) & (known[:, 1] == 0))
     model = Model(2, multi="additive").fit(X[rows], known=known[rows])
     assert matched_accuracy(model.labels_, labels[rows, 2]) > 0.92
@@ -347,7 +348,7 @@ def test_additive_labelings():
     assert named.objective_ == model.objective_ and (named.labels_ == model.labels_).all()
     with pytest.raises(ValueError, match="label 5 at row 0, which did not occur in fit"):
         model.predict(X[:1], known=[[5, 0]])
-    # A refit without known structure forgets the models.
+    # A refit without known structure deletes the models.
     assert model.fit(X[rows]).predict(X).shape == (260,)
 
 
@@ -390,13 +391,13 @@ def test_marginal_and_uncoordinated():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_one_program_serves_a_sweep_and_a_batch():
     X, z, _ = planted("bernoulli")
-    Model(2, max_iter=1).fit(X, known=z)  # what is compiled does not depend on it
+    Model(2, max_iter=1).fit(X, known=z)  # the compiled program does not depend on it
     before = solve.solve_anneal._cache_size()
     for ridge in (0.01, 1):
         for weight in (0.5, 1.0):
             model = Model(2, ridge=ridge, coordination_weight=weight, max_iter=1, random_state=1)
             model.fit(X[:78], known=z[:78])
-    assert solve.solve_anneal._cache_size() <= before + 1  # a given weight may be another program
+    assert solve.solve_anneal._cache_size() <= before + 1  # a given weight may have another program
     models = [Model(2, ridge=r, random_state=2) for r in (0.01, 1.0)]
     tasks = [m.prepare(X, None, z) for m in models]
     calls = [call for task in tasks for call in task.calls]

@@ -25,7 +25,7 @@ ONE_FAST = ["full", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KIN
 
 
 def planted(seed=0, n=N):
-    """Rows of three stretched clusters in units of their own, and some labels, a few wrong."""
+    """Rows of three elongated clusters in different units, and some labels, a few wrong."""
     rng = np.random.default_rng(seed)
     truth = np.arange(n) % K
     X = rng.normal(size=(n, D)) @ np.triu(rng.normal(size=(D, D)) + 2 * np.eye(D))
@@ -130,7 +130,7 @@ def test_no_single_row_would_lower_the_objective(covariance, solver):
 def test_clusters_that_are_too_small_are_given_up():
     X, truth, _ = planted(2)
     start = truth.copy()
-    start[:4] = 3  # four rows are what a covariance of three columns needs, and 5 % of 60 are three
+    start[:4] = 3  # a covariance of three columns needs four rows, and 5 % of 60 are three
     kept, gone = (
         CECIB(5, init=start, min_cluster_fraction=fraction, n_init=1).fit(X)
         for fraction in (0.05, 0.1)

@@ -1,4 +1,4 @@
-"""Fewer rows than columns, for all estimators of the family but CECIB."""
+"""Fewer rows than columns, for all estimators of the family except CECIB."""
 
 import numpy as np
 import pytest

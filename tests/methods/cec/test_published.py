@@ -1,4 +1,4 @@
-"""Cross-entropy clustering with labels, on the data of its publication."""
+"""Cross-entropy clustering with labels, on the data of its paper."""
 
 import cec_reference as reference
 import numpy as np
@@ -13,7 +13,7 @@ from nrprob.metrics import normalized_mutual_information
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract]  # compilation takes longer than computation
 
-# E_1 of the clusters that the paper's authors published with their data, and how many classes.
+# E_1 of the clusters that the paper's authors published with their data, and number of classes.
 AUTHORS = {
     "iris": (0.897520, 3),
     "segmentation": (4.294939, 7),
@@ -48,8 +48,8 @@ def test_the_authors_clusters(name):
     np.testing.assert_allclose(model.objective_, result, rtol=1e-6)
 
 
-# The paper's sets and the classes of each. Ecoli is five principal components of those rows that
-# the paper kept; segmentation, which has five, too, is its authors' file.
+# The paper's data sets and the classes of each. Ecoli is five principal components of the rows that
+# the paper selects; segmentation, also with five, is its authors' file.
 SETS = {
     "ecoli": "class",
     "glass": "type",
@@ -59,7 +59,7 @@ SETS = {
     "vertebral": "class3",
     "wine": "cultivar",
 }
-# Draws of labels, more where what is compared is close; and the share of wrong ones.
+# Samples of labels, more for close comparisons; and the share of wrong labels.
 DRAWS = {0.0: 3, 0.1: 9, 0.4: 3, 0.5: 3}
 PLAIN = 14  # fits without labels
 
@@ -81,15 +81,15 @@ def best_of_five(objective, score):
 
 @pytest.mark.filterwarnings("ignore:columns of X are nearly collinear")
 def test_what_labels_right_and_wrong_do():
-    """Claims of the paper, of the mean over its sets; a fit is the best of five starts.
+    """Claims of the paper, for the mean over its data sets; a fit is the best of five restarts.
 
-    30 % of the rows have a label, of which some are wrong. Without labels the starts of all fits
-    are pooled, since that mean depends most on starts: a third of those of Vertebral ends at the
-    better of two optima, so that one in eight fits misses it. More starts of a fit would cure that,
-    but do not raise the mean over the sets (.529, .528, .526 of the best of 5, 10, 20).
+    30 % of the rows have a label, of which some are wrong. Without labels the restarts of all fits
+    are pooled, since this mean depends most on restarts: a third of those on Vertebral reach the
+    better of two optima, so one in eight fits misses it. More restarts would prevent this, but do
+    not raise the mean over the data sets (0.529, 0.528, 0.526 for the best of 5, 10, 20).
 
-    Measured: .525 without labels; beta .269 and 1 with none wrong .572 and .651, with 10 % .542 and
-    .604, with 40 % .532 and .510, with 50 % .516 and .481.
+    Measured: 0.525 without labels; beta 0.269 and 1 with none wrong 0.572 and 0.651, with 10 %
+    0.542 and 0.604, with 40 % 0.532 and 0.510, with 50 % 0.516 and 0.481.
     """
     result, plain = {}, []
     for name in SETS:
@@ -118,7 +118,8 @@ def test_what_labels_right_and_wrong_do():
     nmi = {cell: np.mean(scores) for cell, scores in result.items()}
     plain = np.mean(plain)
     assert plain >= 0.51
-    # Right labels: the more weight, the better. With many wrong it is the other way round.
+    # With correct labels, a larger weight is better. With many wrong labels, a smaller weight is
+    # better.
     assert nmi[0.0, 1.0] >= nmi[0.0, 0.269] + 0.04 >= plain + 0.07
     for wrong in (0.4, 0.5):
         assert nmi[wrong, 1.0] < nmi[wrong, 0.269]

@@ -45,7 +45,7 @@ def test_eta_1_is_spectral_clustering_of_the_edited_affinities(rows):
     values, vectors = np.linalg.eigh(np.eye(N) - root[:, None] * w * root)
     np.testing.assert_allclose(model.eigenvalues_, values[:2], atol=1e-12)
     unit = vectors[:, :2] / np.linalg.norm(vectors[:, :2], axis=1, keepdims=True)
-    # Signs of eigenvectors are arbitrary, inner products of rows are not.
+    # Signs of eigenvectors are arbitrary, but inner products of rows are not.
     np.testing.assert_allclose(model.embedding_ @ model.embedding_.T, unit @ unit.T, atol=1e-9)
     theirs = SpectralClustering(
         2, affinity="precomputed", assign_labels="cluster_qr", random_state=0

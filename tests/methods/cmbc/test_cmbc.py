@@ -1,4 +1,4 @@
-"""Constrained model-based clustering: its formulas, its solvers and what it recovers."""
+"""Constrained model-based clustering: formulas, solvers and recovery."""
 
 import pickle
 
@@ -83,7 +83,7 @@ def z_given_c(x, z, theta):
 
 
 def penalty(x, z, theta, form):
-    """P in nats, from the quadratic forms as they are defined."""
+    """P in nats, from the definitions of the quadratic forms."""
     k, s = len(theta), z.max() + 1
     p, r = np.bincount(z) / z.size, z_given_c(x, z, theta)
     mean = r.mean(0)
@@ -119,7 +119,7 @@ def numpy_em(x, k, rng, steps=2000):
 
 
 def problem(x, zs, form, k):
-    """Rows, tables and mask of an engine's run."""
+    """Rows, tables and mask of a run of the engine."""
     layout = make_layout(np.zeros(len(x), int), 1)
     rows = make_rows(x.astype(float), layout, 1)
     width = rows.x.n_statistics
@@ -169,7 +169,7 @@ def test_penalty_is_its_definition(case):
 
 
 def test_p_of_z_given_c_is_the_sum_over_all_rows():
-    """p(z given c) is linear in theta: against the sum over the 2^M values of a row."""
+    """p(z given c) is linear in theta: compare with the sum over the 2^M values of a row."""
     x, z, theta, _ = draw(0, 2, m=6)
     p, p_0, p_1 = tables(x, z)
     y = (np.arange(64)[:, None] >> np.arange(6)) & 1
@@ -230,7 +230,7 @@ def test_the_root_is_the_maximiser_on_a_grid(seed):
         return s * np.log(t) + (n - s) * np.log1p(-t) - a * t**2 / 2 - b * t
 
     assert 0 < t < 1 and value(t) >= value(grid).max() - 1e-10
-    # It is the only root inside of all three.
+    # It is the only root inside the interval, for all three.
     roots = np.roots([a, b - a, -(n + b), s])
     inside = roots[(abs(roots.imag) < 1e-9) & (roots.real > 1e-6) & (roots.real < 1 - 1e-6)].real
     if inside.size and 0 < s < n:
@@ -241,7 +241,7 @@ def test_the_root_is_the_maximiser_on_a_grid(seed):
 @settings(max_examples=20, deadline=None)
 @given(small, st.floats(0.1, 20))
 def test_a_coordinate_at_its_best_is_a_root_of_the_derivative(case, strength):
-    """After a pass, the last parameter visited has no slope left, for every form."""
+    """After a pass, the derivative by the last updated parameter is 0, for every form."""
     seed, k, form = case
     x, z, theta, _ = draw(seed, k)
     rows, made, real = problem(x, [z], form, k)
@@ -277,7 +277,7 @@ def test_joint_and_coordinate_steps_meet(seed, form, strength):
 @pytest.mark.parametrize("step", ["joint", "coordinates"])
 @pytest.mark.parametrize("k", [3, 5])
 def test_the_m_step_weighs_the_penalty_by_strength_over_k(step, k):
-    """The M-step ends where the objective of the definition, evaluated in NumPy, has no slope."""
+    """The M-step ends where the objective by definition, in NumPy, has slope 0."""
     strength = 0.7
     x, z, theta, _ = draw(2, k, n=60)
     rows, made, real = problem(x, [z], "chi2", k)
@@ -288,7 +288,7 @@ def test_the_m_step_weighs_the_penalty_by_strength_over_k(step, k):
     else:
         new = many_passes(theta, np.asarray(cells), made, strength)[0]
     new = np.asarray(new)[:, :5]
-    assert ((new > 1e-6) & (new < 1 - 1e-6)).all()  # no bound holds a parameter
+    assert ((new > 1e-6) & (new < 1 - 1e-6)).all()  # no parameter is at a bound
     q = np.asarray(w).reshape(-1, k)[: len(x)]
 
     def value(flat):
@@ -316,7 +316,7 @@ def test_the_critical_temperature_is_the_largest_generalised_eigenvalue():
         between = (means.T * np.bincount(z) / len(z)) @ means
         expected = scipy.linalg.eigh(total, np.eye(4) + strength * between)[0].max()
         assert result == pytest.approx(expected, rel=1e-5)
-        # The penalty's own linear part is the same matrix.
+        # The penalty's linear part is the same matrix.
         f = np.sqrt(made.spread)[:, None] * made.differences[:, [0, 1, 3, 4]] * y.std(0)
         np.testing.assert_allclose(f.T @ f, between, atol=1e-12)
 
@@ -364,7 +364,7 @@ def test_the_objective_never_rises_within_a_temperature(case):
         k, strength=strength, form=form, update=update, anneal=anneal, n_init=2, random_state=seed
     ).fit(x, known=z)
     assert not rises(model, 1e-12)
-    # Clusters that are alike become one at the end.
+    # Equal clusters are merged at the end.
     alike = model.n_clusters_ == 1
     end = model.objective_trace_[-1]
     assert model.objective_ == pytest.approx(end, rel=1e-6 if alike else 1e-9)
@@ -396,7 +396,8 @@ def test_float32_stays_and_agrees(binary):
 
 
 def test_float32_does_not_stay_where_clusters_are_alike():
-    """Below the critical temperature, what noise adds at first is less than an objective shows."""
+    """Below the critical temperature, the initial effect of noise is smaller than an objective
+    shows."""
     rng = np.random.default_rng(0)
     cluster, z = rng.integers(3, size=2000), rng.integers(4, size=2000)
     centres, offsets = 1.5 * rng.normal(size=(3, 8)), 3 * rng.normal(size=(4, 8))
@@ -432,7 +433,7 @@ def test_steps_commute_with_names_of_clusters_and_of_values(case):
         results.append([np.asarray(a)[..., :5] for a in (free, new, joint)])
     plain, permuted, flipped = results
     assert permuted[0] == pytest.approx(plain[0]) and flipped[0] == pytest.approx(plain[0])
-    # The coordinates are visited in the order of the clusters, so only the joint step commutes.
+    # Clusters are updated in order, so only the joint step is equivariant.
     if form != "printed":
         np.testing.assert_allclose(permuted[2], plain[2][order], atol=1e-6)
     for i in (1, 2):
@@ -450,7 +451,7 @@ def test_complements_of_features_change_nothing(binary):
 
 @pytest.fixture(scope="module")
 def likeliest(binary):
-    """Objective of the likeliest of five mixtures without a penalty."""
+    """Best objective of five mixtures without a penalty."""
     rng = np.random.default_rng(0)
     return min(numpy_em(binary[0], 2, rng)[1] for _ in range(5))
 
@@ -474,7 +475,7 @@ def test_without_penalty_it_is_the_bernoulli_mixture(update, binary, likeliest):
             2, features="bernoulli", weights="uniform", n_init=2, random_state=0,
             tol=1e-14, max_iter=5000,
         ).fit(X)  # fmt: skip
-        # It reports its objective with a trace of smoothing; the parameters are what counts.
+        # It reports its objective with a trace of smoothing; the parameters are compared.
         assert objective(X, [], mixture.means_, 0) == pytest.approx(plain.objective_, abs=1e-8)
         assert mixture.objective_ == pytest.approx(plain.objective_, abs=1e-5)
         assert adjusted_rand_score(mixture.labels_, plain.labels_) == 1
@@ -490,7 +491,7 @@ def test_exact_is_no_worse_than_joint_on_its_own_objective(binary):
     assert exact.objective_ == pytest.approx(reached, rel=1e-9)
     assert exact.objective_ <= start + 1e-9
     assert adjusted_rand_score(exact.labels_, joint.labels_) > 0.95
-    # It is the minimum near the joint solution, which is another with groups of unequal size.
+    # It is the minimum near the joint solution, which differs with groups of unequal size.
     z = z * (np.random.default_rng(0).random(200) < 0.3)
     joint = CMBC(2, strength=0.5, n_init=2, random_state=0).fit(X, known=z)
     exact = CMBC(2, strength=0.5, n_init=2, update="exact", random_state=0).fit(X, known=z)
@@ -505,7 +506,7 @@ def test_exact_is_no_worse_than_joint_on_its_own_objective(binary):
 
 
 def test_annealing_starts_from_identical_clusters(binary):
-    """Random parameters leave memberships nearly hard, however high the temperature."""
+    """Random parameters give nearly hard memberships, at any temperature."""
     X, labels = binary
     z = labels[:, 0]
     expected = 200 * free_energy_of_identical_clusters(X)
@@ -514,8 +515,8 @@ def test_annealing_starts_from_identical_clusters(binary):
         assert model.temperatures_[0] == pytest.approx(1.2 * model.critical_temperature_)
         assert model.objective_trace_[0] == pytest.approx(expected, rel=1e-4)
         assert (model.temperatures_ == model.temperatures_[0]).sum() < 20
-    # Where nothing separates above 1, there is nothing to anneal.
-    rare = np.zeros_like(X)  # of the same shape: features that are constant say nothing
+    # If nothing separates above 1, there is nothing to anneal.
+    rare = np.zeros_like(X)  # of the same shape: constant features are uninformative
     rare[:, :2] = np.eye(2)[z]
     rare[:20, :2] = 1 - rare[:20, :2]
     with pytest.warns(DegenerateClusterWarning):
@@ -544,7 +545,7 @@ def test_coordinate_updates_agree_where_all_starts_meet(binary):
 
 
 def test_a_partial_pass_renews_the_memberships_before_every_parameter():
-    m = 11  # beyond the features after which the shares are recomputed
+    m = 11  # beyond the number of features after which memberships are recomputed
     x, z, theta, _ = draw(5, 2, n=40, m=m)
     rows, made, real = problem(x, [z], "chi2", 2)
     temperature, strength = 1.7, 3.0
@@ -570,7 +571,7 @@ def test_a_partial_pass_renews_the_memberships_before_every_parameter():
 
 @pytest.mark.parametrize("low", [1e-6, 0.05])
 def test_a_partial_pass_keeps_to_the_range_of_float32(low):
-    """From parameters at their bounds, a pass multiplies the shares of rows by huge factors."""
+    """From parameters at their bounds, a pass multiplies the memberships by huge factors."""
     x, z, theta, rng = draw(6, 3, n=40, m=60)
     theta = np.where(rng.random(theta.shape) < 0.5, low, 1 - low)
     rows, made, real = problem(x, [z], "chi2", 3)
@@ -692,7 +693,7 @@ def test_a_constant_labeling_is_no_labeling(binary):
 
 def test_constant_features_say_nothing(binary):
     X, labels = binary
-    X, z = X[:, :9], labels[:, 0]  # with two columns more, still of the same padded shape
+    X, z = X[:, :9], labels[:, 0]  # with two columns more, still with the same padded shape
     extra = np.column_stack([X, np.ones(200), np.zeros(200)])
     model = CMBC(2, n_init=2, random_state=0).fit(X, known=z)
     more = CMBC(2, n_init=2, random_state=0).fit(extra, known=z)
@@ -815,7 +816,7 @@ def test_restarts_in_chunks(binary, monkeypatch):
     assert parts.objective_ == pytest.approx(whole.objective_, rel=1e-6)
 
 
-# What it recovers. Data sets as in the thesis's tables 8.10 to 8.21: [m_A, 4] features, 10 % noise.
+# Recovery. Data sets as in the thesis's tables 8.10 to 8.21: [m_A, 4] features, 10 % noise.
 
 
 def recover(k, m, n_sets, **options):
@@ -865,7 +866,7 @@ PUBLISHED = {
 
 def no_worse_than_published(cell, update, anneal, n_sets, n_init):
     each = recover(*cell, n_sets, update=update, anneal=anneal, n_init=n_init)[0]
-    # The published mean is over ten sets, which vary as ours do.
+    # The published mean is over ten data sets, which vary as ours do.
     error = each.std(ddof=1) * (1 / n_sets + 1 / 10) ** 0.5
     published = PUBLISHED[cell][2 * anneal + (update == "partial")]
     assert each.mean() > min(published, bayes_precision(4, cell[0])) - 2 * error
@@ -884,15 +885,15 @@ def test_coordinate_updates_are_no_worse_than_published(cell, update, anneal):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("cell", [(3, 100), (4, 100)], ids=str)
 def test_annealed_batch_updates_master_many_features(cell):
-    """From random parameters these end at 0.86 and 0.60, in optima of the coordinate updates."""
+    """From random parameters these reach 0.86 and 0.60, in optima of the coordinate updates."""
     no_worse_than_published(cell, "batch", True, 3, 3)
     each, _, _ = recover(*cell, 3, update="batch", n_init=3)
     joint, _, _ = recover(*cell, 3, n_init=3)
     assert abs(each - joint).max() < 0.03
 
 
-# Table 9.2: information on the next labeling, over its entropy, by CMBC-bu and CMBC-pm. The sizes
-# (6, 5, 4, 3) are inferred from the ceilings; one session knows one labeling more than the last.
+# Table 9.2: information about the next labeling, over its entropy, by CMBC-bu and CMBC-pm. The
+# sizes (6, 5, 4, 3) are inferred from the upper bounds; each session has one more known labeling.
 SUCCESSIVE = {
     (1, 0.1): (0.8653, 0.9297),
     (1, 0.2): (0.6136, 0.6599),

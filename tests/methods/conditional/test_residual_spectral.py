@@ -1,4 +1,4 @@
-"""Residual spectral clustering: against dense formulas, by its invariances, and on real pages."""
+"""Residual spectral clustering: dense formulas, invariances, and real pages."""
 
 import pickle
 import warnings
@@ -82,7 +82,7 @@ def test_weights_are_the_formula(damp, power):
     x[:2] = 0
     _, y = sparse_rows(x, power, damp)
     np.testing.assert_allclose(y.toarray(), dense_rows(x, power, damp), atol=1e-14)
-    # A common factor of all weights of terms is lost in the unit length.
+    # A common factor of all term weights cancels in the unit length.
     weighting = Weighting.from_counts(sparse.csr_array(x, dtype=float), damp, 3)
     damped = weighting.damp_counts(sparse.csr_array(x, dtype=float))
     scaled = Weighting(weighting.columns, 7 * weighting.idf, damp).weigh_terms(damped, power)
@@ -170,7 +170,7 @@ def test_coordinates_have_no_group_means_and_ignore_what_a_group_has_in_common()
     moved = sparse.csr_array(y.toarray() + shift[z])
     np.testing.assert_allclose(known.remove_known(moved @ v), s, atol=1e-13)
     vectors = np.random.default_rng(2).normal(size=(y.shape[1], 2))
-    # The noise on the diagonal is that of the residual, and does not change either.
+    # The noise on the diagonal is the noise of the residual, and does not change either.
     np.testing.assert_allclose(
         moment_within(moved, known)(vectors), moment_within(y, known)(vectors), atol=1e-10
     )
@@ -185,7 +185,7 @@ def test_leading_directions_are_the_positive_ones(size):
     values, vectors = leading_eigenvectors(lambda v: matrix @ v, size, 6, float, 1e-8)
     np.testing.assert_allclose(values, [5, 3, 1], rtol=1e-6)
     np.testing.assert_allclose(abs(vectors.T @ q[:, :3]), np.eye(3), atol=1e-6)
-    # From vectors near to them it is the same, in fewer products.
+    # From nearby vectors the result is the same, with fewer products.
     products = []
 
     def apply(v):
@@ -203,7 +203,7 @@ def test_leading_directions_are_the_positive_ones(size):
 
 
 def test_mixture_is_em_of_one_covariance():
-    """Parameters are those of the memberships at the solution; the likelihood is SciPy's."""
+    """Parameters are those of the memberships at the solution; the likelihood agrees with SciPy."""
     rng = np.random.default_rng(0)
     n, k, p = 90, 3, 4
     x = rng.normal(size=(n, p)) @ rng.normal(size=(p, p)) * 0.3
@@ -250,7 +250,7 @@ def test_random_numbers_of_rows_are_their_own():
 
 
 def test_starts_follow_the_rows_and_not_their_order():
-    """Without structure the result is that of the start, which a permutation has to keep."""
+    """Without structure the result is the initial one, which a permutation must preserve."""
     rng = np.random.default_rng(0)
     x, keys = rng.normal(size=(N, 6)), rng.integers(2**32, size=N, dtype=np.uint32)
     order, seeds, all_ = rng.permutation(N), np.arange(3, dtype=np.uint32), np.ones(N, bool)
@@ -296,7 +296,8 @@ def test_consensus_is_a_minimum_below_its_members(seed, taught):
 
 
 def test_consensus_is_as_good_as_that_of_single_moves():
-    """The engine of `CondEns` moves rows one by one from random starts, which takes far longer."""
+    """The engine of `CondEns` moves rows one by one from random partitions, which takes far
+    longer."""
     rng = np.random.default_rng(0)
     n, k, members = 200, 4, 12
     truth = rng.integers(k, size=n)
@@ -321,7 +322,7 @@ def test_consensus_is_as_good_as_that_of_single_moves():
 
 
 def test_members_that_agree_little_are_left():
-    """From a member alone the search would stay with it, and find nothing of what all tell."""
+    """From a member alone the search would stay there, and miss what all members share."""
     rng = np.random.default_rng(0)
     n, k, members = 1000, 10, 32
     truth = rng.integers(k, size=n)
@@ -360,7 +361,7 @@ def test_weights_are_the_mean_information_with_other_members(monkeypatch):
     np.testing.assert_allclose(weights, expected / expected.mean(), rtol=1e-9)
     monkeypatch.setattr("nrprob.methods.conditional.consensus._BLOCK", 200)
     np.testing.assert_allclose(agreement_weights(columns, 3), weights, rtol=1e-12)
-    # Names of clusters and the order of members do not matter.
+    # Labels of clusters and the order of members do not matter.
     renamed = np.stack([np.roll(np.arange(3), j)[c] for j, c in enumerate(columns.T)], 1)
     np.testing.assert_allclose(agreement_weights(renamed[:, ::-1], 3), weights[::-1], rtol=1e-9)
     assert agreement_weights(columns[:, :1], 3) == 1
@@ -410,7 +411,7 @@ def test_mixture_of_weak_members_recovers_their_partition():
     result = _mixture_consensus(columns, 4, agreement_weights(columns, 4), fixed=fixed)
     labels = result.labels[result.best]
     assert (labels[:10] == truth[:10]).all()
-    # Classes keep their names, so that the labels compare directly.
+    # Classes keep their labels, so the labels compare directly.
     assert (labels == truth).mean() > 0.85 > max((c == truth).mean() for c in columns.T) + 0.2
 
 
@@ -451,7 +452,7 @@ def test_fitted_attributes(data, fitted):
     assert fitted.members_["weight"].mean() == pytest.approx(1)
     for values in fitted.eigenvalues_.values():
         assert (values > 0).all() and (np.diff(values) <= 0).all()
-    # The share of a row's votes is that of members that agree once their names are matched.
+    # The share of a row's votes is the share of members that agree after matching their labels.
     names = [
         np.arange(2) if (column == fitted.labels_).mean() >= 0.5 else np.array([1, 0])
         for column in fitted.member_labels_.T
@@ -489,7 +490,7 @@ def test_new_rows(data, fitted):
     with pytest.raises(ValueError, match="did not occur in fit"):
         fitted.predict(x[:3], known=[0, 1, 9])
     assert set(fitted.predict(np.zeros((2, M)), known=z[:2])) <= {0, 1}
-    # Where clusters are not well apart, lengths and weights matter as well.
+    # If clusters are not separated, lengths and weights matter as well.
     x, z, _ = counts(7, strength=1.2)
     vague = ResidualSpectral(4, members=4, random_state=0).fit(x, known=z)
     assert (vague._member_columns(x, z) == vague.member_labels_).all()
@@ -553,7 +554,7 @@ def test_what_may_be_known():
     model = ResidualSpectral(2, members=within, random_state=0)
     labels = clone(model).fit(x, known=z)
     soft = clone(model).fit(x, known=Memberships(np.eye(L)[z]))
-    codes = clone(model).fit(x, known=np.eye(L)[z][:, 1:])  # floats that say the same
+    codes = clone(model).fit(x, known=np.eye(L)[z][:, 1:])  # floats with the same values
     assert (soft.labels_ == labels.labels_).all() and (codes.labels_ == labels.labels_).all()
     assert (codes.predict(x, known=np.eye(L)[z][:, 1:]) == codes.labels_).all()
     assert (soft.predict(x, known=Memberships(np.eye(L)[z])) == soft.labels_).all()
@@ -583,7 +584,7 @@ def test_wanted_labels_stay_and_keep_their_names(data):
 
 
 def test_damping_helps_bursts():
-    """Terms that come in bursts drown those that tell, unless counts are damped."""
+    """Bursty terms dominate informative terms, unless counts are damped."""
     rng = np.random.default_rng(0)
     x, z, c = counts(4, strength=2.5)
     x = x + (rng.random((N, M)) < 0.03) * rng.integers(20, 60, (N, M))
@@ -658,14 +659,15 @@ def test_one_cluster_is_legal(data):
     [("university", "page_type", 0.30), ("page_type", "university", 0.60)],
 )
 def test_web_pages(known, target, least, data_dir, monkeypatch):
-    """The labeling that is not known is found; bars are below the figures of a few seeds."""
+    """The labeling that is not known is recovered; thresholds are below the figures of a few
+    seeds."""
     monkeypatch.setenv("NRPROB_DATA", str(data_dir))
     pages = load("webkb")
     z, c = pages.labelings[known], pages.labelings[target]
     model = ResidualSpectral(np.unique(c).size, random_state=0).fit(pages.X, known=z)
     assert nmi(model.labels_, c) > least
     assert nmi(model.labels_, z) < 0.05
-    # Rows on which the members agree are right more often.
+    # Rows on which the members agree are correct more often.
     sure = model.agreement_ >= np.median(model.agreement_)
     assert nmi(model.labels_[sure], c[sure]) > nmi(model.labels_[~sure], c[~sure])
 

@@ -29,7 +29,7 @@ from nrprob.methods.conditional.regression import fit_removal
 from nrprob.metrics import matched_accuracy, normalized_mutual_information
 from nrprob.statistics.rows import make_layout
 
-# One shape of nearly everything, so that little is compiled.
+# Nearly all data sets have one shape, to limit compilation.
 N, D, K, L = 90, 5, 3, 3
 FEW = {
     "errors": "gaussian",
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:two solutions:UserWarning")
 
 
 def make(seed=0, n=N, gap=6.0, noise="gaussian"):
-    """Rows with correlated noise; clusters lie apart in a direction of little noise."""
+    """Rows with correlated noise; clusters differ in a direction of little noise."""
     rng = np.random.default_rng(seed)
     c, z = rng.integers(K, size=n), rng.integers(L, size=n)
     z[:L] = np.arange(L)
@@ -115,7 +115,7 @@ def test_objective_and_memberships_by_their_definition(setting):
     np.testing.assert_allclose(model.membership_, w, atol=1e-7)
     assert model.objective_ == pytest.approx(model.penalty_ - model.log_likelihood_)
     assert (model.labels_ == model.membership_.argmax(1)).all()
-    # No step away from it, in any direction, is better.
+    # No step in any direction is better.
     rng = np.random.default_rng(0)
     for size in (1e-2, 1e-3):
         for _ in range(10):
@@ -129,7 +129,7 @@ def test_objective_and_memberships_by_their_definition(setting):
                 (model.means_, scale_of(model), heavier / heavier.sum()),
             ):
                 other = definition(X, z, b, s, p, nu=nu, kappa=kappa, offset=offset)[0]
-                # With balance the best offsets move, too; they are good to first order.
+                # With balance the best offsets change, too; they are correct to first order.
                 assert other >= value - (1e-6 if not kappa else 2 * size**2)
 
 
@@ -269,7 +269,7 @@ def test_groups_may_be_shifted_and_renamed(seed):
 @pytest.mark.slow
 @pytest.mark.contract
 def test_rows_may_come_in_any_order():
-    # Starts are drawn by place, so that only the best of enough of them is the same.
+    # Initial values are sampled by position, so only the best of enough restarts is the same.
     X, _, z = make(0)
     order = np.random.default_rng(0).permutation(N)
     whole = ConditionalMixture(K, **FEW).set_params(n_init=120).fit(X, known=z)
@@ -302,7 +302,7 @@ def test_a_heavy_ridge_makes_the_covariance_a_sphere(fitted):
     sphere = ConditionalMixture(K, covariance="spherical", **FEW).fit(X, known=z)
     scale = np.trace(sphere.covariance_) / D
     np.testing.assert_allclose(sphere.covariance_, scale * np.eye(D), atol=1e-9 * scale)
-    # The metrics of the starts do not do it alone.
+    # The initialisation metrics alone are not enough.
     assert matched_accuracy(sphere.labels_, c) < 0.7
     diagonal = ConditionalMixture(K, covariance="diag", **FEW).fit(X, known=z).covariance_
     np.testing.assert_allclose(diagonal, np.diag(np.diag(diagonal)), atol=1e-12)
@@ -359,7 +359,7 @@ def test_automatic_errors_take_the_smaller_objective():
         assert best.errors == expected
 
 
-# What the method is for
+# Applications
 
 
 def test_clusters_in_a_direction_of_small_variance_are_found(fitted):
@@ -417,7 +417,7 @@ def test_both_precisions(fitted):
     X, _, z, model = fitted
     narrow = clone(model).fit(X.astype(np.float32), known=z)
     assert narrow.objective_ == pytest.approx(model.objective_, rel=1e-4)
-    assert adjusted_rand_score(narrow.labels_, model.labels_) > 0.93  # names are a matter of draws
+    assert adjusted_rand_score(narrow.labels_, model.labels_) > 0.93  # random labels
     trace = narrow.objective_trace_
     assert (np.diff(trace) <= 1e-5 * abs(trace[0])).all()
 
@@ -473,7 +473,7 @@ def test_wanted_labels_stay_and_keep_their_names(fitted):
     assert (model.classes_[model.labels_[:12]] == y[:12]).all()
     np.testing.assert_allclose(model.membership_[:12].max(1), 1)
     assert (model.classes_[model.labels_] == np.array([30, 7, 12])[c]).mean() > 0.95
-    # A wrong label is kept too, in every restart.
+    # A wrong label is kept, too, in every restart.
     y[0] = 7 if c[0] != 1 else 12
     wrong = ConditionalMixture(K, **FEW).fit(X, y, known=z)
     assert wrong.classes_[wrong.labels_[0]] == y[0]
@@ -505,7 +505,7 @@ def test_several_labelings_numbers_and_soft_memberships():
     r, removal = fit_removal(X, DesignEncoder().fit(soft, len(X)))
     np.testing.assert_allclose(r, residuals(X, z), atol=1e-9)
     assert removal.rank == L
-    # Numbers: least squares on a constant and the columns.
+    # Covariates: least squares on a constant and the columns.
     numbers = rng.normal(size=(N, 2))
     Y, c, groups = make(8, gap=15.0)
     Y = residuals(Y, groups) + 40 * numbers @ rng.normal(size=(2, D))
@@ -554,7 +554,7 @@ def test_degenerate_rows_are_never_nan(errors):
         (rng.standard_cauchy(size=(40, 4)), np.arange(40) % 2, 3),
         (rng.normal(size=(40, 4)).astype(np.float32) * 1e15, np.arange(40) % 2, 3),
     ]
-    # t errors take complete numbers alone.
+    # t errors need complete numeric columns.
     settings = FEW | ({} if errors == "gaussian" else {"categorical": [], "ordered": []})
     for data, known, k in cases:
         with warnings.catch_warnings():
@@ -613,7 +613,7 @@ def test_what_makes_a_result_doubtful_is_said(fitted):
     with pytest.warns(DegenerateClusterWarning, match="single member"):
         clone(model).fit(X, known=odd)
     assert model.objective_margin_ > 1
-    # Two structures of which each is the other's image: either is as good.
+    # Two exchangeable structures: either is as good.
     rng = np.random.default_rng(0)
     corner = np.array([[0, 0], [0, 8], [8, 0], [8, 8]])[np.arange(N // 2) % 4]
     half = corner + rng.normal(size=(N // 2, 2))
@@ -621,7 +621,7 @@ def test_what_makes_a_result_doubtful_is_said(fitted):
     with pytest.warns(UserWarning, match="cannot tell"):
         doubtful = ConditionalMixture(2, **FEW).fit(sides, known=np.arange(N) % L)
     assert doubtful.objective_margin_ < 1
-    # One group falls into two parts, and nothing else does.
+    # One group splits into two parts, and nothing else does.
     away = rng.normal(size=(N, D))
     away[z == 1] += 100 * rng.choice([-1, 1], (z == 1).sum())[:, None]
     with pytest.warns(DegenerateClusterWarning, match="one known group only"):
@@ -634,7 +634,7 @@ def test_what_makes_a_result_doubtful_is_said(fitted):
 
 
 def shares(seed, shares, sd=5.0, n=240, d=6, n_groups=3):
-    """Rows of clusters of some shares, so many standard deviations apart, and known groups."""
+    """Rows of clusters with given shares and distance in standard deviations, and known groups."""
     rng = np.random.default_rng(seed)
     z, c = rng.integers(n_groups, size=n), rng.choice(len(shares), size=n, p=shares)
     centres = sd * np.linalg.qr(rng.normal(size=(d, d)))[0][: len(shares)] / math.sqrt(2)
@@ -652,7 +652,7 @@ def test_free_weights_find_a_minority_and_auto_frees_them_where_that_pays():
     assert index["uniform"] < 0.6 and index["free"] > 0.9 and index["auto"] > 0.9
     np.testing.assert_allclose(np.sort(result["auto"].weights_), [0.1, 0.9], atol=0.04)
     assert result["auto"].objective_ < result["uniform"].objective_
-    # The last start is the best by equal weights.
+    # The last restart is the best with equal weights.
     table = result["auto"].start_table_
     assert len(table) == 12 == result["auto"].restarts_.sizes["restart"]
     assert (table.start == "equal weights").tolist() == 11 * [False] + [True]
@@ -664,7 +664,7 @@ def test_free_weights_find_a_minority_and_auto_frees_them_where_that_pays():
     assert (equal.weights_ == 0.5).all()
     alone = ConditionalMixture(2, weights="uniform", **runs).fit(X, known=z)
     assert equal.objective_ == pytest.approx(alone.objective_)
-    assert adjusted_rand_score(equal.labels_, alone.labels_) == 1  # of restarts that tie, any
+    assert adjusted_rand_score(equal.labels_, alone.labels_) == 1  # of tied restarts, any
     how = ["errors", "start", "metric", "warmed_up"]
     assert equal.start_table_[how].equals(alone.start_table_[how])
     assert (alone.set_params(balance=1.0, weights="auto").fit(X, known=z).weights_ == 0.5).all()
@@ -707,9 +707,9 @@ def test_kmeans_within_groups_is_lloyds_and_aligned_names_agree(aligned):
         for k in range(K):
             mean = y[member & (own[:, s] == k)].mean(0)
             np.testing.assert_allclose(centres[s, g, k], mean, atol=1e-4)
-        # Names differ from one group to the other, the partition of a group does not.
+        # Labels differ between groups, but the partition of a group does not.
         assert adjusted_rand_score(own[member, s], named[member, s]) == 1
-    # Every group holds the same clusters, far apart: the best start has found them.
+    # Every group has the same distant clusters: the best restart recovers them.
     assert max(matched_accuracy(named[:, s], c) for s in range(6)) > 0.95
 
 
@@ -745,7 +745,7 @@ def test_starts_that_differ_come_first():
 def test_labelled_rows_name_the_clusters_of_a_start():
     labels = np.array([[0, 0, 1, 1, 2, 2]])
     fixed = np.array([2, -1, -1, 0, 0, -1])
-    # 0 is called 2, either of the others 0, and labelled rows are in their own class.
+    # 0 is mapped to 2, the other clusters to 0, and labelled rows are in their class.
     (named,) = starts.name_classes(labels, fixed, 3)
     assert named[[0, 1, 3, 4]].tolist() == [2, 2, 0, 0] and sorted({*named[[2, 5]]}) == [0, 1]
 
@@ -773,7 +773,8 @@ def test_leaders_are_the_best_of_those_that_differ():
 
 @pytest.mark.parametrize("covariance", first_fast(["tied", "diag"]))
 def test_parameters_of_fewer_digits_lead_no_better_than_they_are(covariance):
-    """Judged by all rows, what a sample found in single precision must not beat its own steps."""
+    """On all rows, a result on a subsample in single precision must not beat its own
+    continuation."""
     X, _, z = make(3, 600, gap=3.0)
     model = ConditionalMixture(
         K, covariance=covariance, errors="gaussian", weights="free", n_init=1
@@ -797,7 +798,7 @@ def test_parameters_of_fewer_digits_lead_no_better_than_they_are(covariance):
 @pytest.mark.slow
 @pytest.mark.contract
 def test_in_single_precision_the_best_has_gone_to_its_end():
-    """Where another restart with the same clusters turns out to be better by its rounding."""
+    """Another restart with the same clusters is better by rounding errors."""
     rng = np.random.default_rng(0)
     c, z = rng.integers(8, size=2000), rng.integers(4, size=2000)
     b, a = 1.5 * rng.normal(size=(8, 20)), 3 * rng.normal(size=(4, 20))
@@ -834,10 +835,10 @@ def test_restarts_that_race_find_the_same(setting, monkeypatch):
     table = halved.start_table_
     ended = table.converged | (table.n_iter > 0)
     assert 1 <= ended.sum() <= 4 < len(table) and table.objective[~ended].notna().all()
-    # Those that stay behind have their objective on all rows, and no better one.
+    # Restarts that are dropped have their objective on all rows, and no better one.
     assert (table.objective >= halved.objective_).all()
     assert table.objective.max() < model.objective_ + 1000
-    # Without successive halving every restart goes to its end, from starts of fewer k-means here.
+    # Without successive halving every restart runs to convergence, from fewer k-means runs here.
     alone = clone(halved).set_params(successive_halving=False).fit(X, y, known=z)
     assert (alone.start_table_.n_iter > 0).all()
     assert alone.objective_ == pytest.approx(model.objective_, abs=0.1)

@@ -146,7 +146,7 @@ def test_code_is_complete_in_inductive_order():
     every = every[(every[:, apart[:, 0]] != every[:, apart[:, 1]]).all(1)]
     lengths = [code_words(z, 3, place, NONE, apart, weights).length for z in every]
     assert np.exp(-np.array(lengths)).sum() == pytest.approx(1)
-    # An order that runs into dead ends wastes words: two ends of a path first, with two clusters.
+    # An order with dead ends wastes words: the two ends of a path first, with two clusters.
     path = pairs((0, 1), (1, 2), (2, 3))
     weights = np.array([0.5, 0.5])
     for place, mass in (([0, 2, 3, 1], 0.5), ([0, 1, 2, 3], 1)):
@@ -244,7 +244,7 @@ def test_infeasible_constraints_are_explained():
     link = pairs((0, 1), (1, 2), (2, 3), (1, 3), (8, 9))
     with pytest.raises(InfeasibleConstraints, match=r"\(0, 3\).*must_link \(0, 1\), \(1, 3\)"):
         model.fit(X, must_link=link, cannot_link=pairs((0, 3)))
-    # A conflict that closes over a must-link names it, too.
+    # A conflict that includes a must-link names it, too.
     with pytest.raises(InfeasibleConstraints) as caught:
         model.fit(X, must_link=pairs((3, 4)), cannot_link=pairs((0, 1), (1, 3), (4, 0)))
     assert caught.value.must_link == [(3, 4)]
@@ -337,7 +337,7 @@ def test_without_constraints_it_is_plain_description_length():
         assert plain.degeneracy_ == 0
     plain = fit(MDLConstrained(K, n_init=4, random_state=1), X)
     bounds = {"low": 1e-3 * X.var(0).sum(), "high": 10 * X.var(0).sum()}
-    # The published length, but for the code that holds for any scatter: a constant.
+    # The published length, up to a constant for the code of any scatter.
     expected = kmeans_length(X, plain.labels_, geometry="gaussian", **bounds)
     constant = exponential_complexity(N, *bounds.values(), clamped=True) - exponential_complexity(
         N, *bounds.values()
@@ -374,7 +374,7 @@ def test_scale_and_position_of_the_rows_do_not_matter():
     small = 2.0**-20
     two = fit(MDLConstrained(K, n_init=4, random_state=0), small * X, link, apart)
     assert contingency(one.labels_, two.labels_).astype(bool).sum() == K
-    shift = 2 * N * np.log(small)  # each of N d coordinates is written with as many digits less
+    shift = 2 * N * np.log(small)  # each of N d coordinates has this number of digits less
     assert two.objective_ == pytest.approx(one.objective_ + shift)
     far = fit(MDLConstrained(K, n_init=4, random_state=0), small * X + 1e3, link, apart)
     assert far.objective_ == pytest.approx(two.objective_, rel=1e-6)
@@ -395,7 +395,7 @@ def test_a_soft_constraint_is_kept_only_where_it_pays(seed):
     table = model.accepted_
     assert not (table.accepted & ~table.satisfied).any()
     assert (table.nats >= 0).all() and (table.nats[~table.accepted] == 0).all()
-    # Dropping any one pair, at the weights found, does not shorten words and flags.
+    # Dropping any single pair, with the same weights, does not shorten words and flags.
     task = problem(X, link, apart, False)
     result = task.describe_labels(model.labels_)
     assert result.length == pytest.approx(model.objective_)
@@ -414,8 +414,8 @@ def test_a_soft_constraint_is_kept_only_where_it_pays(seed):
 
 
 def test_a_pair_that_saves_less_than_its_flag_is_given_up():
-    # Two links within three rows of their own save long words; one in a large cluster saves little,
-    # and 17 others are broken, so that every kept link needs a rare flag.
+    # Two links within three separate rows save long words. One in a large cluster saves little, and
+    # 17 others are violated, so every satisfied link needs a rare flag.
     labels = np.repeat([2, 0, 1], (3, 200, 197))
     link = np.array([(0, 1), (1, 2), (3, 4), *((5 + i, 210 + i) for i in range(17))])
     X = np.eye(3)[labels] + 0.1 * np.random.default_rng(0).normal(size=(400, 3))
@@ -476,7 +476,7 @@ def distances(X):
 @pytest.mark.slow
 @pytest.mark.contract
 def test_limits_on_distances_are_kept():
-    # Four close pairs on a line and, far from them, a row that is alone.
+    # Four close pairs on a line and a distant single row.
     X = np.array([0, 0.5, 2, 2.6, 4, 4.4, 9, 9.7, 30])[:, None] * np.ones(2) / np.sqrt(2)
     far = distances(X)
 
@@ -536,7 +536,7 @@ def test_limits_on_sizes_are_kept():
     chain = np.stack([np.arange(19), np.arange(1, 20)], 1)
     with pytest.raises(InfeasibleConstraints, match="must share a cluster"):
         MDLConstrained(K, max_size=15).fit(X, must_link=chain)
-    # Blocks of 13, 13 and 14 rows do not make two clusters of 20.
+    # Blocks of 13, 13 and 14 rows cannot form two clusters of 20.
     blocks = np.concatenate([chain[:12], chain[:12] + 13])
     with pytest.raises(InfeasibleConstraints, match="other constraints"):
         MDLConstrained(2, max_size=20, min_size=20).fit(
@@ -666,7 +666,7 @@ def test_bad_parameters_are_refused():
 
 
 def cop_kmeans(X, centres, link, apart, max_iter=300):
-    """One run as published, on entailed pairs, row by row; None if it fails."""
+    """One published run, on implied pairs, row by row; None if it fails."""
     part = Components(len(X), [Pairs(link, "")], [Pairs(apart, "")]).node
     must = part[:, None] == part
     lifted = {(part[a], part[b]) for a, b in apart} | {(part[b], part[a]) for a, b in apart}
@@ -741,10 +741,11 @@ def accuracies(model, data, pairs_):
 
 
 def paired(load, wrong, n_pairs, n_splits):
-    """Differences of accuracies, training and test: their means and standard errors.
+    """Differences of accuracies, training and test: means and standard errors.
 
-    Soft less hard constraints; hard ones without the wrong pairs less all hard ones; soft ones with
-    all pairs less hard ones without the wrong. Splits whose pairs cannot all be kept do not count.
+    Three differences: soft minus hard constraints; hard ones without the wrong pairs minus all hard
+    ones; soft ones with all pairs minus hard ones without the wrong pairs. Splits with infeasible
+    pairs do not count.
     """
     X, y = load(return_X_y=True)
     X = StandardScaler().fit_transform(X)
@@ -788,10 +789,10 @@ def test_soft_constraints_withstand_biased_ones(load):
     if load is load_wine:
         assert soft[1] > 2 * error[1]
     else:
-        # Wrong links cost new iris rows nothing: who knows them places rows no better. The two
-        # classes that they link overlap, so that centres hardly have to give way.
+        # Wrong links do not harm new iris rows: removing the wrong links does not improve their
+        # clusters. The two linked classes overlap, so centres hardly move.
         assert told[0] > 2 * told_error[0]
         assert told[1] < 2 * told_error[1]
         assert soft[1] > -2 * error[1]
-    # New rows are assigned as well as with the wrong pairs removed.
+    # New rows are assigned as accurately as with the wrong pairs removed.
     assert rest[1] > -0.02

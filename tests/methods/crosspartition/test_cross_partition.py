@@ -1,4 +1,4 @@
-"""Cross-partition clustering: against the reference, and where its loops are known."""
+"""Cross-partition clustering vs the reference, and known cycles."""
 
 import os
 import warnings
@@ -32,19 +32,19 @@ SOFT = np.random.default_rng(1).dirichlet(np.ones(2), 20)
 
 def counts_of(seed=0):
     X = np.random.default_rng(seed).poisson(3.0, (20, 7)) + 1
-    X[SUBSET == 0, 2] = 0  # a feature that one subset lacks
-    X[:, 5] = 0  # and one that all do
+    X[SUBSET == 0, 2] = 0  # a feature that does not occur in one subset
+    X[:, 5] = 0  # and one that occurs in none
     return X.astype(float)
 
 
 def smoothed(X, subset, share):
-    """Counts of rows that have a share of their subset's profile, of the same totals."""
+    """Counts of rows that mix their subset's profile, with the same totals."""
     profile = np.stack([X[subset == w].sum(0) / X[subset == w].sum() for w in np.unique(subset)])
     return (1 - share) * X + share * profile[subset] * X.sum(1, keepdims=True)
 
 
 def laid_out(X, subsets, eta, as_rows=lambda p: p, smoothing=0.0):
-    """What the engine takes: layout and counts; subsets are labels or probabilities."""
+    """Input of the engine: layout and counts; subsets are labels or probabilities."""
     totals = X.sum(1)
     soft = subsets.ndim == 2
     codes, n_groups = (np.zeros(len(X), int), subsets.shape[1]) if soft else (subsets, 2)
@@ -90,11 +90,11 @@ def test_a_cycle_is_that_of_the_reference(variant, subsets, as_rows, smoothing):
 
         @jax.jit
         def cycle(counts, log_q):
-            # A column that does not exist yet.
+            # A missing column.
             update = VARIANTS[variant](counts, np.arange(k + 1) < k)
             return update(np.append(log_weight, 7.0)[None], log_q, np.array([beta]))
 
-        for scale in (1.0, 300.0, 5000.0):  # of which the last two are far below what a float holds
+        for scale in (1.0, 300.0, 5000.0):  # of which the last two are far below the smallest float
             log_q = log_memberships(k, scale)
             wide = np.pad(log_q, ((0, 0), (0, 1)), constant_values=-np.inf)
             state, log_r, values = cycle(counts, layout.to_blocks(wide)[:, :, None])
@@ -178,7 +178,7 @@ def test_limits_of_the_cycle():
     np.testing.assert_allclose(again.weight, weight, atol=1e-9)
 
 
-# Splits and loops
+# Splits and cycles
 
 
 def oscillating(k=2):
@@ -188,7 +188,7 @@ def oscillating(k=2):
 
 
 def settled(beta, seed=0, max_iter=3000):
-    """Where a random start of two clusters goes on the counts that are known to loop."""
+    """Fate of a random partition of two clusters on counts that are known to cycle."""
     _, _, layout, counts = oscillating()
     log_q = 0.05 * np.random.default_rng(seed).normal(size=(8, 2))
     log_q = layout.to_blocks(log_q - logsumexp(log_q, axis=1, keepdims=True))[:, :, None]
@@ -261,7 +261,7 @@ def test_the_driver_finds_the_critical_temperature_and_says_what_happened():
 
     damped = quiet(CrossPartition(2, eta=1.0, damped=True), X, subsets=labels[:, 0])
     low, high = damped.trials_[damped.trials_.beta < 2.129], damped.trials_[1:]
-    # Up to 1 / Re(eigenvalue) shorter steps lead to equal copies, and from there nowhere.
+    # Up to 1 / Re(eigenvalue) shorter steps lead to equal copies, which do not separate again.
     assert set(low.status) == {"merged"} and (low.step[1:] < 1).all()
     assert set(high[high.beta.between(2.2, 2.738)].status) == {"oscillating"}
     assert damped.beta_ == model.beta_
@@ -301,7 +301,7 @@ def test_steps_along_a_line_are_summed_up_where_they_shrink_and_only_there():
             )
             for rate, shift in ((0.99, 1e-3), (1.001, 0.0))
         )  # fmt: skip
-    # By itself it would take a thousand cycles.
+    # Without extrapolation it would take a thousand cycles.
     assert slow.status == limit_cycles.CONVERGED and slow.n_iter < 20
     np.testing.assert_allclose(slow.carry[1][..., 0] - slow.carry[1][..., 1], 0.1, atol=1e-5)
     assert away.status == limit_cycles.UNFINISHED
@@ -372,7 +372,7 @@ def test_order_and_names_change_nothing(planted):
     ):
         again = CrossPartition(2).fit(same, subsets=given)
         np.testing.assert_allclose(again.membership_, plain.membership_, atol=1e-6)
-    # A row may stand for itself twice.
+    # A row may have a duplicate.
     twice = CrossPartition(2).fit(np.r_[X, X[:3]] * np.r_[[1] * 3, [2] * 17, [1] * 3][:, None],
                                   subsets=np.r_[subset, subset[:3]])  # fmt: skip
     np.testing.assert_allclose(twice.membership_[:20], plain.membership_, atol=1e-6)
@@ -391,7 +391,7 @@ def test_smoothing_gives_rows_a_share_of_their_subset(planted):
         )
         result = model.predict_proba(X, subsets=given)
         np.testing.assert_allclose(result, model.membership_, atol=1e-6)
-    # Of a subset that the fit had not, nothing is known but what all have in common.
+    # For a subset that the fit did not have, only the common distributions are known.
     strange = model.predict_proba(X, subsets=np.full(20, 7))
     np.testing.assert_allclose(strange, model.predict_proba(X), atol=1e-12)
     assert np.abs(strange - model.membership_).max() > 1e-4
@@ -462,7 +462,7 @@ def test_wrong_counts_are_refused(planted):
     assert one.n_clusters_ == 1 and one.trials_.empty and one.status_ == "converged"
 
 
-# Bottlenecks on the same way
+# Bottlenecks with the same splitting
 
 
 @pytest.mark.slow
@@ -475,7 +475,7 @@ def test_bottlenecks_split_where_their_own_ladder_says(planted):
     ):
         model.fit(X, **given)
         assert len(model.path_) == 3 and model.status_ == "converged"
-        if not given:  # else the ladder starts where the features alone would split
+        if not given:  # otherwise the schedule starts where the features alone would split
             first = model.path_[1].critical_beta
             assert first == pytest.approx(model.critical_beta_, rel=1e-3)
         assert np.isfinite(model.beta_) and model.objective_trace_.size == 3
@@ -492,7 +492,7 @@ def test_bottlenecks_split_where_their_own_ladder_says(planted):
         IB(2, solver="split").fit(X, [0, 1] * 10)
 
 
-# What takes longer
+# Slow tests
 
 
 @pytest.mark.slow
@@ -516,7 +516,7 @@ def test_the_share_of_loops_falls_and_is_predicted():
 
 @pytest.mark.slow
 def test_themes_beneath_stronger_clusters_are_found():
-    """In the settings of the source, and in the balanced salient one over a range of eta."""
+    """In the settings of the thesis, and in the balanced salient one over a range of eta."""
     better = 0
     for target, count in (("B/B", 700), ("B/nB", 400), ("nB/B", 700)):
         X, labels = make_cross_partition(target, count, random_state=0)
@@ -539,7 +539,7 @@ def test_themes_beneath_stronger_clusters_are_found():
 @pytest.mark.slow
 @pytest.mark.skipif("NRPROB_DATA" not in os.environ, reason="NRPROB_DATA is not set")
 def test_a_word_is_found_again_in_other_texts():
-    """Bottlenecks bring copies of a word together no more often than one cluster of all rows."""
+    """Bottlenecks join copies of a word no more often than one cluster of all rows."""
     data = load("scripture_keywords")
     subset, word = data.labelings["tradition"], data.labelings["shared_keyword"]
     counts = np.asarray(data.X.todense() if sparse.issparse(data.X) else data.X)

@@ -1,4 +1,4 @@
-"""Conditional ensembles: the consensus, the members, and what they find."""
+"""Conditional ensembles: the consensus, the members, and recovery."""
 
 import itertools
 import pickle
@@ -53,7 +53,7 @@ def sum_of_squares(members, labels):
 def random_members(seed, n, sizes):
     rng = np.random.default_rng(seed)
     members = np.stack([rng.integers(k, size=n) for k in sizes], 1)
-    # Every group of `planted` has to hold two of its base clusters at least, to take part.
+    # Every group of `planted` needs at least two of its base clusters, to take part.
     for j in range(len(sizes)):
         members[[j, len(sizes) + j], j] = 0, 1
     return members
@@ -142,7 +142,7 @@ def test_new_rows_go_to_the_nearest_centroid():
     np.testing.assert_allclose(model.member_centers_, means, atol=1e-12)
     nearest = ((h[:, None] - means) ** 2).sum(-1).argmin(1)
     assert (nearest == model.labels_).all() and (model.predict(X) == model.labels_).all()
-    X[:, 1] = 77  # a base cluster that did not occur says nothing
+    X[:, 1] = 77  # a base cluster that did not occur is uninformative
     nearest = ((h[:, None, 3:] - means[:, 3:]) ** 2).sum(-1) + (means[:, :3] ** 2).sum(1)
     assert (model.predict(X) == nearest.argmin(1)).all()
 
@@ -438,7 +438,7 @@ def test_verbose_prints_and_silence_does_not(binary, capsys):
     assert "consensus of 2" in capsys.readouterr().out
 
 
-# What it finds
+# Recovery
 
 ROWS = {2: 200, 3: 450, 4: 800}
 DRAWS = {2: 400, 3: 700, 4: 1100}
@@ -476,12 +476,12 @@ def test_binary_partitions(k, m, floor, extension):
 @pytest.mark.parametrize(
     ("k", "orthogonality", "base", "extension", "low", "high"),
     [
-        # As published, or better where the base finds better optima than it did then.
+        # As published, or better if the base finds better optima now.
         (2, 1, "kmeans", "nearest", 0.85, 0.93),
         (2, 0.75, "kmeans", "nearest", 0.72, 0.78),
         (2, 1, "daib", "nearest", 0.97, 1),
         (2, 0.75, "daib", "nearest", 0.72, 0.78),
-        # The package's own.
+        # Additions of the package.
         (2, 1, "kmeans", "adjusted", 0.99, 1),
         (2, 0.75, "kmeans", "adjusted", 0.99, 1),
         (2, 0.25, "kmeans", "adjusted", 0.92, 0.97),

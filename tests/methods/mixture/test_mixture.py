@@ -1,4 +1,4 @@
-"""Mixtures: against scikit-learn, against the definition, and with some labels."""
+"""Mixtures vs scikit-learn and the definition, and with some labels."""
 
 import warnings
 from functools import partial
@@ -65,7 +65,7 @@ def log_densities(model, X):
     )
 
 
-# what it minimises
+# its objective
 
 
 @pytest.mark.parametrize("covariance", first_fast(COVARIANCES))
@@ -103,7 +103,7 @@ def test_objective_is_minus_the_log_likelihood(points, features, weights):
         X = make_binary_partitions(150, [6, 4], random_state=0)[0]
     model = MixtureEM(3, **parameters).fit(X)
     densities = log_densities(model, X)
-    # A last M-step separates the parameters from the memberships that they are computed from.
+    # A last M-step separates the parameters from the memberships used to compute them.
     assert model.objective_ == pytest.approx(-logsumexp(densities, axis=1).sum(), abs=1e-4)
     np.testing.assert_allclose(
         model.membership_,
@@ -152,7 +152,7 @@ def test_the_log_likelihood_never_decreases(seed, features, weights, smoothing, 
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         task = model.prepare(X, y)
-        # No row is labelled where all are -1: a program less than with nothing in its place.
+        # No row is labelled if all are -1: one program less than with None.
         fixed = np.full(40, -1, np.int32) if task.fixed is None else task.fixed
         start = np.log(rng.dirichlet(np.ones(3), (*task.rows.mass.shape, 1)))
         fixed = task.layout.to_blocks(fixed, -1)
@@ -194,7 +194,7 @@ def test_the_common_shape_of_equal_volumes_is_the_pooled_covariance():
 
 
 def test_regularised_covariance_lowers_what_it_says(points):
-    X = np.concatenate([points[0], np.tile([[9.0, 9, 9]], (20, 1))])  # a point of no extent
+    X = np.concatenate([points[0], np.tile([[9.0, 9, 9]], (20, 1))])  # a point without variance
     model = MixtureEM(4, reg_covar=1e-3, n_init=4, random_state=0).fit(X)
     assert np.isfinite(model.objective_)
     variance = X.var(0).mean()
@@ -271,7 +271,7 @@ def test_classes_of_all_rows_are_the_components(points):
 
 
 def one_shape():
-    """Rows of three components of one shape, of volumes 1, 4 and 16 times one, and these."""
+    """Rows of three components with one shape and volumes 1, 4 and 16, and their labels."""
     rng = np.random.default_rng(6)
     truth = np.repeat([0, 1, 2], [60, 40, 50])
     shape = rng.normal(size=(8, 8))
@@ -317,7 +317,7 @@ def test_a_class_without_labels_is_found_from_another_start():
     assert metrics.matched_accuracy(model.labels_, truth) > 0.9
 
 
-# what users hand over
+# input of users
 
 
 def test_a_start_may_be_memberships(points):
@@ -365,7 +365,7 @@ def test_components_that_vanish_are_reported():
 
 
 def test_a_limit_that_is_reached_warns():
-    X = np.random.default_rng(0).normal(size=(150, 3))  # nothing to find, and slow to say so
+    X = np.random.default_rng(0).normal(size=(150, 3))  # no structure, and slow
     with pytest.warns(ConvergenceWarning, match="did not converge"):
         MixtureEM(3, anneal=False, n_init=1, max_iter=1, tol=1e-12, random_state=0).fit(X)
 
@@ -391,7 +391,7 @@ def test_bad_parameters(points, parameters, message):
 
 
 def test_float32_comes_to_rest():
-    """Memberships of single precision never change by less than their rounding."""
+    """Memberships in single precision never change by less than their rounding error."""
     rng = np.random.default_rng(0)
     X = 3.5 * rng.normal(size=(8, 20))[rng.integers(8, size=1000)]
     X = (X + rng.normal(size=(1000, 20)) * rng.uniform(1, 6, (1000, 1))).astype(np.float32)

@@ -190,7 +190,7 @@ def test_the_final_descent_never_rises():
 
 @partial(jax.jit, static_argnames=("design", "steps"))
 def _descend(design, rows, hyper, seed, active, start, steps):
-    """Free energy before every one of the steps, and the last counts."""
+    """Free energy before every step, and the last counts."""
 
     coder = solver.Coder(design, hyper, rows)
 
@@ -260,7 +260,7 @@ def test_moving_turning_and_scaling_a_view_changes_no_partition(seed, sigma):
     assert (same.all(0) | (~same).all(0)).all()
     shift = sum(
         x.shape[1] * N * math.log(a) for a, x in zip(scales, views, strict=True)
-    )  # 2 w log a a row, with w = d / 2
+    )  # 2 w log a per row, with w = d / 2
     assert there.objective_ - here.objective_ == pytest.approx(shift)
     assert there.complexity_ == pytest.approx(here.complexity_)
 
@@ -302,7 +302,7 @@ def test_combinations_of_numbers_of_clusters_are_counted_before_they_are_listed(
 @pytest.mark.slow
 @pytest.mark.contract
 def test_both_codings_are_compared_where_one_table_is_nearly_too_large():
-    # Padded numbers of clusters would make more cells than a joint table may have.
+    # Padded numbers of clusters would exceed the cells of a joint table.
     views = [np.random.default_rng(v).normal(size=(30, 1)) for v in range(3)]
     model = MDLMultiView(
         (17, 17, 14), dependent="auto", n_init=1, n_steps=1, cooling=100.0, random_state=0
@@ -515,7 +515,7 @@ def test_table_3_1(sigma):
         assert result[share, False][0] == pytest.approx(2555.85, abs=60)
         # Without dependence the rate equals chance.
         assert result[share, True][1] == pytest.approx(rate, abs=0.04 if share < 1 else 0.06)
-    # One row of one of the sets is in a cell of its own.
+    # One row of one data set is in a separate cell.
     assert result[0.0, True][1] == pytest.approx(1, abs=5e-4)
     assert result[0.0, True][2] == pytest.approx(0.982, abs=0.01)
     assert result[0.0, False][1] == pytest.approx(0.851, abs=0.02)
@@ -539,7 +539,7 @@ TABLE_3_2 = {
     ((0, 1), True): (1080.5, 25329.8, 26410.3, 1, 0.995),
     ((0, 1), False): (2139.4, 25243.6, 27383.0, 0.906, 0.985),
     ((3, 8), True): (996.6, 22644.7, 23641.3, 1, 0.988),
-    # Printed with 0.939 and 0.981, which no run has that has these lengths: they have 0.913, 0.970.
+    # Printed with 0.939 and 0.981, which no run with these lengths has: they have 0.913, 0.970.
     ((3, 8), False): (1993.5, 22513.2, 24506.7, None, None),
     ((1, 7), True): (1079.2, 24181.7, 25260.9, 1, 0.795),
     ((1, 7), False): (1382.3, 24443.0, 25825.3, 0.562, 0.785),
@@ -568,7 +568,7 @@ def test_table_3_2_is_among_twenty_starts(pens, start):
             and abs(pdl + cdl - printed[2]) < 0.3
         ]  # fmt: skip
         assert hits, (pair, dependent)
-        if printed[3] is not None:  # some are cut off rather than rounded
+        if printed[3] is not None:  # some are truncated instead of rounded
             assert matching_rate(*hits[0].T) == pytest.approx(printed[3], abs=1e-3)
             assert predictive_rate(hits[0], digit[own]) == pytest.approx(printed[4], abs=1e-3)
         assert model.tdl_ <= printed[2] + 0.3
@@ -596,7 +596,7 @@ def test_table_3_3_has_optima_of_the_published_code(pens):
 
 @pytest.mark.slow
 def test_the_complete_length_chooses_the_numbers_of_clusters():
-    """Three clusters in one view and two in the other; the printed length always takes more."""
+    """Three clusters in one view and two in the other; the printed length always prefers more."""
     for seed in range(2):
         views, _ = blobs(seed, n=600, dims=(2, 4), sizes=(3, 2), agree=0.8, apart=4.0)
         model = MDLMultiView("auto", n_init=6, random_state=0).fit(views)
