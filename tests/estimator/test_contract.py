@@ -216,10 +216,14 @@ ARGUMENTS = {  # values of a method, for rows of clusters 0, 1, 2, 0, ...
     "known": few_rows("ccib")[1]["known"],
     "subsets": few_rows("ccib")[1]["known"],
     "sample_weight": 1.0 + np.arange(60) % 2,
+    "unseen": "refuse",
 }
 
 
-METHODS_OF_ROWS = ("predict", "predict_proba", "score", "fit", "fit_predict")
+METHODS_OF_ROWS = (
+    *("predict", "predict_proba", "score", "score_samples", "transform"),
+    *("fit", "fit_predict", "fit_transform"),
+)
 
 
 def test_what_a_method_documents_it_takes(name, quiet):

@@ -334,18 +334,18 @@ class PredictionMixin(
         X, known = self._split_known(X, known)
         return self._corrected_table(X, known, unseen)
 
-    def fit_transform(self, X, y=None, *, known=None):
+    def fit_transform(self, X, y=None, *, known=None, **keywords):
         """Fit, and subtract the estimated effects of the known groups; see `transform`.
 
         Parameters
         ----------
-        X, y, known : as in `fit`
+        X, y, known, **keywords : as in `fit`
 
         Returns
         -------
         ndarray or pandas.DataFrame of shape (n_samples, n_features)
         """
-        return self.fit(X, y, known=known).transform(X, known=known)
+        return self.fit(X, y, known=known, **keywords).transform(X, known=known)
 
     def _corrected_table(self, X: Any, known: Any, unseen: str) -> Any:
         """Table of numbers without their group effects; see `transform`."""
