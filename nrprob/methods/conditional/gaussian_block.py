@@ -22,6 +22,7 @@ from nrprob.statistics.matrices import inverse_and_log_det, whitener
 
 _JITTER = 1e-9  # relative addition to diagonals that may be singular
 _einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+_dot = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 
 class Numbers(NamedTuple):
@@ -291,10 +292,18 @@ class GaussianBlock:
             H = sum_p G_p (x) A_p + blockdiag(0, lambda_B I (x) Sigma^-1) - sum_z M_z S_z M_z'
 
         where G_p are sums of products of [R, Q], M_z = sum_p F_zp (x) A_p, and F_zp sums of [R, Q].
+        They are solved in coordinates in which Sigma is the identity: where columns depend on each
+        other, differences of large precisions would lose all digits.
         """
         c, k = sums.constants, theta.b.shape[0]
         s, d = theta.slopes.shape
-        a = precisions.observed
+        white, log_det_sigma = whitener(theta.sigma)
+        root = _dot(theta.sigma, white.T)  # white @ root is the identity
+
+        def turn(precision):
+            return _dot(_dot(root.T, precision), root)
+
+        a = turn(precisions.observed)
         a_cell = a[self.data.pattern]
         held, absent = self.effects.held, self.effects.absent
 
@@ -309,21 +318,22 @@ class GaussianBlock:
         )
         h = _einsum("pab,pde->adbe", g, a)
         ridge = jnp.diag(jnp.concatenate([jnp.zeros(k), jnp.full(s, self.ridge.location)]))
-        h = h + _einsum("ab,de->adbe", ridge.astype(h.dtype), precisions.sigma)
+        h = h + _einsum("ab,de->adbe", ridge.astype(h.dtype), turn(precisions.sigma))
         x = jnp.concatenate([self._by_pattern(sums.x), jnp.swapaxes(c.xq, 1, 2)], 1)
+        x, x_cell = _dot(x, white.T), _dot(c.x_cell, white.T)
         right = _einsum("pad,pde->ae", x, a)
 
         # Group effects: S_z = (T^-1 + Lambda_z)^-1, Lambda_z = sum of A over the group.
         weight = self._by_group(c.n_cell[:, None, None] * a_cell)
         loose = (1 - self.occupied)[:, None, None] * jnp.eye(d, dtype=h.dtype)
-        prior = jnp.where(self.effects.fixed, jnp.diag(1 - self.real), precisions.t)
+        prior = turn(jnp.where(self.effects.fixed, jnp.diag(1 - self.real), precisions.t))
         spread, log_det, _ = inverse_and_log_det(prior + weight + loose)
         cross = self._by_group(f[:, :, None, None] * a_cell[:, None])
-        total = self._by_group(_einsum("cd,cde->ce", c.x_cell, a_cell))
+        total = self._by_group(_einsum("cd,cde->ce", x_cell, a_cell))
 
         # The means m are free, held at their values, or absent.
         free = (~(held | absent)).astype(h.dtype)
-        m_held = jnp.where(absent, 0.0, theta.m)
+        m_held = jnp.where(absent, 0.0, _dot(theta.m, white.T))
         turned = _einsum("zade,zef->zadf", cross, spread)
         h = h - free * _einsum("zadf,zbgf->adbg", turned, cross)
         right = right - free * _einsum("zadf,zf->ad", turned, total)
@@ -338,14 +348,17 @@ class GaussianBlock:
         h = h.reshape(size, size)
         # Padded columns, empty clusters and unidentified contrasts stay at 0.
         h = h + jnp.diag(jnp.tile(1 - self.real, k + s) + _JITTER * c.n_cell.sum() / k)
-        white, _ = whitener(h)
-        solution = white.T @ (white @ right.reshape(size))
+        inverse_root, _ = whitener(h)
+        solution = inverse_root.T @ (inverse_root @ right.reshape(size))
         solution = solution.reshape(k + s, d)
-        b, slopes = solution[:k], solution[k:]
         m = _einsum("zde,ze->zd", spread, total - _einsum("zade,ad->ze", cross, solution))
-        m = jnp.where(free > 0, m * self.occupied[:, None], m_held)
-        spread = jnp.where(absent, 0.0, spread)
-        return theta._replace(b=b, slopes=slopes, m=m, s=spread, log_det_s=-log_det)
+        m = jnp.where(free > 0, _dot(m * self.occupied[:, None], root.T), theta.m)
+        m = jnp.where(absent, 0.0, m)
+        spread = jnp.where(absent, 0.0, _dot(_dot(root, spread), root.T))
+        solution = _dot(solution, root.T)
+        return theta._replace(
+            b=solution[:k], slopes=solution[k:], m=m, s=spread, log_det_s=log_det_sigma - log_det
+        )
 
     def scatter(self, sums: Sums, theta: Gaussian) -> jax.Array:
         """Sums (P, d, d) of expected products of the residuals of observed numbers."""
@@ -374,12 +387,16 @@ class GaussianBlock:
 
     def _error_covariance(self, sums: Sums, theta: Gaussian, precisions: Precisions) -> Gaussian:
         """Sigma from expected products of complete residuals, with its ridge."""
-        turn = _einsum("de,pef->pdf", theta.sigma, precisions.observed)
-        total = _einsum("pde,pef,pgf->dg", turn, self.scatter(sums, theta), turn)
+        # In coordinates in which the previous Sigma is the identity; see `_locations`.
+        white, _ = whitener(theta.sigma)
+        root = _dot(theta.sigma, white.T)
+        turned = _dot(root.T, precisions.observed)
         n = sums.constants.n_pattern
-        total = total + _einsum(
-            "p,pde->de", n, theta.sigma - _einsum("pde,ef->pdf", turn, theta.sigma)
-        )
+        seen = _einsum("pde,pef,pgf->dg", turned, self.scatter(sums, theta), turned)
+        missing = jnp.eye(len(root), dtype=root.dtype) - _dot(turned, root)
+        total = seen + _einsum("p,pde->de", n, missing)
+        total = _dot(_dot(root, 0.5 * (total + total.T)), root.T)
+        total = 0.5 * (total + total.T)
         total = total + self.ridge.location * _einsum("sd,se->de", theta.slopes, theta.slopes)
         if self.covariance != "tied":
             variances = jnp.diagonal(total)

@@ -287,6 +287,24 @@ def test_equal_concentrations_are_equal_shares():
     )
 
 
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_columns_that_depend_on_each_other_lose_no_digits(missing):
+    x, columns, groups = mixed_table("mixed", missing)
+    x[:, 2] = x[:, 0] + x[:, 1]
+    fit = Fit((x, columns, groups), "random")
+    # Sigma starts where the one-component fit ends.
+    r = np.nan_to_num(x - np.array([np.nanmean(x[groups == z], 0) for z in range(3)])[groups])
+    sigma = np.asarray(fit.gaussian.sigma).copy()
+    sigma[:3, :3] = r.T @ r / len(r) + 1e-9 * np.eye(3)
+    fit.gaussian = fit.gaussian._replace(sigma=jnp.asarray(sigma))
+    ridge = fit.ridge._replace(nu0=jnp.asarray(0.1), rounding=jnp.zeros_like(fit.ridge.rounding))
+    result = fit.run(60, ridge=ridge)
+    trace = result.trace[0][:60]
+    # The floor of Sigma, where the search ends, is no part of the objective.
+    assert np.diff(trace).min() >= -0.05
+    assert np.abs(result.state.gaussian.b).max() < 10
+
+
 def test_groups_of_one_sample_give_finite_effects():
     x, columns, _ = mixed_table("mixed", n=60)
     fit = Fit((x, columns, np.arange(60)), "random")
