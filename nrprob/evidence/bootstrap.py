@@ -138,15 +138,15 @@ def confidence(
     estimator : ConditionalMixture or MixtureEM
         As in `nrprob.evidence.test`. The clusters in question are its ``labels_`` if it was fitted
         to as many samples, else those of a clone that is fitted to X.
-    X : array-like of shape (n_samples, n_features)
-        Continuous features.
+    X : array-like or frame of shape (n_samples, n_features)
+        As in `nrprob.evidence.test`.
     known : array-like, optional
         As in `nrprob.evidence.test`.
     evidence : Evidence, optional
         Result of `nrprob.evidence.test` for these samples; computed by default.
     force : bool, default=False
-        Whether to return the confidence even if the test is not significant, one feature determines
-        the clusters, or the features have no test: counts, binary features, few values.
+        Whether to return the confidence even if the clusters do not predict held-out samples better
+        than the null models, one feature determines the clusters, or the features have no test.
     random_state : int, RandomState instance or None, default=None
         Determines the resamples, the initial values and the test.
     n_resamples : int, default=25

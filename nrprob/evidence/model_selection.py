@@ -129,8 +129,8 @@ def n_clusters(
     ----------
     estimator : ConditionalMixture or MixtureEM
         As in `nrprob.evidence.test`; its ``n_clusters`` is ignored.
-    X : array-like of shape (n_samples, n_features)
-        Continuous features.
+    X : array-like or frame of shape (n_samples, n_features)
+        As in `nrprob.evidence.test`.
     known : array-like, optional
         As in `nrprob.evidence.test`.
     candidates : iterable of int, default=range(1, 11)
@@ -170,9 +170,11 @@ def n_clusters(
     -----
     Candidates are fitted in ascending order, until two in a row have a lower log-likelihood than a
     smaller number. If 1 is a candidate, several clusters have to gain something over each null
-    model: Gaussian and t, with one covariance or one per known group. The gain is that of the equal
-    mixture of the clusters and the null model over the null model alone. The cost is
-    ``n_splits n_folds`` fits for every candidate.
+    model of `nrprob.evidence.test`, such as one discrete column in the place of the clusters. The
+    gain is that of the equal mixture of the clusters and the null model over the null model alone.
+    The cost is ``n_splits n_folds`` fits for every candidate. On mixed and incomplete tables, all
+    numbers have the group effects, shares and location effects of a fit of two clusters to all
+    samples.
 
     Clusters that do not have the form of the model's components are described better by several
     components. So heavy tails, skewness and curvature may raise the number; use

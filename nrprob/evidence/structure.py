@@ -50,8 +50,9 @@ def test(
         have ``n_clusters="auto"``; each refit then chooses the number. The clusters of any other
         estimator are described by a Gaussian mixture with one covariance, after subtracting the
         means of the known groups.
-    X : array-like of shape (n_samples, n_features)
-        Continuous features.
+    X : array-like or frame of shape (n_samples, n_features)
+        Continuous features. `ConditionalMixture` takes categorical, ordered and count columns and
+        missing values as well.
     known : array-like, optional
         Known labels, 1-D, or one labeling per column; every combination of labels is a group.
         Labels from an earlier clustering are treated like given ones. The p-value does not account
@@ -85,8 +86,8 @@ def test(
     TypeError
         If the estimator is no clusterer with ``n_clusters``, or ``X`` is sparse.
     ValueError
-        If features are counts, binary or have few values; if known structure is not labels; or if
-        known groups have too few samples.
+        If features are counts, binary or have few values, and the estimator has no density of such
+        features; if known structure is not labels; or if known groups have too few samples.
 
     See Also
     --------
@@ -120,6 +121,25 @@ def test(
     covariances, too, one or one per known group (Ledoit and Wolf, 2004). Clusters are flexible with
     free weights, t errors, a small cluster, more than two clusters, or a covariance other than
     "tied".
+
+    *Mixed and incomplete tables.* These tests also serve `ConditionalMixture` if ``X`` has discrete
+    columns or missing values, and if group effects are fitted with the clusters, as for small
+    groups. The kinds of columns, the form of the group effects, the shares and the location effects
+    are those of a fit to all samples, and both densities have them. The density of a held-out
+    sample has the covariance :math:`\Sigma + S_z`, with the posterior covariance :math:`S_z` of the
+    effect of its group. Null models are:
+
+    - one cluster of the estimator;
+    - Gaussians and t distributions of the numbers, as above and after a power transformation of
+      every column, times the discrete columns of one cluster;
+    - one cluster in which every discrete column has a regression on the numbers and on the discrete
+      columns before it;
+    - every discrete column in the place of the clusters, without a search: numbers are shifted by
+      it, and all other columns depend on it alone.
+
+    The level of the test was measured for some kinds of tables (``benchmarks/evidence_mixed.py``).
+    For others there is no p-value; ``withheld_`` says why, and ``gain_by_rival_`` has the gains.
+    Gaps are counted in samples without missing numbers.
 
     *Validity of* ``p_gap_``. The training samples determine a direction, from all other clusters to
     one, and a gap with two sides of equal width. If a known group has a single mode along the
