@@ -197,6 +197,7 @@ def planted_missing(draw: Draw) -> pd.DataFrame:
 
 SMALL = (5,) * 60
 UNEQUAL = (120, 80, 40)
+LARGE = (333, 333, 334)
 RANDOM = {"effects": "random"}
 BY_GROUP = {"effects": "random", "weights": "by_group"}
 # Table, sizes of the known groups, settings of the estimator, number of clusters.
@@ -211,6 +212,10 @@ DESIGNS: dict[str, tuple[Callable[[Draw], pd.DataFrame], tuple[int, ...], dict, 
     "unequal": (mixed, UNEQUAL, BY_GROUP, 1),
     "missing": (missing, (80, 80, 80), {}, 1),
     "categories": (categories, (80, 80, 80), {}, 1),
+    "three-clusters": (mixed, (80, 80, 80), {"n_clusters": 3}, 1),
+    "no-groups": (mixed, (240,), {}, 1),
+    "mixed-1000": (mixed, LARGE, {}, 1),
+    "skewed-1000": (skewed, LARGE, {}, 1),
     "planted-numeric": (planted_numeric, (80, 80, 80), RANDOM, 2),
     "planted-mixed": (planted_mixed, (80, 80, 80), {}, 2),
     "planted-numbers": (planted_numbers, (80, 80, 80), {}, 2),
@@ -232,8 +237,7 @@ def test_set(name: str, number: int) -> dict[str, object]:
     """p-values of one set, whether or not the product shows them."""
     frame, known, settings, _ = make(name, number)
     start = time.process_time()
-    model = ConditionalMixture(2, random_state=number, **FIT, **settings)
-    model.fit(frame, known=known)
+    model = ConditionalMixture(random_state=number, **FIT, **settings).fit(frame, known=known)
     result = evidence.test(
         model, frame, known=known, random_state=number, n_splits=N_SPLITS, n_folds=N_FOLDS,
         n_init=N_INIT,
@@ -257,8 +261,8 @@ def number_set(name: str, number: int) -> dict[str, object]:
     """Number of clusters that ``n_clusters="auto"`` takes."""
     frame, known, settings, k = make(name, number)
     start = time.process_time()
-    model = ConditionalMixture("auto", random_state=number, **FIT, **settings)
-    model.fit(frame, known=known)
+    settings = settings | {"n_clusters": "auto"}
+    model = ConditionalMixture(random_state=number, **FIT, **settings).fit(frame, known=known)
     seconds = time.process_time() - start
     return {
         "design": name, "set": number, "n_clusters": model.number_.n_clusters_, "true": k,
@@ -342,7 +346,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", choices=("test", "number"), default="test")
     parser.add_argument(
-        "--design", nargs="+", default=["nulls"], help=f"{', '.join(DESIGNS)}; nulls, planted, all"
+        "--design",
+        nargs="+",
+        default=["nulls"],
+        help=f"{', '.join(DESIGNS)}; nulls, large, planted, all",
     )
     parser.add_argument("--sets", default="0:4", help="first and last set, as A:B")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
@@ -370,7 +377,8 @@ def main() -> None:
         return
     groups = {
         "all": list(DESIGNS),
-        "nulls": [n for n in DESIGNS if not n.startswith("planted")],
+        "nulls": [n for n in DESIGNS if not n.startswith("planted") and not n.endswith("1000")],
+        "large": [n for n in DESIGNS if n.endswith("1000")],
         "planted": [n for n in DESIGNS if n.startswith("planted")],
     }
     chosen.design = [n for name in chosen.design for n in groups.get(name, [name])]
