@@ -94,6 +94,17 @@ def test_text_of_many_values_that_repeat_is_kept(table):
     assert ready.kinds_["new"] == "categorical"
 
 
+def test_columns_that_known_groups_determine_are_named(table):
+    frame, _ = table
+    code = frame.assign(code=(frame["site"] == "north") * 1, region=frame["site"].str[:1])
+    with pytest.warns(UserWarning, match="'code', 'region' have one value in each; leave out with"):
+        prepare(code, known="site")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prepare(code, known="rating")
+        prepare(code, known=np.arange(ROWS))
+
+
 def test_text_has_no_mean(table):
     frame, _ = table
     with pytest.raises(ValueError, match="text has no mean; .* in 'colour'.*; missing='keep' le"):

@@ -20,6 +20,7 @@ from nrprob.data.preparation.columns import (
 )
 from nrprob.data.preparation.record import Record
 from nrprob.data.preparation.scales import Features
+from nrprob.known import Memberships
 
 
 def as_categories(column: pd.Series) -> pd.Series:
@@ -122,6 +123,30 @@ def warn_of_suspicious(features: Features, record: Record) -> None:
             f"{', '.join(outliers[:8])}{', ...' * (len(outliers) > 8)}: more than ten times "
             "the range of all other values away from them; if this is a code for missing "
             "values, leave its cells empty"
+        )
+
+
+def warn_of_determined(columns: dict[str, pd.Series], known: Any, record: Record) -> None:
+    """Warn of columns that vary, but not within the groups of known labels."""
+    if known is None or isinstance(known, Memberships):
+        return
+    labels = pd.DataFrame(known).reset_index(drop=True)
+    labels = labels[[name for name in labels if labels[name].dtype.kind != "f"]]
+    if not labels.shape[1]:
+        return
+    groups = labels.groupby(list(labels), observed=True).ngroup().to_numpy()
+    if 2 * (groups.max() + 1) > len(groups):
+        return  # groups of single rows determine every column
+    names = []
+    for name, column in columns.items():
+        values = column.reset_index(drop=True)
+        if values.nunique() > 1 and values.groupby(groups).nunique().max() == 1:
+            names.append(name)
+    if names:
+        record.warnings.append(
+            f"features should vary within known groups; {quote_names(names)} "
+            f"{'has' if len(names) == 1 else 'have'} one value in each; leave out with "
+            f"{record.say('drop', names)}"
         )
 
 

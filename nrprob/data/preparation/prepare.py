@@ -23,7 +23,12 @@ from nrprob.data.preparation.columns import (
     is_index,
     kind_of_column,
 )
-from nrprob.data.preparation.encoding import as_categories, encode_features, warn_of_suspicious
+from nrprob.data.preparation.encoding import (
+    as_categories,
+    encode_features,
+    warn_of_determined,
+    warn_of_suspicious,
+)
 from nrprob.data.preparation.missing_values import missing_rows, select_complete_rows
 from nrprob.data.preparation.record import Record, Say, UnfitColumns, as_python
 from nrprob.data.preparation.scales import standardise_features
@@ -148,8 +153,8 @@ def prepare(
     -----
     UserWarning
         If numbers look like identifiers or years, or hold a value that looks like a code for
-        missing values; if scales differ by a factor of ten and are not changed; if more than half
-        of the rows are left out.
+        missing values; if columns have one value in every known group; if scales differ by a factor
+        of ten and are not changed; if more than half of the rows are left out.
 
     See Also
     --------
@@ -311,6 +316,7 @@ class _TablePreparation(Record):
         )  # fmt: skip
         if of_frame:
             warn_of_suspicious(features, self)
+            warn_of_determined(selected, known, self)
         if units or standardize:
             ready.X, ready.scales_ = standardise_features(features, standardize, self)
         if of_frame and self.keeps:
