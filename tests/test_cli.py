@@ -152,12 +152,10 @@ def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     lines = [x.split() for x in result.stdout.splitlines()]
     assert ["1", *(f"{score:.3f}" for score in scores.values())] in lines
     assert {p.name for p in out.iterdir()} == RESULTS
-    for drop, what in (
-        ([], "text or missing values"),
-        (["--drop", "other,species"], "zeros and ones"),
-    ):
-        line = refused(invoke("explore", data, *drop, "--out", tmp_path / "other"))
-        assert f"--n-clusterings is required without a test; got {what}" in line
+    options = "--drop", "other,species", "--out", tmp_path / "other"
+    line = refused(invoke("explore", data, *options))
+    assert "must be given where no test ends the search; got none, and binary features" in line
+    assert not (tmp_path / "other").exists()
     assert "--k is a number or auto; got 'two'" in refused(invoke("explore", data, "--k", "two"))
 
 
@@ -397,9 +395,8 @@ def test_what_is_wrong_with_a_table_is_told_before_jax_is_loaded(untidy, tmp_pat
         "naci takes no sparse rows; --method naci; store the rows as a dense matrix, or use": [
             *("fit", few_entries, "--method", "naci")
         ],
-        "--n-clusterings is required without a test; got counts, and": [
-            "explore",
-            counts,
+        "--n-clusterings must be given where no test ends the search; got none, and counts": [
+            *("explore", counts)
         ],
         f"{alone} says anything more; got 40 groups for 40 rows; --known g; pass": [
             *("fit", own, "--known", "g", "--method", "ccib")
@@ -1331,3 +1328,17 @@ def test_a_fit_says_whether_its_clusters_are_there_and_how_sure_rows_are(invoke,
     assert not (out / "evidence.png").exists()
     told = invoke("fit", tmp_path / "rows.csv", "--test", "--labels", "batch")
     assert "a clustering with partial labels has no test" in refused(told)
+
+
+@pytest.mark.slow
+def test_mixed_tables_are_explored_until_a_test_finds_no_more(invoke, mixed, tmp_path):
+    path, hidden = mixed
+    options = ["--known", "group", "--drop", "age,rating", "--no-plot", "--out", tmp_path / "o"]
+    result = invoke("explore", path, *options, "--k", "2")
+    assert result.exit_code == 0, result.output
+    stored = json.loads((tmp_path / "o" / "result.json").read_text())
+    assert len(stored["clusterings"]) == 1 and "no better than" in stored["reason"]
+    assert stored["clusterings"][0]["p_structure"] is None
+    labels = pd.read_csv(tmp_path / "o" / "labels.csv")["clustering_1"]
+    assert max(np.mean(labels == hidden), np.mean(labels != hidden)) > 0.9
+    assert "held-out gain" in result.stdout and "p of structure" not in result.stdout

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from nrprob.cli.data import check_groups, load_data, refuse_covariates
+from nrprob.cli.data import check_groups, has_text_or_gaps, load_data, refuse_covariates
 from nrprob.cli.options import (
     Alpha,
     Categorical,
@@ -148,25 +148,21 @@ def explore(
 
 
 def _check_testable(loaded: LoadedData) -> None:
-    """Refuse data without a test, if --n-clusterings is not given."""
+    """Refuse counts and binary features, which have no test, before JAX is loaded."""
     import numpy as np
     from scipy import sparse
 
-    from nrprob.cli.data import has_text_or_gaps
-    from nrprob.data.feature_types import describe_discrete
+    from nrprob.data.feature_types import kind_of
 
     X = loaded.table.X
-    if sparse.issparse(X):
-        kind: str | None = "a sparse matrix"
-    elif has_text_or_gaps(X):
-        kind = "text or missing values"
-    else:
-        kind = describe_discrete(np.asarray(X))
-    if kind is not None:
-        raise InputError(
-            f"--n-clusterings is required without a test; got {kind}, and clusters are tested in "
-            "complete dense continuous data only; pass for example --n-clusterings 2"
-        )
+    if not sparse.issparse(X):
+        if has_text_or_gaps(X) or kind_of(np.asarray(X)) == "real":
+            return
+        X = np.asarray(X)
+    raise InputError(
+        "--n-clusterings must be given where no test ends the search; got none, and "
+        f"{kind_of(X)} features; pass for example --n-clusterings 2"
+    )
 
 
 def _show_exploration(result: Exploration, runs: Sequence[FitResult]) -> None:
@@ -181,7 +177,9 @@ def _show_exploration(result: Exploration, runs: Sequence[FitResult]) -> None:
     table.add_column("method", no_wrap=True)
     table.add_column("rows by cluster")
     tested = bool(result.evidence_)
-    for name in ("p of structure", "p of gap") if tested else ():
+    withheld = all(evidence.p_structure_ is None for evidence in result.evidence_)
+    heads = ("held-out gain",) if withheld else ("p of structure", "p of gap")
+    for name in heads if tested else ():
         table.add_column(name, justify="right", no_wrap=True)
     # Largest mutual information with an earlier labeling.
     information, first = result.table, result.known_.shape[1]
@@ -193,6 +191,8 @@ def _show_exploration(result: Exploration, runs: Sequence[FitResult]) -> None:
         if tested:
             evidence = result.evidence_[r]
             line += [_format_p_value(evidence.p_structure_), _format_p_value(evidence.p_gap_)]
+            if withheld:
+                line[-2:] = [f"{evidence.gain_[evidence.distinct_].mean():+.3f}"]
         if first + len(result.estimators_) > 1:
             before = information.iloc[first + r, : first + r]
             line.append(f"{before.max():.3f}" if len(before) else "–")
