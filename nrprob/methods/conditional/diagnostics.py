@@ -116,6 +116,7 @@ class DiagnosticsMixin(Clusterer):
         clearer = mean_entropy(problem, held) - mean_entropy(problem, ends.pick(1)) > CLEARER
         differs = clearer and by_group > MARGIN_FACTOR * margin + penalty
         if differs or equal > MARGIN_FACTOR * margin:
+            self._shares_differ = True
             gain = max(equal, by_group)
             warn(
                 "a fit of the group effects with the clusters gains "

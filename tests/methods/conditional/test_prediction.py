@@ -12,7 +12,11 @@ import nrprob
 from nrprob import ConditionalMixture
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.methods.conditional.diagnostics import shares_differ
+from nrprob.methods.conditional.joint import JointState
+from nrprob.methods.conditional.joint_fit import _distinct_clusters, make_problem
+from nrprob.methods.conditional.joint_search import Ends
 from nrprob.methods.conditional.new_groups import NewGroups, lay_out_new_groups
+from nrprob.methods.conditional.table_data import TableData
 from nrprob.metrics import adjusted_rand_index
 
 FEW = {"n_init": 12, "random_state": 0}
@@ -195,6 +199,23 @@ def test_independent_shares_do_not_differ_and_turned_shares_do():
     assert not shares_differ(10**6 * np.array([[50, 50], [51, 49]]))
 
 
+def test_what_tables_of_groups_and_clusters_show_is_reported():
+    model = ConditionalMixture(3, effects="subtract")
+    model.effects_kind_ = "subtract"
+    with pytest.warns(UserWarning, match="the median known group has 3 samples"):
+        assert not model._warn_groups(np.ones((20, 3), int), "")
+    assert model._warn_groups(np.full((20, 3), 10), "")
+    turned = np.array([[70, 20, 10], [10, 70, 20], [20, 10, 70]])
+    with pytest.warns(UserWarning, match="effects='auto', which subtracts group means of rows"):
+        model.set_params(effects="auto")._warn_groups(turned, "group means of rows")
+    with pytest.warns(DegenerateClusterWarning, match="lie in one known group only"):
+        model._warn_groups(np.array([[50, 50, 40], [50, 50, 0]]), "")
+    model.membership_ = np.full((9, 3), 1 / 3)
+    with pytest.warns(DegenerateClusterWarning, match="the clusters are nearly equal"):
+        model._warn_equal_clusters()
+
+
+@pytest.mark.slow
 def test_subtracted_means_that_contain_clusters_are_reported(unequal, tmp_path):
     X = unequal[0][:60]
     small = np.arange(60) // 3
@@ -208,14 +229,12 @@ def test_subtracted_means_that_contain_clusters_are_reported(unequal, tmp_path):
         ConditionalMixture(3, **FEW).fit(nrprob.stored(tmp_path / "rows.npy"), known=batch)
 
 
-def test_clusters_in_one_group_and_equal_clusters_are_reported():
+@pytest.mark.slow
+def test_clusters_in_one_group_are_reported():
     X, batch, _ = one_batch_only(0, 150)
     with pytest.warns(DegenerateClusterWarning, match="lie in one known group only"):
         model = ConditionalMixture(3, **FEW).fit(X, known=batch)
     assert model.effects_kind_ == "random"
-    model.membership_ = np.full((len(X), 3), 1 / 3)
-    with pytest.warns(DegenerateClusterWarning, match="the clusters are nearly equal"):
-        model._warn_equal_clusters()
 
 
 # Unseen groups
@@ -337,3 +356,24 @@ def test_unseen_groups_need_random_effects_in_memory(unequal, many_groups, mixed
     np.testing.assert_allclose(
         model.score(X, known=groups), model.score_samples(X, known=groups).mean()
     )
+
+
+def test_restarts_with_equal_clusters_are_left_out_unless_there_are_no_others():
+    rng = np.random.default_rng(0)
+    data = TableData(rng.normal(size=(40, 2)), [], np.arange(40) % 2, 2)
+    problem = make_problem(
+        data, 2, covariance="tied", ridge=3.0, location=False, tol=1e-3, max_iter=10
+    )
+    labels = np.stack([np.arange(40) % 2, np.arange(40) // 20])
+    memberships = problem.from_labels(labels)
+    equal = np.full_like(memberships[:1], 0.5)
+    r = np.concatenate([memberships, equal])
+    objective = np.array([3.0, 1.0, 7.0])  # the largest where clusters are equal
+    blank = dict.fromkeys(JointState._fields)
+    state = JointState(**(blank | {"r": r, "objective": objective}))
+    ends = Ends(state, np.ones(3, bool), np.arange(3), np.zeros((3, 1)))
+    result = _distinct_clusters(problem, ends)
+    assert (result.labels == labels).all() and result.objective.tolist() == [3.0, 1.0]
+    assert float(result.best.state.objective) == 3.0
+    only = jax.tree.map(lambda a: a[2:], ends)
+    assert _distinct_clusters(problem, only).objective.tolist() == [7.0]
