@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -78,6 +78,28 @@ class LabelInitialised(Protocol):
         ...
 
 
+class TableTraits(NamedTuple):
+    """What a table and its clusters are like, by which the level of a test is known or not.
+
+    Attributes
+    ----------
+    n_samples, n_numeric, n_discrete, n_clusters : int
+    median_group : median number of samples of the known groups
+    missing_share : share of missing values among all cells
+    skewness : largest absolute skewness of a numeric column within known groups; 0 without numbers
+    by_group : whether shares of clusters differ between known groups
+    """
+
+    n_samples: int
+    n_numeric: int
+    n_discrete: int
+    n_clusters: int
+    median_group: float
+    missing_share: float
+    skewness: float
+    by_group: bool
+
+
 class TableRefit(Protocol):
     """A fit to some samples of a table, evaluated at all of them."""
 
@@ -141,6 +163,11 @@ class TableRefitter(Protocol):
     @property
     def values(self) -> np.ndarray | None:
         """Numbers and codes (n, m), NaN where missing; None without numeric columns."""
+        ...
+
+    @property
+    def traits(self) -> TableTraits:
+        """What the table and its clusters are like."""
         ...
 
     def fit(

@@ -54,4 +54,5 @@ def prepare_folds(
         return PreparedFolds(samples, groups, fits)
     samples = table_samples(refits, extract_known(X, known)[1], n_folds)
     first = samples.copies.first
-    return PreparedFolds(samples, refits.groups[first], TableFolds(refits, first, n_init))
+    table_fits = TableFolds(refits, first, n_init, density.n_clusters == "auto")
+    return PreparedFolds(samples, refits.groups[first], table_fits)

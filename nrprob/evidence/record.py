@@ -140,6 +140,8 @@ class Evidence:
         p = f"{_format_p(self.p_structure_)}; {fits}"
         groups = " per known group" if len(self.group_names_) > 1 else ""
         null = f"one elliptical distribution{groups}"
+        if any(name.startswith("the column") for name in self.gain_by_rival_):
+            null = "every model without clusters"
         has_structure = self.p_structure_ <= self.alpha
         if self.p_gap_ is not None and self.p_gap_ <= self.alpha:
             gap = f"a low-density gap between them ({_format_p(self.p_gap_)})"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nrprob.estimator.density import TableRefit, TableRefitter
+from nrprob.evidence.calibration import reason_without_p_value
 from nrprob.evidence.held_out import NULL_MODELS, FoldFit
 from nrprob.evidence.null_model import NullModel, observed_t_log_density
 
@@ -31,11 +32,13 @@ class TableFolds:
     refits : refits of the table
     distinct : (n,) the first sample of every set of exact copies; only these are fitted
     n_init : restarts of a fit
+    chooses_number : whether the number of clusters was chosen by the same samples
     """
 
     refits: TableRefitter
     distinct: np.ndarray
     n_init: int
+    chooses_number: bool = False
 
     @property
     def n_clusters(self) -> int:
@@ -44,8 +47,10 @@ class TableFolds:
 
     @property
     def why_unmeasured(self) -> str:
-        """Why there is no p-value: the level of the test was not measured for such tables."""
-        return "the level of the test is not known for mixed or incomplete tables"
+        """Why there is no p-value; empty if the level of the test is known for the table."""
+        if self.chooses_number:
+            return "the same samples chose the number of clusters"
+        return reason_without_p_value(self.refits.traits)
 
     def __call__(self, seen: np.ndarray, new: np.ndarray, seed: int) -> FoldFit:
         """Fit to the samples ``seen``, and evaluate the samples ``new``."""

@@ -8,6 +8,9 @@ import pandas as pd
 import pytest
 
 from nrprob import ConditionalMixture, evidence, explore
+from nrprob.estimator.density import TableTraits
+from nrprob.evidence import calibration
+from nrprob.evidence.calibration import covering_designs, reason_without_p_value
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.table_folds import DEPENDENT, table_null_densities
 from nrprob.methods.conditional.refits import TableRefits, merge_values
@@ -105,6 +108,40 @@ def test_a_withheld_p_value_has_a_reason_and_a_rival():
     worse = replace(record, statistic_=-1.0)
     assert not worse.supports_clusters
     assert str(worse).startswith("clusters are no better than the column 'f' alone")
+
+
+MIXED = TableTraits(300, 3, 4, 2, 100.0, 0.0, 0.5, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "design"),
+    [
+        ({}, "skewed-1000"),
+        ({"missing_share": 0.15}, "missing"),
+        ({"n_clusters": 3}, "three-clusters"),
+        ({"by_group": True}, "unequal"),
+        ({"median_group": 4.0}, "small-mixed"),
+        ({"median_group": 4.0, "n_discrete": 0}, "small-numeric"),
+        ({"n_numeric": 0}, "categories"),
+        ({"n_discrete": 0}, "numeric"),
+        ({"n_samples": 3000}, None),
+        ({"n_samples": 60}, None),
+        ({"missing_share": 0.5}, None),
+        ({"skewness": 9.0}, None),
+        ({"median_group": 4.0, "missing_share": 0.1}, None),
+    ],
+)
+def test_p_values_are_shown_where_the_level_is_known(changes, design, monkeypatch):
+    traits = MIXED._replace(**changes)
+    designs = covering_designs(traits)
+    assert (design in designs) if design else not designs
+    monkeypatch.setattr(calibration, "REJECTIONS", dict.fromkeys(designs, 28))
+    assert (reason_without_p_value(traits) == "") == bool(designs)
+    if design:
+        calibration.REJECTIONS[design] = 29
+        assert "rejected 29 of 400 simulated tables" in reason_without_p_value(traits)
+        del calibration.REJECTIONS[design]
+        assert "is not known for tables like this one" in reason_without_p_value(traits)
 
 
 def mixed_frame(seed, apart, n=150):

@@ -8,7 +8,9 @@ from functools import cached_property
 
 import numpy as np
 from scipy.special import logsumexp
+from scipy.stats import skew
 
+from nrprob.estimator.density import TableTraits
 from nrprob.methods.conditional.dependence import conditional_log_probability
 from nrprob.methods.conditional.fitted_table import FittedTable
 from nrprob.methods.conditional.joint_fit import make_problem
@@ -196,6 +198,21 @@ class TableRefits:
         """Numbers and codes (n, m), NaN where missing; None without numeric columns."""
         codes = [np.where(c.codes < 0, np.nan, c.codes) for c in self.data.columns]
         return None if self.data.x is None else np.column_stack([self.data.x, *codes])
+
+    @property
+    def traits(self) -> TableTraits:
+        """What the table and its clusters are like."""
+        data, skewness, cells = self.data, 0.0, [c.codes < 0 for c in self.data.columns]
+        d = 0 if data.x is None else data.x.shape[1]
+        if data.x is not None and data.one_component is not None:
+            cells += [*np.isnan(data.x).T]
+            observed = np.where(np.isnan(data.x), np.nan, data.one_component.completed)
+            skewness = float(np.abs(skew(observed, axis=0, nan_policy="omit")).max())
+        sizes = np.bincount(data.groups, minlength=data.n_groups)
+        return TableTraits(
+            data.n_samples, d, len(data.columns), self.n_clusters, float(np.median(sizes)),
+            float(np.mean(cells)), skewness, self.shares == BY_GROUP,
+        )  # fmt: skip
 
     @property
     def _steps(self) -> int:
