@@ -135,7 +135,7 @@ def main(quick: bool) -> None:
     sizes = (200,) if quick else (1000, 5000)
     table = [row for n in sizes for t in (np.float32, np.float64) for row in of_size(n, t, 3)]
     show(
-        "seconds, and CPU seconds over those of SciPy above",
+        "seconds, and CPU seconds divided by SciPy's CPU seconds",
         ("", "n", "", "wall", "CPU", "ratio", "bar", ""),
         table,
     )
@@ -145,7 +145,7 @@ def main(quick: bool) -> None:
     time = timed(lambda: model.fit(X, known=labels[:, 0]))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     console.print(
-        f"NACI of {n} rows by a sample: {time.wall:.1f} s, F with what is sought "
+        f"NACI of {n} rows by a sample: {time.wall:.1f} s, F with the alternative classes "
         f"{pair_f_measure(model.labels_, labels[:, 1]):.3f}; peak memory of this process so far "
         f"{peak:.1f} GB"
     )

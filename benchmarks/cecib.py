@@ -106,12 +106,14 @@ def labels_right_and_wrong(cells):
         lambda cell: [cell(0, 0)[0], *(cell(f, b)[0] for b in (LOW, HIGH) for f in FRACTIONS)],
     )  # fmt: skip
     low, high = result[:, 1:4], result[:, 4:]
-    claim("1, right labels of 30 %: 1 >= .269", *_mean_and_sets(high[:, 2] - low[:, 2]))
+    claim("1, right labels of 30 %: 1 >= 0.269", *_mean_and_sets(high[:, 2] - low[:, 2]))
     claim("3, weight 1: 30 % >= 10 %", *_mean_and_sets(high[:, 2] - high[:, 0]))
-    claim("3, weight .269: 30 % >= 10 %", *_mean_and_sets(low[:, 2] - low[:, 0]))
+    claim("3, weight 0.269: 30 % >= 10 %", *_mean_and_sets(low[:, 2] - low[:, 0]))
     near = np.abs(low[:, 2] - high[:, 0])
-    console.print(f"claim 6, .269 with 30 % is like 1 with 10 %: mean difference {near.mean():.3f}")
-    claim("6, within .04", near.mean() <= 0.04, near <= 0.04)
+    console.print(
+        f"claim 6, 0.269 with 30 % is like 1 with 10 %: mean difference {near.mean():.3f}"
+    )
+    claim("6, within 0.04", near.mean() <= 0.04, near <= 0.04)
 
     result = table(
         "the same, labels of two classes alone (Figure 4)", columns, cells,
@@ -133,11 +135,11 @@ def labels_right_and_wrong(cells):
         )  # fmt: skip
     for at, wrong in enumerate(WRONG[2:], 4):
         claim(
-            f"2, {100 * wrong:g} % wrong: 1 < .269",
+            f"2, {100 * wrong:g} % wrong: 1 < 0.269",
             *_mean_and_sets(curves[LOW][:, at] - curves[HIGH][:, at]),
         )
     lost = {beta: curve[:, 1] - curve[:, 6] for beta, curve in curves.items()}
-    claim("4, .269 loses less than 1 by 50 % wrong", *_mean_and_sets(lost[HIGH] - lost[LOW]))
+    claim("4, 0.269 loses less than 1 by 50 % wrong", *_mean_and_sets(lost[HIGH] - lost[LOW]))
     for beta, curve in curves.items():
         claim(f"7, 10 % wrong, {beta:g} >= none", *_mean_and_sets(curve[:, 2] - curve[:, 0]))
     means = [curve[:, 6].mean() for curve in curves.values()]
@@ -204,7 +206,7 @@ def rivals(cells):
         claim(f"5, {title} below no labels with 30 % wrong", *_mean_and_sets(below))
     ours = [cell(0.3, LOW)[0] - cell(0.3, LOW, wrong=0.3)[0] for cell in cells.values()]
     least = np.min([*lost.values()], axis=0)
-    claim("4, .269 loses least by 30 % wrong, of all", *_mean_and_sets(least - ours))
+    claim("4, 0.269 loses least by 30 % wrong, of all", *_mean_and_sets(least - ours))
 
 
 def mixtures(cells):
@@ -273,8 +275,8 @@ def hierarchy(draws):
     columns = ("", "weight 0", "0.269", "0.6", "1")
     show("drawn hierarchy: NMI with 7 groups in 2 classes (clusters left)", columns, rows)
     right, noisy = kept[0.0], kept[0.3]
-    claim("10, right labels: 1 >= .6 less .01", right[3][0] >= right[2][0] - 0.01)
-    claim("10, 30 % wrong: .6 >= 1", noisy[2][0] >= noisy[3][0])
+    claim("10, right labels: 1 >= 0.6 less 0.01", right[3][0] >= right[2][0] - 0.01)
+    claim("10, 30 % wrong: 0.6 >= 1", noisy[2][0] >= noisy[3][0])
 
 
 def speed(quick):

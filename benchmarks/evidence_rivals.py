@@ -112,14 +112,18 @@ def main() -> None:
         "rows", "structure, 5 folds", "gap, 5 folds", "structure, 2 folds", "gap, 2 folds",
         "turned", "elliptical", "larger p", "CPU s, 5 folds", "CPU s, refits",
     )  # fmt: skip
-    show("Rejected at .05", columns, table)
+    show("Rejected at level 0.05", columns, table)
     # Refits have tied p-values: at most 0.05 of the nulls may reject, including ties.
     null = np.sort(np.concatenate([p for name, p in values.items() if name in NULLS]), 0)
     bar = null[int(kinds.LEVEL * len(null))]
     equal = [
         (name, *map(float, (p < bar).mean(0))) for name, p in values.items() if name in STRUCTURES
     ]
-    show("Found where .05 of the data without clusters pass", columns[:-2], equal)
+    show(
+        "Detected at the threshold that rejects 0.05 of the data without clusters",
+        columns[:-2],
+        equal,
+    )
 
 
 if __name__ == "__main__":

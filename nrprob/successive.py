@@ -288,7 +288,7 @@ def _prepare_frame(X: Any, known: Any, estimator: Any) -> Prepared:
 
 
 def _as_preparation(option: str, value: Any) -> str:
-    """How an argument of `prepare` is written, for users of `explore`."""
+    """Format an argument of `prepare` as users of `explore` write it."""
     return f"prepare(X, {option}={value!r})"
 
 

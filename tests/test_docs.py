@@ -96,7 +96,7 @@ CLAIMS = {
         and model.n_clusters_ == 2
     ),
     "few-labels": lambda few, some, species, majority, **_: (
-        (majority[some[:6]] == species[some[:6]]).sum() >= 4  # wrong labels that are overruled
+        (majority[some[:6]] == species[some[:6]]).sum() >= 4  # wrong labels that are outvoted
         and few.n_clusters_ >= 3
     ),
     "views-and-pairs": lambda believed, wrong, **_: (

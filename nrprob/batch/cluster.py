@@ -51,9 +51,9 @@ class _Run:
     Attributes
     ----------
     name : unique name of the run
-    version : of nrprob
+    version : version of nrprob
     model : the pickled model
-    file, digest : its data file, and the SHA-256 of the content; empty without a file
+    file, digest : path of the data file, and the SHA-256 of the content; empty without a file
     """
 
     name: str

@@ -49,9 +49,9 @@ class Cost:
 
     Attributes
     ----------
-    samples, features : of the largest data set, before rows are dropped; None if unknown
-    bytes : of the data sets that are in memory at a time
-    sets, fits : their numbers
+    samples, features : size of the largest data set, before rows are dropped; None if unknown
+    bytes : bytes of the data sets that are in memory at a time
+    sets, fits : numbers of data sets and of fits
     largest : bytes of the largest array of the data, a fit, or the results
     """
 

@@ -119,7 +119,7 @@ class Executor:
         return results
 
     def _prepare(self, cell: Experiment) -> _Prepared | Fit:
-        """Prepare a cell for the lanes, or fit it if they cannot run it."""
+        """Prepare a cell for the compiled batch program, or fit it alone if that is impossible."""
         inputs = assemble_inputs(self.model, self.data(cell), cell)
         estimator = registry.make_estimator(cell.name, cell.parameters)
         method = registry.find_method(cell.name)

@@ -36,8 +36,8 @@ class Tested:
 
     Attributes
     ----------
-    evidence : of the clusters; None if the data or the method have no test
-    confidence : of the rows, with ``rows_``; None if it is withheld or undefined
+    evidence : significance test of the clusters; None if the data or the method have no test
+    confidence : confidence of the rows, with ``rows_``; None if it is withheld or undefined
     said : the results, or why there are none, in sentences
     """
 
@@ -65,12 +65,12 @@ class FitResult:
     Attributes
     ----------
     known : names of the known labelings
-    files : that were written
+    files : paths of the written files
     origin : provenance of the data, and the command
     measured : (n, m) continuous covariates
     tested : tests of the first fit, if there are any
     profiles : description of every cluster that the page shows
-    say : writes an argument as the user would change it
+    say : function that formats an argument, by name and value, in advice to the user
     """
 
     title: str

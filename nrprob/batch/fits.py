@@ -38,14 +38,14 @@ class Fit:
     ----------
     title : name in reports
     method : class name of the estimator; import path of an external estimator
-    parameters : of the estimator
+    parameters : parameters of the estimator
     labels : (n,) cluster of each row, or (n, V) of V views; -1 for rows that were not fitted
-    seconds : of the fit
+    seconds : run time of the fit
     membership : (n, k), NaN for rows that were not fitted; None if the method has none
     trace : objective at every step of the best restart
     restarts : objective of every restart
-    compile_seconds : of its program, NaN if unknown
-    dtype : of the arithmetic
+    compile_seconds : compilation time of its program, NaN if unknown
+    dtype : floating-point type of the computations
     scores : measure -> value
     labelled : (n,) bool, rows with a target label; None without target labels
     part : (n,) values of `nrprob.batch.splits.PARTS`; None without a split

@@ -51,7 +51,7 @@ class Outcome:
 
     Attributes
     ----------
-    folder : of the results
+    folder : folder of the results
     finished, reused : numbers of cells of this run, and of earlier runs
     skipped, failed : reason -> number of cells; the next run tries them again
     compiled : number of compiled programs

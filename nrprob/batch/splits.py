@@ -121,7 +121,7 @@ class Wanted(Strict):
 
 
 class SplitCase(Strict):
-    """Shares of a split that belong together."""
+    """Shares of the parts in one split: one case of the table."""
 
     labelled: Fraction | None = None
     unlabelled: FractionOrZero | None = None
@@ -175,7 +175,7 @@ class Split(Strict):
 
 
 class PairsCase(Strict):
-    """Settings of pairs that belong together."""
+    """Joint settings of the pairs: one case of the table."""
 
     pairs: Number | None = None
     wrong: Wrong | None = None
@@ -316,7 +316,7 @@ def _make_wrong(y: np.ndarray, share: float, n_classes: int, random: np.random.G
 
 @dataclass(frozen=True)
 class Parts:
-    """Rows in parts.
+    """Indices of the rows in every part of a split.
 
     Attributes
     ----------

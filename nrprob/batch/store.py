@@ -130,7 +130,7 @@ def fits_to_dataset(
 
 
 def _fit_to_dataset(fit: Fit, labels: bool) -> xarray.Dataset:
-    """Convert one fit to a dataset without the dimension of cells."""
+    """Convert one fit to a dataset of a single cell, without the dimension of cells."""
     import xarray
 
     variables: dict[str, Any] = {
@@ -320,7 +320,7 @@ def _refuse_links(folder: Path) -> None:
 
 
 def _identifiers(path: Path) -> list[str]:
-    """Cells of one file, whose digest verifies the rest of the file."""
+    """Identifiers of the cells in one file, whose digest must match its content."""
     import h5py
 
     with _reading(path), h5py.File(io.BytesIO(check_seal(path))) as file:

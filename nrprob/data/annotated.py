@@ -60,7 +60,7 @@ def rows_of(adata: Any, *, layer: str | None = None, obsm: str | None = None) ->
 
     See Also
     --------
-    annotate : writes what a fit has found.
+    annotate : Write the results of a fit into annotated data.
 
     Examples
     --------

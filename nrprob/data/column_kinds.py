@@ -91,7 +91,7 @@ def distinct_values(cells: np.ndarray) -> np.ndarray:
 
 
 def hardly_repeat(n_values: int, n_seen: int) -> bool:
-    """Whether so many values, in so many samples, are too many for a categorical column."""
+    """Whether a column has too many distinct values for its number of samples to be categorical."""
     rare = n_seen < _LEAST_REPEATS * n_values
     return rare and (n_values > MOST_VALUES or n_values > n_seen / 2)
 

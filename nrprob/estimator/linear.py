@@ -38,7 +38,7 @@ class Task:
     rows, layout : the same rows as engines take them, and where each of them is there; among the
         trailing groups of ``rows`` may be empty
     settings : numbers that the programs read
-    build : what makes the terms
+    build : builder of the terms of the objective
     labelings : (n,) codes of every known labeling, for who takes them one by one
     calls : the runs
     """

@@ -117,7 +117,7 @@ class SplittingEstimator(TermEstimator):
         return task
 
     def compute(self, task: Task) -> list[solve.Solution]:
-        """Run the calls, or split; see `Clusterer.compute`."""
+        """Run the calls, or split clusters one by one; see `Clusterer.compute`."""
         return [self._split(task)] if self.solver == "split" else super().compute(task)
 
     def _split(self, task: Task) -> solve.Solution:

@@ -35,7 +35,7 @@ _IMAGE, _CELL = 1.4, 0.85  # inches of the image of a group or cluster, and of a
 
 
 def _image_part(images: np.ndarray, titles: Sequence[str], head: str, limits: Any) -> Part:
-    """Part with centroids as images, in lines of five."""
+    """Figure part with centroids as images, in lines of five."""
     per_row = min(len(images), 5)
     titles = shorten_first_lines(titles, 17, 2)
     above = max(text_extent(title, 9)[1] for title in titles) + 0.06
@@ -60,7 +60,7 @@ def _image_part(images: np.ndarray, titles: Sequence[str], head: str, limits: An
 def _combination_part(
     cells: np.ndarray, counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], limits: Any
 ) -> Part:
-    """Part with the means of all combinations of a known group and a cluster, as images."""
+    """Figure part with the mean image of every combination of a known group and a cluster."""
     head = "mean of each combination"
     rows, columns = shorten_names(rows, 20), shorten_names(columns, 12)
     left = max(text_extent(name, 9)[0] for name in rows) + 0.08
@@ -129,7 +129,7 @@ def _draw_images(ax: Axes, images: np.ndarray, titles: Sequence[str], limits: An
 
 
 def _contingency_part(labels: Any, known: Any, name: str) -> Part:
-    """Part with the contingency table of clusters and a labeling."""
+    """Figure part with the contingency table of clusters and a labeling."""
     head = shorten_text(f"clusters against {name}", 40)
     table = Table.from_labels(labels, known)
     result = table.make_grid(table.counts.size <= 40)

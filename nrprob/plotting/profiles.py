@@ -26,7 +26,7 @@ def common_scale(sides: Sequence[Side]) -> float:
 
 
 def profiles_of(sides: Sequence[Side], features: Sequence[str]) -> list[Part]:
-    """Parts with heat maps of features by group, and the colour bar."""
+    """Figure parts with heat maps of features by group, and the colour bar."""
     top = common_scale(sides)
     grids = [
         label_grid(
@@ -45,7 +45,7 @@ def profiles_of(sides: Sequence[Side], features: Sequence[str]) -> list[Part]:
 
 
 def _profile_part(result: Grid, profiles: np.ndarray, head: str, top: float) -> Part:
-    """Part with a heat map, one row per feature and one column per group."""
+    """Figure part with a heat map, one row per feature and one column per group."""
     above, (across, down) = text_extent(head, 11)[1] + 0.08, result.body_size
     width = max(result.left + across, text_extent(head, 11)[0])
 

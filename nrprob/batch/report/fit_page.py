@@ -36,8 +36,8 @@ class Chapter:
     run, fit : the data set with its fits, and the first fit, which is shown
     pictures : data URI, text alternative and caption of each
     evidence : results of its tests, in sentences
-    confidence : of every cluster over refits; None if it was not computed
-    method : from the registry; None for a method without an entry
+    confidence : confidence of every cluster over refits; None if it was not computed
+    method : entry of the registry; None for a method without an entry
     has_known, is_informed : whether there is known structure, and the fit is conditioned on it
     finds_number : whether the fit has estimated the number of clusters
     fitted : mask (n,) of the rows that have a cluster
@@ -81,7 +81,7 @@ class Chapter:
 
     @property
     def prepared(self) -> dict[str, Any]:
-        """Preparation of the rows."""
+        """Description of how the rows were prepared."""
         return self.run.origin.get("prepared", {})
 
     def add_clusters(self, picture: bytes, name: str) -> None:

@@ -28,7 +28,7 @@ _SAMPLED = "sampled for every run and the same for all methods"
 
 
 def count_marks(entries: Iterable[Any]) -> dict[str, int]:
-    """Numbers of our values by mark."""
+    """Count our values by their mark."""
     counts = collections.Counter(entry.mark for entry in entries)
     return {mark: counts[mark] for mark in MARKS}
 

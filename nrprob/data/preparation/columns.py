@@ -128,7 +128,7 @@ def is_identifier(name: str, values: np.ndarray) -> bool:
 
 
 def is_index(name: str, values: np.ndarray) -> bool:
-    """Whether numbers are those of an index: they differ in every row, and look like one."""
+    """Whether numbers are a row index: they differ in every row, and look like one."""
     return is_identifier(name, values) and len(np.unique(values)) == len(values)
 
 

@@ -48,12 +48,12 @@ class Record:
 
     Attributes
     ----------
-    say : writes what to ask for, by the name of an argument and its value
-    named : whether columns have names, by which they can be left out
-    categories : "keep" or "indicators", what becomes of text
-    notes : what was done
-    warnings : what looks wrong
-    indicators : of columns of 0 and 1, the column of the table and its values at 0 and 1
+    say : function that formats an argument, by name and value, in advice to the user
+    named : whether columns have names, so that they can be dropped by name
+    categories : treatment of text, "keep" or "indicators"
+    notes : descriptions of the changes
+    warnings : descriptions of suspicious columns
+    indicators : source of every 0/1 column: column of the table, and its values at 0 and 1
     """
 
     say: Say = as_python

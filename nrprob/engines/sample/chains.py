@@ -33,7 +33,7 @@ class ChainState(NamedTuple):
     ----------
     draw : values of the sampled variables, by name
     moves : counts of proposed and accepted moves in the last iteration, by name
-    rng_key : of the iterations to come
+    rng_key : random key of the next iterations
     usual : (2,) number of clusters and length of partitions of which few splits are evaluated; see
         `nrprob.engines.sample.split_merge`. None for kernels that evaluate all splits.
     """
@@ -89,7 +89,7 @@ class PartitionKernel(MCMCKernel):
         return jax.vmap(partial(self.step, target))(state)
 
     def refresh(self, state, model_args, model_kwargs):
-        """Return a state of these data with the same labels."""
+        """Recompute the state for these data, with the same labels."""
         begin = partial(self.begin, model_args[0])
         if not is_prng_key(state.rng_key):
             begin = jax.vmap(begin)
@@ -230,7 +230,7 @@ run = jit_by_size("kernel", "capacity")(advance)
 
 
 def end_warmup(states: ChainState) -> ChainState:
-    """States (n_chains,) with medians over the chains as thresholds of usual partitions."""
+    """Set the thresholds of usual partitions to medians over the chains (n_chains,)."""
     if states.usual is None:
         return states
     traces = states.draw["n_clusters"], -states.draw["log_density"]

@@ -227,7 +227,7 @@ def jumps(
     n_launch: int,
     usual: jax.Array | None = None,
 ) -> tuple[Partition, Moves]:
-    """Make ``n_split_merge`` proposals, launched and doubling in turn, and swaps.
+    """Propose ``n_split_merge`` splits or merges, by two allocation plans in turn, and swaps.
 
     Few splits of ``usual`` partitions are evaluated; see `nrprob.engines.sample.split_merge`.
     """

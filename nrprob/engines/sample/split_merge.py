@@ -60,7 +60,7 @@ class _Members(NamedTuple):
     seeds: jax.Array
 
     def sum_cells(self, seen: jax.Array, side: jax.Array) -> jax.Array:
-        """Cells (groups, 2, p) of the two chosen samples and of the ``seen`` (m,) members."""
+        """Sums of statistics (groups, 2, p) of the two chosen samples and ``seen`` (m,) members."""
         x = jnp.where(seen[:, None], self.x, 0)
         if len(self.seeds) == 1:
             both = jnp.stack([~side, side]).astype(x.dtype) @ x
@@ -281,7 +281,7 @@ _LENGTH_MARGIN = 20.0  # nats by which usual partitions may exceed the typical l
 
 
 def nothing_usual() -> jax.Array:
-    """Initial number of clusters and typical length, for which no partition is usual."""
+    """Initial thresholds of usual partitions, which no partition meets."""
     return jnp.asarray([jnp.inf, -jnp.inf])
 
 
@@ -306,9 +306,9 @@ def split_merges(
     target: Target, state: Partition, key: jax.Array, plans: Sequence[Allocation], count: int,
     usual: jax.Array,
 ) -> tuple[Partition, MoveCounts]:  # fmt: skip
-    """Propose ``count`` times, with the ``plans`` of allocation in turn.
+    """Propose ``count`` splits or merges, by the allocation ``plans`` in turn.
 
-    ``usual`` (2,) has the smallest number of clusters of usual partitions, and a typical length.
+    ``usual`` (2,) defines usual partitions: their minimum number of clusters, and a typical length.
     """
     sequential = target.x.shape[0] >= _SEVERAL
 

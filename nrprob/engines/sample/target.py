@@ -1,5 +1,8 @@
 """Target distributions over partitions: complete code lengths, in arrays of few shapes.
 
+A cell holds the samples of one cluster in one known group. Arrays of cells (groups, K, p) hold sums
+of the p statistics over these samples.
+
 The numbers of slots for clusters and known groups are rounded up by
 `nrprob.statistics.rows.padded_count`, so that one compiled program serves several sizes. Surplus
 slots stay empty: more clusters than the maximum have infinite cost, and groups without samples add
@@ -59,11 +62,11 @@ class JointCode:
     incremental: ClassVar[bool] = False
 
     def __call__(self, cells: jax.Array) -> jax.Array:
-        """Nats of cells (groups, K, p)."""
+        """Code length of cells (groups, K, p), in nats."""
         raise NotImplementedError
 
     def change(self, cells: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
-        """Difference in nats if some (groups, m, p) of the cells are replaced."""
+        """Change of the code length in nats if some (groups, m, p) of the cells are replaced."""
         raise NotImplementedError
 
     def odds(
@@ -123,7 +126,7 @@ class Target:
         return replace(self, sizes=self.sizes[: n_slots + 1])
 
     def cells(self, labels: jax.Array) -> jax.Array:
-        """Statistics (groups, K, p) of the cells of labels (n',)."""
+        """Sums of statistics (groups, K, p) by known group and cluster, from labels (n',)."""
         x = self.x if self.scales is None else self.scales.scale_rows(self.x, self.scales.version)
         return sum_cells(self, x, self.group, labels)
 
@@ -134,7 +137,7 @@ class Target:
         return self.scale * (total + sum(code(cells) for code in self.joint_codes))
 
     def _cluster_lengths(self, cells: jax.Array) -> jax.Array:
-        """Contributions (K,) of clusters to L, from cells (groups, K, p)."""
+        """Contributions (K,) of the clusters to L, from cells (groups, K, p)."""
         total = jnp.zeros((), cells.dtype)
         for term in self.terms:
             total = total + term.weight * term.cost(term.cells(cells[:, None])).sum((0, 1))
@@ -177,7 +180,7 @@ class Target:
     def joining(
         self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
     ) -> jax.Array:
-        """Nats (K, b) that samples (b, p) of groups (b,) add to the cells (groups, K, p).
+        """Increase (K, b) of the code length if samples (b, p) of groups (b,) join each cluster.
 
         The result excludes the change of A(k), and treats each sample separately. With ``weights``
         (G,), the result (K, G, b) has one entry for each of these scale weights.
@@ -333,7 +336,7 @@ def make_target(
 def replace_two(
     target: Target, state: Partition, a: jax.Array, b: jax.Array, new_cells: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Cells of a state whose clusters a and b get new cells (groups, 2, p), and their length."""
+    """Replace the cells of clusters a and b by (groups, 2, p); also returns the new length."""
     slots = jnp.stack([a, b])
     cells = state.cells.at[:, slots].set(new_cells)
     if not target.incremental:
@@ -342,7 +345,7 @@ def replace_two(
 
 
 def start(target: Target, labels: jax.Array) -> Partition:
-    """State of labels (n',); the labels of padding are arbitrary."""
+    """State of a chain with labels (n',); the labels of padding are arbitrary."""
     cells = target.cells(labels)
     version = None if target.scales is None else target.scales.version
     return Partition(labels, cells, target.length(cells), version)
@@ -359,7 +362,7 @@ def pack_slots(state: Partition) -> Partition:
 
 
 def sum_cells(target: Target, x: jax.Array, group: jax.Array, labels: jax.Array) -> jax.Array:
-    """Cells (groups, K, p) of samples (b, p)."""
+    """Sums of statistics (groups, K, p) of samples (b, p), by known group and cluster."""
     k = target.n_slots
     if target.n_groups == 1:  # a product is faster than a scatter
         return ((jnp.arange(k)[:, None] == labels).astype(x.dtype) @ x)[None]

@@ -43,33 +43,33 @@ class ConcentrationUpdate(JointUpdate):
     totals: jax.Array
 
     def set_code(self, target: Target) -> Target:
-        """A target whose code has the current concentration."""
+        """Return the target with the code of the current concentration."""
         raise NotImplementedError
 
     def lengths(self, target: Target, cells: jax.Array) -> jax.Array:
-        """Nats (G,) of cells (groups, K, p) under every concentration."""
+        """Code lengths (G,) of cells (groups, K, p) in nats, for every concentration."""
         raise NotImplementedError
 
     def draw(self, target: JointTarget) -> Draw:
-        """Current value by name."""
+        """Current value of the concentration, by name."""
         return {self.names[0]: self.values[self.which]}
 
     def with_index(self, target: JointTarget, which: jax.Array) -> JointTarget:
-        """The target given this update with another concentration."""
+        """Replace the concentration of this update in the target."""
         update = replace(self, which=which)
         return target.with_update(update, partition=update.set_code(target.partition))
 
     def condition(self, target: JointTarget, draw: Draw) -> JointTarget:
-        """The target given a concentration."""
+        """Condition the target on a concentration."""
         return self.with_index(target, jnp.abs(self.values - draw[self.names[0]]).argmin())
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """The target given a concentration sampled from its full conditional distribution."""
+        """Condition the target on a concentration sampled from its full conditional."""
         lengths = self.lengths(target.partition, target.cells(labels))
         return self.with_index(target, jax.random.categorical(key, -lengths))
 
     def maximise(self, target: JointTarget, labels: jax.Array) -> JointTarget:
-        """The target given the most probable concentration for a partition."""
+        """Condition the target on the most probable concentration of a partition."""
         return self.with_index(
             target, self.lengths(target.partition, target.cells(labels)).argmin()
         )
@@ -82,7 +82,7 @@ class SizeConcentrationUpdate(ConcentrationUpdate):
     names: ClassVar[tuple[str, ...]] = ("concentration",)
 
     def set_code(self, target: Target) -> Target:
-        """A target whose code of the labels has the current concentration."""
+        """Return the target with the code of labels under the current concentration."""
         counts, totals = self.counts[self.which], self.totals[self.which]
         terms = (
             replace(term, cost=LabelCode(counts)) if isinstance(term.cost, LabelCode) else term
@@ -91,19 +91,19 @@ class SizeConcentrationUpdate(ConcentrationUpdate):
         return replace(target, terms=tuple(terms), sizes=totals)
 
     def cluster_lengths(self, cells: jax.Array) -> jax.Array:
-        """Nats (G,) of the sizes of cells (groups, m, p), without the term A(k)."""
+        """Code lengths (G,) of cluster sizes in nats, from cells (groups, m, p), without A(k)."""
         return self.counts[:, cells[..., -1].sum(0).round().astype(int)].sum(1)
 
     def lengths(self, target: Target, cells: jax.Array) -> jax.Array:
-        """Nats (G,) of the sizes of cells under every concentration."""
+        """Code lengths (G,) of cluster sizes in nats, for every concentration of the grid."""
         return self.cluster_lengths(cells) + self.totals[:, occupied(cells).sum()]
 
     def with_room(self, n_slots: int) -> SizeConcentrationUpdate:
-        """The update for partitions of ``n_slots`` clusters at most."""
+        """Return the update for partitions of at most ``n_slots`` clusters."""
         return replace(self, totals=self.totals[:, : n_slots + 1])
 
     def split_merge_target(self, target: Target) -> Target:
-        """Integrate the concentration out of a target whose code of sizes has one value.
+        """Return the target with the concentration of cluster sizes integrated out.
 
         The concentration is resampled after the moves. Proposals may not depend on its current
         value, so they use the initial value.
@@ -120,7 +120,7 @@ class SizeMixture(JointCode):
 
     Attributes
     ----------
-    update : with the concentration that the terms of the target have
+    update : update that holds the concentration of the target's terms
     """
 
     incremental: ClassVar[bool] = True
@@ -132,12 +132,12 @@ class SizeMixture(JointCode):
         return jnp.where(jnp.isfinite(fixed), over - fixed, 0)
 
     def __call__(self, cells: jax.Array) -> jax.Array:
-        """Nats of cells (groups, K, p)."""
+        """Code length of cells (groups, K, p), in nats."""
         totals = self.update.totals[:, occupied(cells).sum()]
         return self._excess(self.update.cluster_lengths(cells) + totals)
 
     def change(self, cells: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
-        """Difference in nats if some (groups, m, p) of the cells are replaced."""
+        """Change of the code length in nats if some (groups, m, p) of the cells are replaced."""
         update, k = self.update, occupied(cells).sum()
         k_new = k + occupied(new).sum() - occupied(old).sum()
         before = update.cluster_lengths(cells) + update.totals[:, k]
@@ -157,13 +157,13 @@ class ClassConcentrationUpdate(ConcentrationUpdate):
         return replace(code, count_nats=counts, total_nats=totals)
 
     def set_code(self, target: Target) -> Target:
-        """A target whose code of the classes has the current concentration."""
+        """Return the target with the code of classes under the current concentration."""
         *terms, last = target.terms
         code = self._class_code(target, self.counts[self.which], self.totals[self.which])
         return replace(target, terms=(*terms, replace(last, cost=code)))
 
     def lengths(self, target: Target, cells: jax.Array) -> jax.Array:
-        """Nats (G,) of the classes of cells under every concentration."""
+        """Code lengths (G,) of the classes in nats, for every concentration of the grid."""
 
         def class_nats(tables):
             return self._class_code(target, *tables)(cells.sum(0)).sum()
@@ -174,7 +174,7 @@ class ClassConcentrationUpdate(ConcentrationUpdate):
 def make_size_concentration(
     n: int, max_clusters: int, n_slots: int, *, unordered: bool
 ) -> SizeConcentrationUpdate:
-    """Update of the concentration of the cluster sizes of ``n`` samples."""
+    """Make the Gibbs update of the concentration of cluster sizes of ``n`` samples."""
     tables = []
     for value in SIZE_VALUES:
         code, sizes = label_code(n, max_clusters, concentration=value, unordered=unordered)
@@ -184,7 +184,7 @@ def make_size_concentration(
 
 
 def make_class_concentration(n: int, n_classes: int) -> ClassConcentrationUpdate:
-    """Update of the concentration of the classes of ``n`` samples."""
+    """Make the Gibbs update of the concentration of the classes of ``n`` samples."""
     tables = [count_tables(n_classes, n + 1, value) for value in CLASS_VALUES]
     return ClassConcentrationUpdate(*_stack_tables(CLASS_VALUES, INITIAL_CLASS, tables))
 

@@ -26,7 +26,7 @@ _MAX_PARTITIONS = len(_SIZES) + 1  # by EM under one covariance, the last of the
 
 
 def candidates(n: int, m: int) -> tuple[str, ...]:
-    """Covariances to compare for n samples of m features; ``products`` counts as many as features.
+    """Covariance models to compare for n samples of m features; ``products`` adds features.
 
     With few features, samples determine full covariances. With more features, or with fewer samples
     than two covariances have parameters, a shrunk covariance replaces the full one, which could be
@@ -114,7 +114,7 @@ def choose_covariance(lengths: dict[str, float]) -> str:
 def _partition_by_em(
     X: np.ndarray, em_type: str, k: int, random: np.random.RandomState
 ) -> np.ndarray:
-    """Clusters (n,) of the best of a few mixtures of ``k`` components."""
+    """Clusters (n,) of the most likely of a few mixtures of ``k`` components."""
     if k == 1:
         return np.zeros(len(X), int)
     mixture = GaussianMixture(

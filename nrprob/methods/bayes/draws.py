@@ -25,12 +25,12 @@ def thin_draws(draws: np.ndarray, limit: int) -> np.ndarray:
 
 
 def pool_draws(draws: np.ndarray, limit: int) -> np.ndarray:
-    """Thinned draws (chain, draw, ...) of all chains as (S, ...)."""
+    """Thin draws (chain, draw, ...), and join the chains to (S, ...)."""
     return thin_draws(draws, limit).reshape(-1, *draws.shape[2:])
 
 
 def pad_draws(draws: dict[str, np.ndarray], target: Target) -> dict[str, np.ndarray]:
-    """Draws whose labels and scale weights (S, n) are padded to the samples of ``target``."""
+    """Pad the labels and scale weights (S, n) of draws to the samples of ``target``."""
     result = {**draws, "labels": draws["labels"].astype(np.int32)}
     for name in result.keys() & {"labels", "scale_weight"}:
         pad = target.x.shape[0] - result[name].shape[1]
@@ -39,7 +39,7 @@ def pad_draws(draws: dict[str, np.ndarray], target: Target) -> dict[str, np.ndar
 
 
 def compact_draws(draws: dict[str, np.ndarray], target: Any) -> tuple[dict[str, np.ndarray], Any]:
-    """Padded draws with labels from 0, and a target with one slot more than occupied clusters.
+    """Renumber the labels of draws from 0; keep occupied clusters and one empty slot in the target.
 
     Chains need many slots; predictions need the occupied ones and one for a new cluster.
     """

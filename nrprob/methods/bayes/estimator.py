@@ -535,7 +535,7 @@ class MDLMixture(Inputs):
         return []
 
     def finish(self, task, result):
-        """Return the estimator: `compute` has summarised the draws."""
+        """Return the estimator, whose attributes `compute` has set."""
         return self
 
     def extend(self, num_samples):
@@ -654,7 +654,7 @@ class MDLMixture(Inputs):
         return int(self.num_split_merge)
 
     def _make_kernel(self, n: int) -> PartitionKernel:
-        """Collapsed moves."""
+        """Make the MCMC kernel over partitions."""
         kernel: Any = default_kernel(n, self._count_proposals(n))
         if isinstance(self._feature_model(0.2), SampledGaussian):
             kernel = JointKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
@@ -666,7 +666,7 @@ class MDLMixture(Inputs):
     def _choose_covariance(
         self, task: SampledRows, n_classes: int, random: np.random.RandomState
     ) -> str:
-        """The covariance to use; see the parameter."""
+        """Choose the covariance model; see the parameter ``covariance``."""
         if not task.X.size:  # all features are constant
             return "diag"
         if self.covariance != "auto":

@@ -52,8 +52,8 @@ class FeatureModel:
 
     Attributes
     ----------
-    name : as the parameter ``features`` of `nrprob.MDLMixture`
-    energy, covariance, errors, transformation : as these parameters
+    name : value of the parameter ``features`` of `nrprob.MDLMixture`
+    energy, covariance, errors, transformation : values of these parameters
     power : likelihood tempering exponent
     """
 
@@ -82,7 +82,7 @@ class CodedFeatures(FeatureModel):
         raise NotImplementedError
 
     def terms(self, X: np.ndarray, x: np.ndarray, group: np.ndarray | None) -> list[CodeTerm]:
-        """Terms of the features; ``x`` (n, p) are statistics of samples of known groups (n,)."""
+        """Terms of the code; ``x`` (n, p) are statistics of samples of known groups (n,)."""
         return [code_term(self.code(X))]
 
     def groups(self, design: Design | None) -> np.ndarray | None:
@@ -123,7 +123,7 @@ class FixedGaussian(CodedFeatures):
     Attributes
     ----------
     covariance : "diag" or "full"
-    mean_precision, shape, scale : of the normal-inverse-gamma prior of each feature
+    mean_precision, shape, scale : normal-inverse-gamma prior of each feature
     """
 
     covariance: str = "diag"
@@ -154,7 +154,7 @@ class DiscreteFeatures(CodedFeatures):
 
     Attributes
     ----------
-    concentration : of the Dirichlet prior of a cell; None for normalised maximum likelihood
+    concentration : Dirichlet concentration of a cell; None for normalised maximum likelihood
     coordination : weight of the code of clusters without regard to known groups; None for "auto"
     """
 
@@ -167,7 +167,7 @@ class DiscreteFeatures(CodedFeatures):
         return "nml" if self.concentration is None else "conjugate"
 
     def statistics(self, X: np.ndarray, design: Design | None = None) -> np.ndarray:
-        """Statistics (n, m) of the features: the features."""
+        """Statistics (n, m) of the features, which are the features themselves."""
         return X
 
     def groups(self, design: Design | None) -> np.ndarray | None:
@@ -175,7 +175,7 @@ class DiscreteFeatures(CodedFeatures):
         return design.codes if design is not None and design.n_groups > 1 else None
 
     def terms(self, X: np.ndarray, x: np.ndarray, group: np.ndarray | None) -> list[CodeTerm]:
-        """Terms of the features: cells of clusters and groups, and clusters."""
+        """Terms of the description length: one per cluster and known group, and one per cluster."""
         code = self.code(X)
         if group is None or self.coordination == 0:
             return [code_term(code, by_group=group is not None)]
@@ -187,7 +187,7 @@ class DiscreteFeatures(CodedFeatures):
 
 @dataclass(frozen=True, kw_only=True)
 class CountFeatures(DiscreteFeatures):
-    """Counts: tokens of each sample, given their number."""
+    """Multinomial counts: the code of a sample's tokens, given their number."""
 
     name: ClassVar[str] = "multinomial"
 
@@ -220,7 +220,7 @@ def max_count(X: np.ndarray) -> int:
 
 @jit_by_size()
 def _grouping_gain(code: CellCode, cells: Any) -> Any:
-    """Nats that separate codes for cells (groups, p) save over one code for all of them."""
+    """Nats saved by separate codes for the cells (groups, p), compared with one code for all."""
     return code(cells.sum(0)) - code(cells).sum()
 
 
@@ -241,7 +241,7 @@ class SampledGaussian(FeatureModel):
     Attributes
     ----------
     covariance : "diag", "full", "shrunk" or "tied"
-    mean_precision, shape, scale : of the normal-inverse-gamma prior of each feature; None if
+    mean_precision, shape, scale : normal-inverse-gamma prior of each feature; None if
         sampled
     power : likelihood tempering exponent
     errors : "gaussian" or "t"
@@ -264,7 +264,7 @@ class SampledGaussian(FeatureModel):
         return np.concatenate([_with_covariates(X, design), *weight], 1)
 
     def fix_prior(self, default: tuple[float, float, float] | None) -> FeatureModel:
-        """The model with fixed hyperparameters, for fits that sample none.
+        """Fix the hyperparameters, for fits that sample none.
 
         ``default`` values, if any, replace the hyperparameters that would be sampled.
         """

@@ -21,7 +21,7 @@ from nrprob.trees import node
 
 
 def moments(rows: Any, full: bool = True) -> jax.Array:
-    """First and second moments of samples (n, m), as columns; of pairs of features if ``full``."""
+    """Features (n, m) and their squares as columns; all products of pairs if ``full``."""
     if not full:
         return jnp.concatenate([rows, rows * rows], 1)
     first, second = np.triu_indices(rows.shape[1])
@@ -34,7 +34,7 @@ class SeparateCovariances:
 
     Attributes
     ----------
-    code : of the features of a cluster, under the current hyperparameters
+    code : code of the features of a cluster, under the current hyperparameters
     hyperparameters : current values
     """
 
@@ -58,17 +58,17 @@ class SeparateCovariances:
         return m + (m * (m + 1) // 2 if self.code.full else m) + 1
 
     def with_hyperparameters(self, hyperparameters: Hyperparameters) -> Any:
-        """The likelihood under other hyperparameters."""
+        """Replace the hyperparameters."""
         kappa, _, variance, freedom = hyperparameters
         code = replace(self.code, kappa=kappa, variance=variance, freedom=freedom)
         return replace(self, code=code, hyperparameters=hyperparameters)
 
     def with_statistics(self, x: jax.Array) -> Any:
-        """The likelihood itself, which holds no data."""
+        """Return the likelihood itself, which holds no data."""
         return self
 
     def statistics(self, x: jax.Array, features: jax.Array) -> jax.Array:
-        """Statistics (b, p) with features (b, d) replacing the features of ``x`` (b, p)."""
+        """Replace the features in statistics (b, p) by other features (b, d)."""
         columns = moments(features, self.code.full)
         rest = x[:, columns.shape[1] :]
         weight = rest[:, :1] if self.code.weighted else x[:, -1:]
@@ -83,15 +83,15 @@ class SeparateCovariances:
         return replace(partition, terms=(code_term(self.code), *partition.terms))
 
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
-        """The same code, which is a sum over clusters."""
+        """Return the target of Gibbs sweeps: the same code, which is a sum over clusters."""
         return self.partition_target(partition)
 
     def uncoded_nats(self, x: jax.Array) -> jax.Array:
-        """Nats (n',) of samples of weight 1 that `gibbs_target` leaves out: zeros."""
+        """Nats (n',) per sample that `gibbs_target` omits: zeros."""
         return jnp.zeros(len(x))
 
     def _predictive(self, cells: jax.Array) -> tuple[NormalWishart, jax.Array]:
-        """Code of the full density of a new sample, and the cells to condition on.
+        """Code of the full density of a new sample, and the cells that it is conditional on.
 
         The density of new samples is not tempered; the samples of the cells are.
         """
@@ -100,7 +100,7 @@ class SeparateCovariances:
     def feature_costs(
         self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
     ) -> jax.Array:
-        """Minus the log predictive density of new samples; see `Likelihood`."""
+        """Minus the log predictive density of new samples in every cluster; see `Likelihood`."""
         code, cells = self._predictive(cells.sum(0))
         prepared = jax.tree.map(lambda a: a[..., None], code.prepare_join(cells.T))
         if weights is not None:

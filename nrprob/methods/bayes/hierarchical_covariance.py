@@ -51,7 +51,7 @@ class HierarchicalCovariances(SeparateCovariances):
 
     Attributes
     ----------
-    code : of the features of a cluster in units of the common covariance
+    code : code of the features of a cluster, in units of the common covariance
     hyperparameters : current values
     common : (d, d) the common covariance S
     """
@@ -59,7 +59,7 @@ class HierarchicalCovariances(SeparateCovariances):
     common: jax.Array
 
     def with_hyperparameters(self, hyperparameters: Hyperparameters) -> HierarchicalCovariances:
-        """The likelihood under other hyperparameters."""
+        """Replace the hyperparameters."""
         result = super().with_hyperparameters(hyperparameters)
         # Features are in units of the common covariance.
         freedom = hyperparameters.freedom
@@ -67,15 +67,15 @@ class HierarchicalCovariances(SeparateCovariances):
         return replace(result, code=replace(result.code, variance=unit))
 
     def with_variance(self, variance: jax.Array) -> HierarchicalCovariances:
-        """The likelihood under another expected variance s of a feature."""
+        """Replace the expected variance s of a feature."""
         return self.with_hyperparameters(self.hyperparameters._replace(variance=variance))
 
     def with_common(self, common: jax.Array) -> HierarchicalCovariances:
-        """The likelihood of statistics in units of another common covariance."""
+        """Express the statistics in units of another common covariance."""
         return replace(self, common=common)
 
     def statistics(self, x: jax.Array, features: jax.Array) -> jax.Array:
-        """Statistics (b, p) with features (b, d) replacing the features of ``x`` (b, p)."""
+        """Replace the features in statistics (b, p) by other features (b, d)."""
         return super().statistics(x, features @ whitener(self.common)[0].T)
 
     def common_nats(self) -> jax.Array:
@@ -89,7 +89,7 @@ class HierarchicalCovariances(SeparateCovariances):
     def feature_costs(
         self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
     ) -> jax.Array:
-        """Minus the log predictive density of new samples; see `Likelihood`."""
+        """Minus the log predictive density of new samples in every cluster; see `Likelihood`."""
         cost = super().feature_costs(cells, x, group, weights)
         return cost + 0.5 * whitener(self.common)[1]
 
@@ -129,11 +129,11 @@ class CommonCovarianceUpdate(HyperparameterUpdate):
     names: ClassVar[tuple[str, ...]] = (*Hyperparameters._fields, "common_covariance")
 
     def draw(self, target: JointTarget) -> Draw:
-        """Current values by name."""
+        """Current hyperparameters and common covariance, by name."""
         return {**super().draw(target), "common_covariance": target.likelihood.common}
 
     def condition(self, target: JointTarget, draw: Draw) -> JointTarget:
-        """The target given values of the hyperparameters and of the common covariance."""
+        """Condition the target on hyperparameters and a common covariance."""
         likelihood = super().condition(target, draw).likelihood
         return target.with_likelihood(likelihood.with_common(draw["common_covariance"]))
 
@@ -144,7 +144,7 @@ class CommonCovarianceUpdate(HyperparameterUpdate):
         return volume + likelihood.common_nats()
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """The target given values sampled from their full conditional distributions."""
+        """Sample the hyperparameters and the common covariance from their full conditionals."""
         cells = target.cells(labels)
         number_key, root_key, variance_key, common_key = jax.random.split(key, 4)
         # 1. All hyperparameters but s, on which the samples do not depend given S.

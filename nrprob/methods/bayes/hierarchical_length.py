@@ -59,7 +59,7 @@ class _Clusters(NamedTuple):
         return self.freedom * jnp.einsum("kij,kil->kjl", white, white)
 
     def find_mode(self) -> jax.Array:
-        """The mode (d, d), by fixed-point iterations from the current value."""
+        """Find the mode (d, d) of the density, by fixed-point iterations from the current value."""
 
         def iterate(_, common):
             inverses = self.inverse_covariances(common)
@@ -69,7 +69,7 @@ class _Clusters(NamedTuple):
         return jax.lax.fori_loop(0, _N_STEPS, iterate, jnp.eye(self.prior.shape[0]))
 
     def log_volume(self) -> jax.Array:
-        """Log of the integral about the mode, here I, minus the log density at the mode.
+        """Log of the integral over S by Laplace's method, minus the log density at the mode I.
 
         It is -inf if I is not a mode, since the density then rises towards a singular covariance.
         """
@@ -95,7 +95,7 @@ class _Clusters(NamedTuple):
 
 
 def integrated_length(target: JointTarget, grid: Hyperparameters, labels: jax.Array) -> jax.Array:
-    """Length of a partition at its best hyperparameters, common covariance integrated out.
+    """Length of a partition at its best hyperparameters, with the common covariance integrated out.
 
     Parameters
     ----------
@@ -158,13 +158,13 @@ def _cluster_terms(target: JointTarget, labels: jax.Array) -> _Clusters:
 
 
 def _from_units(common: jax.Array, covariance: jax.Array) -> jax.Array:
-    """A covariance in units of ``common``, in units of the features."""
+    """Convert a covariance from units of ``common`` to units of the features."""
     root = common @ whitener(common)[0].T
     return root @ covariance @ root.T
 
 
 def _maximise(target: JointTarget, grid: Hyperparameters, cells: jax.Array) -> Hyperparameters:
-    """Hyperparameters, each maximised given the others and the common covariance."""
+    """Maximise over every hyperparameter in turn, given the others and the common covariance."""
     # The samples depend on the variance s through the common covariance only.
     fixed_variance = grid._replace(variance=grid.variance[:1])
     likelihood: Any = maximise_hyperparameters(target.likelihood, fixed_variance, cells)

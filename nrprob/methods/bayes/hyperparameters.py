@@ -51,7 +51,7 @@ _TRADE = Hyperparameters(0, 0, -1, 2)
 
 
 def initial_hyperparameters(grid: Hyperparameters) -> Hyperparameters:
-    """Initial values on a grid."""
+    """Initial hyperparameters on a grid."""
     pairs = zip(grid, _INITIAL, strict=True)
     return Hyperparameters(*(values[np.abs(values - value).argmin()] for values, value in pairs))
 
@@ -78,7 +78,7 @@ def sample_hyperparameters(
 
 
 def maximise_hyperparameters(likelihood: Any, grid: Hyperparameters, cells: jax.Array) -> Any:
-    """Hyperparameters under which a partition is most probable, by coordinate ascent."""
+    """Find the hyperparameters of highest posterior probability given a partition."""
 
     def candidate_steps(i, sweep, index, size):
         # Candidates cover the line first, and approach the current value in later sweeps.
@@ -101,7 +101,7 @@ def _update_lines(
     candidate_steps: Any,
     n_sweeps: int,
 ) -> Any:
-    """Replace the hyperparameters along lines of the grid, by their log probabilities.
+    """Replace the hyperparameters by values chosen along lines of the grid, from log probabilities.
 
     There is one line per hyperparameter, and `_TRADE`. Candidates are ``candidate_steps(update,
     sweep, index, size)`` away from the current grid point, within the grid; on a short grid, they
@@ -156,17 +156,17 @@ class HyperparameterUpdate(JointUpdate):
     grid: Hyperparameters
 
     def draw(self, target: JointTarget) -> Draw:
-        """Current values by name."""
+        """Current hyperparameters, by name."""
         current = target.likelihood.hyperparameters._asdict()
         return {name: jnp.asarray(value) for name, value in current.items()}
 
     def condition(self, target: JointTarget, draw: Draw) -> JointTarget:
-        """The target given values of the hyperparameters."""
+        """Condition the target on hyperparameters."""
         values = (draw[name] for name in Hyperparameters._fields)
         return target.with_hyperparameters(Hyperparameters(*values))
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> Any:
-        """The target given hyperparameters sampled from their full conditional distribution."""
+        """Sample the hyperparameters from their full conditional distributions."""
         cells = target.cells(labels)
         likelihood = sample_hyperparameters(target.likelihood, self.grid, cells, key)
         return target.with_hyperparameters(likelihood.hyperparameters)

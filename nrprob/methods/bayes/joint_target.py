@@ -2,7 +2,8 @@
 
 A `JointTarget` is the code of labels and classes, a likelihood of continuous features, and a tuple
 of Gibbs updates. Each update owns some variables. It defines their names and current values,
-samples them given the partition, and defines their effects on the rest of the target.
+samples them given the partition, and defines their effects on the rest of the target. Cells are
+defined in `nrprob.engines.sample.target`.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ class Likelihood(Protocol):
         """Number of leading statistics that the scale weight of a sample multiplies."""
 
     def with_hyperparameters(self, hyperparameters: Any) -> Any:
-        """The likelihood under other hyperparameters."""
+        """Replace the hyperparameters."""
 
     def with_statistics(self, x: jax.Array) -> Any:
-        """The likelihood of samples with other statistics (n', p)."""
+        """Replace the statistics (n', p) of the samples."""
 
     def statistics(self, x: jax.Array, features: jax.Array) -> jax.Array:
-        """Statistics (b, p) with features (b, d) replacing the features of ``x`` (b, p)."""
+        """Replace the features in statistics (b, p) by other features (b, d)."""
 
     def nats(self, cells: jax.Array) -> jax.Array:
         """Minus the log marginal likelihood of cells (groups, K, p)."""
@@ -65,10 +66,10 @@ class Likelihood(Protocol):
         """Add the code of the features to the code of labels and classes."""
 
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
-        """The same code as a sum over clusters, given sampled shared parameters."""
+        """Return the target of Gibbs sweeps: a sum over clusters, given sampled parameters."""
 
     def uncoded_nats(self, x: jax.Array) -> jax.Array:
-        """Nats (n',) of samples of weight 1 that the terms of `gibbs_target` omit."""
+        """Nats (n',) per sample that the terms of `gibbs_target` omit."""
 
     def squared_distances(
         self, partition: Target, cells: jax.Array, labels: jax.Array, key: jax.Array
@@ -107,27 +108,27 @@ class JointUpdate:
     names: ClassVar[tuple[str, ...]] = ()
 
     def draw(self, target: JointTarget) -> Draw:
-        """Current values by name."""
+        """Current values of the variables, by name."""
         return {}
 
     def condition(self, target: JointTarget, draw: Draw) -> JointTarget:
-        """The target given values of the variables."""
+        """Condition the target on values of the variables of a draw."""
         return target
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """The target given values sampled from their full conditional distributions."""
+        """Condition the target on variables sampled from their full conditional distributions."""
         return target
 
     def maximise(self, target: JointTarget, labels: jax.Array) -> JointTarget:
-        """The target given the most probable values for a partition."""
+        """Condition the target on the most probable values of the variables, given a partition."""
         return target
 
     def nats(self, target: JointTarget) -> Any:
-        """Minus the log density that the variables add for every partition."""
+        """Minus the log density that the variables add to the length of every partition."""
         return 0.0
 
     def with_room(self, n_slots: int) -> JointUpdate:
-        """The update for partitions of ``n_slots`` clusters at most."""
+        """Return the update for partitions of at most ``n_slots`` clusters."""
         return self
 
     def gibbs_target(self, joint: JointTarget, target: Target) -> Target:
@@ -135,11 +136,11 @@ class JointUpdate:
         return target
 
     def after_gibbs(self, joint: JointTarget, state: Partition) -> JointTarget:
-        """The target given the final state of a Gibbs sweep."""
+        """Condition the target on the variables that a Gibbs sweep sampled."""
         return joint
 
     def split_merge_target(self, target: Target) -> Target:
-        """Change the target of splits and merges: integrate the variables out, or fix them."""
+        """Return the target of splits and merges, with the variables integrated out or fixed."""
         return target
 
     def transform_rows(self, rows: jax.Array) -> tuple[jax.Array, Any]:
@@ -161,9 +162,9 @@ class JointTarget:
     Attributes
     ----------
     partition : statistics of the samples, and the code of labels and classes
-    likelihood : of the features, a `Likelihood`
+    likelihood : `Likelihood` of the features
     rows : (n', d) features, standardised and not transformed; zeros on padding
-    updates : in the order in which they run; the first one is of the hyperparameters
+    updates : Gibbs updates in the order in which they run, first the hyperparameters
     """
 
     partition: Target
@@ -178,7 +179,7 @@ class JointTarget:
 
     @property
     def sizes(self) -> jax.Array:
-        """Function A(k) of the number of clusters, (K + 1,)."""
+        """Description length A(k) of the number of clusters, for every k (K + 1,)."""
         return self.partition.sizes
 
     @property
@@ -197,47 +198,47 @@ class JointTarget:
         return tuple(name for update in self.updates for name in update.names)
 
     def cells(self, labels: jax.Array) -> jax.Array:
-        """Statistics (groups, K, p) of the cells of labels (n',)."""
+        """Sums of statistics (groups, K, p) by known group and cluster, from labels (n',)."""
         return self.partition.cells(labels)
 
     def update_of(self, name: str) -> Any:
-        """The update of the variable ``name``."""
+        """The update that samples the variable ``name``."""
         return next(update for update in self.updates if name in update.names)
 
     # Changes
 
     def with_update(self, update: JointUpdate, **changes: Any) -> JointTarget:
-        """The target with other updates of some variables, and other fields."""
+        """Replace the updates of some variables, and other fields."""
         updates = tuple(update if u.names == update.names else u for u in self.updates)
         return replace(self, updates=updates, **changes)
 
     def with_hyperparameters(self, hyperparameters: Any) -> JointTarget:
-        """The target given other hyperparameters."""
+        """Condition the target on other hyperparameters."""
         return replace(self, likelihood=self.likelihood.with_hyperparameters(hyperparameters))
 
     def with_features(self, features: jax.Array) -> JointTarget:
-        """The target with other transformed features (n', d)."""
+        """Replace the transformed features (n', d)."""
         x = self.likelihood.statistics(self.x, features)
         likelihood = self.likelihood.with_statistics(x)
         return replace(self, likelihood=likelihood, partition=replace(self.partition, x=x))
 
     def with_likelihood(self, likelihood: Likelihood) -> JointTarget:
-        """The target of a likelihood with other statistics of the same features."""
+        """Replace the likelihood by one with other statistics of the same features."""
         return replace(self, likelihood=likelihood).restate_features()
 
     def restate_features(self) -> JointTarget:
-        """The target with statistics of the features under the current transformation."""
+        """Recompute the statistics from the features under the current transformation."""
         return self.with_features(self.transform_rows(self.rows)[0])
 
     def with_weights(self, weight: jax.Array) -> JointTarget:
-        """The target under other scale weights (n',) of the samples."""
+        """Replace the scale weights (n',) of the samples."""
         likelihood = self.likelihood
         x = reweighted(self.x, weight, likelihood.width)
         likelihood = likelihood.with_statistics(x).with_hyperparameters(likelihood.hyperparameters)
         return replace(self, likelihood=likelihood, partition=replace(self.partition, x=x))
 
     def with_room(self, n_slots: int) -> JointTarget:
-        """The distribution restricted to partitions with at most ``n_slots`` clusters."""
+        """Restrict the distribution to partitions with at most ``n_slots`` clusters."""
         updates = tuple(update.with_room(n_slots) for update in self.updates)
         return replace(self, partition=self.partition.with_room(n_slots), updates=updates)
 
@@ -268,14 +269,14 @@ class JointTarget:
         return result
 
     def after_gibbs(self, state: Partition) -> JointTarget:
-        """The target given the final state of a Gibbs sweep."""
+        """Condition the target on the variables that a Gibbs sweep sampled."""
         result = self
         for update in self.updates:
             result = update.after_gibbs(result, state)
         return result
 
     def split_merge_target(self) -> Target:
-        """Target of splits and merges; variables that it integrates out are resampled next."""
+        """Return the target of splits and merges; integrated-out variables are resampled next."""
         result = self.conditional()
         for update in self.updates:
             result = update.split_merge_target(result)
@@ -299,7 +300,7 @@ class JointTarget:
         return result
 
     def condition(self, draw: Draw) -> JointTarget:
-        """The target given values of the variables."""
+        """Condition the target on the variables of a draw."""
         result = self
         # Weights and transformations precede the variables of transformed features.
         for update in reversed(self.updates):
@@ -307,7 +308,7 @@ class JointTarget:
         return result
 
     def resample(self, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """The target after sampling each variable given the partition and the others."""
+        """Sample every variable given the partition and the other variables."""
         result = self
         for i, update_key in enumerate(jax.random.split(key, len(self.updates))):
             result = result.updates[i].resample(result, labels, update_key)
@@ -326,7 +327,7 @@ class JointTarget:
         return self._integrate(cost)() - log_jacobian
 
     def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
-        """Nats (K, b) that new samples (b, p) of groups (b,) add to every cluster."""
+        """Increase (K, b) of the code length if samples (b, p) of groups (b,) join each cluster."""
         return self.feature_costs(cells, x, group) + self.partition.joining(cells, x, group)
 
     def left_out(self, cells: jax.Array, labels: jax.Array) -> jax.Array:
@@ -343,13 +344,13 @@ class JointTarget:
 
 @jit_by_size()
 def begin_joint(target: JointTarget) -> JointTarget:
-    """The target with the statistics and codes of the initial values of its updates."""
+    """Compute the statistics and codes of the target for the initial values of its updates."""
     return target.condition(target.draw())
 
 
 @dataclass(frozen=True)
 class JointKernel(CollapsedKernel):
-    """Collapsed moves over partitions, followed by the updates of a `JointTarget`."""
+    """MCMC kernel: collapsed moves over partitions, followed by the updates of a `JointTarget`."""
 
     def begin(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
         """State of one chain with initial labels (n',)."""
@@ -358,7 +359,7 @@ class JointKernel(CollapsedKernel):
         return ChainState(_as_draw(target, labels), no_moves()._asdict(), key, nothing_usual())
 
     def begin_far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
-        """State with the current values of the variables, since resampling compiles for long."""
+        """State with the current variables, since the resampling program takes long to compile."""
         return ChainState(_as_draw(target, labels), no_moves()._asdict(), key, nothing_usual())
 
     def step(self, target: Any, state: ChainState) -> ChainState:

@@ -32,7 +32,7 @@ class MixtureModel:
     Attributes
     ----------
     features : model of the features of a cluster
-    concentration, class_concentration : of the Dirichlet priors of cluster sizes and of the
+    concentration, class_concentration : Dirichlet concentrations of cluster sizes and of the
         classes of a cluster; None if sampled. Models that sample nothing use 1 and 0.5 for None,
         and codes by normalised maximum likelihood have no concentration.
     unordered : whether clusters are a set, so that their labels are not coded
@@ -60,7 +60,7 @@ class MixtureModel:
         return np.concatenate([self.features.statistics(X, design), classes], 1)
 
     def new_rows(self, X: np.ndarray, n_classes: int, design: Design | None = None) -> NewRows:
-        """Samples (b, m) to be predicted, with their known structure."""
+        """Statistics of samples (b, m) to be predicted, with their known structure."""
         x = self.statistics(X, np.full(len(X), -1), n_classes, design)
         group = np.zeros(len(x), np.int32) if design is None else design.codes
         return NewRows(np.concatenate([x, np.ones((len(x), 1))], 1), group)

@@ -1,4 +1,4 @@
-r"""Pointwise log likelihood of drawn partitions, for leave-one-out cross-validation.
+r"""Pointwise log likelihood of sampled partitions, for leave-one-out cross-validation.
 
 With z the labels of a draw, h its hyperparameters, and -i for "without sample i",
 
@@ -30,7 +30,7 @@ _BLOCK = 1024  # samples at a time, to bound memory
 
 
 def unavailable(model: MixtureModel) -> str:
-    """Reason why there is no pointwise log likelihood, naming the setting; "" if there is one."""
+    """Reason why there is no pointwise log likelihood, with the setting; "" if there is one."""
     missing = "it is not implemented for {}"
     tempered = "importance weights need the powered density and the score needs the plain density"
     features = model.features
@@ -54,7 +54,7 @@ def unavailable(model: MixtureModel) -> str:
 
 @jit_by_size()
 def pointwise_log_likelihood(target: Any, draws: Draw) -> jax.Array:
-    """Log likelihood ell (S, n') of every sample under every draw, with its label summed out.
+    """Log likelihood (S, n') of every sample under every draw, summed over the sample's label.
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ class Sampled(Clusterer):
     ----------
     posterior_, sample_stats_ : xarray.Dataset
         Draws, and counts of moves.
-    labels_, n_clusters_, classes_ : as in `nrprob.MDLMixture`
+    labels_, n_clusters_, classes_ : see `nrprob.MDLMixture`
     """
 
     posterior_: Any

@@ -18,7 +18,7 @@ from nrprob.methods.bayes.six_move_target import log_joint
 
 
 class _Costs(NamedTuple):
-    """``cost`` (K, b) of joining the clusters of a draw, and the mask of available clusters.
+    """Nats ``cost`` (K, b) of new samples in each cluster of a draw; mask of available clusters.
 
     ``is_new`` (K,) marks the slot of a new cluster, if there may be one.
     """
@@ -29,7 +29,7 @@ class _Costs(NamedTuple):
 
 
 def condition(target: Any, draw: Draw) -> Any:
-    """The target given the variables of a draw that are sampled jointly with the partition."""
+    """Condition the target on the jointly sampled variables of a draw."""
     return target.condition(draw) if isinstance(target, JointTarget) else target
 
 
@@ -40,7 +40,7 @@ def _class_code(target: Any) -> Any:
 
 
 def _without_coordination(target: Any) -> Any:
-    """The target without the weighted code of clusters, which is not a density."""
+    """Remove the weighted code of clusters from the target, since this code is not a density."""
     if isinstance(target, JointTarget):
         return target
     terms = (t for t in target.terms[2:] if getattr(t.cost, "single", False))
@@ -48,14 +48,14 @@ def _without_coordination(target: Any) -> Any:
 
 
 def _feature_costs(target: Any, cells: jax.Array, rows: NewRows) -> jax.Array:
-    """Nats (K, b) of the features of new samples in every cluster."""
+    """Minus the log density (K, b) of the features of new samples in every cluster."""
     if isinstance(target, Target):
         return replace(target, terms=target.terms[:1]).joining(cells, *rows)
     return target.feature_costs(cells, *rows)
 
 
 def _joining_costs(target: Any, labels: jax.Array, rows: NewRows) -> tuple[_Costs, jax.Array]:
-    """Costs of joining the clusters of labels (n',), and the statistics of these clusters."""
+    """Nats (K, b) of new samples in the clusters of labels (n',), and the clusters' statistics."""
     cells = target.cells(labels)
     is_occupied = occupied(cells)
     k, n_slots = is_occupied.sum(), target.n_slots
@@ -159,7 +159,7 @@ def mixture_probabilities(
 
 @jit_by_size()
 def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -> jax.Array:
-    """Log of p(sample), averaged over draws of partitions; (b,), arguments as above.
+    """Log of p(sample), averaged over draws of partitions; (b,).
 
     Under a draw the sample joins a cluster, or a new one, with the probabilities of the code of the
     sizes. Under normalised maximum likelihood, the density of the features is the increase of the
@@ -183,7 +183,7 @@ def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -
 def _average_draws(
     log_p_of: Callable[[Any], jax.Array], draws: Any, n_draws: jax.Array, rule: str
 ) -> jax.Array:
-    """Average over draws of p (C, b), from log p up to a constant per sample."""
+    """Average p (C, b) over draws, from log p up to a constant per sample."""
 
     def take_draw(s):
         return jax.tree.map(lambda a: a[s], draws)

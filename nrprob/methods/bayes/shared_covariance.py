@@ -40,7 +40,7 @@ _STATIC: dict[str, Any] = {"static": True}
 
 
 class _Fit(NamedTuple):
-    """Regression on the known structure and on clusters.
+    """Regression of the features on the known structure and on clusters.
 
     ``scatter`` (d, d) includes the scatter of the prior, and ``log_det`` is the log determinant of
     the precision of the coefficients relative to its prior. ``alone`` (L, d) are means of the L
@@ -65,7 +65,7 @@ class _Fit(NamedTuple):
 
 
 class _Solution(NamedTuple):
-    """Part of a `_Fit` without covariances of coefficients."""
+    """Fields of `_Fit`, without the covariances of coefficients."""
 
     scatter: jax.Array
     log_det: jax.Array
@@ -113,7 +113,7 @@ class SharedCovariance(JointCode):
     log_det: jax.Array | None = None
 
     def with_hyperparameters(self, hyperparameters: Hyperparameters) -> SharedCovariance:
-        """The likelihood under other hyperparameters."""
+        """Replace the hyperparameters."""
         if not self.n_covariates:
             return replace(self, hyperparameters=hyperparameters)
         gram = self.power * self.square[self.n_features :, self.n_features :]
@@ -143,7 +143,7 @@ class SharedCovariance(JointCode):
         return effects[group]
 
     def _sum_offsets(self, effects: jax.Array, cells: jax.Array) -> jax.Array:
-        """Sums of the offsets of cells (groups, K, p): (groups, K, d)."""
+        """Sums of the offsets (groups, K, d) over the samples of cells (groups, K, p)."""
         if self.n_covariates:
             return cells[..., self.n_features : self._end] @ effects
         return self._mass(cells)[..., None] * effects[:, None]
@@ -158,12 +158,12 @@ class SharedCovariance(JointCode):
         return unweighted(rows, weight) if self.weighted else rows, weight
 
     def with_statistics(self, x: jax.Array) -> SharedCovariance:
-        """The likelihood of samples with other statistics (n', p)."""
+        """Replace the statistics (n', p) of the samples."""
         rows = unweighted(x[:, : self._end], jnp.sqrt(self._mass(x)))
         return replace(self, square=rows.T @ rows)
 
     def statistics(self, x: jax.Array, features: jax.Array) -> jax.Array:
-        """Statistics (b, p) with features (b, d) replacing the features of ``x`` (b, p)."""
+        """Replace the features in statistics (b, p) by other features (b, d)."""
         return jnp.concatenate([features * self._mass(x)[:, None], x[:, self.n_features :]], 1)
 
     def _fit(self, cells: jax.Array) -> _Fit:
@@ -253,7 +253,7 @@ class SharedCovariance(JointCode):
         )
 
     def __call__(self, cells: jax.Array) -> jax.Array:
-        """Nats of cells (groups, K, p), as a code of a target."""
+        """Code length of cells (groups, K, p), in nats, as a code of a target."""
         return self.nats(cells)
 
     def partition_target(self, partition: Target) -> Target:
@@ -263,7 +263,7 @@ class SharedCovariance(JointCode):
     def feature_costs(
         self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
     ) -> jax.Array:
-        """Minus the log predictive density of new samples; see `Likelihood`."""
+        """Minus the log predictive density of new samples in every cluster; see `Likelihood`."""
         d, fit = self.n_features, self._fit(cells)
         freedom = d + 1 + self.hyperparameters.freedom + self.power * cells[..., -1].sum()
         inverse = fit.half.T @ fit.half
@@ -330,7 +330,7 @@ class SharedCovariance(JointCode):
         labels, mass = state.labels, target.x[:, -1]
 
         def adjust_rows(x, group):
-            """Features less the effects of the known structure, and weights."""
+            """Features minus the effects of the known structure, and weights."""
             rows, weight = self._split_rows(x)
             return rows[:, :d] - self._offsets(fit.effects, rows, group), weight
 
@@ -395,7 +395,7 @@ class SharedCovariance(JointCode):
         return root, centres, effects + noise
 
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
-        """Target given a sampled covariance and sampled effects of the known structure."""
+        """Return the target of Gibbs sweeps, given a sampled covariance and known effects."""
         d, x = self.n_features, partition.x
         root, _, effects = self._draw_parameters(cells, key)
         rows = x[:, :d] @ root
@@ -443,13 +443,13 @@ class UnitNormal:
     mass: int = field(default=-1, metadata=_STATIC)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Nats of statistics (..., p)."""
+        """Code length of statistics (..., p), in nats."""
         d, cell = self.n_features, self.power * cell
         n = self.kappa + cell[..., self.mass]
         return 0.5 * (d * jnp.log(n / self.kappa) - jnp.square(cell[..., :d]).sum(-1) / n)
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """Terms of cells (p, K) that `join_costs` needs."""
+        """Precompute the terms of cells (p, K) that `join_costs` needs."""
         d, cells = self.n_features, self.power * cells
         n, more = self.kappa + cells[self.mass], self.power
         square = jnp.square(cells[:d]).sum(0)
@@ -459,7 +459,7 @@ class UnitNormal:
         return more * cells[:d] / (n + more), 0.5 * constant, 0.5 * more**2 / (n + more)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Nats (K, b) that samples (p, b) add."""
+        """Increase (K, b) of the code length if samples (p, b) join each cluster, in nats."""
         if self.mass >= 0:
             return self._join_weighted(prepared, row)
         slope, constant, curvature = prepared
@@ -473,7 +473,7 @@ class UnitNormal:
         return 0.5 * (d * jnp.log1p(more / n) + square / n - both / (n + more))
 
     def weighted_join_costs(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
-        """Nats (K, G, b) that samples (p, b) of weight 1 add under weights (G,)."""
+        """Increase (K, G, b) of the code length by samples (p, b) of weight 1, for weights (G,)."""
         d, (sums, n, square) = self.n_features, prepared
         more, n, square = self.power * weights[:, None], n[:, None], square[:, None]
         along, square_of_row = (sums[..., 0].T @ row[:d])[:, None], jnp.square(row[:d]).sum(0)

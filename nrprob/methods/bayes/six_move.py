@@ -174,7 +174,7 @@ def _repeat_jump(target, move, mixture, cells, key, count):
 def share_units(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Move 1 of "nml": units (K,) after dividing the units of random pairs of components."""
+    """Move 1 of "nml": divide the units of random pairs of components; returns units (K,)."""
     order_key, unit_key = jax.random.split(key)
     slots = target.n_slots
     dtype = mixture.parts.dtype
@@ -196,7 +196,7 @@ def share_units(
 def draw_labels(
     target: MixtureTarget, mixture: Mixture, key: jax.Array
 ) -> tuple[Mixture, jax.Array, jax.Array]:
-    """Move 2; also returns how many blocks of rows changed labels, and how many were proposed."""
+    """Move 2: sample labels; also returns how many blocks of rows were proposed and changed."""
     x = target.x
     log_p = target.coefficients(mixture) @ x.T
     log_p = jnp.where(mixture.active[:, None], log_p, -jnp.inf)
@@ -226,7 +226,7 @@ def draw_labels(
 def rebirth_components(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
 ) -> tuple[Mixture, jax.Array, jax.Array]:
-    """Move 3 of "nml"; also returns numbers of proposals and acceptances."""
+    """Move 3 of "nml": death and birth of empty components; also returns numbers of proposals."""
     normal_key, class_key, accept_key = jax.random.split(key, 3)
     nobody = jnp.zeros_like(cells)
     fresh = describe_components(target, nobody, normal_key)
@@ -246,7 +246,7 @@ def rebirth_components(
 def draw_normals(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
 ) -> tuple[Mixture, jax.Array, jax.Array]:
-    """Move 5 of "nml"; accepts every component and feature separately."""
+    """Move 5 of "nml": sample means and scales, component by component and feature by feature."""
     scale_key, mean_key, accept_key = jax.random.split(key, 3)
     m = cell_moments(cells, target.n_features)
     t = draw_scales(scale_key, m, target.box)
@@ -263,7 +263,7 @@ def draw_normals(
 
 
 def draw_classes(target: MixtureTarget, cells: jax.Array, key: jax.Array) -> jax.Array:
-    """Move 6: probabilities (K, C)."""
+    """Move 6: sample the probabilities (K, C) of the classes in each component."""
     d = target.n_features
     counts = cells[:, 2 * d : 2 * d + target.n_classes]
     return jax.nn.softmax(log_gamma_variate(key, target.class_concentration + counts), -1)
@@ -272,7 +272,7 @@ def draw_classes(target: MixtureTarget, cells: jax.Array, key: jax.Array) -> jax
 def complete_mixture(
     target: MixtureTarget, labels: jax.Array, cells: jax.Array, key: jax.Array
 ) -> Mixture:
-    """Mixture with labels (n',) and no empty component.
+    """Complete labels (n',) to a mixture without empty components.
 
     "conjugate" samples its parameters given the labels. "nml" samples from similar distributions,
     with units proportional to the numbers of rows.

@@ -52,7 +52,7 @@ def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
 
 
 def invert_cumulative(p: jax.Array, u: jax.Array) -> jax.Array:
-    """Category (integer) with unnormalised probabilities (m,), by inversion of a uniform variate.
+    """Sample a category (integer) with unnormalised probabilities (m,), by inversion of the cdf.
 
     Cumulative sums are slow along one long axis, so they run over rows of a square.
     """
@@ -101,7 +101,7 @@ class Box(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Moments of the rows of components: ``n`` (m, 1), ``mean`` and ``squares`` about it (m, d)."""
+    """Sizes ``n`` (m, 1), ``mean`` and sums of ``squares`` about it (m, d) of components."""
 
     n: jax.Array
     mean: jax.Array
@@ -122,7 +122,7 @@ def _log_posterior(m: Moments, t: jax.Array) -> jax.Array:
 
 
 class _Law(NamedTuple):
-    """Densities ``exp(values)``, log-linear between equally spaced nodes from ``start``.
+    """Distribution of densities ``exp(values)``, log-linear between equally spaced nodes.
 
     ``values`` (m, d, nodes) are relative to ``top`` (m, d); ``masses`` are the masses of the
     pieces.
@@ -163,7 +163,7 @@ def _log_density(law: _Law, box: Box, t: jax.Array) -> jax.Array:
 
 
 def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
-    """Sample log scales (m, d) close to their posterior; `log_evidence` has the density."""
+    """Sample log scales (m, d) from an approximation of their posterior."""
     shape = m.squares.shape
     # Draws use the last axis, so that more components do not change the first ones.
     which, within, anywhere, mix = jnp.moveaxis(uniform(key, (*shape, 4), m.squares.dtype), -1, 0)
@@ -192,7 +192,7 @@ def draw_means(key: jax.Array, m: Moments, log_scales: jax.Array, box: Box) -> j
 
 
 def _truncated_mass(m: Moments, log_scales: jax.Array, box: Box) -> tuple[jax.Array, ...]:
-    """Scales of means times sqrt(2); erf at the left bound, and its increase to the right.
+    """Scales of means times sqrt(2); erf at the left bound, and its increase up to the right bound.
 
     The mean of rows lies in the box, so erf has different signs at its bounds.
     """

@@ -63,7 +63,7 @@ class Jump(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """Slots a and b to merge, or slot a to split into both; ``upper`` rows go to b.
+    """Slots a and b to merge, or slot a to split into a and b; ``upper`` rows go to b.
 
     ``members`` (n',) are all rows of both slots; ``halves`` (2, p) are the statistics of each.
     """
@@ -95,7 +95,7 @@ def describe_components(target: MixtureTarget, cells: jax.Array, key: jax.Array)
 
 
 def _log_marginals(target: MixtureTarget, cells: jax.Array, log_scales: jax.Array) -> jax.Array:
-    """E (m,) of components with statistics (m, p)."""
+    """Log marginal likelihoods (m,) of components with statistics (m, p)."""
     if isinstance(target.prior, Box):
         m = cell_moments(cells, target.n_features)
         features = log_evidence(m, log_scales, target.prior).sum(-1)
@@ -106,7 +106,7 @@ def _log_marginals(target: MixtureTarget, cells: jax.Array, log_scales: jax.Arra
 def _propose_exchange(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, pair: _Pair, key: jax.Array
 ) -> tuple[Mixture, jax.Array, LogRatio, _Parameters, jax.Array]:
-    """Propose; also returns the merged component's parameters, and all means (K, d) of the split.
+    """Propose a split or merge; also returns the merged component's parameters, and means (K, d).
 
     The terms describe the split, in both directions, without the choice.
     """
@@ -184,7 +184,7 @@ def _free_slot(active: jax.Array) -> jax.Array:
 
 
 def _up_probability(k: jax.Array, most: jax.Array) -> jax.Array:
-    """Probability of proposing one component more rather than one less."""
+    """Probability of proposing one component more, as opposed to one less."""
     return jnp.where(k <= 1, 1.0, jnp.where(k >= most, 0.0, 0.5))
 
 
@@ -279,7 +279,7 @@ def launched_move(
         return upper, jnp.stack([~upper, upper]).astype(dtype) @ rows
 
     def odds(halves):
-        """Log odds (n',) of b."""
+        """Log odds (n',) that rows join component b of a and b."""
         cost = target.partition.joining(halves[None], target.x, jnp.zeros_like(row))
         return cost[0] - cost[1]
 
@@ -438,7 +438,7 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
 
 
 def _plug_in(target: MixtureTarget, mixture: Mixture, cells: jax.Array) -> jax.Array:
-    """Coefficients (K, p) of the density, with estimates of integrated-out parameters."""
+    """Coefficients (K, p) of the density, with point estimates of integrated-out parameters."""
     d = target.n_features
     n = cells[:, -1]
     a = target.class_concentration + cells[:, 2 * d : 2 * d + target.n_classes]

@@ -74,7 +74,7 @@ class MixtureTarget:
     ----------
     partition : codes of partitions of the same rows, whose parameters are coded instead
     prior : `Box` for "nml", else `Conjugate`
-    grid : what the parts of the components add to: G for "nml", else 1
+    grid : sum of the shares of the components: G units for "nml", else 1
     class_concentration : parameter of the prior of the class probabilities
     classes : code of the classes of a component's rows, with their probabilities integrated out
     n_features, n_classes : d and C
@@ -116,11 +116,11 @@ class MixtureTarget:
 
     @property
     def sizes(self) -> jax.Array:
-        """Function A(k) of the number of components, (K + 1,)."""
+        """Description length A(k) of the number of components, for every k (K + 1,)."""
         return self.partition.sizes
 
     def cells(self, labels: jax.Array) -> jax.Array:
-        """Statistics (K, p) of the components of labels (n',)."""
+        """Sums of statistics (K, p) over the rows of components, from labels (n',)."""
         return self.partition.cells(labels)[0]
 
     def coefficients(self, mixture: Mixture) -> jax.Array:

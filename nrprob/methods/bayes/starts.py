@@ -31,7 +31,7 @@ _PART = 4096  # samples that are assigned at once
 
 
 def check_init(name: str, value: Any) -> None:
-    """Raise unless a value is one of the words, or labels."""
+    """Raise unless a value is an allowed keyword, or labels."""
     if isinstance(value, str):
         check_choice(name, value, WORDS, "or labels")
         return

@@ -72,24 +72,24 @@ class ScaleWeightUpdate(JointUpdate):
     log_mass: jax.Array
 
     def draw(self, target: JointTarget) -> Draw:
-        """Current values by name."""
+        """Current scale weights and degrees of freedom, by name."""
         weight = self.values[self.version].astype(jnp.float32)
         return {"df": self.freedoms[self.which], "scale_weight": weight}
 
     def condition(self, target: JointTarget, draw: Draw) -> JointTarget:
-        """The target given degrees of freedom and scale weights."""
+        """Condition the target on degrees of freedom and scale weights."""
         distance = jnp.log(draw["scale_weight"])[:, None] - jnp.log(self.values)
         version = jnp.abs(distance).argmin(1).astype(jnp.int32)
         which = (self.freedoms == draw["df"]).argmax()
         return replace(self, which=which).with_versions(target, version)
 
     def with_versions(self, target: JointTarget, version: jax.Array) -> JointTarget:
-        """The target given this update with other weights (n',)."""
+        """Replace the weights (n',) of this update in the target."""
         weight = self.values[version] * (target.x[:, -1] > 0)
         return target.with_weights(weight).with_update(replace(self, version=version))
 
     def after_gibbs(self, joint: JointTarget, state: Partition) -> JointTarget:
-        """The target given the weights that a Gibbs sweep sampled."""
+        """Condition the target on the weights that a Gibbs sweep sampled."""
         assert state.version is not None
         return self.with_versions(joint, state.version)
 
@@ -116,7 +116,7 @@ class ScaleWeightUpdate(JointUpdate):
         return -0.5 * likelihood.power * likelihood.n_features * jnp.log(self.values)
 
     def nats(self, target: JointTarget) -> jax.Array:
-        """Minus the log density of the weights, with the factors omitted elsewhere."""
+        """Minus the log density of the weights, less the factors omitted elsewhere."""
         nats = (self._normalisation(target.likelihood) - self.log_mass[self.which])[self.version]
         return jnp.where(target.x[:, -1] > 0, nats, 0).sum()
 
@@ -138,7 +138,7 @@ class ScaleWeightUpdate(JointUpdate):
 
 
 def make_scale_weights(n_rows: int) -> ScaleWeightUpdate:
-    """Update of the scale weights of samples (n',), initially 1."""
+    """Make the Gibbs update of scale weights of samples (n',), initially 1."""
     version = np.full(n_rows, np.flatnonzero(VALUES == 1)[0], np.int32)
     arrays = VALUES, FREEDOMS, log_masses(VALUES, FREEDOMS)
     values, freedoms, masses = map(jnp.asarray, arrays)

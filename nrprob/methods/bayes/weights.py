@@ -7,11 +7,11 @@ import jax.numpy as jnp
 
 
 def unweighted(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """Statistics (n, q) divided by their weights (n,), which are 0 on padding."""
+    """Divide statistics (n, q) by their weights (n,), which are 0 on padding."""
     return x / jnp.where(weight > 0, weight, 1)[:, None]
 
 
 def reweighted(x: jax.Array, weight: jax.Array, width: int) -> jax.Array:
-    """Statistics (n, p) with other weights (n,); the first ``width`` end with the weight."""
+    """Replace the weights (n,) of statistics (n, p); the first ``width`` end with the weight."""
     scaled = unweighted(x[:, :width], x[:, width - 1]) * weight[:, None]
     return jnp.concatenate([scaled, x[:, width:]], 1)

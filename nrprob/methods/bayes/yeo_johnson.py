@@ -40,7 +40,7 @@ MAX_EXPONENT = 4  # bound of the factor by which a transform may increase distan
 
 
 def yeo_johnson(x: jax.Array, power: jax.Array) -> jax.Array:
-    """The transform of x with lambda ``power``."""
+    """Yeo-Johnson transform of x with lambda ``power``."""
     side = jnp.where(x >= 0, power, 2 - power)
     distance = jnp.log1p(jnp.abs(x))
     flat = jnp.abs(side) < 1e-12
@@ -73,7 +73,7 @@ class YeoJohnsonUpdate(JointUpdate):
     log_jacobian: jax.Array
 
     def _look_up(self, table: jax.Array) -> jax.Array:
-        """Entries (m,) of a table (m, G) under the current lambdas."""
+        """Look up entries (m,) of a table (m, G) at the current lambdas."""
         return jnp.take_along_axis(table, self.which[:, None], 1)[:, 0]
 
     def transform_features(self, rows: jax.Array) -> jax.Array:
@@ -91,20 +91,20 @@ class YeoJohnsonUpdate(JointUpdate):
         return -target.likelihood.power * self._look_up(self.log_jacobian).sum()
 
     def draw(self, target: JointTarget) -> Draw:
-        """Current values by name."""
+        """Current lambdas, by name."""
         return {"yeo_johnson_lambda": self.values[self.which]}
 
     def with_indices(self, target: JointTarget, which: jax.Array) -> JointTarget:
-        """The target given this update with other lambdas."""
+        """Replace the lambdas of this update in the target."""
         return target.with_update(replace(self, which=which)).restate_features()
 
     def condition(self, target: JointTarget, draw: Draw) -> JointTarget:
-        """The target given lambdas."""
+        """Condition the target on lambdas."""
         distance = jnp.abs(self.values - draw["yeo_johnson_lambda"][:, None])
         return self.with_indices(target, distance.argmin(1).astype(jnp.int32))
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """Return the target after Metropolis steps, each of which updates several features."""
+        """Update the lambdas by Metropolis steps, each for several features."""
         n, m = target.rows.shape
         count = min(m, _MAX_FEATURES, max(_ROWS_PER_STEP // n, 1))
         u = jax.random.uniform(key, (2 + 3 * count,), minval=jnp.finfo(float).tiny)
@@ -141,7 +141,7 @@ class YeoJohnsonUpdate(JointUpdate):
         return condition(which, features)
 
     def maximise(self, target: JointTarget, labels: jax.Array) -> JointTarget:
-        """The target given the most probable lambda of each feature, for one shared variance."""
+        """Condition the target on the most probable lambdas, for one shared variance."""
         real = target.x[:, -1] > 0
         member = (jnp.arange(target.n_slots)[:, None] == labels) * real
         size = member.sum(1)
@@ -162,7 +162,7 @@ class YeoJohnsonUpdate(JointUpdate):
 
 @jit_by_size()
 def make_yeo_johnson(rows: jax.Array, real: jax.Array) -> YeoJohnsonUpdate:
-    """Update of the lambdas of samples (n', m); the mask ``real`` (n',) excludes padding."""
+    """Make the update of the lambdas of samples (n', m); the mask ``real`` excludes padding."""
     values, n = jnp.asarray(LAMBDAS), real.sum()
 
     def tabulate(value):

@@ -29,7 +29,7 @@ def read_units(
     ----------
     must_link, cannot_link : (p, 2) rows
     codes : (n,) classes, -1 where unknown; at most ``k`` of them unless ``links`` is "must"
-    links : which links the classes imply: "both", "must" or "cannot"
+    links : type of the links that the classes imply: "both", "must" or "cannot"
     k : number of clusters
     n_rows : number of rows with padding
     exist : (k,) False for padded clusters; ignored where sums run over subsets of clusters

@@ -22,7 +22,7 @@ class Words(NamedTuple):
 
     Attributes
     ----------
-    length : in nats, without the complexity of the weights
+    length : code length in nats, without the complexity of the weights
     weights : (k,) cluster probabilities before renormalisation
     """
 

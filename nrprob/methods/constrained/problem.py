@@ -61,7 +61,7 @@ class Described:
     labels : (n,)
     lengths : parts of the length, in nats: "words", "distances", "flags"
     weights, centres, scales : parameters of the clusters
-    link_on, apart_on : which soft must-links and soft cannot-links are retained
+    link_on, apart_on : masks of the retained soft must-links and soft cannot-links
     """
 
     labels: np.ndarray
@@ -86,7 +86,7 @@ class ConstrainedProblem:
     ----------
     weight : factor w of (log s + r / s) of a row: d / 2 or 1
     shared : whether all clusters share one scale s
-    bounds : of s, relative to the total variance
+    bounds : bounds of s, relative to the total variance
     start : (n_nodes,) clusters that satisfy the hard constraints; None if the search found none
     q : degeneracy of the graph of hard cannot-links
     positions : (n,) position of every row in the order of transmission

@@ -105,7 +105,7 @@ def sample_cells(table: jax.Array, factors: Sequence[jax.Array], u: jax.Array) -
     Parameters
     ----------
     table : (K_1, ..., K_V), non-negative
-    factors : of (K_v, n), non-negative; every row needs a cell of positive weight
+    factors : non-negative arrays (K_v, n); every row needs a cell of positive weight
     u : (V, n) uniform random numbers in [0, 1)
 
     Returns
@@ -133,7 +133,7 @@ def maximise_cells(table: jax.Array, scores: Sequence[jax.Array]) -> list[jax.Ar
     Parameters
     ----------
     table : (K_1, ..., K_V) logarithms, `NEVER` for impossible cells
-    scores : of (K_v, n) logarithms
+    scores : arrays (K_v, n) of logarithms
 
     Returns
     -------
@@ -167,7 +167,7 @@ def expected_cells(
     Returns
     -------
     totals : (n,) total weights
-    memberships : of (K_v, n), memberships times mass
+    memberships : arrays (K_v, n) of memberships times mass
     cells : (K_1, ..., K_V) expected mass of the cells
     """
 
