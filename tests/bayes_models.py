@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from nrprob.methods.bayes.feature_models import BoundedGaussian, FixedGaussian, SampledGaussian
 from nrprob.methods.bayes.hyperparameters import Hyperparameters
 from nrprob.methods.bayes.model import MixtureModel
@@ -33,3 +35,10 @@ def with_grid(target, grid):
     """A target whose hyperparameters have other grids, at their first values."""
     update = replace(target.update_of("freedom"), grid=grid)
     return target.with_update(update).with_hyperparameters(Hyperparameters(*(v[0] for v in grid)))
+
+
+def correlated_rows(n, seed=0):
+    """Centred rows (n, 2) with correlated errors; every second row is shifted by 2."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2)) @ [[1, 0.7], [0, 0.6]] + 2 * (np.arange(n) % 2)[:, None]
+    return X - X.mean(0)

@@ -4,11 +4,12 @@ import json
 import math
 
 import numpy as np
+import xarray
 
 from nrprob.batch.fits import Fit
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand
-from nrprob.batch.store import Store, fits_to_dataset, netcdf_bytes
+from nrprob.batch.store import CIRCUMSTANCES, Store, fits_to_dataset, netcdf_bytes
 
 MEASURES = {
     "accuracy": {"metric": "matched_accuracy", "labeling": "partition_1"},
@@ -87,3 +88,9 @@ WANTED = {
     "methods": [METHODS[0], METHODS[1] | {"wanted": False}],
     "figures": [{"name": "F", "x": "wanted.fraction", "y": "accuracy"}],
 }
+
+
+def assert_same_results(one, other):
+    """Compare results without their time and place."""
+    drop = [name for name in CIRCUMSTANCES if name in one]
+    xarray.testing.assert_identical(one.drop_vars(drop), other.drop_vars(drop))

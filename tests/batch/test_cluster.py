@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import distributed
 import numpy as np
 import pytest
-import xarray
 from interrupted import interrupted_after
+from made_up_results import assert_same_results
 
 from nrprob import batch, scheduler
 from nrprob.batch import cluster, executor, plan, runner, store
@@ -66,12 +66,6 @@ def done(folder):
     return batch.load(folder)
 
 
-def same(one, other):
-    """Compare results without their time and place."""
-    drop = [name for name in store.CIRCUMSTANCES if name in one]
-    xarray.testing.assert_identical(one.drop_vars(drop), other.drop_vars(drop))
-
-
 class Told(runner.Progress):
     def __init__(self):
         self.said = []
@@ -104,12 +98,12 @@ def test_a_cluster_gives_the_same_results_and_does_nothing_twice(
 
     monkeypatch.setattr(cluster.Cluster, "submit", beginning)
     results = batch.run(SPEC, tmp_path, scheduler=client, progress=told)
-    same(results, done)
+    assert_same_results(results, done)
     assert len(fitted) == len(set(fitted)) == CELLS
     assert told.said == [1] * CELLS
     assert len(store.Store(tmp_path).parts()) == len(sent) == CELLS
     assert max(sent) == 4  # submitted at a time: two for each worker
-    same(batch.run(SPEC, tmp_path, scheduler=client), done)
+    assert_same_results(batch.run(SPEC, tmp_path, scheduler=client), done)
     assert len(fitted) == CELLS
     deadline = time.monotonic() + 10  # workers are asked to forget, without a wait for the answer
     while cluster._EXECUTORS and time.monotonic() < deadline:
@@ -132,7 +126,7 @@ def test_an_interrupted_run_keeps_what_is_finished_and_goes_on(tmp_path, client,
     kept = {*batch.load(tmp_path)["cell"].values}
     assert len(kept) == 2
     fitted = counted(monkeypatch)
-    same(batch.run(SPEC, tmp_path, scheduler=client), done)
+    assert_same_results(batch.run(SPEC, tmp_path, scheduler=client), done)
     assert not kept & {*fitted}
     assert len(fitted) == CELLS - 2
 
@@ -166,7 +160,7 @@ def test_batches_of_another_runner_are_waited_for_with_none_of_ours(
     thread.start()
     ours.wait()
     fitted = counted(monkeypatch)
-    same(batch.run(SPEC, tmp_path, scheduler=client), done)
+    assert_same_results(batch.run(SPEC, tmp_path, scheduler=client), done)
     thread.join()
     assert waited[0] == CELLS - 2
     assert len(fitted) == CELLS - 1
@@ -228,7 +222,9 @@ def test_workers_may_come_later_and_the_scheduler_go(tmp_path, done):
         distributed.Client(workers, set_as_default=False) as client,
     ):
         with pytest.warns(UserWarning, match="the cluster has no workers yet; inproc://.*; the ru"):
-            same(batch.run(SPEC, tmp_path / "a", scheduler=client, progress=Growing()), done)
+            assert_same_results(
+                batch.run(SPEC, tmp_path / "a", scheduler=client, progress=Growing()), done
+            )
         for lost in (Cancelling(), Ending()):
             with pytest.raises(InputError, match="the cluster has lost this run; inproc://"):
                 batch.run(SPEC, tmp_path / "b", scheduler=client, progress=lost)
@@ -242,9 +238,9 @@ def test_a_data_file_goes_to_workers_that_do_not_have_it(tmp_path, client, monke
     monkeypatch.chdir(tmp_path)
     spec = {"data": {"file": "a.csv"}, "methods": SPEC["methods"]}
     alone = batch.run(spec, tmp_path / "alone")
-    same(batch.run(spec, tmp_path / "there", scheduler=client), alone)
+    assert_same_results(batch.run(spec, tmp_path / "there", scheduler=client), alone)
     monkeypatch.setattr(cluster, "_has_file", lambda run: not run.file)
-    same(batch.run(spec, tmp_path / "sent", scheduler=client), alone)
+    assert_same_results(batch.run(spec, tmp_path / "sent", scheduler=client), alone)
     monkeypatch.setattr(cluster, "_inspect_worker", lambda run: (cluster._version(), True))
     with pytest.raises(InputError, match=r"does not have the data file; /.*a\.csv on .*; copy it"):
         batch.run(spec, tmp_path / "late", scheduler=client)
@@ -339,7 +335,7 @@ def test_a_killed_worker_loses_nothing_that_is_finished(tmp_path):
         distributed.Client(workers, set_as_default=False) as client,
     ):
         results = batch.run(spec, tmp_path / "out", scheduler=client, progress=told)
-    same(results, alone)
+    assert_same_results(results, alone)
     assert told.finished
     for path, changed in told.finished.items():
         assert path.stat().st_mtime_ns == changed

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import xarray
 from interrupted import interrupted_after
+from made_up_results import assert_same_results
 from slowly import slowly
 
 from nrprob import CCIB, CondEns, MixtureEM, batch, files, metrics
@@ -71,12 +72,6 @@ def changed(**changes):
             at = at[int(key) if key.isdigit() else key]
         at[last] = value
     return spec
-
-
-def same(one, other):
-    """Compare results without their time and place."""
-    drop = [name for name in store.CIRCUMSTANCES if name in one]
-    xarray.testing.assert_identical(one.drop_vars(drop), other.drop_vars(drop))
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +233,7 @@ def test_texts_of_later_files_are_stored_whole(tmp_path):
 def test_what_is_finished_is_not_done_again(done, monkeypatch):
     folder, results = done
     monkeypatch.setattr(executor.Executor, "fit", lambda *_: pytest.fail("computed again"))
-    same(batch.run(SPEC, folder), results)
+    assert_same_results(batch.run(SPEC, folder), results)
 
 
 @pytest.mark.slow
@@ -674,7 +669,7 @@ def test_a_deleted_part_is_made_again_and_costs_no_other(tmp_path):
     parts = sorted((tmp_path / "cells").glob("*.nc"))
     assert len(parts) == 2
     parts[0].unlink()
-    same(batch.run(spec, tmp_path), results)
+    assert_same_results(batch.run(spec, tmp_path), results)
 
 
 def test_folders_without_results(tmp_path):
@@ -747,7 +742,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch, done):
         batch.run(SPEC, tmp_path)
     kept = batch.load(tmp_path)
     assert 0 < kept.sizes["cell"] < CELLS
-    same(batch.run(SPEC, tmp_path), done[1])
+    assert_same_results(batch.run(SPEC, tmp_path), done[1])
 
 
 def test_a_batch_of_another_runner_is_left_to_it(tmp_path, done):
@@ -803,7 +798,7 @@ def test_several_devices_give_the_same_results(tmp_path, done):
     assert process.returncode == 0, complaints
     results = batch.load(tmp_path / "out")
     assert set(results["device"].values) == {"3 x cpu"}
-    same(results, done[1])
+    assert_same_results(results, done[1])
 
 
 # Starts runs as its own children, so that JAX is imported once for all of them.
@@ -876,7 +871,7 @@ def test_two_runners_share_the_work(tmp_path):
     done = [int(log.read_text().split(" fits done")[0].split()[-1]) for log in logs]
     assert sum(done) == 40  # nothing was repeated
     assert min(done) > 0, "one of them came too late to do anything"
-    same(results, batch.run(spec, tmp_path / "alone"))
+    assert_same_results(results, batch.run(spec, tmp_path / "alone"))
 
 
 KILLS = int(os.environ.get("NRPROB_KILLS", "3"))
@@ -912,4 +907,4 @@ def test_killed_many_times(tmp_path):
     assert not [path for path in out.rglob("*") if path.name.startswith(".")]
     results = batch.load(out)
     assert results.sizes["cell"] == 2 * repeats
-    same(results, batch.run(spec, tmp_path / "alone"))
+    assert_same_results(results, batch.run(spec, tmp_path / "alone"))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bayes_models import sampled_model, with_grid
+from bayes_models import correlated_rows, sampled_model, with_grid
 from partitions import all_partitions, p_value, places
 from scipy import integrate, stats
 from sklearn.exceptions import ConvergenceWarning
@@ -82,15 +82,9 @@ def test_what_a_row_adds_is_a_difference_of_lengths(full):
         assert result == pytest.approx(np.asarray(expected), rel=1e-9)
 
 
-def rows(seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(N, D)) @ [[1, 0.7], [0, 0.6]] + 2 * (np.arange(N) % 2)[:, None]
-    return X - X.mean(0)
-
-
 def made(power=1.0, errors="gaussian"):
     model = sampled_model("shrunk", power=power, errors=errors)
-    target = model.target(rows(), np.full(N, -1), 0, K, None)
+    target = model.target(correlated_rows(N), np.full(N, -1), 0, K, None)
     grid = Hyperparameters(
         np.asarray([0.05, 1.0]), np.asarray([1.0]), np.asarray([0.1, 0.8]), np.asarray([1.0, 9.0])
     )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import matrix_t
 import numpy as np
 import pytest
-from bayes_models import sampled_model, with_grid
+from bayes_models import correlated_rows, sampled_model, with_grid
 from partitions import all_partitions, p_value, places
 from scipy import stats
 from slowly import first_fast
@@ -46,16 +46,12 @@ def wide():
         yield
 
 
-def rows(seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(N, D)) @ [[1, 0.7], [0, 0.6]] + 2 * (np.arange(N) % 2)[:, None]
-    return X - X.mean(0)
-
-
 def made(covariance, known="", grid=GRID, power=1.0):
     """Distribution over partitions of rows, four of which have a class."""
     codes = np.asarray([0, 1, -1, 1, 0, -1])
-    target = sampled_model(covariance, power=power).target(rows(), codes, 2, K, DESIGNS[known])
+    target = sampled_model(covariance, power=power).target(
+        correlated_rows(N), codes, 2, K, DESIGNS[known]
+    )
     used = jax.tree.map(jnp.asarray, grid)
     if not known:
         used = used._replace(group_precision=used.group_precision[:1])
@@ -81,7 +77,7 @@ def by_rows(X, labels, design, prior):
 
 def test_a_column_of_t_is_that_of_scipy():
     x, labels, prior = (
-        rows()[:, :1],
+        correlated_rows(N)[:, :1],
         np.asarray([0, 1, 0, 1, 2, 2]),
         Hyperparameters(0.3, 0.7, 0.4, 3.0),
     )
@@ -93,7 +89,7 @@ def test_a_column_of_t_is_that_of_scipy():
 
 @pytest.mark.parametrize("known", DESIGNS)
 def test_tied_rows_have_the_density_of_their_model(known):
-    target, X = made("tied", known), rows()
+    target, X = made("tied", known), correlated_rows(N)
     prior = Hyperparameters(0.3, 0.7, 0.4, 3.0)
     target = target.with_hyperparameters(jax.tree.map(jnp.asarray, prior))
     some = np.asarray([[0] * N, [0, 1, 0, 1, 2, 2], [3, 1, 2, 2, 2, 0]])
@@ -120,7 +116,7 @@ def test_tied_rows_have_the_density_of_their_model(known):
     [("tied", ""), ("tied", "groups"), ("tied", "numbers"), ("full", ""), ("diag", "")],
 )
 def test_what_a_row_adds_is_a_difference_of_lengths(covariance, known):
-    target, X = made(covariance, known), rows()
+    target, X = made(covariance, known), correlated_rows(N)
     if known == "numbers":
         X = np.concatenate([X, NUMBERS], 1)
     labels = padded(target, [0, 1, 0, 1, 1, 0])[0]
@@ -273,7 +269,7 @@ def test_joint_distribution(case):
     grouped, covariance = "groups" in case, case.split(",")[0]
     turns, many = 3, 4_000
     known = DESIGNS["groups" if grouped else ""]
-    target = sampled_model(covariance).target(rows(), np.full(N, -1), 0, K, known)
+    target = sampled_model(covariance).target(correlated_rows(N), np.full(N, -1), 0, K, known)
     used = jax.tree.map(jnp.asarray, GRID)
     used = used if grouped else used._replace(group_precision=used[1][:1])
     target = with_grid(target, used)
