@@ -34,7 +34,7 @@ def check_number(
 ) -> None:
     """Raise unless ``value`` is a number from ``low`` to ``high``, both included.
 
-    ``infinite`` is the meaning of infinity, if it is allowed.
+    With ``infinite``, infinity is allowed, too.
 
     Raises
     ------

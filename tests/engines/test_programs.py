@@ -46,7 +46,7 @@ def test_sizes_decide_which_of_two_programs_runs(told):
         """Return its name."""
         return (x**power).sum()
 
-    assert total.__doc__ == "Say what it is." and total.__name__ == "total"
+    assert total.__doc__ == "Return its name." and total.__name__ == "total"
     assert total._optimised is not total._fast
     assert float(total(FEW + 1, power=2)) == 100
     assert total._fast._cache_size() == 1 and total._optimised._cache_size() == 0

@@ -90,7 +90,8 @@ class Chart:
 def make_chart(results: Results, figure: Figure) -> Chart:
     """Compute the lines of a figure.
 
-    Our lines come first, by method. Published lines join the settings of tables with a unique x.
+    Our lines come first, by method. Published lines consist of the settings of tables that have a
+    unique x.
     """
     model = results.model
     fits = results.filter_fits(figure.where)

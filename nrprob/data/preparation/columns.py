@@ -90,12 +90,12 @@ def is_binary(values: np.ndarray) -> bool:
 
 
 def differs_in_every_row(values: Any) -> bool:
-    """Whether all non-missing values of a text are distinct."""
+    """Whether all non-missing values of a text column are distinct."""
     return len(values) > 2 and values.is_unique
 
 
 def first_non_number(values: Any) -> str | None:
-    """First value of a text that is not a number, if nearly all are; otherwise None."""
+    """First value of a text column that is not a number, if nearly all are; otherwise None."""
     numeric = pd.to_numeric(values.astype(object), errors="coerce").notna().to_numpy()
     if numeric.all() or numeric.mean() < _MOSTLY:
         return None
@@ -103,7 +103,7 @@ def first_non_number(values: Any) -> str | None:
 
 
 def has_decimal_commas(values: Any) -> bool:
-    """Whether nearly all values of a text are numbers with a decimal comma.
+    """Whether nearly all values of a text column are numbers with a decimal comma.
 
     At least one needs a comma, since "12" alone is a number anyway.
     """

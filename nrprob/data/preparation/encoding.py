@@ -24,7 +24,7 @@ from nrprob.known import Memberships
 
 
 def as_categories(column: pd.Series) -> pd.Series:
-    """Text as categories, in the order of their categories, else sorted."""
+    """Convert text columns to categories, in their own order if they have one, else sorted."""
     column = column.reset_index(drop=True)
     if isinstance(column.dtype, pd.CategoricalDtype):
         return column.cat.remove_unused_categories()
@@ -78,7 +78,7 @@ def encode_features(
 def _encode_text(
     name: str, column: pd.Series, missing: str, record: Record
 ) -> dict[str, np.ndarray]:
-    """Indicators (n,) of the values of a text, by their column names."""
+    """Indicators (n,) of the values of a text column, by the names of the new columns."""
     values = _distinct_texts(column)
     has_two = len(values) == 2
     is_missing = column.isna().to_numpy(bool)
@@ -157,7 +157,7 @@ def _impute_mean(values: np.ndarray) -> np.ndarray:
 
 
 def _distinct_texts(column: pd.Series) -> list[Any]:
-    """Distinct values of a text: in the order of its categories, else sorted."""
+    """Distinct values of a text column: in the order of its categories, else sorted."""
     result = column.dropna().unique().tolist()
     if hasattr(column, "cat"):
         return [value for value in column.cat.categories if value in result]

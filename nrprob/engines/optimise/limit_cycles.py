@@ -149,7 +149,7 @@ def _run_cycles(data, carry, beta, step, active, mass, tol, max_iter, *, make):
 
 @jit_by_size("make")
 def _follow_orbit(data, carry, beta, step, active, mass, *, make):
-    """Projections (cycles, directions) of an orbit, and the largest range of a membership."""
+    """Run cycles; returns projections (cycles, directions) and largest range of memberships."""
     update = make(data, active)
     shape, dtype = carry[1].shape, carry[1].dtype
     directions = hashed_noise(fold_in(0, 2), (*shape, _N_DIRECTIONS), dtype)

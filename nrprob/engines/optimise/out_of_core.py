@@ -223,7 +223,7 @@ def _summarise_block(
 def _hard_cells_of_block(
     block: KnownBlock, state: MembershipParameters, active: jax.Array
 ) -> jax.Array:
-    """Statistics of the most likely clusters."""
+    """Sums of statistics over the rows of a block, by group and most likely cluster."""
     w = _e_step(block, state, active, jnp.uint32(0), 0.0)
     hits = w.argmax(-1)[..., None] == jnp.arange(w.shape[-1])
     return block.rows.cells(jnp.where(hits, block.rows.mass[..., None, None], 0))

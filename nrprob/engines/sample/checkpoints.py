@@ -220,7 +220,7 @@ class CheckpointedChains:
 
 
 def _shrink_labels(draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Draws whose labels use one or two bytes, since they take most of the memory."""
+    """Store the labels of draws in one or two bytes, since labels take most of the memory."""
     labels = draws["labels"]
     return draws | {"labels": labels.astype(np.min_scalar_type(int(labels.max(initial=0))))}
 
