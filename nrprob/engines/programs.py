@@ -35,18 +35,24 @@ def _fast_compile_options() -> dict[str, Any] | None:
 _FAST_OPTIONS = _fast_compile_options()
 
 
-def compiler_options_for(*arrays: Any) -> dict[str, Any] | None:
-    """Compiler options of a program with these arrays as input; None for the defaults of XLA."""
+def compiler_options_for(*arrays: Any, limit: int = _SMALL_SIZE) -> dict[str, Any] | None:
+    """Compiler options of a program with these arrays as input; None for the defaults of XLA.
+
+    Arrays of at most ``limit`` elements are small.
+    """
     sizes = [getattr(leaf, "size", 1) for leaf in jax.tree.leaves(arrays)]
-    small = max(sizes, default=0) <= _SMALL_SIZE
+    small = max(sizes, default=0) <= limit
     return _FAST_OPTIONS if small and on_cpu(arrays) else None
 
 
 class SizedJit:
     """A function compiled as by `jax.jit`, with compiler options chosen by the size of its data."""
 
-    def __init__(self, function: Callable[..., Any], static_argnames: tuple[str, ...]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], static_argnames: tuple[str, ...], limit: int
+    ) -> None:
         functools.update_wrapper(self, function)
+        self._limit = limit
         self._static = frozenset(static_argnames)
         jit = functools.partial(jax.jit, function, static_argnames=static_argnames)
         self._optimised = jit()
@@ -64,7 +70,11 @@ class SizedJit:
         traced = args, [value for name, value in kwargs.items() if name not in self._static]
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(traced)):
             return self._optimised  # part of another program, whose options apply
-        return self._optimised if compiler_options_for(traced) is None else self._fast
+        return (
+            self._optimised
+            if compiler_options_for(traced, limit=self._limit) is None
+            else self._fast
+        )
 
     def _cache_size(self) -> int:
         """Number of compiled programs."""
@@ -72,6 +82,12 @@ class SizedJit:
         return sum(jitted._cache_size() for jitted in variants.values())
 
 
-def jit_by_size(*static_argnames: str) -> Callable[[Callable[..., Any]], SizedJit]:
-    """Decorate a function: `jax.jit` with these static arguments and options chosen by size."""
-    return functools.partial(SizedJit, static_argnames=static_argnames)
+def jit_by_size(
+    *static_argnames: str, limit: int = _SMALL_SIZE
+) -> Callable[[Callable[..., Any]], SizedJit]:
+    """Decorate a function: `jax.jit` with these static arguments and options chosen by size.
+
+    ``limit`` is the number of elements up to which arrays are small. Programs that take long to
+    compile have a higher one.
+    """
+    return functools.partial(SizedJit, static_argnames=static_argnames, limit=limit)

@@ -158,7 +158,7 @@ def choose_free_shares(problem: Problem, uniform: SearchResult, free: SearchResu
     entropy = [mean_entropy(problem, result.best) * np.log(max(k, 2)) for result in (uniform, free)]
     table = cross_table(labels[0], labels[1], (k, k)).astype(float)
     gain = free.objective.max() - uniform.objective.max()
-    return bool(free_weights_improve(gain, np.array(entropy), table, k, len(labels[0])))
+    return bool(free_weights_improve(gain, entropy, table, k, len(labels[0]), np))
 
 
 # Choice of group effects and shares

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.engines.placement import on_cpu
 from nrprob.engines.programs import jit_by_size
 from nrprob.methods.conditional.discrete_block import (
     initial_discrete,
@@ -18,6 +19,8 @@ from nrprob.methods.conditional.shares import UNIFORM, initial_shares
 from nrprob.statistics.rows import Layout
 
 BATCH = 6  # restarts that run side by side on a CPU
+_LARGE = 1 << 14  # samples, with padding, from which on a CPU runs restarts one after another
+_QUICKLY_COMPILED = 1 << 18  # elements of the largest array: see `jit_by_size`
 _WARM_UP_STEPS = 30
 _CERTAIN = 0.95  # membership of a sample in the cluster of its initial label
 
@@ -63,7 +66,7 @@ class Ends(NamedTuple):
         return jax.tree.map(lambda a: a[i], self)
 
 
-@jit_by_size("n_clusters", "covariance")
+@jit_by_size("n_clusters", "covariance", limit=_QUICKLY_COMPILED)
 def run_restarts(
     table: Table,
     ridge: Any,
@@ -149,13 +152,17 @@ class Problem(NamedTuple):
 
     def run(
         self, r: np.ndarray, forms: list[Form], warm: np.ndarray | None = None,
-        max_iter: int | None = None, batch: int = BATCH, noise: float = 0.0,
+        max_iter: int | None = None, batch: int | None = None, noise: float = 0.0,
     ) -> Ends:  # fmt: skip
         """Ends of restarts from memberships (S, B, r, K), in calls of ``batch`` restarts.
 
-        ``noise`` is the share of noise, whose log density the table holds.
+        By default these are few enough for the size of the table. ``noise`` is the share of noise,
+        whose log density the table holds.
         """
         s = len(r)
+        if batch is None:
+            # Restarts that have converged wait for the others, which costs most on large tables.
+            batch = 1 if self.table.mass.size >= _LARGE and on_cpu() else BATCH
         warm = np.zeros(s, bool) if warm is None else warm
         most = np.full(s, self.max_iter if max_iter is None else max_iter, np.int32)
         form = Form(*(np.array(column) for column in zip(*forms, strict=True)))

@@ -47,15 +47,22 @@ def update_shares(counts: jax.Array, old: Shares, kind: jax.Array) -> Shares:
     size = counts.sum(1)
     occupied = size > 0
 
-    def fixed_point(_, alpha):
+    def fixed_point(_, carry):
+        """Next concentration, the present one, and expected log shares (L, K) at the latter."""
+        alpha = carry[0]
         total = alpha.sum()
-        above = jnp.where(occupied[:, None], digamma(counts + alpha) - digamma(alpha), 0).sum(0)
-        below = jnp.where(occupied, digamma(size + total) - digamma(total), 0).sum()
-        return jnp.clip(alpha * above / jnp.maximum(below, 1e-300), _LEAST, _MOST)
+        # One call, since every call is compiled to hundreds of operations.
+        posterior = jnp.concatenate([counts + alpha, alpha[None]])
+        totals = jnp.concatenate([size + total, total[None]])
+        psi = digamma(jnp.concatenate([posterior, totals[:, None]], 1))
+        above = jnp.where(occupied[:, None], psi[:-1, :k] - psi[-1, :k], 0).sum(0)
+        below = jnp.where(occupied, psi[:-1, k] - psi[-1, k], 0).sum()
+        after = jnp.clip(alpha * above / jnp.maximum(below, 1e-300), _LEAST, _MOST)
+        after = jnp.where(kind == BY_GROUP, after, alpha)
+        return after, alpha, psi[:-1, :k] - psi[:-1, k:]
 
-    alpha = jax.lax.fori_loop(0, _FIXED_POINT_STEPS, fixed_point, old.concentration)
-    alpha = jnp.where(kind == BY_GROUP, alpha, old.concentration)
-    by_group = digamma(counts + alpha) - digamma(size + alpha.sum())[:, None]
+    begin = old.concentration, old.concentration, old.log_share
+    _, alpha, by_group = jax.lax.fori_loop(0, _FIXED_POINT_STEPS + 1, fixed_point, begin)
     free = jnp.log((counts.sum(0) + 1) / (size.sum() + k))
     uniform = jnp.full(k, -jnp.log(k), counts.dtype)
     log_share = jnp.where(kind == BY_GROUP, by_group, jnp.where(kind == FREE, free, uniform))
@@ -64,13 +71,14 @@ def update_shares(counts: jax.Array, old: Shares, kind: jax.Array) -> Shares:
 
 def dirichlet_divergence(counts: jax.Array, concentration: jax.Array) -> jax.Array:
     """Divergence (L,) of Dir(counts + concentration) from Dir(concentration), for counts (L, K)."""
-    post, total = counts + concentration, concentration.sum()
-    post_total = post.sum(1)
-    return (
-        gammaln(post_total) - gammaln(post).sum(1)
-        - gammaln(total) + gammaln(concentration).sum()
-        + (counts * (digamma(post) - digamma(post_total)[:, None])).sum(1)
-    )  # fmt: skip
+    k, prior = counts.shape[1], concentration[None]
+    # Parameters and their sums together, since every call of these functions is compiled.
+    post = jnp.concatenate([counts + prior, prior])
+    post = jnp.concatenate([post, post.sum(1, keepdims=True)], 1)
+    log_norm = gammaln(post)
+    log_norm = log_norm[:, k] - log_norm[:, :k].sum(1)
+    psi = digamma(post[:-1])
+    return log_norm[:-1] - log_norm[-1] + (counts * (psi[:, :k] - psi[:, k:])).sum(1)
 
 
 def shares_penalty(shares: Shares, kind: jax.Array) -> jax.Array:

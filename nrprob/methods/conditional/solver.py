@@ -318,15 +318,16 @@ def choose_weights(solutions: solve.Solution, data: Residuals) -> jax.Array:
     return free_weights_improve(gain, entropy, table, k, n).astype(jnp.int32)
 
 
-def free_weights_improve(gain: Any, entropy: Any, table: jax.Array, k: Any, n: Any) -> jax.Array:
+def free_weights_improve(gain: Any, entropy: Any, table: Any, k: Any, n: Any, xp: Any = jnp) -> Any:
     """Whether to take free weights; see `choose_weights`.
 
     Depends on the decrease of the objective in nats (``gain``), the mean entropies (2,) of the
-    memberships with equal and with free weights, and the contingency table (K, K) of both.
+    memberships with equal and with free weights, and the contingency table (K, K) of both. In NumPy
+    or JAX.
     """
-    clearer = entropy[0] - entropy[1] > _CLEARER * jnp.log(k)
-    alike = adjusted_rand(table) > _ALIKE
-    return (gain > 0.5 * (k - 1) * jnp.log(n)) & (clearer | alike)
+    clearer = entropy[0] - entropy[1] > _CLEARER * xp.log(k)
+    alike = adjusted_rand(table, xp) > _ALIKE
+    return (gain > 0.5 * (k - 1) * xp.log(n)) & (clearer | alike)
 
 
 def adjusted_rand(table: Any, xp: Any = jnp) -> Any:
