@@ -137,10 +137,11 @@ def explore(
         Number of clusters of every clustering. By default, the number of the estimator. "auto"
         chooses it in every fit, including the fits of the test; see `ConditionalMixture`.
     n_clusterings : int, optional
-        Number of clusterings. By default, the search continues while `nrprob.evidence.test` rejects
-        the null model of one elliptical distribution per known group. Groups are combinations of
-        known labels and earlier clusterings. This needs continuous features. The first clustering
-        is returned whatever its p-value.
+        Number of clusterings. By default, the search continues while `nrprob.evidence.test`
+        supports another clustering, given groups that are combinations of known labels and earlier
+        clusterings. For tables without a p-value, such as mixed ones, it continues while the
+        clusters predict held-out samples better than every null model. Counts and binary features
+        have no test. The first clustering is returned whatever its test says.
     known : array-like, optional
         Known labels, 1-D or one labeling per column. For a frame, also names of its columns.
     criterion : {"structure", "gap"}, default="structure"

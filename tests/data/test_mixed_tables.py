@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from nrprob import CCIB, NACI, ConditionalMixture, explore, metrics, prepare, recommend
+from nrprob.data.column_kinds import infer_kinds
 
 ROWS = 120
 
@@ -193,3 +194,14 @@ def test_other_estimators_say_what_they_need(table):
     for X in (ready.X, ready.X[["size", "weight"]]):
         with pytest.raises(ValueError, match="ConditionalMixture.*'indicators', missing='mean'"):
             NACI(2).fit(X, known=ready.known)
+
+
+def test_images_and_questionnaires_are_told_apart():
+    rng = np.random.default_rng(0)
+    pixels, answers = rng.integers(17, size=(400, 40)), rng.integers(1, 6, (400, 40))
+    frames = [pd.DataFrame(X).add_prefix("c") for X in (pixels, answers)]
+    kinds = [set(prepare(X).kinds_.values()) for X in frames]
+    assert kinds == [{"number"}, {"ordered"}]
+    # Without names, a questionnaire looks like an image.
+    assert [set(infer_kinds(X.astype(float))) for X in (pixels, answers)] == [{"number"}] * 2
+    assert set(infer_kinds(answers[:, :31].astype(float))) == {"ordered"}

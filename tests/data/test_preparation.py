@@ -14,6 +14,7 @@ from scipy import sparse
 
 import nrprob
 from nrprob import CCIB, ConditionalMixture, explore, known, recommend
+from nrprob.advice import choose_estimator
 from nrprob.data.design import DesignEncoder
 from nrprob.data.frames import quote_names
 from nrprob.data.preparation.columns import (
@@ -540,6 +541,32 @@ KINDS = (
 )  # fmt: skip
 
 
+def check_kept(frame, missing, standardize):
+    """Text and missing values are where they were, and scales give the table back."""
+    missing = "keep" if missing == "error" else missing
+    try:
+        ready = nrprob.prepare(frame, missing=missing, standardize=standardize)
+    except ValueError as error:
+        assert str(error).count(";") >= 2 and "\n" not in str(error)
+        return
+    X, before = ready.X, frame.iloc[ready.rows_].reset_index(drop=True)
+    assert list(X) == ready.feature_names_ == list(ready.kinds_) and set(X) <= set(frame)
+    for name in X:
+        if missing != "mean":
+            np.testing.assert_array_equal(X[name].isna(), before[name].isna())
+        seen = X[name].notna() & before[name].notna()
+        values, expected = X[name][seen].astype(object), before[name][seen]
+        if name in ready.scales_:
+            mean, deviation = ready.scales_[name]
+            values = values.astype(float) * deviation + mean
+            expected = expected.astype(float)
+            largest = max(1, expected.abs().max())
+            np.testing.assert_allclose(values, expected, rtol=1e-9, atol=1e-9 * largest)
+        else:
+            assert values.tolist() == expected.tolist()
+    choose_estimator(X)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.data(), st.sampled_from(["error", "drop", "mean"]), st.sampled_from(["auto", True, False])
@@ -553,6 +580,7 @@ def test_any_table_is_made_ready_or_refused_in_a_sentence(data, missing, standar
     frame = pd.DataFrame(columns)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        check_kept(frame, missing, standardize)
         try:
             ready = prepare(frame, missing=missing, standardize=standardize)
         except ValueError as error:

@@ -127,7 +127,7 @@ class ConditionalMixture(
         numbers of 3 to 12 values, are ordered. Whole numbers from 0 on, with at most 50 values up
         to 100, are counts, which are fitted like ordered columns. Numeric values have to repeat
         five times on average. An array with 32 such columns or more is taken for images, whose
-        columns are numeric.
+        columns are numeric, and so is a frame with 32 counts or more.
     location : "auto" or bool, default="auto"
         Whether the means of the numbers depend on the discrete columns within clusters. "auto"
         takes these effects if they raise F by more than their effective degrees of freedom.
