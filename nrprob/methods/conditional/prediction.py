@@ -74,9 +74,10 @@ class NewSamples:
             value[new] = self._estimate()[0]
         return value
 
-    def new_effects(self) -> tuple[np.ndarray, np.ndarray]:
-        """Effects (L', d) of new groups, and the group (n',) of each of their samples."""
-        return self._estimate()[1:]
+    def new_effects(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Memberships (n', K) and groups (n',) of samples of new groups, and effects (L', d)."""
+        log_joint, m, codes = self._estimate()
+        return softmax(log_joint, axis=1), codes, m
 
 
 class PredictionMixin(
@@ -91,6 +92,8 @@ class PredictionMixin(
     _log_unit: float
     _level: np.ndarray  # mean (m,) of the group effects over the samples of the fit
     _shares_differ: bool
+    # Effects of the clusters (K, m) on directions that the fit did not use, if there are any.
+    _unspanned_centres: np.ndarray
 
     def __sklearn_tags__(self):
         """Return scikit-learn's description of what the estimator accepts."""
@@ -384,12 +387,12 @@ class PredictionMixin(
             effects[~new] = self.effects_[samples.codes[~new]]
             if not new.any():
                 return effects
-            m, codes = samples.new_effects()
+            membership, codes, m = samples.new_effects()
         back = units.back if samples.fitted is self._fitted else np.eye(len(units.centre))
         level = units.centre + self.weights_ @ self._fitted.b @ units.back
         effects[new] = level + (m @ back)[codes]
         if units.basis.shape[1] < len(units.basis):
-            rest = units.unspanned(x[new])
+            rest = units.unspanned(x[new]) - membership @ self._unspanned_centres
             effects[new] += group_means(rest, codes)[codes]
         return effects
 

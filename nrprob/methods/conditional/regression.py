@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nrprob.data.design import Design
-from nrprob.statistics.groups import group_means
+from nrprob.statistics.groups import group_means, group_sums
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,35 @@ def fit_removal(x: np.ndarray, design: Design) -> tuple[np.ndarray, Removal]:
     # The means of the residuals are rounding errors of large means.
     effects += group_means(x - effects[codes], codes, n_groups)
     return x - effects[codes], Removal(effects, n_groups, level)
+
+
+def fit_beside_clusters(
+    x: np.ndarray, codes: np.ndarray, n_groups: int, membership: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Additive effects of groups and clusters, by least squares with the groups eliminated.
+
+    Parameters
+    ----------
+    x : ndarray of shape (n, m)
+    codes : ndarray of shape (n,)
+        Groups.
+    n_groups : int
+    membership : ndarray of shape (n, K)
+
+    Returns
+    -------
+    effects : ndarray of shape (n_groups, m)
+        Effects of the groups with the mean of the rows.
+    centres : ndarray of shape (K, m)
+        Effects of the clusters, of mean 0 over the rows.
+    """
+    size = np.bincount(codes, minlength=n_groups)[:, None]
+    sums, counts = group_sums(x, codes, n_groups), group_sums(membership, codes, n_groups)
+    share = counts / size
+    system = membership.T @ membership - counts.T @ share
+    centres = np.linalg.pinv(system, 1e-8, hermitian=True) @ (membership.T @ x - share.T @ sums)
+    centres -= membership.mean(0) @ centres
+    return (sums - counts @ centres) / size, centres
 
 
 def predict_effects(effects: np.ndarray, design: Design) -> np.ndarray:

@@ -26,12 +26,12 @@ from nrprob.methods.conditional.joint_fit import (
 from nrprob.methods.conditional.joint_search import Ends, Form, Problem
 from nrprob.methods.conditional.noise import NoiseFit, noise_table
 from nrprob.methods.conditional.one_component import effect_variance, fit_one_component
+from nrprob.methods.conditional.regression import fit_beside_clusters
 from nrprob.methods.conditional.rounding import is_coarse, rounding_variances
 from nrprob.methods.conditional.shares import FREE, UNIFORM
 from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.methods.conditional.table_data import TableData
 from nrprob.methods.conditional.units import Units
-from nrprob.statistics.groups import group_means
 from nrprob.statistics.missing_values import warn_of_missing
 
 
@@ -390,18 +390,20 @@ class TableMixin(DiagnosticsMixin):
             self._warn_shares(gains)
             return
         decision = Decision(kind, weights, False, problem, restarts, None, gains)
-        end = decision.end
         offset = float(units.log_density_unit(X).sum())
-        membership = problem.layout.from_blocks(np.asarray(end.state.r))
+        membership = problem.layout.from_blocks(np.asarray(restarts.best.state.r))
         self._store_results(
             _restarts(decision.restarts, offset), membership=membership,
-            trace=-_trace(end) - offset, n_iter=int(end.n_iter),
+            trace=-_trace(restarts.best) - offset, n_iter=int(restarts.best.n_iter),
         )  # fmt: skip
         table = TableInput(self._columns, X, [], None, self.n_missing_, X)
         self._set_joint(decision, data, units, table)
         if units.basis.shape[1] < X.shape[1]:
-            # In directions that the fit did not use, the effects are means.
-            self.effects_ += group_means(units.unspanned(X), design.codes, design.n_groups)
+            # Effects in directions that the fit did not use.
+            more, self._unspanned_centres = fit_beside_clusters(
+                units.unspanned(X), design.codes, design.n_groups, membership
+            )
+            self.effects_ += more
         self.log_likelihood_ = float(
             logsumexp(self._fitted.log_joint(data.x, [], data.groups), axis=1).sum() + offset
         )

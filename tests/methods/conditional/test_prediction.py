@@ -16,6 +16,7 @@ from nrprob.methods.conditional.joint import JointState
 from nrprob.methods.conditional.joint_fit import _distinct_clusters, make_problem
 from nrprob.methods.conditional.joint_search import Ends
 from nrprob.methods.conditional.new_groups import NewGroups, lay_out_new_groups
+from nrprob.methods.conditional.regression import fit_beside_clusters
 from nrprob.methods.conditional.table_data import TableData
 from nrprob.metrics import adjusted_rand_index
 
@@ -377,3 +378,25 @@ def test_restarts_with_equal_clusters_are_left_out_unless_there_are_no_others():
     assert float(result.best.state.objective) == 3.0
     only = jax.tree.map(lambda a: a[2:], ends)
     assert _distinct_clusters(problem, only).objective.tolist() == [7.0]
+
+
+def test_effects_beside_clusters_are_those_of_an_additive_model():
+    rng = np.random.default_rng(0)
+    groups = np.arange(90) % 3
+    share = np.array([np.roll([0.8, 0.15, 0.05], z) for z in range(3)])[groups]
+    cluster = (rng.random((90, 1)) > share.cumsum(1)[:, :-1]).sum(1)
+    rest, effects, centres = rng.normal(size=(90, 7)), rng.normal(size=(3, 7)), np.eye(3, 7)
+    rest = rest - rest.mean(0)
+    membership = np.eye(3)[cluster]
+    estimate, clusters = fit_beside_clusters(rest, groups, 3, membership)
+    # Adding effects and centres to the rows adds them to the estimates, up to the level.
+    moved = rest + effects[groups] + centres[cluster]
+    level = moved.mean(0)
+    more, other = fit_beside_clusters(moved, groups, 3, membership)
+    difference = more - estimate - effects
+    np.testing.assert_allclose(difference, difference[:1].repeat(3, 0), atol=1e-12)
+    difference = other - clusters - centres
+    np.testing.assert_allclose(difference, difference[:1].repeat(3, 0), atol=1e-12)
+    np.testing.assert_allclose(np.bincount(groups) @ more / 90, level, atol=1e-12)
+    residual = moved - more[groups] - other[cluster]
+    np.testing.assert_allclose(membership.T @ residual, 0, atol=1e-9)
