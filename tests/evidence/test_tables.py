@@ -7,10 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nrprob import ConditionalMixture, evidence, explore
+from nrprob import ConditionalMixture, MixtureEM, evidence
 from nrprob.estimator.density import TableTraits
 from nrprob.evidence import calibration
 from nrprob.evidence.calibration import covering_designs, reason_without_p_value
+from nrprob.evidence.folds import check_samples
+from nrprob.evidence.inputs import TooFewRows
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.table_folds import DEPENDENT, table_null_densities
 from nrprob.methods.conditional.refits import TableRefits, merge_values
@@ -135,13 +137,16 @@ def test_p_values_are_shown_where_the_level_is_known(changes, design, monkeypatc
     traits = MIXED._replace(**changes)
     designs = covering_designs(traits)
     assert (design in designs) if design else not designs
-    monkeypatch.setattr(calibration, "REJECTIONS", dict.fromkeys(designs, 28))
+    assert {*designs} <= {*calibration.REJECTIONS}
+    monkeypatch.setattr(calibration, "REJECTIONS", dict.fromkeys(designs, (28, 400)))
     assert (reason_without_p_value(traits) == "") == bool(designs)
-    if design:
-        calibration.REJECTIONS[design] = 29
-        assert "rejected 29 of 400 simulated tables" in reason_without_p_value(traits)
-        del calibration.REJECTIONS[design]
-        assert "is not known for tables like this one" in reason_without_p_value(traits)
+    if not design:
+        assert "no simulated design covers such a table" in reason_without_p_value(traits)
+        return
+    calibration.REJECTIONS[design] = 29, 400
+    assert "rejected 29 of 400 simulated tables" in reason_without_p_value(traits)
+    calibration.REJECTIONS[design] = 0, 399
+    assert "measured on 399 of 400 tables" in reason_without_p_value(traits)
 
 
 def mixed_frame(seed, apart, n=150):
@@ -215,16 +220,20 @@ def test_a_flag_alone_is_no_structure():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_small_groups_and_missing_values_have_a_test():
-    frame, _, sought = mixed_frame(4, 4.0, 200)
+def test_small_groups_have_a_test():
+    frame, _, _ = mixed_frame(4, 4.0, 200)
     small = np.arange(200) // 5
-    X = frame[["a", "b", "c"]].mask(np.random.default_rng(0).random((200, 3)) < 0.1)
-    X += np.random.default_rng(1).normal(size=(40, 3))[small]
+    X = frame[["a", "b", "c"]] + np.random.default_rng(1).normal(size=(40, 3))[small]
     model = ConditionalMixture(2, n_init=6, random_state=0).fit(X, known=small)
     assert model.effects_kind_ == "random"
     result = evidence.test(model, X, known=small, n_splits=1, random_state=0)
     assert result.supports_clusters and result.withheld_
-    found = explore(X, known=small, n_clusters=2, estimator=model, random_state=0)
-    assert len(found.estimators_) >= 1
-    agreement = (found.labels_[:, 0] == sought).mean()
-    assert max(agreement, 1 - agreement) > 0.9
+
+
+def test_tables_are_checked_before_anything_is_fitted():
+    frame, known, _ = mixed_frame(0, 3.0, 60)
+    check_samples(ConditionalMixture(2), frame, known)
+    with pytest.raises(TooFewRows, match="too few rows per known group"):
+        check_samples(ConditionalMixture(2, effects="subtract"), frame[["a"]], np.arange(60) // 5)
+    with pytest.raises(ValueError, match="NaN"):
+        check_samples(MixtureEM(2), frame[["a"]].mask(frame[["a"]] > 3), None)
