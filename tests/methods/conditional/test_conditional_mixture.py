@@ -1,12 +1,14 @@
 """Conditional mixtures: mixed columns, missing values, and group effects fitted with clusters."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 from grouped_tables import flag_table, turned_shares
 from sklearn.base import clone
 
-from nrprob import ConditionalMixture
+from nrprob import ConditionalMixture, stored
 from nrprob.metrics import adjusted_rand_index, normalized_mutual_information
 
 FEW = {"n_init": 12, "random_state": 0}
@@ -163,3 +165,33 @@ def test_flags_do_not_capture_clusters_of_other_tables(seed):
     model = ConditionalMixture(2, random_state=0).fit(frame, known="site")
     assert normalized_mutual_information(model.labels_, cluster) > 0.9
     assert normalized_mutual_information(model.labels_, frame["flag"].to_numpy()) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("effects", "random"),
+        ("effects", "fixed"),
+        ("weights", "by_group"),
+        ("location", True),
+        ("categorical", [1]),
+        ("ordered", ["a"]),
+    ],
+)
+def test_stored_rows_refuse_parameters_that_need_memory(name, value):
+    rows, groups = np.random.default_rng(0).normal(size=(90, 2)), np.arange(90) % 3
+    with pytest.raises(ValueError, match=f"{name} needs all rows in memory; got {name}="):
+        ConditionalMixture(2, **{name: value}).fit(stored(rows), known=groups)
+
+
+@pytest.mark.slow
+def test_stored_columns_of_two_values_are_reported():
+    rng = np.random.default_rng(0)
+    X, groups = rng.normal(size=(600, 3)), np.arange(600) % 3
+    X[:, 1] = X[:, 0] > 0
+    settings = {"effects": "subtract", "n_init": 4, "random_state": 0}
+    with pytest.warns(UserWarning, match="two values, such as column 1, and are taken for numbers"):
+        ConditionalMixture(2, **settings).fit(stored(X), known=groups)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*two values.*")
+        ConditionalMixture(2, categorical=[], **settings).fit(stored(X), known=groups)
