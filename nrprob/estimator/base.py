@@ -188,6 +188,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     _small_remedy = "remove samples that are outliers, or change n_clusters or other parameters"
     # Whether `fit` warns if one discrete feature determines the clusters.
     _warns_of_single_feature = False
+    # Values of further fitted attributes (n,) for samples of weight 0.
+    _absent_values: ClassVar[dict[str, Any]] = {}
     # Mask (n,) of samples with a positive weight; None if all weights are positive.
     _has_weight: np.ndarray | None = None
 

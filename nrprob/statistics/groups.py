@@ -9,17 +9,23 @@ import numpy as np
 from scipy import sparse
 
 
-def group_sums(x: Any, codes: np.ndarray, n_groups: int = 0) -> np.ndarray:
-    """Sums (groups, m) of rows (n, m), which may be sparse, in float64."""
+def group_sums(
+    x: Any, codes: np.ndarray, n_groups: int = 0, weights: np.ndarray | None = None
+) -> np.ndarray:
+    """Sums (groups, m) of rows (n, m), which may be sparse, in float64; ``weights`` are (n,)."""
     n, size = len(codes), max(n_groups, codes.max(initial=-1) + 1)
-    member = sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=(size, n))
+    mass = np.ones(n) if weights is None else weights
+    member = sparse.csr_array((mass, (codes, np.arange(n))), shape=(size, n))
     sums = member @ x
     return np.asarray(sums.toarray() if sparse.issparse(sums) else sums)
 
 
-def group_means(x: Any, codes: np.ndarray, n_groups: int = 0) -> np.ndarray:
+def group_means(
+    x: Any, codes: np.ndarray, n_groups: int = 0, weights: np.ndarray | None = None
+) -> np.ndarray:
     """Means (groups, m) of rows (n, m), which may be sparse; NaN for empty groups."""
-    return group_sums(x, codes, n_groups) / np.bincount(codes, minlength=n_groups)[:, None]
+    sizes = np.bincount(codes, weights, minlength=n_groups)
+    return group_sums(x, codes, n_groups, weights) / sizes[:, None]
 
 
 def observed_means(x: Any, codes: np.ndarray, n_groups: int = 0) -> np.ndarray:
@@ -31,9 +37,15 @@ def observed_means(x: Any, codes: np.ndarray, n_groups: int = 0) -> np.ndarray:
         return sums / group_sums(~missing, codes, n_groups)
 
 
-def cross_table(first: np.ndarray, second: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Contingency table of two labelings (n,) with codes below ``shape``."""
-    return np.bincount(first * shape[1] + second, minlength=shape[0] * shape[1]).reshape(shape)
+def cross_table(
+    first: np.ndarray,
+    second: np.ndarray,
+    shape: tuple[int, int],
+    weights: np.ndarray | None = None,
+) -> np.ndarray:
+    """Contingency table of two labelings (n,) with codes below ``shape``; ``weights`` are (n,)."""
+    cells = np.bincount(first * shape[1] + second, weights, minlength=shape[0] * shape[1])
+    return cells.reshape(shape)
 
 
 def merge_small_groups(

@@ -10,6 +10,7 @@ import numpy as np
 
 from nrprob.data.validation import check_number
 from nrprob.exceptions import warn
+from nrprob.statistics.weighted import column_variances, row_mean
 
 COVARIANCES = ("full", "diag", "spherical", "fixed")
 _ALIKE = 1e-13  # relative range of a column below which it counts as constant
@@ -157,7 +158,7 @@ def prepare_features(
     m = X.shape[1]
     mass = np.ones(len(X)) if weights is None else weights
     n = mass.sum()
-    centre = X.mean(0) if weights is None else mass @ X / n
+    centre = row_mean(X, weights)
     width, size = np.ptp(X, axis=0), np.abs(X).max(0)
     varies = width > _ALIKE * size
     # A range within rounding error counts as constant.
@@ -177,7 +178,7 @@ def prepare_features(
             )
         columns = np.flatnonzero(varies)
         # Divide columns by their standard deviations, or all by one scale for spherical clusters.
-        spread = np.sqrt(_variances(X, weights))
+        spread = np.sqrt(column_variances(X, weights))
         deviation = np.where(width > 0, spread, 1)[columns] if not nothing else np.ones(m)
         root = deviation
         if covariance == "spherical":
@@ -186,7 +187,7 @@ def prepare_features(
     x = _divide_by_root(X[:, columns] - centre[columns], root)
     # Ridge, parameters per cluster, and the constant part of the Gaussian log density.
     d = columns.size
-    variance = _variances(x, weights)
+    variance = column_variances(x, weights)
     variance = np.where(variance > 0, variance, 1)
     ridge = np.zeros(d) if covariance == "fixed" else reg * variance
     if covariance == "full":
@@ -199,14 +200,6 @@ def prepare_features(
         x, mass, columns, centre, root, ridge, 1 / variance, n_parameters, n * (common + 0.5 * d),
         -common, nothing,
     )  # fmt: skip
-
-
-def _variances(x: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    """Variances of the columns of rows (n, d) with weights (n,), or of equal weights."""
-    if weights is None:
-        return x.var(0)
-    shares = weights / weights.sum()
-    return shares @ (x - shares @ x) ** 2
 
 
 def _check_full_covariance(x: np.ndarray, reg: float, alike: bool, n_clusters: int) -> None:

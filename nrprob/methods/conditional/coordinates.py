@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.covariance import ledoit_wolf_shrinkage
+
+from nrprob.statistics.weighted import (
+    ledoit_wolf_intensity,
+    row_mean,
+    row_products,
+    scale_rows,
+    shrinkage_intensity,
+    total_weight,
+)
 
 _MAX_COMPONENTS = 30  # components kept where the features are too many
 _MIN_VARIANCE = 1e-10  # variance, relative to the largest, of a direction that does not vary
@@ -37,22 +45,23 @@ class Coordinates:
     shrinkage: float
     nu0: float
     s0: float
-    dof: int
+    dof: float
     rounding: np.ndarray
 
     @classmethod
     def from_residuals(
-        cls, r: np.ndarray, dof: int, covariance: str, ridge: float,
-        rounding: np.ndarray | None = None,
+        cls, r: np.ndarray, dof: float, covariance: str, ridge: float,
+        rounding: np.ndarray | None = None, weights: np.ndarray | None = None,
     ) -> tuple[Coordinates, np.ndarray]:  # fmt: skip
         """Coordinates of residuals (n, m) with ``dof`` degrees of freedom, and their values y.
 
-        ``rounding`` (m,) are variances of rounding errors of the columns.
+        ``rounding`` (m,) are variances of rounding errors of the columns, and ``weights`` (n,)
+        weights of the rows.
         """
-        inflation, scale = _residual_scales(float(np.mean(r**2)), len(r), dof)
-        z, basis, variances = _varying_directions(r * (inflation / scale), dof, covariance)
-        alone = z.shape[1] == 1
-        shrinkage = 0.0 if alone else float(ledoit_wolf_shrinkage(z, assume_centered=True))
+        n = total_weight(len(r), weights)
+        inflation, scale = _residual_scales(float(row_mean(r**2, weights).mean()), n, dof)
+        z, basis, variances = _varying_directions(r * (inflation / scale), dof, covariance, weights)
+        shrinkage = ledoit_wolf_intensity(z, weights)
         coordinates = cls._from_variances(
             basis, variances, shrinkage, inflation, scale, dof, covariance, ridge, rounding
         )
@@ -60,7 +69,7 @@ class Coordinates:
 
     @classmethod
     def from_moments(
-        cls, square: np.ndarray, fourth: float, n: int, dof: int, covariance: str, ridge: float
+        cls, square: np.ndarray, fourth: float, n: int, dof: float, covariance: str, ridge: float
     ) -> Coordinates:
         """Coordinates of n residuals from their moments; n must exceed twice the number of columns.
 
@@ -72,12 +81,8 @@ class Coordinates:
         inflation, scale = _residual_scales(float(np.trace(square)) / (n * m), n, dof)
         unit = (inflation / scale) ** 2
         basis, variances = _eigen_directions(square * (unit / n), dof, covariance)
-        p = len(variances)
-        mean = variances.mean()
-        spread = ((basis.T @ (square * (unit / n)) @ basis) ** 2).sum()
-        beta = (fourth * unit**2 / n - spread) / (p * n)
-        delta = (spread - p * mean**2) / p
-        shrinkage = 0.0 if p == 1 or min(beta, delta) <= 0 else min(beta, delta) / delta
+        turned = basis.T @ (square * (unit / n)) @ basis
+        shrinkage = shrinkage_intensity(turned, fourth * unit**2 / n, n)
         return cls._from_variances(
             basis, variances, shrinkage, inflation, scale, dof, covariance, ridge
         )
@@ -85,7 +90,7 @@ class Coordinates:
     @classmethod
     def _from_variances(
         cls, basis: np.ndarray, variances: np.ndarray, shrinkage: float, inflation: float,
-        scale: float, dof: int, covariance: str, ridge: float,
+        scale: float, dof: float, covariance: str, ridge: float,
         rounding: np.ndarray | None = None,
     ) -> Coordinates:  # fmt: skip
         shrinkage = min(shrinkage, 0.99)
@@ -102,21 +107,23 @@ class Coordinates:
         basis, back = turn * inflation, (basis * root).T * scale
         return cls(basis, back, inflation, scale, ridged, shrinkage, nu0, s0, dof, errors)
 
-    def metric_map(self, y: np.ndarray, metric: Any, n_clusters: int) -> np.ndarray:
+    def metric_map(
+        self, y: np.ndarray, metric: Any, n_clusters: int, weights: np.ndarray | None = None
+    ) -> np.ndarray:
         """Map (p, p) from y to the metric of a k-means: a whitening exponent, or "kurtosis"."""
         p = y.shape[1]
         if metric != "kurtosis":
             return np.diag(self.variances ** ((1 - metric) / 2))
         # Directions of least kurtosis, by the eigenvectors of fourth moments (FOBI).
-        square, turn = np.linalg.eigh(y.T @ y / self.dof)
+        square, turn = np.linalg.eigh(row_products(y, weights) / self.dof)
         white = turn / np.sqrt(np.maximum(square, 1e-12 * square.max()))
         v = y @ white
-        fourth = (v * (v**2).sum(1, keepdims=True)).T @ v
+        fourth = scale_rows(v * (v**2).sum(1, keepdims=True), weights).T @ v
         directions = np.linalg.eigh(fourth)[1][:, : max(min(n_clusters - 1, p), 1)]
         return np.pad(white @ directions, ((0, 0), (0, p - directions.shape[1])))
 
 
-def _residual_scales(square: float, n: int, dof: int) -> tuple[float, float]:
+def _residual_scales(square: float, n: float, dof: float) -> tuple[float, float]:
     """Inflation of residuals, and the root of the mean square of inflated ones.
 
     Residuals vary less than errors, having lost the groups' means: they are inflated, and count for
@@ -127,22 +134,25 @@ def _residual_scales(square: float, n: int, dof: int) -> tuple[float, float]:
 
 
 def _varying_directions(
-    r: np.ndarray, dof: int, covariance: str
+    r: np.ndarray, dof: float, covariance: str, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Residuals (n, p) along directions that vary, these (m, p), and their variances (p,)."""
     n, m = r.shape
+    total = total_weight(n, weights)
     if covariance == "diag" or n > 2 * m:
-        square = np.diag((r**2).mean(0)) if covariance == "diag" else r.T @ r / n
+        diagonal = covariance == "diag"
+        square = np.diag(row_mean(r**2, weights)) if diagonal else row_products(r, weights) / total
         basis, variances = _eigen_directions(square, dof, covariance)
         return r @ basis, basis, variances
-    _, root, basis = np.linalg.svd(r, full_matrices=False)
+    scaled = scale_rows(r, None if weights is None else np.sqrt(weights))
+    _, root, basis = np.linalg.svd(scaled, full_matrices=False)
     rank = _retained_rank(root**2, dof, covariance)
     basis = basis.T[:, :rank]
-    return r @ basis, basis, root[:rank] ** 2 / n
+    return r @ basis, basis, root[:rank] ** 2 / total
 
 
 def _eigen_directions(
-    square: np.ndarray, dof: int, covariance: str
+    square: np.ndarray, dof: float, covariance: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Directions (m, p) that vary, and the variances (p,) along them, by mean products (m, m)."""
     if covariance == "diag":
@@ -156,9 +166,9 @@ def _eigen_directions(
     return basis[:, :rank], variances[:rank]
 
 
-def _retained_rank(variances: np.ndarray, dof: int, covariance: str) -> int:
+def _retained_rank(variances: np.ndarray, dof: float, covariance: str) -> int:
     """Number of directions to keep, of variances that fall."""
     rank = int((variances > _MIN_VARIANCE * variances[0]).sum())
     if covariance == "tied" and rank > dof / 2:
-        rank = max(min(_MAX_COMPONENTS, dof // 2, rank), 1)
+        rank = max(min(_MAX_COMPONENTS, int(dof // 2), rank), 1)
     return rank

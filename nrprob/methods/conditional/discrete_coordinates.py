@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nrprob.methods.conditional.table import DiscreteColumn
+from nrprob.statistics.groups import group_sums
+from nrprob.statistics.weighted import column_variances
 
 _CONSTANT = 1e-9  # standard deviation of a design column that does not vary
 _PSEUDO = 2.0  # samples by which a group's marginal shrinks towards the marginal of all samples
@@ -16,7 +18,8 @@ def group_marginal(column: DiscreteColumn, groups: np.ndarray, n_groups: int) ->
     """Smoothed marginals (L, V) of a column in every known group."""
     seen = column.codes >= 0
     table = np.zeros((n_groups, column.n_values))
-    np.add.at(table, (groups[seen], column.codes[seen]), 1)
+    mass = 1 if column.mass is None else column.mass[seen]
+    np.add.at(table, (groups[seen], column.codes[seen]), mass)
     return (table + _PSEUDO * column.marginal) / (table.sum(1, keepdims=True) + _PSEUDO)
 
 
@@ -63,17 +66,16 @@ class LocationDesign:
 
     @classmethod
     def learn(
-        cls, columns: list[DiscreteColumn], groups: np.ndarray, n_groups: int
-    ) -> LocationDesign:
-        """Learn marginals, centres and scales."""
+        cls, columns: list[DiscreteColumn], groups: np.ndarray, n_groups: int,
+        weights: np.ndarray | None = None,
+    ) -> LocationDesign:  # fmt: skip
+        """Learn marginals, centres and scales; ``weights`` (n,) are those of the columns."""
         marginals = [group_marginal(c, groups, n_groups) for c in columns]
         scores = [None if c.scores is None else c.standard_scores for c in columns]
         q = _raw_design(marginals, scores, [c.codes for c in columns], groups)
-        size = np.maximum(np.bincount(groups, minlength=n_groups), 1)
-        sums = np.zeros((n_groups, q.shape[1]))
-        np.add.at(sums, groups, q)
-        means = sums / size[:, None]
-        deviation = (q - means[groups]).std(0)
+        size = np.bincount(groups, weights, minlength=n_groups)
+        means = group_sums(q, groups, n_groups, weights) / np.where(size > 0, size, 1)[:, None]
+        deviation = np.sqrt(column_variances(q - means[groups], weights))
         varies = deviation > _CONSTANT
         return cls(marginals, scores, means[:, varies], deviation[varies], varies)
 

@@ -49,6 +49,7 @@ class Hyperparameters(NamedTuple):
     ----------
     d : number of coordinates, without padding
     dof : residual degrees of freedom
+    n : number of rows, or sum of their weights
     nu0, s0 : weight of the ridge, and the variance that it shrinks to
     floor : lower bound of variances
     rounding : (p, p) covariance of rounding errors; (p,) variances unless the covariance is full
@@ -63,6 +64,7 @@ class Hyperparameters(NamedTuple):
 
     d: Any
     dof: Any
+    n: Any
     nu0: Any
     s0: Any
     floor: Any
@@ -139,7 +141,7 @@ class State(NamedTuple):
 class EStep(NamedTuple):
     """Result of an E-step: ``w``, ``sums`` and ``u`` of the next `State`.
 
-    ``free`` is the free energy, and ``change`` the largest change of a mass.
+    ``free`` is the free energy, and ``change`` the largest change of a membership.
     """
 
     w: jax.Array
@@ -157,6 +159,12 @@ def piece_length(n: int, width: int) -> int:
     if n * width < _MANY or not on_cpu():
         return n
     return 1 << max(int(math.log2(_NEAR / width)), 7)
+
+
+def largest_change(new: jax.Array, old: jax.Array, mass: jax.Array) -> jax.Array:
+    """Largest change of a membership, from masses in the clusters and masses of the rows."""
+    share = jnp.where(mass > 0, 1 / jnp.where(mass > 0, mass, 1), 0)
+    return (jnp.abs(new - old) * share).max()
 
 
 def _inverse_parts(sigma: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -364,9 +372,8 @@ class Model:
         def all_rows() -> EStep:
             w, weight, after, free = self.e_step(t, u, damp, mask)
             new = self.to_pieces(w)
-            return EStep(
-                new, self.sufficient_statistics(w, weight), after, free, jnp.abs(new - old).max()
-            )
+            change = largest_change(new, old, self.to_pieces(self.mass[None]))
+            return EStep(new, self.sufficient_statistics(w, weight), after, free, change)
 
         def by_pieces() -> EStep:
             data, m = self.data, self.piece_rows
@@ -382,7 +389,8 @@ class Model:
                     self.total, self.scatter,
                 )  # fmt: skip
                 w, weight, _, free = part.e_step(t, u, None, mask)
-                return (part.sufficient_statistics(w, weight), free), jnp.abs(w - old).max(), w
+                change = largest_change(w, old, mass)
+                return (part.sufficient_statistics(w, weight), free), change, w
 
             def add_piece(total, piece):
                 result, change, w = piece_sums(*piece)
@@ -437,5 +445,5 @@ class Model:
         objective, penalty = self.objective_value(t, result.w, result.u, result.free)
         rounding = 16 * jnp.finfo(result.w.dtype).eps * jnp.abs(objective)
         stationary = jnp.abs(objective - state.objective) <= jnp.maximum(tol, rounding)
-        converged = (result.change / self.mass.max() <= tol) & stationary
+        converged = (result.change <= tol) & stationary
         return State(*result[:3], t, objective, penalty), converged

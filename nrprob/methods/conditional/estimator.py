@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer
 from nrprob.estimator.calls import collect_restarts, solution_memberships
 from nrprob.estimator.capabilities import KINDS, Capabilities
+from nrprob.estimator.weights import WeightedMixin, entries_with_weight
 from nrprob.evidence.model_selection import AutoClustersMixin
 from nrprob.exceptions import short_repr, warnings_are_ignored
 from nrprob.methods.conditional.em import Hyperparameters
@@ -34,6 +35,7 @@ from nrprob.methods.conditional.table_fit import TableInput, TableTask
 from nrprob.methods.conditional.table_starts import start_kinds
 from nrprob.methods.conditional.task import WEIGHTS, start_from
 from nrprob.statistics.groups import cross_table
+from nrprob.statistics.weighted import scale_rows, total_weight
 
 COVARIANCES = ("tied", "diag", "spherical")
 ERRORS = ("gaussian", "t", "auto")
@@ -59,7 +61,7 @@ def _check_location(name: str, value: Any) -> None:
 
 @parameters.constructor
 class ConditionalMixture(
-    PredictionMixin, OptimaMixin, ResidualSearch, AutoClustersMixin, Clusterer
+    WeightedMixin, PredictionMixin, OptimaMixin, ResidualSearch, AutoClustersMixin, Clusterer
 ):
     r"""Mixture of tables given known groups, p(x | cluster, known group).
 
@@ -393,7 +395,7 @@ class ConditionalMixture(
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    capabilities = Capabilities(known=KINDS, finds_number=True, mixed=True)
+    capabilities = Capabilities(known=KINDS, weights=True, finds_number=True, mixed=True)
     _rarely_finite = ("objective_margin_",)
     _warns_of_single_feature = True
 
@@ -438,44 +440,46 @@ class ConditionalMixture(
     def _n_restarts(self) -> int:
         return _N_INIT if self.n_init == "auto" else self.n_init
 
-    def prepare(self, X, y, known=None) -> Any:
+    def prepare(self, X, y, known=None, sample_weight=None) -> Any:
         """Check the input, remove known structure, and lay out the residuals."""
         self.check_parameters()
         self._check_one_device()
-        table = self._read_table(X, reset=True)
+        table = replace(self._read_table(X, reset=True), mass=sample_weight)
         n = table.n_samples
         self._check_size(n)
         fixed = self._target_clusters(y, n)
         self._encoder = DesignEncoder(self.multi)
-        design = self._encoder.fit(known, n)
+        design = self._encoder.fit(known, n, sample_weight)
         self._check_groups(design)
         self._fitted, self._units, self._columns = None, None, table.columns
         self._is_balanced = self.balance > 0
-        initial = None if self.init is None else start_from(self.init, n, self.n_clusters)
+        initial = None
+        if self.init is not None:
+            labels = entries_with_weight(self, np.asarray(self.init))
+            initial = start_from(labels, n, self.n_clusters)
         return self._lay_out_fit(table, design, fixed, initial)
 
     def _lay_out_fit(self, table: TableInput, design: Design, fixed, initial) -> Any:
         if table.plain is None:
             return self._prepare_table(table, design, fixed, initial)
         X = table.plain
-        r, self._removal = fit_removal(X, design)
+        r, self._removal = fit_removal(X, design, table.mass)
         if self.balance > 0 and design.kind not in ("nothing", "labels"):
             raise ValueError(
                 f"balance needs known groups; got balance={self.balance} and {design.description}; "
                 "set balance=0, or pass labels"
             )
-        dof = len(X) - self._removal.rank
-        self._check_left(
-            design, dof, float(np.mean(r**2)), float(np.mean(np.square(X, dtype=np.float64)))
-        )
-        variances = (r**2).sum(0) / dof
+        dof = total_weight(len(X), table.mass) - self._removal.rank
+        square = float(np.mean(np.square(X, dtype=np.float64)))
+        self._check_left(design, dof, float(np.mean(r**2)), square)
+        variances = scale_rows(r**2, table.mass).sum(0) / dof
         rounding = rounding_variances(X, variances)
-        task = self._lay_out(r, dof, design, fixed, X.dtype, initial, rounding)
+        task = self._lay_out(r, dof, design, fixed, X.dtype, initial, rounding, table.mass)
         task.source, task.initial = (table, design, fixed), initial
         task.is_coarse = is_coarse(rounding, variances)
         task.calls = self._solver_calls(task)
         if self._fits_effects(design):
-            task.joint = X, design, fixed
+            task.joint = X, design, fixed, table.mass
         return task
 
     def _fits_effects(self, design: Design) -> bool:
@@ -567,8 +571,9 @@ class ConditionalMixture(
         self._shares_differ = False
         if self._encoder.has_columns_:
             return
+        weights = task.table.mass if isinstance(task, TableTask) else task.weights
         table = cross_table(
-            task.design.codes, self.labels_, (task.design.n_groups, self.n_clusters)
+            task.design.codes, self.labels_, (task.design.n_groups, self.n_clusters), weights
         )
         simple = self.errors == "gaussian" and self.balance == 0
         reason = f"group means with errors={self.errors!r} and balance={self.balance:g}"
@@ -576,8 +581,9 @@ class ConditionalMixture(
         if means_suffice and simple and not warnings_are_ignored():
             form = Form(False, False, False)
             if not isinstance(task, TableTask):
-                data, _, problem, held = self._held_fit(*task.joint)
-                self._warn_gain(data, problem, held, form)
+                if task.joint is not None:
+                    data, _, problem, held = self._held_fit(*task.joint)
+                    self._warn_gain(data, problem, held, form)
             elif task.data.x is not None:
                 decision = result[0]
                 form = form._replace(

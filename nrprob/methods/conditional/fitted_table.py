@@ -151,12 +151,12 @@ class FittedTable:
     @property
     def overall_shares(self) -> np.ndarray:
         """Shares (K,) of the clusters among all samples."""
-        sizes = np.bincount(self.data.groups, minlength=len(self.log_share))
+        sizes = self.data.group_sizes
         share = np.exp(self.log_share)
         share = share / share.sum(1, keepdims=True)
         return sizes @ share / sizes.sum()
 
     def average_tables(self) -> list[np.ndarray]:
         """Probabilities (V, K) of every value by cluster, averaged over groups by their sizes."""
-        sizes = np.bincount(self.data.groups, minlength=len(self.log_share))
+        sizes = self.data.group_sizes
         return [np.einsum("z,zkv->vk", sizes / sizes.sum(), np.exp(t)) for t in self.tables]

@@ -26,6 +26,7 @@ from nrprob.methods.conditional.table_data import TableData
 from nrprob.methods.conditional.table_starts import initial_labels, unconditional_labels
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.rows import bucket_size
+from nrprob.statistics.weighted import row_mean, row_products
 
 LOCATION_RIDGE = 50.0  # precision lambda_B of location effects, in samples
 _PSEUDO, _TAU_WEIGHT, _TAU_SCALE = 1.0, 2.0, 0.25  # see `TiltRidge`
@@ -50,14 +51,17 @@ def make_problem(
     gaussian_ridge = means = sigma = None
     table, layout = lay_out_table(
         data.x, data.columns, data.groups, data.n_groups,
-        data.location_matrix if location else None, labels=data.labels,
+        data.location_matrix if location else None, mass=data.mass, labels=data.labels,
     )  # fmt: skip
     if data.one_component is not None and data.x is not None:
         one_component, d = data.one_component, data.x.shape[1]
-        dof = max(data.n_samples - len(np.unique(data.groups)), 1)
+        dof = max(data.total - len(np.unique(data.groups)), 1)
         width = bucket_size(d, 1 << 20)
-        nu0 = ridge_weight(one_component.completed, dof, ridge) if data.nu0 is None else data.nu0
-        tau0 = effect_variance(one_component, data.groups) if data.tau0 is None else data.tau0
+        nu0, tau0, mass = data.nu0, data.tau0, data.mass
+        if nu0 is None:
+            nu0 = ridge_weight(one_component.completed, dof, ridge, mass)
+        if tau0 is None:
+            tau0 = effect_variance(one_component, data.groups, mass)
         target = np.ones(width)
         target[:d] = 1 if data.target is None else data.target
         rounding = np.zeros((width, width))
@@ -148,7 +152,8 @@ def mean_entropy(problem: Problem, end: Ends) -> float:
     r = problem.layout.from_blocks(np.asarray(end.state.r))
     if r.shape[1] == 1:
         return 0.0
-    return float(entr(r).sum(1).mean() / np.log(r.shape[1]))
+    entropy = row_mean(entr(r).sum(1), problem.sample_mass)
+    return float(entropy / np.log(r.shape[1]))
 
 
 def choose_free_shares(problem: Problem, uniform: SearchResult, free: SearchResult) -> bool:
@@ -156,9 +161,9 @@ def choose_free_shares(problem: Problem, uniform: SearchResult, free: SearchResu
     k = problem.n_clusters
     labels = [result.labels[result.objective.argmax()] for result in (uniform, free)]
     entropy = [mean_entropy(problem, result.best) * np.log(max(k, 2)) for result in (uniform, free)]
-    table = cross_table(labels[0], labels[1], (k, k)).astype(float)
+    table = cross_table(labels[0], labels[1], (k, k), problem.sample_mass)
     gain = free.objective.max() - uniform.objective.max()
-    return bool(free_weights_improve(gain, entropy, table, k, len(labels[0]), np))
+    return bool(free_weights_improve(gain, entropy, table, k, table.sum(), np))
 
 
 # Choice of group effects and shares
@@ -169,7 +174,7 @@ def location_freedom(data: TableData) -> float:
     q = data.location_matrix
     if q is None or data.x is None:
         return 0.0
-    eigenvalues = np.maximum(np.linalg.eigvalsh(q.T @ q), 0)
+    eigenvalues = np.maximum(np.linalg.eigvalsh(row_products(q, data.mass)), 0)
     return float(data.x.shape[1] * (eigenvalues / (eigenvalues + LOCATION_RIDGE)).sum())
 
 
@@ -178,7 +183,7 @@ def thresholds(data: TableData, n_clusters: int) -> tuple[float, float]:
 
     Half a logarithm for each degree of freedom, over known groups of at least 10 samples.
     """
-    size = np.bincount(data.groups, minlength=data.n_groups)
+    size = data.group_sizes
     logs = np.log(size[size >= _SMALL_GROUP])
     d = 0 if data.x is None else data.x.shape[1]
     margin = 0.5 * min(n_clusters - 1, d) * (logs.sum() - logs.max()) if logs.size else 0.0
@@ -244,7 +249,7 @@ def choose_effects(
     """
     k = problem.n_clusters
     margin, penalty = thresholds(data, k)
-    sizes = np.bincount(data.groups, minlength=data.n_groups)
+    sizes = data.group_sizes
     sizes = sizes[sizes > 0]
     f_s, f_p, f_v = (
         float(end.state.objective)

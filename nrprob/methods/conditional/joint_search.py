@@ -140,6 +140,11 @@ class Problem(NamedTuple):
     tol: float
     max_iter: int
 
+    @property
+    def sample_mass(self) -> np.ndarray:
+        """Weights (n,) of the samples."""
+        return self.layout.from_blocks(np.asarray(self.table.mass))
+
     def from_labels(self, labels: np.ndarray) -> np.ndarray:
         """Memberships (S, B, r, K) near labels (S, n)."""
         k = self.n_clusters

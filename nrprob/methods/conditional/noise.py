@@ -28,6 +28,7 @@ from nrprob.methods.conditional.joint_search import Form, Problem
 from nrprob.methods.conditional.optima import distinct_optima
 from nrprob.methods.conditional.table_data import TableData
 from nrprob.statistics.groups import cross_table
+from nrprob.statistics.weighted import scale_rows, total_weight
 
 _WIDTH = 9.0  # factor of the covariance of the residuals
 _STEPS = 20  # EM steps with noise
@@ -37,8 +38,8 @@ _LEAST_GAIN, _GAIN_PER_SAMPLE = 10.0, 0.1  # nats from which on noise is present
 _CERTAIN = 0.95  # initial membership of a sample in the cluster of its initial label
 
 
-def least_gain(n_samples: int) -> float:
-    """Gain in nats from which on a noise component is taken."""
+def least_gain(n_samples: float) -> float:
+    """Gain in nats from which on a noise component is taken; n is a sum of weights."""
     return max(_LEAST_GAIN, _GAIN_PER_SAMPLE * n_samples)
 
 
@@ -86,6 +87,7 @@ class ResidualNoise:
     covariance : "tied", "diag" or "spherical"
     n_clusters : int
     fixed : (n,) cluster of labelled samples, else -1; None without labels
+    weights : (n,) weights of the samples; None if all are 1
     """
 
     y: np.ndarray
@@ -93,6 +95,17 @@ class ResidualNoise:
     covariance: str
     n_clusters: int
     fixed: np.ndarray | None = None
+    weights: np.ndarray | None = None
+
+    @property
+    def total(self) -> float:
+        """Sum of the weights of the samples."""
+        return total_weight(len(self.y), self.weights)
+
+    def take(self, indices: np.ndarray) -> ResidualNoise:
+        """Return the EM of some samples."""
+        fixed, weights = (a if a is None else a[indices] for a in (self.fixed, self.weights))
+        return replace(self, y=self.y[indices], fixed=fixed, weights=weights)
 
     def memberships(self, labels: np.ndarray) -> np.ndarray:
         """Memberships (n, K) near labels (n,)."""
@@ -111,8 +124,9 @@ class ResidualNoise:
     def _m_step(self, r: np.ndarray, s0: float) -> tuple[np.ndarray, np.ndarray, float]:
         """Centres, covariance and the variance that its ridge shrinks to."""
         c, y = self.coordinates, self.y
-        n, p = y.shape
-        mass, target = c.dof / n, 1 / c.variances
+        p = y.shape[1]
+        r = scale_rows(r, self.weights)
+        mass, target = c.dof / self.total, 1 / c.variances
         size = r.sum(0)
         sums = r.T @ y
         b = sums / np.maximum(size, 1e-10)[:, None]
@@ -134,7 +148,7 @@ class ResidualNoise:
     ) -> tuple[np.ndarray, float]:
         """Probabilities (n, K) of the clusters, and the objective."""
         c, y = self.coordinates, self.y
-        n, p = y.shape
+        p = y.shape[1]
         root = np.linalg.cholesky(sigma)
         inverse = solve_triangular(root, np.eye(p), lower=True)
         white, centres = y @ inverse.T, b @ inverse.T
@@ -149,7 +163,8 @@ class ResidualNoise:
         r, log_density = with_noise(logits, noise_log_density(y), share)
         trace = (np.diagonal(precision) / c.variances).sum()
         ridge = 0.5 * c.nu0 * (log_det + s0 * trace - p * math.log(s0))
-        return r, float(c.dof / n * log_density.sum() - ridge)
+        log_likelihood = scale_rows(log_density, self.weights).sum()
+        return r, float(c.dof / self.total * log_likelihood - ridge)
 
 
 def fit_residual_noise(
@@ -166,8 +181,7 @@ def fit_residual_noise(
     share : share of noise
     sample : indices of the samples that the steps use
     """
-    fixed = None if model.fixed is None else model.fixed[sample]
-    some = replace(model, y=model.y[sample], fixed=fixed)
+    some = model.take(sample)
     labels = labels[:, sample]
     starts = labels[distinct_optima(labels, objective, model.n_clusters, _SAME, _OPTIMA)]
 
@@ -176,7 +190,7 @@ def fit_residual_noise(
         return max(ends, key=lambda end: end.objective)
 
     noisy, clear = continue_with(share), continue_with(0.0)
-    gain = (noisy.objective - clear.objective) * len(model.y) / len(sample)
+    gain = (noisy.objective - clear.objective) * model.total / some.total
     r, _ = model.e_step(noisy.b, noisy.sigma, noisy.s0, share)
     return NoiseFit(gain, 1 - r.sum(1))
 
@@ -207,7 +221,7 @@ def noise_table(data: TableData, ridge: Ridge) -> FittedTable:
     n_groups = data.n_groups
     means, sigma = np.zeros((n_groups, d)), np.zeros((d, d))
     if one_component is not None:
-        dof = data.n_samples - len(np.unique(data.groups))
+        dof = data.total - len(np.unique(data.groups))
         nu0, target = float(ridge.nu0), np.asarray(ridge.target)[:d]
         s0 = (np.diagonal(one_component.covariance) / target).mean()
         shrunken = dof * one_component.covariance + nu0 * s0 * np.diag(target)
@@ -217,7 +231,8 @@ def noise_table(data: TableData, ridge: Ridge) -> FittedTable:
     for column in data.columns:
         seen = column.codes >= 0
         shape = n_groups, column.n_values
-        count = cross_table(data.groups[seen], column.codes[seen], shape) + column.marginal
+        mass = None if data.mass is None else data.mass[seen]
+        count = cross_table(data.groups[seen], column.codes[seen], shape, mass) + column.marginal
         tables.append(np.log(count / count.sum(1, keepdims=True))[:, None])
     none = np.zeros((n_groups, d, d))
     return FittedTable(

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.covariance import ledoit_wolf_shrinkage
+
+from nrprob.statistics.weighted import (
+    ledoit_wolf_intensity,
+    row_products,
+    scale_rows,
+    total_weight,
+)
 
 _STEPS = 100
 _TOLERANCE = 1e-5  # of the group means, in units of the residuals' root mean square
@@ -30,7 +36,9 @@ class OneComponent(NamedTuple):
     scale: float
 
 
-def fit_one_component(x: np.ndarray, groups: np.ndarray, n_groups: int) -> OneComponent:
+def fit_one_component(
+    x: np.ndarray, groups: np.ndarray, n_groups: int, weights: np.ndarray | None = None
+) -> OneComponent:
     """Group means and the covariance by EM over missing patterns; exact for complete numbers.
 
     Means of observed values alone would be biased where missingness depends on other columns.
@@ -40,19 +48,22 @@ def fit_one_component(x: np.ndarray, groups: np.ndarray, n_groups: int) -> OneCo
     x : (n, d), NaN where missing
     groups : (n,) known group of every sample
     n_groups : int
+    weights : (n,) weights of the samples; by default 1
     """
-    n, d = x.shape
+    d = x.shape[1]
+    n = total_weight(len(x), weights)
     seen = ~np.isnan(x)
-    size = np.bincount(groups, minlength=n_groups).astype(float)
+    size = np.bincount(groups, weights, minlength=n_groups).astype(float)
     dof = max(n - (size > 0).sum(), 1)
-    weight = np.maximum(size, 1)[:, None]
+    divisor = np.where(size > 0, size, 1)[:, None]
     # Start from means of observed values; a group without any takes the mean of all samples.
-    observed_sums = _sums_by_group(np.where(seen, x, 0.0), groups, n_groups)
-    count = _sums_by_group(seen.astype(float), groups, n_groups)
-    overall = observed_sums.sum(0) / np.maximum(count.sum(0), 1)
-    means = np.where(count > 0, observed_sums / np.maximum(count, 1), overall)
+    observed = scale_rows(seen.astype(float), weights)
+    observed_sums = _sums_by_group(np.where(seen, x, 0.0) * observed, groups, n_groups)
+    count = _sums_by_group(observed, groups, n_groups)
+    overall = observed_sums.sum(0) / np.where(count.any(0), count.sum(0), 1)
+    means = np.where(count > 0, observed_sums / np.where(count > 0, count, 1), overall)
     residual = np.where(seen, x - means[groups], 0.0)
-    variances = (residual**2).sum(0) / np.maximum(seen.sum(0), 1)
+    variances = (observed * residual**2).sum(0) / np.where(count.any(0), count.sum(0), 1)
     covariance = np.diag(np.maximum(variances, 1e-12 * max(variances.max(), 1e-300)))
     patterns, pattern = np.unique(seen, axis=0, return_inverse=True)
     pattern = pattern.reshape(-1)
@@ -63,15 +74,16 @@ def fit_one_component(x: np.ndarray, groups: np.ndarray, n_groups: int) -> OneCo
         filled = np.where(seen, x - means[groups], 0.0)
         filled = np.where(seen, filled, _turned(filled, turn, pattern))
         # M-step.
-        shift = _sums_by_group(filled, groups, n_groups) / weight
+        shift = _sums_by_group(scale_rows(filled, weights), groups, n_groups) / divisor
         means = means + shift
         filled = filled - shift[groups]
-        counts = np.bincount(pattern, minlength=len(patterns))
-        covariance = (filled.T @ filled + np.tensordot(counts, spread, 1)) / n
+        counts = np.bincount(pattern, weights, minlength=len(patterns))
+        covariance = (row_products(filled, weights) + np.tensordot(counts, spread, 1)) / n
         if np.abs(shift).max() <= _TOLERANCE * np.sqrt(np.trace(covariance) / d):
             break
     residual = x - means[groups]
-    scale = float(np.sqrt(np.mean(residual[seen] ** 2) * n / dof)) if seen.any() else 1.0
+    square = (observed * np.where(seen, residual, 0.0) ** 2).sum() / (observed.sum() or 1)
+    scale = float(np.sqrt(square * n / dof)) if seen.any() else 1.0
     return OneComponent(means, covariance * n / dof, filled, scale)
 
 
@@ -104,21 +116,23 @@ def _turned(values: np.ndarray, turn: np.ndarray, pattern: np.ndarray) -> np.nda
     return out
 
 
-def ridge_weight(completed: np.ndarray, dof: int, ridge: float) -> float:
+def ridge_weight(
+    completed: np.ndarray, dof: float, ridge: float, weights: np.ndarray | None = None
+) -> float:
     """Weight nu0 of the ridge, from Ledoit and Wolf's intensity of the completed residuals."""
-    if completed.shape[1] == 1:
-        return 0.0
-    shrinkage = min(float(ledoit_wolf_shrinkage(completed, assume_centered=True)), 0.99)
+    shrinkage = min(ledoit_wolf_intensity(completed, weights), 0.99)
     return ridge * dof * shrinkage / (1 - shrinkage)
 
 
-def effect_variance(fit: OneComponent, groups: np.ndarray) -> float:
+def effect_variance(
+    fit: OneComponent, groups: np.ndarray, weights: np.ndarray | None = None
+) -> float:
     """Mean variance tau0 of group effects, the analysis-of-variance estimate.
 
     (B / (L - 1) - W) / n0 with the scatter B between groups, the covariance W within them, and
     n0 = (n - sum n_z^2 / n) / (L - 1); averaged over columns, and at least 0.001 scale^2.
     """
-    size = np.bincount(groups, minlength=len(fit.means)).astype(float)
+    size = np.bincount(groups, weights, minlength=len(fit.means)).astype(float)
     n, n_groups = size.sum(), (size > 0).sum()
     least = _LEAST_TAU * fit.scale**2
     if n_groups < 2:

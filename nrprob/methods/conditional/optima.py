@@ -92,7 +92,8 @@ class OptimaMixin(Clusterer):
         }
         if restarts.labels is not None:
             labels = restarts.labels[optima]
-            sizes = np.stack([np.bincount(row, minlength=k) for row in labels])
+            # Samples of weight 0 have the label -1.
+            sizes = np.stack([np.bincount(row[row >= 0], minlength=k) for row in labels])
             columns["cluster_sizes"] = ("optimum", "cluster"), sizes
             columns["labels"] = ("optimum", "sample"), labels
         return xarray.Dataset(columns)

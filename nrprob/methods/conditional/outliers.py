@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import softmax
@@ -25,6 +25,7 @@ from nrprob.methods.conditional.shares import FREE, UNIFORM
 from nrprob.methods.conditional.starts import stratified_sample
 from nrprob.methods.conditional.table_fit import TableInput, TableTask
 from nrprob.statistics.groups import cross_table
+from nrprob.statistics.weighted import row_mean, total_weight
 
 SHARE = 0.02  # of noise="auto", and of the check of other fits
 _LARGEST_SHARE = 0.2
@@ -64,6 +65,7 @@ class OutlierMixin(Clusterer):
     n_clusters: Any
     noise: Any
     weights: str
+    _absent_values: ClassVar[dict[str, Any]] = {"noise_probability_": 0.0, "outliers_": False}
     labels_: np.ndarray
     membership_: np.ndarray
     noise_: float
@@ -108,8 +110,9 @@ class OutlierMixin(Clusterer):
         odd = odd_samples(fit.probability, task.source[1].codes)
         if not asked:
             if self._is_present(fit, task) and odd.any():
+                share = row_mean(odd, task.source[0].mass)
                 warn(
-                    f"{odd.mean():.1%} of the samples are far from all clusters (a noise component "
+                    f"{share:.1%} of the samples are far from all clusters (a noise component "
                     f"gains {fit.gain:.0f} nats); got noise=0; noise='auto' sets them aside"
                 )
             return None
@@ -124,7 +127,8 @@ class OutlierMixin(Clusterer):
         """Whether noise is taken: by its gain, unless the user gave its share."""
         if self.noise not in (0, "auto"):
             return True
-        return fit.gain > least_gain(len(fit.probability)) and not task.is_coarse
+        total = total_weight(len(fit.probability), task.source[0].mass)
+        return fit.gain > least_gain(total) and not task.is_coarse
 
     def _others(self, task: Any, rows: np.ndarray) -> Any:
         """Task of the fit to some samples."""
@@ -138,10 +142,12 @@ class OutlierMixin(Clusterer):
 
     def _fit_residual_noise(self, task: Any, result: Any) -> NoiseFit:
         restarts, _ = collect_restarts(result, task.layout)
-        _, design, fixed = task.source
+        table, design, fixed = task.source
         p = self._coordinates.basis.shape[1]
         y = task.layout.from_blocks(task.data.y)[:, :p].astype(np.float64)
-        model = ResidualNoise(y, self._coordinates, self.covariance, self.n_clusters, fixed)
+        model = ResidualNoise(
+            y, self._coordinates, self.covariance, self.n_clusters, fixed, table.mass
+        )
         few = max(_FEW, _EACH * self.n_clusters)
         sample, _ = stratified_sample(design.codes, few, np.random.default_rng(0))
         return fit_residual_noise(model, restarts.labels, restarts.objective, self._share, sample)

@@ -8,6 +8,7 @@ import numpy as np
 
 from nrprob.data.design import Design
 from nrprob.statistics.groups import group_means, group_sums
+from nrprob.statistics.weighted import row_mean, scale_rows
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Removal:
         return x - predict_effects(self.effects, design)
 
 
-def fit_removal(x: np.ndarray, design: Design) -> tuple[np.ndarray, Removal]:
+def fit_removal(
+    x: np.ndarray, design: Design, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, Removal]:
     """Regress rows on the known structure.
 
     Labels: the mean of the row's group. Several labelings: the mean of their combination, or one
@@ -45,6 +48,8 @@ def fit_removal(x: np.ndarray, design: Design) -> tuple[np.ndarray, Removal]:
     ----------
     x : ndarray of shape (n, m)
     design : Design
+    weights : ndarray of shape (n,), optional
+        Weights of the rows; by default 1.
 
     Returns
     -------
@@ -53,19 +58,25 @@ def fit_removal(x: np.ndarray, design: Design) -> tuple[np.ndarray, Removal]:
         The fitted model, which new rows are adjusted by.
     """
     x = np.asarray(x, np.float64)
-    level = x.mean(0)
+    level = row_mean(x, weights)
     if design.matrix is not None:
-        effects, _, rank, _ = np.linalg.lstsq(design.matrix, x, rcond=None)
+        root = None if weights is None else np.sqrt(weights)
+        left, right = scale_rows(design.matrix, root), scale_rows(x, root)
+        effects, _, rank, _ = np.linalg.lstsq(left, right, rcond=None)
         return x - design.matrix @ effects, Removal(effects, int(rank), level)
     codes, n_groups = design.codes, design.n_groups
-    effects = group_means(x, codes, n_groups)
+    effects = group_means(x, codes, n_groups, weights)
     # The means of the residuals are rounding errors of large means.
-    effects += group_means(x - effects[codes], codes, n_groups)
+    effects += group_means(x - effects[codes], codes, n_groups, weights)
     return x - effects[codes], Removal(effects, n_groups, level)
 
 
 def fit_beside_clusters(
-    x: np.ndarray, codes: np.ndarray, n_groups: int, membership: np.ndarray
+    x: np.ndarray,
+    codes: np.ndarray,
+    n_groups: int,
+    membership: np.ndarray,
+    weights: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Additive effects of groups and clusters, by least squares with the groups eliminated.
 
@@ -76,6 +87,8 @@ def fit_beside_clusters(
         Groups.
     n_groups : int
     membership : ndarray of shape (n, K)
+    weights : ndarray of shape (n,), optional
+        Weights of the rows; by default 1.
 
     Returns
     -------
@@ -84,12 +97,13 @@ def fit_beside_clusters(
     centres : ndarray of shape (K, m)
         Effects of the clusters, of mean 0 over the rows.
     """
-    size = np.bincount(codes, minlength=n_groups)[:, None]
-    sums, counts = group_sums(x, codes, n_groups), group_sums(membership, codes, n_groups)
+    size = np.bincount(codes, weights, minlength=n_groups)[:, None]
+    weighted = scale_rows(membership, weights)
+    sums, counts = group_sums(x, codes, n_groups, weights), group_sums(weighted, codes, n_groups)
     share = counts / size
-    system = membership.T @ membership - counts.T @ share
-    centres = np.linalg.pinv(system, 1e-8, hermitian=True) @ (membership.T @ x - share.T @ sums)
-    centres -= membership.mean(0) @ centres
+    system = weighted.T @ membership - counts.T @ share
+    centres = np.linalg.pinv(system, 1e-8, hermitian=True) @ (weighted.T @ x - share.T @ sums)
+    centres -= row_mean(membership, weights) @ centres
     return (sums - counts @ centres) / size, centres
 
 

@@ -218,7 +218,8 @@ def solve_residuals(
         return (labels, jnp.zeros_like(warm[-1])), solution
 
     _, solutions = jax.lax.scan(run_restarts, (starts[-1], warm[-1]), hyperparameters.free)
-    chosen = choose_weights(solutions, data) if len(hyperparameters.free) > 1 else 0
+    several = len(hyperparameters.free) > 1
+    chosen = choose_weights(solutions, data, hyperparameters.n) if several else 0
     return jax.tree.map(lambda a: a[chosen], solutions)
 
 
@@ -296,24 +297,25 @@ def distinct_leaders(
     return jax.lax.scan(choose_next, jnp.ones(s, bool), None, most)[1]
 
 
-def choose_weights(solutions: solve.Solution, data: Residuals) -> jax.Array:
+def choose_weights(solutions: solve.Solution, data: Residuals, n: jax.Array) -> jax.Array:
     """Choice between two solutions: 0 for equal weights, 1 for free weights.
 
-    Free weights must lower the objective by half the log of the number of rows per weight. They
+    Free weights must lower the objective by half the log of the number n of rows per weight. They
     must also make memberships clearer, or leave the clusters unchanged. Equal weights that miss a
     minority cluster split the majority, which makes memberships unclear, whereas free weights may
     lose clusters that were clear.
     """
     k = solutions.w.shape[-1] if data.active is None else data.active.sum()
-    real = (data.mass > 0)[..., None]
-    n = real.sum()
+    # Masses add up to the degrees of freedom; weights of the rows to n.
+    mass = data.mass.astype(jnp.float64)
+    row_weight = (mass * (n / mass.sum()))[..., None]
     share = solutions.w / jnp.maximum(solutions.w.sum(-1, keepdims=True), _TINY)
-    entropy = -(jnp.where(real, xlogx(share), 0)).sum((1, 2, 3)) / n
+    entropy = -(row_weight * xlogx(share)).sum((1, 2, 3)) / n
     best = solutions.objective.argmin(-1)
     equal, free = (solutions.labels[i, ..., best[i]][..., None] for i in (0, 1))
     names = jnp.arange(solutions.w.shape[-1])
-    hits = [jnp.where(real, labels == names, False) for labels in (equal, free)]
-    table = jnp.einsum("brk,brl->kl", *(hit.astype(jnp.float64) for hit in hits))
+    hits = [(labels == names).astype(jnp.float64) for labels in (equal, free)]
+    table = jnp.einsum("brk,brl->kl", row_weight * hits[0], hits[1])
     gain = solutions.objective[0, best[0]] - solutions.objective[1, best[1]]
     return free_weights_improve(gain, entropy, table, k, n).astype(jnp.int32)
 

@@ -29,6 +29,7 @@ class BlockedRows(NamedTuple):
     ----------
     z : (B, r, p) rows, 0 on padding
     real : (B, r) False on padding
+    mass : (B, r) weights of the rows, 0 on padding
     place : (B, r) indices of the rows in the input
     group : (B,) group of every block, ascending
     n_groups : number of groups, some of which may have no block
@@ -36,6 +37,7 @@ class BlockedRows(NamedTuple):
 
     z: np.ndarray
     real: np.ndarray
+    mass: np.ndarray
     place: np.ndarray
     group: np.ndarray
     n_groups: int
@@ -57,9 +59,9 @@ class BlockedRows(NamedTuple):
         return out.reshape(*self.real.shape, s, k)
 
     def cluster_sums(self, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sums (S, L, K, p) of the rows with labels (B, r, S), and their numbers (S, L, K)."""
+        """Sums (S, L, K, p) of the rows with labels (B, r, S), and their masses (S, L, K)."""
         s = labels.shape[-1]
-        hits = (labels[..., None] == np.arange(k)) & self.real[..., None, None]
+        hits = np.where(labels[..., None] == np.arange(k), self.mass[..., None, None], 0)
         hits = hits.reshape(*self.real.shape, s * k).astype(self.z.dtype)
         sums = self.by_group(np.matmul(hits.swapaxes(1, 2), self.z))
         sizes = self.by_group(hits.sum(1))
@@ -108,6 +110,7 @@ def make_starts(
     aligned: bool,
     tries: int = 1,
     fixed: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
 ) -> np.ndarray:
     """Initial labels (S, n): per metric ``n_each`` of all rows, then as many of aligned groups.
 
@@ -124,8 +127,11 @@ def make_starts(
     aligned : whether to include starts from aligned groups
     tries : int
     fixed : (n,) classes of labelled rows, else -1
+    weights : (n,) weights of the rows; by default 1
     """
     real = layout.to_blocks(np.ones(len(y), bool))
+    mass = real if weights is None else layout.to_blocks(weights)
+    mass = mass.astype(np.float32)
     place = layout.to_blocks(np.arange(len(y)))
     every, names = [], np.zeros_like(layout.block_group)
     with few_threads(len(y)):
@@ -134,10 +140,11 @@ def make_starts(
         ]:
             for seen in maps:
                 z = layout.to_blocks((y @ seen).astype(np.float32))
-                rows = BlockedRows(z, real, place, block_group, count)
+                rows = BlockedRows(z, real, mass, place, block_group, count)
                 if count == 1:
                     rows = rows._replace(
                         z=z.reshape(1, -1, z.shape[-1]), real=real.reshape(1, -1),
+                        mass=mass.reshape(1, -1),
                         place=place.reshape(1, -1), group=block_group[:1],
                     )  # fmt: skip
                 labels, centres = grouped_kmeans(rows, k, n_each * tries, rng)
@@ -180,7 +187,8 @@ def grouped_kmeans(
     def assign_rows(centres):
         return centre_scores(centres).argmax(-1)
 
-    nearest = np.where(real, np.ones((*rows.real.shape, n_each), z.dtype), 0)
+    mass = rows.mass[..., None]
+    nearest = mass + np.zeros((*rows.real.shape, n_each), z.dtype)
     centres = np.zeros((n_each, rows.n_groups, k, z.shape[-1]), z.dtype)
     for j in range(k):
         # The first arrival of independent Poisson processes draws a row by its weight.
@@ -195,14 +203,15 @@ def grouped_kmeans(
         block = rows.by_group(block, np.minimum, 0)  # (L, S)
         centres[:, :, j] = np.moveaxis(z[block, np.take_along_axis(row, block, 0)], 1, 0)
         left = square - 2 * centre_scores(centres[:, :, j : j + 1])[..., 0]
-        away = np.where((left > rounding * square) & real, left, 0)  # equal rows are not drawn
+        # Rows that equal a centre are not sampled.
+        away = mass * np.where((left > rounding * square) & real, left, 0)
         nearest = away if j == 0 else np.minimum(nearest, away)
     labels = assign_rows(centres)
     going = np.arange(n_each)
     for _ in range(_LLOYD):
         sums, sizes = rows.cluster_sums(labels[..., going], k)
         sizes = sizes[..., None]
-        means = np.where(sizes > 0, sums / np.maximum(sizes, 1), centres[going])
+        means = np.where(sizes > 0, sums / np.where(sizes > 0, sizes, 1), centres[going])
         new = assign_rows(means)
         centres[going] = means
         changed = ((new != labels[..., going]) & real).any((0, 1))
@@ -243,7 +252,7 @@ def align_groups(
             weighted = (sizes[i][..., None] * centres[i]).reshape(-1, common.shape[1])
             total = group_sums(sizes[i].reshape(-1, 1), new.ravel(), k)
             sums = group_sums(weighted, new.ravel(), k)
-            common = np.where(total > 0, sums / np.maximum(total, 1), common)
+            common = np.where(total > 0, sums / np.where(total > 0, total, 1), common)
             if (new == names).all():
                 break
             names = new

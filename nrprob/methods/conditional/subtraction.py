@@ -37,7 +37,7 @@ class ResidualSearch(Clusterer):
     _removal: Any
     _n_restarts: Any
 
-    def _check_left(self, design: Design, dof: int, square: float, before: float) -> None:
+    def _check_left(self, design: Design, dof: float, square: float, before: float) -> None:
         """Raise ValueError if residuals are 0, or if too few degrees of freedom remain.
 
         ``square`` is the mean square of the residuals, ``before`` the mean square of the rows.
@@ -79,14 +79,18 @@ class ResidualSearch(Clusterer):
         best = int(np.where(enough, sizes, -sizes).argmax())
         return Design.from_groups(design.labelings[:, best], int(sizes[best]))
 
-    def _lay_out(self, r, dof, design, fixed, dtype, init, rounding) -> ResidualTask:
-        coordinates, y = Coordinates.from_residuals(r, dof, self.covariance, self.ridge, rounding)
+    def _lay_out(self, r, dof, design, fixed, dtype, init, rounding, weights) -> ResidualTask:
+        coordinates, y = Coordinates.from_residuals(
+            r, dof, self.covariance, self.ridge, rounding, weights
+        )
         self._coordinates = coordinates
         self.shrinkage_ = coordinates.shrinkage
         uniform = self.balance > 0 or self.weights == "by_group"
         free = WEIGHTS["uniform" if uniform else self.weights]
         groups = self._search_groups(design)
-        return lay_out(self, coordinates, y, groups, fixed, np.asarray(free), dtype, init=init)
+        return lay_out(
+            self, coordinates, y, groups, fixed, np.asarray(free), dtype, init=init, weights=weights
+        )
 
     def _solver_calls(self, task: ResidualTask) -> list[solve.SolverCall]:
         data = task.data

@@ -23,20 +23,23 @@ class DiscreteColumn:
     scores : (n_values,) the values of an ordered or count column, which is a tilt; None for a
         categorical column
     fitted_marginal : (n_values,) shares of the values in the fit, for new samples
+    mass : (n,) weights of the samples; None if all are 1
     """
 
     codes: np.ndarray
     n_values: int
     scores: np.ndarray | None = None
     fitted_marginal: np.ndarray | None = None
+    mass: np.ndarray | None = None
 
     @property
     def marginal(self) -> np.ndarray:
         """Shares of the values in the fit, or in these samples with half a sample added to each."""
         if self.fitted_marginal is not None:
             return self.fitted_marginal
-        seen = self.codes[self.codes >= 0]
-        count = np.bincount(seen, minlength=self.n_values) + 0.5
+        seen = self.codes >= 0
+        mass = None if self.mass is None else self.mass[seen]
+        count = np.bincount(self.codes[seen], mass, minlength=self.n_values) + 0.5
         return count / count.sum()
 
     @property

@@ -6,9 +6,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from nrprob.data.design import Design
+from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.methods.conditional.discrete_coordinates import LocationDesign
-from nrprob.methods.conditional.one_component import OneComponent, fit_one_component
+from nrprob.methods.conditional.one_component import (
+    OneComponent,
+    effect_variance,
+    fit_one_component,
+)
 from nrprob.methods.conditional.table import DiscreteColumn, take_rows
+from nrprob.methods.conditional.units import Units
+from nrprob.statistics.weighted import row_mean, total_weight
 
 
 @dataclass
@@ -25,6 +33,7 @@ class TableData:
     target : (d,) diagonal that covariances shrink to, up to a factor; by default 1
     rounding : (d, d) covariance of rounding errors of the numbers; by default 0
     nu0, tau0 : weight of the ridge, and variance of the group effects; by default estimated
+    mass : (n,) weights of the samples; None if all are 1
     one_component : one-component fit of the numbers
     location : design of the location effects
     """
@@ -38,19 +47,32 @@ class TableData:
     rounding: np.ndarray | None = None
     nu0: float | None = None
     tau0: float | None = None
+    mass: np.ndarray | None = None
     one_component: OneComponent | None = field(init=False, default=None)
     location: LocationDesign | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        self.columns = [replace(column, mass=self.mass) for column in self.columns]
         if self.x is not None:
-            self.one_component = fit_one_component(self.x, self.groups, self.n_groups)
+            known = self.groups, self.n_groups, self.mass
+            self.one_component = fit_one_component(self.x, *known)
             if self.columns:
-                self.location = LocationDesign.learn(self.columns, self.groups, self.n_groups)
+                self.location = LocationDesign.learn(self.columns, *known)
 
     @property
     def n_samples(self) -> int:
         """Number of samples."""
         return len(self.groups)
+
+    @property
+    def total(self) -> float:
+        """Sum of the weights of the samples."""
+        return total_weight(self.n_samples, self.mass)
+
+    @property
+    def group_sizes(self) -> np.ndarray:
+        """Sums (L,) of the weights by known group."""
+        return np.bincount(self.groups, self.mass, minlength=self.n_groups)
 
     @property
     def location_matrix(self) -> np.ndarray | None:
@@ -62,4 +84,30 @@ class TableData:
         columns = take_rows(self.columns, indices)
         x = None if self.x is None else self.x[indices]
         labels = None if self.labels is None else self.labels[indices]
-        return replace(self, x=x, columns=columns, groups=self.groups[indices], labels=labels)
+        mass = None if self.mass is None else self.mass[indices]
+        return replace(
+            self, x=x, columns=columns, groups=self.groups[indices], labels=labels, mass=mass
+        )
+
+
+def complete_table(
+    X: np.ndarray, design: Design, fixed: np.ndarray | None, mass: np.ndarray | None,
+    coordinates: Coordinates,
+) -> tuple[TableData, Units]:  # fmt: skip
+    """Return a complete numeric table in the coordinates of the subtraction fit, and its units.
+
+    ``fixed`` (n,) are classes of labelled samples, and ``mass`` (n,) weights of the samples.
+    """
+    basis, back = coordinates.basis / coordinates.inflation, coordinates.back
+    centre = row_mean(X, mass)
+    one_component = fit_one_component(
+        (X - centre) / coordinates.scale, design.codes, design.n_groups, mass
+    )
+    data = TableData(
+        (X - centre) @ basis, [], design.codes, design.n_groups, fixed,
+        target=1 / coordinates.variances, rounding=coordinates.rounding, nu0=coordinates.nu0,
+        tau0=effect_variance(one_component, design.codes, mass), mass=mass,
+    )  # fmt: skip
+    log_det = -0.5 * float(np.log(coordinates.variances).sum())
+    log_det -= basis.shape[1] * np.log(coordinates.scale)
+    return data, Units(centre, basis, back, log_det)

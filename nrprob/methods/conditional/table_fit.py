@@ -25,14 +25,15 @@ from nrprob.methods.conditional.joint_fit import (
 )
 from nrprob.methods.conditional.joint_search import Ends, Form, Problem
 from nrprob.methods.conditional.noise import NoiseFit, noise_table
-from nrprob.methods.conditional.one_component import effect_variance, fit_one_component
+from nrprob.methods.conditional.one_component import fit_one_component
 from nrprob.methods.conditional.regression import fit_beside_clusters
 from nrprob.methods.conditional.rounding import is_coarse, rounding_variances
 from nrprob.methods.conditional.shares import FREE, UNIFORM
 from nrprob.methods.conditional.table import DiscreteColumn
-from nrprob.methods.conditional.table_data import TableData
+from nrprob.methods.conditional.table_data import TableData, complete_table
 from nrprob.methods.conditional.units import Units
 from nrprob.statistics.missing_values import warn_of_missing
+from nrprob.statistics.weighted import scale_rows, total_weight
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class TableInput:
     plain : (n, n_features) the whole table if it holds complete numbers alone, else None
     n_missing : (n_features,) missing values by column
     cells : (n, n_features) the table as floats; codes in columns of text
+    mass : (n,) weights of the samples; None if all are 1
     """
 
     columns: Columns
@@ -55,6 +57,7 @@ class TableInput:
     plain: np.ndarray | None
     n_missing: np.ndarray
     cells: np.ndarray
+    mass: np.ndarray | None = None
 
     @property
     def n_samples(self) -> int:
@@ -79,6 +82,7 @@ class TableInput:
             discrete=[replace(c, codes=c.codes[indices]) for c in self.discrete],
             plain=None if self.plain is None else self.plain[indices],
             cells=self.cells[indices],
+            mass=None if self.mass is None else self.mass[indices],
         )
 
 
@@ -189,7 +193,8 @@ class TableMixin(DiagnosticsMixin):
     def _check_table(self, table: TableInput, design: Design) -> None:
         """Raise ValueError for settings that mixed or incomplete tables do not take."""
         n_groups = len(np.unique(design.codes))
-        if self.n_clusters > max(table.n_samples - n_groups, 1):
+        total = total_weight(table.n_samples, table.mass)
+        if self.n_clusters > max(total - n_groups, 1):
             raise ValueError(
                 f"n_clusters={self.n_clusters} is more than the degrees of freedom that are left; "
                 f"got n_samples={table.n_samples} and {n_groups} known groups; lower n_clusters, "
@@ -239,7 +244,7 @@ class TableMixin(DiagnosticsMixin):
             )
         x, centre, scale, rounding, coarse = table.x, None, 1.0, None, False
         if x is not None:
-            one_component = fit_one_component(x, design.codes, design.n_groups)
+            one_component = fit_one_component(x, design.codes, design.n_groups, table.mass)
             if not one_component.scale > 0:
                 raise ValueError(
                     "numeric columns do not vary within known groups; got residuals of 0; leave "
@@ -251,7 +256,10 @@ class TableMixin(DiagnosticsMixin):
             coarse = is_coarse(variance, variances)
             rounding = np.diag(variance / scale**2)
             x = (x - centre) / scale
-        data = TableData(x, table.discrete, design.codes, design.n_groups, fixed, rounding=rounding)
+        data = TableData(
+            x, table.discrete, design.codes, design.n_groups, fixed, rounding=rounding,
+            mass=table.mass,
+        )  # fmt: skip
         seeks_noise = self.noise != 0 and x is not None
         return TableTask(table, data, design, scale, centre, coarse, initial, seeks_noise)
 
@@ -266,7 +274,8 @@ class TableMixin(DiagnosticsMixin):
         if task.centre is not None:
             assert task.table.x is not None
             units = Units.from_scale(task.centre, task.scale)
-            offset = float(units.log_density_unit(task.table.x).sum())
+            unit = units.log_density_unit(task.table.x)
+            offset = float(scale_rows(unit, task.table.mass).sum())
         self._search_restarts = _restarts(search, offset)
         end = decision.end
         membership = decision.problem.layout.from_blocks(np.asarray(end.state.r))
@@ -278,7 +287,8 @@ class TableMixin(DiagnosticsMixin):
         self._freed = [decision.weights == "free"]
         self.errors_ = "gaussian"
         self._set_joint(decision, task.data, units, task.table)
-        self.log_likelihood_ = float(self._row_log_densities(task).sum())
+        log_density = scale_rows(self._row_log_densities(task), task.table.mass)
+        self.log_likelihood_ = float(log_density.sum())
         self.penalty_ = self.objective_ + self.log_likelihood_
         warn_of_missing(task.table.missing_by_column, membership, task.design.codes)
 
@@ -318,7 +328,7 @@ class TableMixin(DiagnosticsMixin):
             self.effects_ = units.centre + (level + fitted.m) @ units.back
             self.covariance_ = units.back.T @ fitted.sigma @ units.back
             self.effects_covariance_ = units.back.T @ fitted.t @ units.back
-        sizes = np.bincount(data.groups, minlength=data.n_groups)
+        sizes = data.group_sizes
         self._level = sizes @ self.effects_ / sizes.sum()
         self.n_components_ = fitted.b.shape[1]
         self._set_columns(table)
@@ -345,29 +355,11 @@ class TableMixin(DiagnosticsMixin):
 
     # Effects of a complete numeric table, fitted with the clusters
 
-    def _joint_data(self, X: np.ndarray, design: Design, fixed) -> tuple[TableData, Units]:
-        """A complete numeric table in the coordinates of the subtraction fit."""
-        coordinates: Coordinates = self._coordinates
-        basis, back = coordinates.basis / coordinates.inflation, coordinates.back
-        centre = X.mean(0, dtype=np.float64)
-        one_component = fit_one_component(
-            (X - centre) / coordinates.scale, design.codes, design.n_groups
-        )
-        tau0 = effect_variance(one_component, design.codes)
-        data = TableData(
-            (X - centre) @ basis, [], design.codes, design.n_groups, fixed,
-            target=1 / coordinates.variances, rounding=coordinates.rounding,
-            nu0=coordinates.nu0, tau0=tau0,
-        )  # fmt: skip
-        log_det = -0.5 * float(np.log(coordinates.variances).sum())
-        log_det -= basis.shape[1] * np.log(coordinates.scale)
-        return data, Units(centre, basis, back, log_det)
-
     def _held_fit(
-        self, X: np.ndarray, design: Design, fixed
+        self, X: np.ndarray, design: Design, fixed, mass: np.ndarray | None
     ) -> tuple[TableData, Units, Problem, Ends]:
         """Express the subtraction fit in the objective of the joint fits."""
-        data, units = self._joint_data(X, design, fixed)
+        data, units = complete_table(X, design, fixed, mass, self._coordinates)
         problem = make_problem(
             data, self.n_clusters, covariance=self.covariance, ridge=self.ridge, location=False,
             tol=self.tol, max_iter=self.max_iter,
@@ -376,9 +368,9 @@ class TableMixin(DiagnosticsMixin):
         shares = FREE if self.weights == "free" else UNIFORM
         return data, units, problem, problem.run(r, [Form(True, False, False, shares)]).pick(0)
 
-    def _fit_joint(self, X: np.ndarray, design: Design, fixed) -> None:
+    def _fit_joint(self, X: np.ndarray, design: Design, fixed, mass: np.ndarray | None) -> None:
         """Choose group effects and shares, and take over the joint fit if it is chosen."""
-        data, units, problem, held = self._held_fit(X, design, fixed)
+        data, units, problem, held = self._held_fit(X, design, fixed, mass)
         choices = replace(self._choices(), location=False)
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
         kind, weights, _, restarts, gains = decide_effects(
@@ -390,7 +382,7 @@ class TableMixin(DiagnosticsMixin):
             self._warn_shares(gains)
             return
         decision = Decision(kind, weights, False, problem, restarts, None, gains)
-        offset = float(units.log_density_unit(X).sum())
+        offset = float(scale_rows(units.log_density_unit(X), mass).sum())
         membership = problem.layout.from_blocks(np.asarray(restarts.best.state.r))
         self._store_results(
             _restarts(decision.restarts, offset), membership=membership,
@@ -401,12 +393,11 @@ class TableMixin(DiagnosticsMixin):
         if units.basis.shape[1] < X.shape[1]:
             # Effects in directions that the fit did not use.
             more, self._unspanned_centres = fit_beside_clusters(
-                units.unspanned(X), design.codes, design.n_groups, membership
+                units.unspanned(X), design.codes, design.n_groups, membership, mass
             )
             self.effects_ += more
-        self.log_likelihood_ = float(
-            logsumexp(self._fitted.log_joint(data.x, [], data.groups), axis=1).sum() + offset
-        )
+        log_density = logsumexp(self._fitted.log_joint(data.x, [], data.groups), axis=1)
+        self.log_likelihood_ = float(scale_rows(log_density, mass).sum() + offset)
         self.penalty_ = self.objective_ + self.log_likelihood_
 
 

@@ -22,6 +22,7 @@ from nrprob.methods.conditional.starts import (
     stratified_sample,
 )
 from nrprob.statistics.rows import Layout, active_mask, bucket_size, make_layout, padded_count
+from nrprob.statistics.weighted import scale_rows, total_weight
 
 # Whether each fit estimates the clusters' weights, by the parameter `weights`.
 WEIGHTS = {"uniform": (False,), "free": (True,), "auto": (False, True)}
@@ -46,6 +47,7 @@ class ResidualTask:
     starts : (S, B, r) initial labels, of the sample's rows if there is a sample
     warm : (S,) which starts are warmed up
     n_leaders : maximum number of restarts that survive the sample
+    weights : (n,) weights of the rows; None if all are 1
     joint : rows, design and labels for fits of effects with the clusters, where these are possible
     source : table, known structure and classes of labelled samples, of which the task is made
     is_coarse : whether rounding errors are a large part of the residuals of a column
@@ -67,6 +69,7 @@ class ResidualTask:
     source: tuple[Any, ...] = ()
     is_coarse: bool = False
     initial: np.ndarray | None = None
+    weights: np.ndarray | None = None
 
 
 def count_leaders(n_init: int) -> int:
@@ -98,6 +101,7 @@ def lay_out(
     mass: np.ndarray | None = None,
     seed: int | None = None,
     init: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
 ) -> ResidualTask:
     """Lay out rows, starts, and the sample for successive halving.
 
@@ -113,16 +117,17 @@ def lay_out(
     mass : (n,) weights of rows that are a sample themselves; None if all weights are equal
     seed : of the starts; by default drawn from the model's ``random_state``
     init : (n,) labels in place of the first start
+    weights : (n,) weights of the rows; None if all are 1
     """
     n, p = y.shape
-    k, dof = model.n_clusters, coordinates.dof
+    k, dof, total = model.n_clusters, coordinates.dof, total_weight(n, weights)
     n_groups = padded_count(design.n_groups, y.size)  # padded for one group as well
     pad = bucket_size(p, 256) - p
     log_scale = float(np.log(coordinates.variances).sum())
     rounding = np.pad(coordinates.rounding, (0, pad))
     narrow = {
-        "d": p, "nu0": coordinates.nu0, "dof": dof, "s0": coordinates.s0, "tol": model.tol,
-        "kappa": model.balance, "nu": model.nu,
+        "d": p, "n": total, "nu0": coordinates.nu0, "dof": dof, "s0": coordinates.s0,
+        "tol": model.tol, "kappa": model.balance, "nu": model.nu,
         "rounding": rounding if model.covariance == "tied" else np.diagonal(rounding),
     }  # fmt: skip
 
@@ -132,7 +137,7 @@ def lay_out(
             layout.to_blocks(np.pad(y[chosen], ((0, 0), (0, pad))).astype(dtype)),
             layout.to_blocks(mass.astype(dtype)),
             layout.block_group,
-            (np.bincount(design.codes, minlength=n_groups) * (dof / n)).astype(dtype),
+            (np.bincount(design.codes, weights, minlength=n_groups) * (dof / total)).astype(dtype),
             np.pad(1 / coordinates.variances, (0, pad)).astype(dtype),
             active_mask(k, y.size),
         )
@@ -147,11 +152,12 @@ def lay_out(
             max_iter=np.asarray(model.max_iter, np.int32),
         )
         places = None if fixed is None else layout.to_blocks(fixed[chosen], -1)
-        return ResidualTask(data, hyperparameters, layout, design, places)
+        return ResidualTask(data, hyperparameters, layout, design, places, weights=weights)
 
     part = mass is not None
     chosen = np.arange(n)
-    mass = np.full(n, dof / n) if mass is None else mass
+    if mass is None:
+        mass = scale_rows(np.full(n, dof / total), weights)
     if seed is None:
         seed = check_random_state(model.random_state).randint(2**31 - 1)
     rng = np.random.default_rng(seed)
@@ -169,7 +175,7 @@ def lay_out(
             Sample(few.data, few.hyperparameters, few.fixed, place),
             n_leaders,
         )
-    maps = [coordinates.metric_map(y, metric, k) for metric in model.whitening_exponents]
+    maps = [coordinates.metric_map(y, metric, k, weights) for metric in model.whitening_exponents]
     n_each, restarts = schedule_starts(
         model._n_restarts, len(maps) * (1 + model.aligned) * (1 + model.warm_up)
     )
@@ -177,6 +183,7 @@ def lay_out(
         y[chosen], few.layout, n_groups if design.n_groups > 1 else 1, maps, k, n_each, rng,
         aligned=model.aligned, tries=1 if many or part else _TRIES,
         fixed=None if fixed is None else fixed[chosen],
+        weights=None if weights is None else weights[chosen],
     )  # fmt: skip
     task.warm = restarts >= len(starts)
     starts = starts[restarts % len(starts)]

@@ -694,8 +694,8 @@ def test_kmeans_within_groups_is_lloyds_and_aligned_names_agree(aligned):
     groups, n_groups = (z, L) if aligned else (np.zeros_like(z), 1)
     layout = make_layout(groups, n_groups)
     rows = starts.BlockedRows(
-        layout.to_blocks(y), layout.to_blocks(np.ones(N, bool)), layout.to_blocks(np.arange(N)),
-        layout.block_group, n_groups,
+        layout.to_blocks(y), layout.to_blocks(np.ones(N, bool)), layout.to_blocks(np.ones(N)),
+        layout.to_blocks(np.arange(N)), layout.block_group, n_groups,
     )  # fmt: skip
     labels, centres = starts.grouped_kmeans(rows, K, 6, rng)
     named = starts.align_groups(rows, labels, centres, rng) if aligned else labels
