@@ -188,8 +188,6 @@ class Clusterer(ClusterMixin, BaseEstimator):
     _small_remedy = "remove samples that are outliers, or change n_clusters or other parameters"
     # Whether `fit` warns if one discrete feature determines the clusters.
     _warns_of_single_feature = False
-    # Values of further fitted attributes (n,) for samples of weight 0.
-    _absent_values: ClassVar[dict[str, Any]] = {}
     # Mask (n,) of samples with a positive weight; None if all weights are positive.
     _has_weight: np.ndarray | None = None
 
@@ -326,6 +324,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
         """Fit samples in memory, with the keywords of `prepare`."""
         task = self.prepare(X, y, **keywords)
         self.finish(task, self.compute(task))
+
+    def _absent_values(self, X, known) -> dict[str, Any]:
+        """Values of further fitted attributes (n, ...) for samples ``X`` of weight 0."""
+        return {}
 
     def _fit_stored(self, rows: Stored, y, known=None):
         """Fit stored rows; known structure and partial labels may be column names."""

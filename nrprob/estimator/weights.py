@@ -121,7 +121,8 @@ def _label_absent(model: Any, X: Any, known: dict[str, Any]) -> None:
         membership = np.eye(model.membership_.shape[1])[labels]
     model.labels_ = insert_samples(model.labels_, labels)
     model.membership_ = insert_samples(model.membership_, membership)
-    for name, value in model._absent_values.items():
+    structure = known.get(model.capabilities.known_as)
+    for name, value in model._absent_values(X, structure).items():
         setattr(model, name, insert_samples(getattr(model, name), value))
     by_sample = insert_samples(model._restarts.labels.T, -1)
     model._restarts = model._restarts._replace(labels=by_sample.T)

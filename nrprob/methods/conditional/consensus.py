@@ -16,7 +16,7 @@ from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 from scipy.special import entr
 
-from nrprob.methods.conditional.moments import leading_eigenvectors
+from nrprob.methods.conditional.moments import leading_eigenvectors, multiply_rows
 from nrprob.methods.conditional.spectral_mixture import fit_mixtures
 from nrprob.statistics.ensembles import centroid_scores, stack_indicators
 from nrprob.statistics.groups import cross_table
@@ -74,8 +74,9 @@ class ConsensusModel(NamedTuple):
 
 
 def find_consensus(
-    columns: np.ndarray, k: int, fixed: np.ndarray | None, n_starts: int, max_iter: int
-) -> Agreement:
+    columns: np.ndarray, k: int, fixed: np.ndarray | None, n_starts: int, max_iter: int,
+    mass: np.ndarray | None = None,
+) -> Agreement:  # fmt: skip
     """Find the labeling with the smallest within-cluster scatter of the members' indicators.
 
     The search starts from the ``n_starts`` members with the smallest scatter. Rows move to the
@@ -88,19 +89,22 @@ def find_consensus(
     ----------
     columns : (n, members) labels below ``k``
     fixed : (n,) cluster of labelled rows, else -1
+    mass : (n,) weights of the rows; by default 1
     """
     x = _indicators(columns, k)
     transpose = sparse.csr_array(x.T)
     n, members = columns.shape
+    mass = np.ones(n) if mass is None else mass
+    n_votes = mass.sum() * members
 
     def cluster_centroids(labels):
         """Centroids (k, indicators) and the scatter about them."""
-        indicators = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, k))
+        indicators = sparse.csr_array((mass, labels, np.arange(n + 1)), shape=(n, k))
         sums = (transpose @ indicators).toarray().T
-        size = np.bincount(labels, minlength=k)
+        size = np.bincount(labels, mass, minlength=k)
         centroids = cluster_means(sums, size)
         # Up to rounding, which may fall below 0 where all members agree.
-        return centroids, max(n * members - (size[:, None] * centroids**2).sum(), 0.0)
+        return centroids, max(n_votes - (size[:, None] * centroids**2).sum(), 0.0)
 
     objectives_of_members = np.array([cluster_centroids(column)[1] for column in columns.T])
     # Members that are alike lead to the same; of those left, the nearest first, in any order equal.
@@ -144,22 +148,25 @@ def find_consensus(
     )
 
 
-def agreement_weights(columns: np.ndarray, k: int) -> np.ndarray:
+def agreement_weights(columns: np.ndarray, k: int, mass: np.ndarray | None = None) -> np.ndarray:
     """Weights (members,) of labelings, with mean 1.
 
-    The weight is the square of the mean normalised mutual information with the other members.
+    The weight is the square of the mean normalised mutual information with the other members;
+    ``mass`` (n,) are weights of the rows.
     """
     n, members = columns.shape
     if members == 1:
         return np.ones(1)
     x = _indicators(columns, k)
-    entropy = entr(np.asarray(x.sum(0)).reshape(members, k) / n).sum(1)
+    share = np.full(n, 1 / n) if mass is None else mass / mass.sum()
+    weighted = multiply_rows(x, share)
+    entropy = entr(np.asarray(weighted.sum(0)).reshape(members, k)).sum(1)
     step = max(_BLOCK // (k * k * members), 1)
     total = np.zeros(members)
     for first in range(0, members, step):
         part = slice(first, min(first + step, members))
         block = x[:, first * k : part.stop * k]
-        tables = (block.T @ x).toarray().reshape(-1, k, members, k) / n
+        tables = (block.T @ weighted).toarray().reshape(-1, k, members, k)
         both = entropy[part, None] + entropy
         shared = both - entr(tables).sum((1, 3))
         informative = np.minimum(entropy[part, None], entropy) > 0
@@ -172,7 +179,7 @@ def agreement_weights(columns: np.ndarray, k: int) -> np.ndarray:
 
 def fit_consensus(
     columns: np.ndarray, k: int, fixed: np.ndarray | None, weights: np.ndarray,
-    present: np.ndarray, keys: np.ndarray, seeds: np.ndarray, *, reg: float, max_iter: int,
+    mass: np.ndarray, keys: np.ndarray, seeds: np.ndarray, *, reg: float, max_iter: int,
     tol: float, dtype: Any,
 ) -> Agreement:  # fmt: skip
     """Fit a Gaussian mixture to the k + 1 leading principal components of weighted indicators.
@@ -185,20 +192,20 @@ def fit_consensus(
     columns : (n, members) labels below ``k``
     fixed : (n,) cluster of labelled rows, else -1
     weights : (members,) with mean 1
-    present, keys, seeds, reg, max_iter, tol : see `fit_mixtures`
+    mass, keys, seeds, reg, max_iter, tol : see `fit_mixtures`
     dtype : precision of the mixture
     """
     members = columns.shape[1]
     x = _indicators(columns, k)
     scale = np.sqrt(np.repeat(weights, k) / members)  # so that rows have unit length
-    seen = x[present]
-    transpose = sparse.csr_array(seen.T)
-    mean = np.asarray(seen.mean(0))
+    weighted = multiply_rows(x, mass)
+    transpose, total = sparse.csr_array(weighted.T), mass.sum()
+    mean = np.asarray(weighted.sum(0)).ravel() / total
 
     def apply_moment(v):
         """Covariance of the weighted indicators times v, up to the number of rows."""
         v = scale[:, None] * v
-        scatter = transpose @ (seen @ v) - seen.shape[0] * np.outer(mean, mean @ v)
+        scatter = transpose @ (x @ v) - total * np.outer(mean, mean @ v)
         return scale[:, None] * scatter
 
     _, vectors = leading_eigenvectors(
@@ -209,16 +216,16 @@ def fit_consensus(
     scores = (x @ directions - centre).astype(dtype)
     scores = np.pad(scores, ((0, 0), (0, max(1 - scores.shape[1], 0))))
     result = fit_mixtures(
-        np.repeat(scores[None], len(seeds), 0), present, keys, seeds, k, fixed,
+        np.repeat(scores[None], len(seeds), 0), mass, keys, seeds, k, fixed,
         reg=reg, max_iter=max_iter, tol=tol,
     )  # fmt: skip
     best = int(result.objective.argmin())
     labels = result.labels[best]
-    sums = np.asarray(sparse.csr_array(x.T) @ np.eye(k)[labels]).T
+    sums = np.asarray(transpose @ np.eye(k)[labels]).T
     q = directions.shape[1]
     return Agreement(
         result.labels, result.objective.astype(float), result.converged, result.n_iter, best,
-        result.trace[best], cluster_means(sums, np.bincount(labels, minlength=k)),
+        result.trace[best], cluster_means(sums, np.bincount(labels, mass, minlength=k)),
         ConsensusModel(directions, centre, result.coef[best][:, :q], result.intercept[best]),
     )  # fmt: skip
 
@@ -228,12 +235,15 @@ def _indicators(columns: np.ndarray, k: int) -> sparse.csr_array:
     return stack_indicators(columns, [np.arange(k)] * columns.shape[1])
 
 
-def match_labels(labels: np.ndarray, consensus: np.ndarray, k: int, n_classes: int) -> np.ndarray:
+def match_labels(
+    labels: np.ndarray, consensus: np.ndarray, k: int, n_classes: int,
+    mass: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
     """Cluster of the consensus for each of ``k`` labels, one to one, with the most common rows.
 
     The first ``n_classes`` of both are matched already.
     """
-    common = cross_table(labels, consensus, (k, k))
+    common = cross_table(labels, consensus, (k, k), mass)
     name = np.arange(k)
     left, right = linear_sum_assignment(-common[n_classes:, n_classes:])
     name[n_classes + left] = n_classes + right

@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from nrprob.statistics.features import binary_exponent, scale_by_power_of_two
+from nrprob.statistics.weighted import total_weight
 
 # Singular values of a design below this share of the largest count as 0.
 _MIN_SINGULAR = 1e-9
@@ -37,11 +38,18 @@ class Weighting:
     damp: str
 
     @classmethod
-    def from_counts(cls, x: sparse.csr_array, damp: str, min_df: int) -> Weighting:
-        """Compute document frequencies, and retain terms that occur in ``min_df`` rows."""
-        df = np.bincount(x.indices[x.data > 0], minlength=x.shape[1])
+    def from_counts(
+        cls, x: sparse.csr_array, damp: str, min_df: int, weights: np.ndarray | None = None
+    ) -> Weighting:
+        """Compute document frequencies, and retain terms that occur in ``min_df`` rows.
+
+        ``weights`` (n,) weight the rows.
+        """
+        used = x.data > 0
+        mass = None if weights is None else np.repeat(weights, np.diff(x.indptr))[used]
+        df = np.bincount(x.indices[used], mass, minlength=x.shape[1])
         columns = np.flatnonzero(df >= min_df)
-        idf = np.log((1 + x.shape[0]) / (1 + df[columns])) + 1
+        idf = np.log((1 + total_weight(x.shape[0], weights)) / (1 + df[columns])) + 1
         return cls(columns, idf.astype(x.dtype), damp)
 
     def damp_counts(self, x: sparse.csr_array) -> sparse.csr_array:
@@ -63,6 +71,12 @@ class Weighting:
         return unit_rows(
             sparse.csr_array((data, damped.indices, damped.indptr), shape=damped.shape)
         )
+
+
+def multiply_rows(y: sparse.csr_array, factors: np.ndarray) -> sparse.csr_array:
+    """Rows of a CSR array times ``factors`` (n,)."""
+    data = y.data * np.repeat(factors.astype(y.dtype), np.diff(y.indptr))
+    return sparse.csr_array((data, y.indices, y.indptr), shape=y.shape)
 
 
 def unit_rows(y: Any) -> Any:
@@ -93,25 +107,25 @@ class Projection:
 
     @classmethod
     def of_groups(
-        cls, codes: np.ndarray, n_groups: int, present: np.ndarray, dtype: Any
+        cls, codes: np.ndarray, n_groups: int, mass: np.ndarray, dtype: Any
     ) -> Projection:
         """Least squares on the indicators of known groups ``codes`` (n,): means.
 
-        Rows that are not ``present`` (n,) are neither counted nor changed.
+        Rows of ``mass`` (n,) 0 are neither counted nor changed. The rows that are projected are
+        multiplied by the root of their mass.
         """
-        rows = np.flatnonzero(present)
-        size = np.maximum(np.bincount(codes[rows], minlength=n_groups), 1)
-        root = (1 / np.sqrt(size)).astype(dtype)
+        rows = np.flatnonzero(mass)
+        size = np.bincount(codes, mass, minlength=n_groups)
+        root = (1 / np.sqrt(np.where(size > 0, size, 1))).astype(dtype)
         shape = codes.size, n_groups
-        basis = sparse.csr_array((root[codes[rows]], (rows, codes[rows])), shape=shape)
+        entries = np.sqrt(mass[rows]).astype(dtype) * root[codes[rows]]
+        basis = sparse.csr_array((entries, (rows, codes[rows])), shape=shape)
         return cls(basis, sparse.diags_array(root))
 
     @classmethod
-    def of_design(cls, design: np.ndarray, present: np.ndarray, dtype: Any) -> Projection:
+    def of_design(cls, design: np.ndarray, mass: np.ndarray, dtype: Any) -> Projection:
         """Least squares on the columns of a design (n, q) of any rank; else the same."""
-        left, size, right = np.linalg.svd(
-            np.where(present[:, None], design, 0), full_matrices=False
-        )
+        left, size, right = np.linalg.svd(np.sqrt(mass)[:, None] * design, full_matrices=False)
         real = size > _MIN_SINGULAR * size[0]
         basis = np.ascontiguousarray(left[:, real]).astype(dtype)
         return cls(basis, (right[real].T / size[real]).astype(dtype))

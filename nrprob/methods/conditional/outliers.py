@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy.special import softmax
@@ -65,7 +65,6 @@ class OutlierMixin(Clusterer):
     n_clusters: Any
     noise: Any
     weights: str
-    _absent_values: ClassVar[dict[str, Any]] = {"noise_probability_": 0.0, "outliers_": False}
     labels_: np.ndarray
     membership_: np.ndarray
     noise_: float
@@ -80,6 +79,9 @@ class OutlierMixin(Clusterer):
     def _log_membership_of(self, table: TableInput, design: Design) -> np.ndarray:
         """Scores (n, K) of the samples of a table that is read."""
         raise NotImplementedError
+
+    def _absent_values(self, X, known) -> dict[str, Any]:
+        return {"noise_probability_": 0.0, "outliers_": False}
 
     @property
     def _share(self) -> float:

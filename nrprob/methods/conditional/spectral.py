@@ -16,6 +16,7 @@ from nrprob.data.validation import check_random_state
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
 from nrprob.estimator.capabilities import KINDS, Capabilities
+from nrprob.estimator.weights import WeightedMixin
 from nrprob.exceptions import short_repr, warn
 from nrprob.methods.conditional.consensus import (
     Agreement,
@@ -32,6 +33,7 @@ from nrprob.methods.conditional.moments import (
     leading_eigenvectors,
     moment_across,
     moment_within,
+    multiply_rows,
     share_left,
     unit_rows,
 )
@@ -40,6 +42,7 @@ from nrprob.methods.conditional.spectral_mixture import fit_mixtures, row_keys
 from nrprob.settings import few_threads
 from nrprob.statistics.ensembles import centroid_scores, stack_indicators
 from nrprob.statistics.features import raise_where
+from nrprob.statistics.weighted import scale_rows
 
 _MODES = ("within", "across")
 # Settings of the members in their order; a single member takes the first.
@@ -112,11 +115,12 @@ class SpectralInput:
     fixed: np.ndarray | None
     design: Design
     members: list[Member]
+    weights: np.ndarray | None = None
     calls: tuple = field(default=())
 
 
 @parameters.constructor
-class ResidualSpectral(Clusterer):
+class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     r"""Consensus of spectral clusterings of sparse counts, after regression on known structure.
 
     Counts n are damped to 1 + log n, multiplied by a power of the inverse document frequency, and
@@ -286,7 +290,9 @@ class ResidualSpectral(Clusterer):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    capabilities = Capabilities(known=KINDS, sparse=True, nonnegative=True, squares=False)
+    capabilities = Capabilities(
+        known=KINDS, weights=True, sparse=True, nonnegative=True, squares=False
+    )
     _warns_of_single_feature = True
     centroids_ = Renamed("member_centers_")
     _unit = "the consensus"
@@ -324,12 +330,12 @@ class ResidualSpectral(Clusterer):
             raise ValueError("members must hold a member; got an empty list; pass a number")
         return plan
 
-    def prepare(self, X, y, known=None) -> SpectralInput:
+    def prepare(self, X, y, known=None, sample_weight=None) -> SpectralInput:
         """Check the input; nothing is computed yet."""
         x, fixed = self._check_input(X, y)
         n = x.shape[0]
         self._encoder = DesignEncoder(self.multi, min_additive=2)
-        design = self._encoder.fit(known, n)
+        design = self._encoder.fit(known, n, sample_weight)
         self._check_groups(design)
         if design.kind == "labels" and design.columns is None:
             few = np.bincount(design.codes)
@@ -341,7 +347,7 @@ class ResidualSpectral(Clusterer):
                     "multi='additive' if they are combinations"
                 )
         members = self._plan_members(design.kind == "labels" and design.n_groups > 1)
-        return SpectralInput(x, fixed, design, members)
+        return SpectralInput(x, fixed, design, members, sample_weight)
 
     def _validate(self, X, *, reset: bool) -> sparse.csr_array:
         """Checked counts in CSR form, with sorted columns and no entry twice."""
@@ -365,18 +371,21 @@ class ResidualSpectral(Clusterer):
         """Cluster by every member of the ensemble; see `Clusterer.compute`."""
         x, dtype, design = task.x, task.x.dtype, task.design
         n = x.shape[0]
-        self._weighting = Weighting.from_counts(x, self.damp, _MIN_ROWS)
+        self._weighting = Weighting.from_counts(x, self.damp, _MIN_ROWS, task.weights)
         damped = self._weighting.damp_counts(x)
         present = np.diff(damped.indptr) > 0
         self._check_present(present)
+        mass = scale_rows(present.astype(np.float64), task.weights)
+        root = np.sqrt(mass)  # of rows that enter second moments
+        divisor = np.where(present, root, 1)[:, None]
         random = check_random_state(self.random_state)
         starts = [random.randint(2**31 - 1) for _ in range(1 + max(m.start for m in task.members))]
         keys = row_keys(x.indptr, x.indices, x.data)
         # Directions are looked for in float32: they are known to no more than their tolerance.
         removal, narrow = (
-            Projection.of_groups(design.codes, design.n_groups, present, kind)
+            Projection.of_groups(design.codes, design.n_groups, mass, kind)
             if design.matrix is None
-            else Projection.of_design(design.matrix, present, kind)
+            else Projection.of_design(design.matrix, mass, kind)
             for kind in (dtype, np.float32)
         )
         across = any(m.mode == "across" for m in task.members)
@@ -393,14 +402,15 @@ class ResidualSpectral(Clusterer):
         for done, ((mode, power), which) in enumerate(views.items(), 1):
             members = [task.members[j] for j in which]
             weighted = self._weighting.weigh_terms(damped, power)
-            rough = weighted.astype(np.float32)
+            scaled = multiply_rows(weighted, root)
+            rough = scaled.astype(np.float32)
             moment = (
                 moment_across(rough, narrow, shared)
                 if mode == "across" and shared is not None
                 else moment_within(rough, narrow)
             )
             rank = max(member.rank for member in members)
-            if share_left(weighted, removal) < 1e3 * np.finfo(dtype).eps:
+            if share_left(scaled, removal) < 1e3 * np.finfo(dtype).eps:
                 rank = 0  # the residuals are rounding errors
             with few_threads(n):
                 values, near = leading_eigenvectors(
@@ -408,10 +418,10 @@ class ResidualSpectral(Clusterer):
                 )
             values, vectors = values.astype(dtype), near.astype(dtype)
             del moment, rough
-            scores = weighted @ vectors
+            scores = scaled @ vectors
             self._views[mode, power] = View(vectors, removal.fit_coefficients(scores))
             self.eigenvalues_[mode, power] = values
-            scores = removal.remove_known(scores)
+            scores = removal.remove_known(scores) / divisor.astype(dtype)
             if self.verbose:
                 print(f"directions {done}/{len(views)}: {mode}, power {power:g}, {len(values)}")
             ranks = [min(member.rank, values.size) for member in members]
@@ -421,7 +431,7 @@ class ResidualSpectral(Clusterer):
                 stacked[i, :, :r] = unit_rows(scores[:, :r])
             seeds = np.asarray([starts[member.start] for member in members], np.uint32)
             result = fit_mixtures(
-                stacked, present, keys, seeds, self.n_clusters, task.fixed,
+                stacked, mass, keys, seeds, self.n_clusters, task.fixed,
                 reg=_RIDGE, max_iter=self.max_iter, tol=self.tol,
             )  # fmt: skip
             columns[:, which] = result.labels.T
@@ -444,13 +454,13 @@ class ResidualSpectral(Clusterer):
         weights = np.ones(columns.shape[1])
         if self.consensus == "scatter" or columns.shape[1] == 1 or self.n_clusters == 1:
             agreement = find_consensus(
-                columns, self.n_clusters, task.fixed, self.n_init, self.max_iter
+                columns, self.n_clusters, task.fixed, self.n_init, self.max_iter, task.weights
             )
         else:
-            weights = agreement_weights(columns, self.n_clusters)
+            weights = agreement_weights(columns, self.n_clusters, task.weights)
             seeds = random.randint(2**31 - 1, size=self.n_init).astype(np.uint32)
             agreement = fit_consensus(
-                columns, self.n_clusters, task.fixed, weights, present, keys, seeds,
+                columns, self.n_clusters, task.fixed, weights, mass, keys, seeds,
                 reg=_RIDGE, max_iter=self.max_iter, tol=self.tol, dtype=dtype,
             )  # fmt: skip
         rows_left = [rows[j] | {"weight": w} for j, w in zip(informative, weights, strict=True)]
@@ -485,7 +495,9 @@ class ResidualSpectral(Clusterer):
             least = agreed.objective[agreed.best]
             print(f"consensus of {columns.shape[1]}: objective {least:.6g}")
         labels, n_classes = agreed.labels[agreed.best], 0 if fixed is None else fixed.max() + 1
-        self._names = np.stack([match_labels(c, labels, k, int(n_classes)) for c in columns.T])
+        self._names = np.stack(
+            [match_labels(c, labels, k, int(n_classes), task.weights) for c in columns.T]
+        )
         self._store_results(
             Restarts(agreed.labels, agreed.objective, agreed.converged),
             membership=vote_shares(columns, self._names, weights),
@@ -494,7 +506,7 @@ class ResidualSpectral(Clusterer):
             nothing_left=nothing_left,
         )
         hard = np.eye(k)[self.labels_]
-        self.cluster_centers_ = row_means(task.x, hard)
+        self.cluster_centers_ = row_means(task.x, scale_rows(hard, task.weights))
         self.agreement_ = self.membership_[np.arange(len(columns)), self.labels_]
         self.members_ = pd.DataFrame(members)
         self.members_["agreement"] = [
@@ -510,6 +522,19 @@ class ResidualSpectral(Clusterer):
         return self
 
     # New rows
+
+    def _absent_values(self, X, known) -> dict[str, Any]:
+        columns = self._member_columns(X, known)
+        rows, labels = np.arange(len(columns)), self._consensus_labels(columns)
+        votes = vote_shares(columns, self._names, self._weights)
+        return {"member_labels_": columns, "agreement_": votes[rows, labels]}
+
+    def _consensus_labels(self, columns: np.ndarray) -> np.ndarray:
+        """Cluster (n,) of rows with the members' labels (n, members)."""
+        if self._consensus_model is not None:
+            return self._consensus_model.predict(columns)
+        x = stack_indicators(columns, [np.arange(self.n_clusters)] * columns.shape[1])
+        return centroid_scores(x, self.member_centers_, self._holds_rows).argmax(1)
 
     def _member_columns(self, X, known) -> np.ndarray:
         """Labels (n, members) of new rows."""
@@ -553,11 +578,7 @@ class ResidualSpectral(Clusterer):
             If ``known`` is missing, or contains a group that did not occur in the fit.
         """
         X, known = self._split_known(X, known)
-        columns = self._member_columns(X, known)
-        if self._consensus_model is not None:
-            return self._consensus_model.predict(columns)
-        x = stack_indicators(columns, [np.arange(self.n_clusters)] * columns.shape[1])
-        return centroid_scores(x, self.member_centers_, self._holds_rows).argmax(1)
+        return self._consensus_labels(self._member_columns(X, known))
 
     def predict_proba(self, X, *, known=None):
         """Shares of the members that vote for every cluster, as ``membership_`` of new rows.

@@ -51,7 +51,7 @@ class Mixtures(NamedTuple):
 
 def fit_mixtures(
     coordinates: np.ndarray,
-    present: np.ndarray,
+    mass: np.ndarray,
     keys: np.ndarray,
     seeds: np.ndarray,
     n_clusters: int,
@@ -66,7 +66,7 @@ def fit_mixtures(
     Parameters
     ----------
     coordinates : (S, n, p)
-    present : (n,) rows that take part
+    mass : (n,) weights of the rows, 0 for rows that take no part
     keys : (n,) uint32, random numbers of the rows, which make starts independent of row order
     seeds : (S,) uint32
     n_clusters : number of components
@@ -84,7 +84,7 @@ def fit_mixtures(
     dtype = coordinates.dtype
     arguments = (
         np.pad(coordinates, ((0, 0), (0, pad), (0, 0))),
-        np.pad(present.astype(dtype), (0, pad)),
+        np.pad(mass.astype(dtype), (0, pad)),
         np.pad(keys, (0, pad)),
         seeds,
         np.asarray(n_clusters, np.int32),

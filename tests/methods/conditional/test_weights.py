@@ -9,7 +9,7 @@ import pytest
 from sklearn.base import clone
 from slowly import first_fast
 
-from nrprob import ConditionalMixture, stored
+from nrprob import ConditionalMixture, ResidualSpectral, stored
 from nrprob.data.design import DesignEncoder
 from nrprob.known import Memberships
 from nrprob.methods.conditional.coordinates import Coordinates
@@ -189,3 +189,46 @@ def test_stored_rows_and_auto_refuse_weights():
         ConditionalMixture("auto").fit(X, sample_weight=WEIGHTS)
     with pytest.raises(ValueError, match="degrees of freedom"):
         clone(PLAIN).set_params(init=None).fit(X, known=GROUP, sample_weight=WEIGHTS / TOTAL)
+
+
+RATES = 0.4 + 3.0 * np.eye(K)[PLANTED] @ (RNG.random((K, 40)) < 0.25)
+COUNTS = RNG.poisson(RATES + 2.0 * (np.arange(40) % 3 == GROUP[:, None])).astype(float)
+SPECTRAL = {
+    "groups": ({"members": 4}, GROUP),
+    "no groups, scatter": ({"members": 3, "consensus": "scatter"}, None),
+    "covariates": ({"members": 2}, COVARIATES),
+    "memberships": ({"members": 2}, SOFT),
+}
+
+
+@pytest.mark.parametrize("case", first_fast(SPECTRAL))
+def test_spectral_consensus_of_weights_is_that_of_repeated_samples(case):
+    changes, known = SPECTRAL[case]
+    model = ResidualSpectral(K, n_init=2, random_state=0, **changes)
+    weighted = clone(model).fit(COUNTS, known=known, sample_weight=WEIGHTS)
+    repeated = clone(model).fit(COUNTS[REPEATS], known=take(known, REPEATS))
+    # Starts follow the contents of rows, so that fits are equal up to the float32 of directions.
+    assert weighted.objective_ == pytest.approx(repeated.objective_, rel=1e-4)
+    np.testing.assert_array_equal(weighted.labels_[REPEATS], repeated.labels_)
+    np.testing.assert_array_equal(weighted.member_labels_[REPEATS], repeated.member_labels_)
+    np.testing.assert_allclose(weighted.membership_[REPEATS], repeated.membership_, atol=1e-6)
+    np.testing.assert_allclose(weighted.cluster_centers_, repeated.cluster_centers_, rtol=1e-9)
+    np.testing.assert_allclose(
+        weighted.members_["objective"], repeated.members_["objective"], rtol=1e-3
+    )
+    for a, b in zip(weighted.eigenvalues_.values(), repeated.eigenvalues_.values(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * b.max())
+
+
+@pytest.mark.slow
+def test_spectral_fit_leaves_out_samples_of_weight_0():
+    weights = np.where(np.arange(N) % 5 == 2, 0, WEIGHTS)
+    present = weights > 0
+    model = ResidualSpectral(K, n_init=2, members=3, random_state=0)
+    fit = clone(model).fit(COUNTS, known=GROUP, sample_weight=weights)
+    other = clone(model).fit(COUNTS[present], known=GROUP[present], sample_weight=weights[present])
+    assert fit.objective_ == other.objective_
+    np.testing.assert_array_equal(fit.member_labels_[present], other.member_labels_)
+    predicted = other.predict(COUNTS[~present], known=GROUP[~present])
+    np.testing.assert_array_equal(fit.labels_[~present], predicted)
+    np.testing.assert_allclose(fit.agreement_, fit.membership_[np.arange(N), fit.labels_])
