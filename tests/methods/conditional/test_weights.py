@@ -15,7 +15,7 @@ from nrprob.known import Memberships
 from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.methods.conditional.joint_fit import location_freedom, thresholds
 from nrprob.methods.conditional.one_component import effect_variance, ridge_weight
-from nrprob.methods.conditional.regression import fit_removal
+from nrprob.methods.conditional.regression import fit_beside_clusters, fit_removal
 from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.methods.conditional.table_data import TableData
 from nrprob.statistics.groups import cross_table
@@ -32,6 +32,7 @@ MIXED = pd.DataFrame(X[:, :3], columns=list("abc"))
 MIXED["colour"] = np.array(["red", "green", "blue"])[np.where(RNG.random(N) < 0.8, PLANTED, 0)]
 MIXED["grade"] = 1.0 * np.minimum(PLANTED + RNG.integers(2, size=N), 3)
 CODES, GRADES = RNG.integers(-1, 3, size=N), RNG.integers(4, size=N)
+MEMBERSHIP = RNG.dirichlet(np.ones(K), N)
 GAPS = MIXED.mask(RNG.random(MIXED.shape) < 0.1)
 PLAIN = ConditionalMixture(
     K, init=PLANTED, n_init=1, whitening_exponents=(0.0,), aligned=False, warm_up=False,
@@ -110,6 +111,7 @@ def numpy_parts(rows, known, weights):
         columns = [replace(column, codes=column.codes[REPEATS]) for column in columns]
     data = TableData(x, columns, group, 3, mass=weights)
     one_component = data.one_component
+    membership = MEMBERSHIP if weights is not None else MEMBERSHIP[REPEATS]
     complete = np.nan_to_num(x)
     residuals, removal = fit_removal(complete, DesignEncoder().fit(group, len(x)), weights)
     coordinates = {
@@ -132,6 +134,8 @@ def numpy_parts(rows, known, weights):
         "nu0": ridge_weight(one_component.completed, TOTAL - 3, 3.0, weights),
         "effects": removal.effects,
         "level": removal.level,
+        "unspanned effects": fit_beside_clusters(complete, group, 3, membership, weights)[0],
+        "unspanned centres": fit_beside_clusters(complete, group, 3, membership, weights)[1],
         "shrinkage": [c.shrinkage for c in coordinates.values()],
         "scales": [c.scale for c in coordinates.values()],
         "variances": coordinates["tied"].variances,
