@@ -22,12 +22,12 @@ from nrprob.data.storage.stored import Stored, Survey, survey_rows
 from nrprob.engines.optimise.iterate import map_restarts
 from nrprob.estimator.base import Restarts, fit_context
 from nrprob.estimator.stored import check_survey, collect_labels, start_seed
-from nrprob.exceptions import short_repr, warn
 from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.methods.conditional.em import Hyperparameters, Model, Parameters, Residuals
 from nrprob.methods.conditional.regression import Removal
 from nrprob.methods.conditional.solver import Climb, Fit, distinct_leaders, free_weights_improve
 from nrprob.methods.conditional.starts import stratified_sample
+from nrprob.methods.conditional.stored_checks import check_in_memory, warn_discrete
 from nrprob.methods.conditional.streaming import (
     BlockLayout,
     Common,
@@ -49,7 +49,6 @@ _FEW, _EACH = 1 << 13, 1 << 9  # rows of the sample: at least, and for every clu
 _SAMPLE_STEPS = 20  # steps there, and of the warm-up before them
 _LEADER_PASSES = 10  # passes over all rows of those that lead then
 _FINALISTS = 2  # restarts that go to the end
-_KIND_ROWS = 1000  # rows by which columns of two values are recognised
 _MAX_COLUMNS = 2048  # columns whose products are made
 
 
@@ -203,7 +202,7 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
     """Fit a `nrprob.ConditionalMixture` to stored rows."""
     model.check_parameters()
     model._check_one_device()
-    _check_in_memory(model)
+    check_in_memory(model)
     if model.multi != "product" and not (known is None or isinstance(known, str)):
         raise ValueError(
             f"stored rows take labelings by their product; got multi={model.multi!r}; set "
@@ -227,53 +226,6 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
         return _store_result(model, seen, blocks, task, fits)
 
 
-def _check_in_memory(model: Any) -> None:
-    """Refuse parameters that stored rows do not support."""
-    needs = {
-        "balance": (model.balance > 0, "balance=0"),
-        "noise": (model.noise != 0, "noise=0"),
-        "effects": (model.effects in ("fixed", "random"), "effects='subtract'"),
-        "weights": (model.weights == "by_group", "weights='auto'"),
-        "location": (model.location is True, "location=False"),
-        # Stored columns are numeric.
-        "categorical": (_names_columns(model.categorical), "categorical=[]"),
-        "ordered": (_names_columns(model.ordered), "ordered=[]"),
-    }
-    for name, (refused, remedy) in needs.items():
-        if refused:
-            raise ValueError(
-                f"{name} needs all rows in memory; got {name}={short_repr(getattr(model, name))} "
-                f"and stored rows; set {remedy}, or pass an array"
-            )
-
-
-def _names_columns(value: Any) -> bool:
-    """Whether the user names columns, by a list or a single name."""
-    return value != "auto" if isinstance(value, str) else len(value) > 0
-
-
-def _warn_discrete(model: Any, blocks: Blocks, n: int) -> None:
-    """Warn of columns of two values, which stored rows take for numbers.
-
-    ``blocks`` are of raw rows, of which a sample is read.
-    """
-    if not isinstance(model.categorical, str):
-        return
-    indices = np.random.default_rng(0).choice(n, min(n, _KIND_ROWS), replace=False)
-    indices = np.sort(indices).astype(np.uint32)
-    rows = np.concatenate([x for _, x in blocks.map_blocks(take_rows, indices)])
-    if not len(rows):
-        return  # another process has the sample
-    edge = (rows == rows.min(0)) | (rows == rows.max(0))
-    two = np.flatnonzero(edge.all(0) & (np.ptp(rows, 0) > 0))
-    if two.size:
-        warn(
-            f"{two.size} column(s) of the stored rows have two values, such as column {two[0]}, "
-            "and are taken for numbers, so that such a column may determine the clusters; pass an "
-            "array, whose columns of two values are categorical, or categorical=[]"
-        )
-
-
 def _set_coordinates(
     model: Any, seen: Survey, fixed: np.ndarray | None
 ) -> tuple[Blocks, Coordinates]:
@@ -283,7 +235,7 @@ def _set_coordinates(
     if fixed is not None:
         arrays["fixed"] = fixed.astype(np.int32)
     blocks = seen.make_blocks(_ROWS, BlockLayout(moments.mean), arrays)
-    _warn_discrete(model, blocks, n)
+    warn_discrete(model, blocks, n)
     sums, sizes = blocks.map_sum(partial(group_sums, n_groups=n_groups))
     effects = sums / np.maximum(sizes, 1)[:, None]
     model._removal = Removal(effects + moments.mean, n_groups, moments.mean)
