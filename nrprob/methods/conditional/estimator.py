@@ -279,15 +279,17 @@ class ConditionalMixture(
     Warns
     -----
     DegenerateClusterWarning
-        If a known group has a single row, or a cluster lies in one known group only.
+        If a known group has a single row, if a cluster lies in one known group only, or if the
+        memberships of most samples are nearly equal.
     nrprob.exceptions.SingleFeatureWarning
         If one discrete feature y, such as a boolean column, determines the clusters c, or one of
         three or more clusters: I(c; y) / H(c) above 0.7.
     UserWarning
         If two solutions with different clusters differ by less than 1 nat; if samples are far from
-        all clusters, and ``noise=0``; if shares of clusters differ between known groups; if missing
-        values differ between clusters beyond chance; or if a new sample has a value that did not
-        occur in `fit`.
+        all clusters, and ``noise=0``; if shares of clusters differ between known groups; if group
+        means are subtracted from small groups, or contain a part of the clusters; if missing values
+        differ between clusters beyond chance; or if a new sample has a value that did not occur in
+        `fit`.
 
     See Also
     --------
