@@ -249,10 +249,9 @@ def fit_table_noise(
     blocks = problem.layout.to_blocks(log_noise)
     problem = problem._replace(table=problem.table._replace(log_noise=blocks))
     optima = distinct_optima(search.labels, -search.objective, problem.n_clusters, _SAME, _OPTIMA)
-    ends = problem.run(
-        problem.from_labels(search.labels[optima]), [form] * len(optima), max_iter=_STEPS,
-        noise=share,
-    )  # fmt: skip
-    best = int(ends.objective.argmax())
-    clear = problem.layout.from_blocks(np.asarray(ends.state.r[best])).sum(1)
-    return NoiseFit(float(ends.objective[best] - search.objective.max()), 1 - clear)
+    starts, forms = problem.from_labels(search.labels[optima]), [form] * len(optima)
+    # As many steps without noise, since steps from labels do not converge by then.
+    clear, noisy = (problem.run(starts, forms, max_iter=_STEPS, noise=e) for e in (0.0, share))
+    best = int(noisy.objective.argmax())
+    r = problem.layout.from_blocks(np.asarray(noisy.state.r[best]))
+    return NoiseFit(float(noisy.objective[best] - clear.objective.max()), 1 - r.sum(1))
