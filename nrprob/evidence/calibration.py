@@ -26,6 +26,7 @@ REJECTIONS: dict[str, tuple[int, int]] = {  # null design: rejected tables, test
     "missing": (0, 154),
     "categories": (0, 82),
     "three-clusters": (0, 0),
+    "no-groups": (0, 0),
     "mixed-1000": (0, 0),
     "skewed-1000": (0, 0),
 }
@@ -57,6 +58,8 @@ def covering_designs(traits: TableTraits) -> list[str]:
     else:
         designs = ["mixed", "flag-number", "two-flags", "skewed"]
         designs += ["small-mixed"] if small else ["mixed-1000", "skewed-1000"]
+    if traits.median_group == traits.n_samples:
+        designs += ["no-groups"]
     if traits.missing_share > 0:
         designs += ["missing"]
     if traits.by_group:

@@ -182,6 +182,7 @@ class ResidualFolds:
     codes: np.ndarray | None
     n_init: int
     why_unmeasured = ""  # the level of the test was measured for complete numbers
+    least_t = 0.0  # t statistic of the gain that several clusters have to exceed
 
     @property
     def n_clusters(self) -> Any:

@@ -18,7 +18,7 @@ from nrprob.estimator.density import TableDensityEstimator
 from nrprob.estimator.parameters import check_parameters
 from nrprob.evidence.folds import prepare_folds
 from nrprob.evidence.held_out import assign_folds, split_fold
-from nrprob.evidence.p_values import mixed_gain
+from nrprob.evidence.p_values import mixed_gain, one_sided_t_test
 from nrprob.evidence.progress import progress_bar
 from nrprob.exceptions import short_repr
 from nrprob.settings import few_threads
@@ -174,7 +174,7 @@ def n_clusters(
     gain is that of the equal mixture of the clusters and the null model over the null model alone.
     The cost is ``n_splits n_folds`` fits for every candidate. On mixed and incomplete tables, all
     numbers have the group effects, shares and location effects of a fit of two clusters to all
-    samples.
+    samples, and the gain has to exceed its standard error.
 
     Clusters that do not have the form of the model's components are described better by several
     components. So heavy tails, skewness and curvature may raise the number; use
@@ -247,7 +247,7 @@ def n_clusters(
     best = int(np.argmax(means))
     gains = (mixed_gain(values[best] - null) for null in null_values)
     gain = min(gains, key=np.mean, default=None)
-    if gain is not None and evaluated[best] > 1 and gain.mean() <= 0:
+    if gain is not None and evaluated[best] > 1 and one_sided_t_test(gain)[0] <= fits.least_t:
         best = 0
     gain = None if gain is None else gain[copies.set_index]
     log_likelihood = np.array(values)[:, copies.set_index]

@@ -39,6 +39,9 @@ class TableFolds:
     distinct: np.ndarray
     n_init: int
     chooses_number: bool = False
+    # The t statistic that the gain of several clusters has to exceed. Fits of several clusters to a
+    # table without clusters end near one cluster, where gains of either sign are noise.
+    least_t = 1.0
 
     @property
     def n_clusters(self) -> int:

@@ -121,6 +121,7 @@ MIXED = TableTraits(300, 3, 4, 2, 100.0, 0.0, 0.5, False)
         ({}, "skewed-1000"),
         ({"missing_share": 0.15}, "missing"),
         ({"n_clusters": 3}, "three-clusters"),
+        ({"median_group": 300.0}, "no-groups"),
         ({"by_group": True}, "unequal"),
         ({"median_group": 4.0}, "small-mixed"),
         ({"median_group": 4.0, "n_discrete": 0}, "small-numeric"),
