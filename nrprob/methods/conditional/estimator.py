@@ -140,9 +140,9 @@ class ConditionalMixture(
         marginals in the group. Samples whose probability of noise is above 0.5 are set aside, and
         the fit to the others starts afresh. "auto" does so if a share of 0.02 raises the objective
         by more than max(10, n/10) nats. It never does if rounding errors are more than a quarter of
-        the residual variance of a numeric column: rare values of such a column look like noise.
-        With 0, `fit` warns if "auto" would set samples aside. Stored rows need 0, and refits of
-        `nrprob.evidence` have no noise.
+        the residual variance of a numeric, ordered or count column: rare values of such a column
+        look like noise. With 0, `fit` warns if "auto" would set samples aside. Stored rows need 0,
+        and refits of `nrprob.evidence` have no noise.
     weights : {"auto", "uniform", "free", "by_group"}, default="auto"
         Weights of the clusters. "uniform" weights favour clusters of similar size. "free" weights
         detect minority clusters, but may prefer a few outliers to the actual clusters. "by_group"

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from nrprob.methods.conditional.table import DiscreteColumn
+from nrprob.statistics.groups import group_means
+
 _LEAST = 1e-3  # rounding variance, relative to the residual variance, that is left out
 _DIGITS = 9  # decimals, in residual standard deviations, to which values count as equal
 _MOST = 1 << 14  # samples from which steps are taken
@@ -46,3 +49,17 @@ def rounding_variances(x: np.ndarray, variances: np.ndarray) -> np.ndarray:
 def is_coarse(rounding: np.ndarray, variances: np.ndarray) -> bool:
     """Whether rounding variances (d,) are a large part of the residual variance of a column."""
     return bool((rounding > _COARSE * variances).any())
+
+
+def has_coarse_scores(columns: list[DiscreteColumn], groups: np.ndarray, n_groups: int) -> bool:
+    """Whether an ordered or count column is coarse, about the means of the known groups."""
+    for column in columns:
+        if column.scores is None:
+            continue
+        seen = column.codes >= 0
+        values = column.scores[column.codes[seen]][:, None]
+        means = group_means(values, groups[seen], n_groups)
+        variances = ((values - means[groups[seen]]) ** 2).mean(0)
+        if is_coarse(rounding_variances(values, variances), variances):
+            return True
+    return False

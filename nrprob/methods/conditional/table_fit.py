@@ -27,7 +27,11 @@ from nrprob.methods.conditional.joint_search import Ends, Form, Problem
 from nrprob.methods.conditional.noise import NoiseFit, noise_table
 from nrprob.methods.conditional.one_component import fit_one_component
 from nrprob.methods.conditional.regression import fit_beside_clusters
-from nrprob.methods.conditional.rounding import is_coarse, rounding_variances
+from nrprob.methods.conditional.rounding import (
+    has_coarse_scores,
+    is_coarse,
+    rounding_variances,
+)
 from nrprob.methods.conditional.shares import FREE, UNIFORM
 from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.methods.conditional.table_data import TableData, complete_table
@@ -253,7 +257,8 @@ class TableMixin(DiagnosticsMixin):
             centre, scale = one_component.means.mean(0), one_component.scale
             variances = np.diagonal(one_component.covariance)
             variance = rounding_variances(x, variances)
-            coarse = is_coarse(variance, variances)
+            scores = table.discrete, design.codes, design.n_groups
+            coarse = is_coarse(variance, variances) or has_coarse_scores(*scores)
             rounding = np.diag(variance / scale**2)
             x = (x - centre) / scale
         data = TableData(

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from nrprob import ConditionalMixture
-from nrprob.methods.conditional.rounding import rounding_variances
+from nrprob.methods.conditional.rounding import has_coarse_scores, rounding_variances
+from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.metrics import adjusted_rand_index
 
 
@@ -34,6 +35,15 @@ def test_rounded_columns_have_the_variance_of_uniform_errors(step):
         rounding_variances(copies, np.ones(3)), result / variances, rtol=1e-6
     )
     assert (rounding_variances(x, 1e4 * result) == 0).all()
+
+
+def test_ordered_columns_with_rare_values_are_coarse():
+    groups = np.arange(200) % 2
+    rating = DiscreteColumn(np.arange(200) % 5, 5, np.arange(5.0))
+    rare = DiscreteColumn((np.arange(200) % 50 == 0) * 2, 3, np.arange(3.0))
+    names = DiscreteColumn(rare.codes, 3)
+    assert has_coarse_scores([names, rare], groups, 2)
+    assert not has_coarse_scores([names, rating], groups, 2)
 
 
 def test_a_binary_column_of_balanced_values_keeps_two_thirds_of_its_influence():
