@@ -755,6 +755,7 @@ def test_covariates_make_numbers_of_text(invoke, mixed, tmp_path):
         (["--categorical", "colour", "--drop", "colour"], "colour in --categorical and --drop"),
         (["--ordered", "colours"], "no such column; 'colours'; did you mean 'colour'?"),
         (["--missing", "mean"], "text has no mean; "),
+        (["--missing", "keep", "--method", "naci"], "or --missing mean, or use conditional-mixt"),
     ],
 )
 def test_columns_that_are_named_wrongly(invoke, mixed, tmp_path, more, message):

@@ -56,8 +56,8 @@ def _describe_preparation(plan: Plan) -> dict[str, Any]:
 
         frame = pd.DataFrame(table.X, columns=names)
         ready = prepare_table(
-            frame, categories="indicators", missing="error", standardize=data.standardize,
-            say=as_key,
+            frame, categories="indicators", missing="error", chosen=True,
+            standardize=data.standardize, say=as_key,
         )  # fmt: skip
         notes, warnings, scales = notes + ready.notes, ready.warnings, ready.scales_
     elif data.standardize:

@@ -80,6 +80,11 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     """Read the features, and the columns of the options --known, --compare and --labels.
 
     ``mixed`` says whether the method takes text and missing values.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If the method does not take missing values, which are to be kept.
     """
     import numpy as np
     import pandas as pd
@@ -91,6 +96,12 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     from nrprob.data.preparation.record import as_option
     from nrprob.files import digest
 
+    if options.missing == "keep" and not mixed:
+        able = ", ".join(name for name, entry in METHODS.items() if entry.capabilities.mixed)
+        raise InputError(
+            "the method takes no missing values; got --missing keep; pass --missing drop or "
+            f"--missing mean, or use {able}"
+        )
     files = dict.fromkeys([options.data, *(file for file, _ in options.label_columns)])
     sources = {file: tables.read_contents(file) for file in files}
     X, row_names, names = _read_rows(options, sources[options.data])
