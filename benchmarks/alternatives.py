@@ -1,6 +1,6 @@
 """Merging by tables of pairs vs SciPy's average linkage of the same distances.
 
-`NACI` and `COALA` merge n rows of the plane from a table of n x n numbers; average linkage uses n
+`NACI` and `COALA` merge n rows of the plane from a table of n x n numbers. Average linkage uses n
 (n - 1) / 2 numbers. The threshold is 10 times SciPy's time for the merges of NACI at n=5,000, from
 given distances. The table also has whole fits vs SciPy's time from rows to a tree, and a fit of
 100,000 rows by a subsample. Compilation is not counted.

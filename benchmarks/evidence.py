@@ -3,7 +3,7 @@
 Data sets have 240 rows of 6 columns, in three known groups with different means. Data without
 clusters are Gaussian (with a general covariance, a decaying spectrum, or unequal covariances of
 groups), or t with 3 degrees of freedom. For the test of a gap there are also t with 2 degrees of
-freedom, and skew, bounded and bent groups; these are not elliptical, so their rate for the test of
+freedom, and skew, bounded and bent groups. These are not elliptical, so their rate for the test of
 structure has no threshold. Clusters are 2 to 6 standard deviations apart. Their noise is spherical,
 or mixed by a random matrix, as for all nulls unless stated otherwise. Thresholds are for level
 0.05.

@@ -1,6 +1,6 @@
 """Time and memory of summaries of draws: 10,000 rows, 20 clusters, 1,000 draws.
 
-Rows leave their cluster with different probabilities, some of them large; two clusters are one in
+Rows leave their cluster with different probabilities, some of them large. Two clusters are one in
 four of ten draws, and half of another cluster is separate in two of ten. Every summary runs in a
 separate process; memory is its largest resident set, including draws and imports. The last columns
 are the results.

@@ -3,7 +3,7 @@
 Data are five Gaussian clusters with equal shares, whose centres are at least four standard
 deviations apart; default settings, four chains. Seconds are CPU seconds of a fit without
 compilation, divided by the smallest effective sample size of all label-invariant quantities that
-vary; runs that have not converged (R-hat above 1.05) are marked. Two requirements for large data:
+vary. Runs that have not converged (R-hat above 1.05) are marked. Two requirements for large data:
 chains agree for 5,000 rows in two columns within three minutes, and for 100,000 rows in ten columns
 with ten clusters within fifteen.
 """

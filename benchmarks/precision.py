@@ -1,7 +1,7 @@
 """Precision on the generators of Gondek (2005): defaults, Bayes classifier, published values.
 
 The "known" partition is given to the method, and the "sought" one is hidden. Values are means over
-20 data sets with their standard errors; the published column is the best of all methods printed for
+20 data sets with their standard errors. The published column is the best of all methods printed for
 the setting (Gondek 2005, Tables 8.1 to 8.21 and 8.34 to 8.45).
 """
 

@@ -1,7 +1,7 @@
 """Simulated tables for the conditional mixture: mixed columns, missing values, unequal shares.
 
 Every table has planted clusters, known groups that shift its columns, and irrelevant columns where
-its design has some. `MIXED` lists designs in which all groups have the same shares of clusters;
+its design has some. `MIXED` lists designs in which all groups have the same shares of clusters.
 `shares_table` makes tables in which they may differ, and returns Bayes' labels beside the clusters.
 """
 

@@ -21,7 +21,7 @@ def describe_clusters(
     The description of a numeric column is its mean in the cluster and, in parentheses, the mean of
     all samples. The description of a text or boolean column is the share of a value. Columns are
     sorted by the difference from all other samples in pooled standard deviations, adjusted for
-    known structure as in `nrprob.plotting.plot_top_features`; differences below 0.3 are left out.
+    known structure as in `nrprob.plotting.plot_top_features`. Differences below 0.3 are left out.
     Missing values count neither in means nor in shares.
 
     Clusterings maximise such differences, so large differences are no evidence of clusters.

@@ -290,7 +290,7 @@ def draw_pairs(
     n_pairs : int
         Number of pairs.
     wrong : {"none", "coin", "bias"}, default="none"
-        Errors of the pairs: "coin" makes a pair a must-link with probability 1/2; "bias" replaces
+        Errors of the pairs: "coin" makes a pair a must-link with probability 1/2. "bias" replaces
         it by a must-link between rows of the last two classes.
     share : float, default=0.4
         Share of the pairs with such errors.

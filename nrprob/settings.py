@@ -31,7 +31,7 @@ def standard(wide: bool = True) -> Iterator[None]:
 def few_threads(n_rows: int) -> Any:
     """Context in which other libraries process few rows in one thread.
 
-    scikit-learn's k-means gives 256 rows at a time to a thread, and LAPACK fewer; threads that wait
+    scikit-learn's k-means gives 256 rows at a time to a thread, and LAPACK fewer. Threads that wait
     for work slow down a busy machine, including this process.
     """
     from threadpoolctl import threadpool_limits

@@ -18,7 +18,7 @@ def node(cls: type[T]) -> type[T]:
     A field is static if its metadata states this: ``field(metadata={"static": True})``.
 
     `jax.tree_util.register_dataclass` has a defect. It compares trees of two of its classes as
-    equal if their fields are equal, so only hashes, of which a table compares seven bits, prevent
+    equal if their fields are equal. Then only hashes, of which a table compares seven bits, prevent
     running a compiled program with the fields of another class.
     """
     node_class: Any = dataclasses.dataclass(frozen=True)(cls)

@@ -15,7 +15,7 @@ def _release(package: str) -> tuple[int, ...]:
     return tuple(int(part) for part in metadata.version(package).split(".")[:2])
 
 
-# Tests selected by these expressions check which input is accepted and exact results; their
+# Tests selected by these expressions check which input is accepted and exact results. Their
 # programs run once for a few milliseconds, so optimisation is not worth its time.
 _QUICK = ("not slow", "smoke", "slow and contract")
 

@@ -345,7 +345,7 @@ def _response(P, groups, family, weights):
     """Symmetrised B: perturbing the log memberships by e makes the score -B e at equal clusters.
 
     For multinomial rows ``B(x, x') = p(x'|z) sum_y p(y|x) [p(y|x') / p(y|z) - 1]`` on pairs of one
-    group; the similarity transform by the square roots of the weights leaves its eigenvalues.
+    group. The similarity transform by the square roots of the weights leaves its eigenvalues.
     """
     P = P.astype(np.float64)
     weights = weights.astype(np.float64)

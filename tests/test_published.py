@@ -144,7 +144,7 @@ def test_published_sequential_settings():
 
 
 # Section 8.6.1: the published iteration works in a range of gamma that moves with the number of
-# features, so the ranges of the three data sets are disjoint; the damped iteration has no upper
+# features, so the ranges of the three data sets are disjoint. The damped iteration has no upper
 # end.
 GAMMAS = (0.1, 1, 4, 10, 40, 100, 400, 1000)
 

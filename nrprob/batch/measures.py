@@ -29,7 +29,7 @@ class Measure(Strict):
     """Agreement of the clusters with a labeling of the data, or an attribute of the fit.
 
     ``metric`` compares ``labeling`` with the clusters of ``view``, by default with the combinations
-    of the clusters of all views; "highest" and "lowest" choose the view by the value.
+    of the clusters of all views. "highest" and "lowest" choose the view by the value.
     "matching_rate" compares two views without a labeling; "train_accuracy", "test_accuracy" and
     "error" use the classes of the split. ``attribute`` is a numeric attribute of fitted estimators,
     such as "tdl_", or an element of one: "n_clusters_.0"; it is NaN for methods without it.

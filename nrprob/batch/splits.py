@@ -79,7 +79,7 @@ class Wanted(Strict):
     """Target labels of some rows, which `fit` takes as ``y``.
 
     The labelled rows are a fraction of every class (``fraction``), a number of rows of every class
-    (``per_class``) or, with ``draw = "rows"``, a fraction of all rows; lists make a learning curve.
+    (``per_class``) or, with ``draw = "rows"``, a fraction of all rows. Lists make a learning curve.
     A fraction ``wrong`` of these labels is wrong. With ``classes``, only this number of classes has
     labels. ``score`` states which rows the measures compare. An empty cell in this column of the
     data file is an unknown label: its row is fitted, but neither sampled nor scored.

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-# Dense rows of integers are counts if at least this share of the entries is 0, as in documents;
-# otherwise they are measurements, such as the grey levels of images.
+# Dense rows of integers are counts if at least this share of the entries is 0, as in documents.
+# Otherwise they are measurements, such as the grey levels of images.
 _ZEROS = 0.5
 FEW_VALUES = 20  # a column of fewer distinct values is discrete
 

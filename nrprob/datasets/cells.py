@@ -68,7 +68,7 @@ def make_cell_counts(
     dispersion : float, default=0.3
         The variance of a count of mean m is m + dispersion * m**2.
     mixing : float, default=0.5
-        Similarity of the proportions of types in the batches: 1 for equal proportions; at 0 each
+        Similarity of the proportions of types in the batches: 1 for equal proportions. At 0 each
         batch has proportions from a Dirichlet distribution with all parameters 1.
     random_state : int, RandomState instance or None, default=None
         Seed or source of the random numbers.

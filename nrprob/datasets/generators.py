@@ -80,7 +80,7 @@ def make_binary_partitions(
 
     The columns of a partition are divided into `n_clusters` blocks with a random binary profile. A
     row of cluster g equals the profile on block g and its complement on the other blocks of the
-    partition; every entry is then flipped with probability `p_noise`. Labels are independent and
+    partition. Every entry is then flipped with probability `p_noise`. Labels are independent and
     uniform, within a row and between rows.
 
     Parameters
@@ -120,7 +120,7 @@ def make_binary_partitions(
     Notes
     -----
     Gondek (2005), appendix E.1, does not state the entries of a row on the blocks of other
-    clusters, or how columns are divided unevenly; both follow its sample and accuracies.
+    clusters, or how columns are divided unevenly. Both follow its sample and accuracies.
 
     Examples
     --------
@@ -173,7 +173,7 @@ def make_multinomial_2d(
     n_draws : int
         Number of draws per row, the sum of every row of `X`.
     orthogonality : float, default=1.0
-        Weight w in [0, 1]. At 1 the first category depends on A and the second on B; at 0 both
+        Weight w in [0, 1]. At 1 the first category depends on A and the second on B. At 0 both
         depend on A, and `X` has no information about B. Labels are independent at every weight.
     random_state : int, RandomState instance or None, default=None
         Seed or source of the random numbers.
@@ -194,9 +194,9 @@ def make_multinomial_2d(
 
     Notes
     -----
-    Gondek (2005), section 8.3.1, does not state the exact spacing of theta ("equally spaced on
-    [0, 1]") or the distribution of the draws; these choices reproduce its tables, which use 50 K^2
-    rows and 50 K^2 + 50 K + 100 draws.
+    Gondek (2005), section 8.3.1, does not state the exact spacing of theta ("equally spaced on [0,
+    1]") or the distribution of the draws. These choices reproduce its tables, which use 50 K^2 rows
+    and 50 K^2 + 50 K + 100 draws.
 
     Examples
     --------

@@ -107,7 +107,7 @@ def load(name: str, /, **parameters: Any) -> DataSet:
     ``pbmc68k_reduced`` has 700 blood cells of one donor and 765 variable genes, from Zheng et al.
     (2017, doi:10.1038/ncomms14049), subsampled by the authors of scanpy. It comes from one version
     of scanpy's wheel on PyPI (BSD-3-Clause, 2 MB), verified by its SHA-256 and cached (``pip
-    install 'nrprob[data]'``); scanpy need not be installed. Values are ln(1 + x) of normalised
+    install 'nrprob[data]'``). Scanpy need not be installed. Values are ln(1 + x) of normalised
     counts x. Labelings: ``bulk_labels``, the most similar type of sorted cells; ``phase`` of the
     cell cycle, from gene scores; and ``louvain``, clusters by scanpy.
 

@@ -72,7 +72,7 @@ def make_four_components(
     References
     ----------
     Yin (2007), section 4.10, applies a sampler to a similar mixture (Figure 4.5) without stating
-    its parameters or size; the values here are choices of this package.
+    its parameters or size. The values here are choices of this package.
 
     Examples
     --------

@@ -261,10 +261,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
             clusters have no label.
         known : array-like, optional
             Known structure: labels of shape (n_samples,), or several labelings as a 2-D array of
-            integers or strings. Some estimators accept soft `nrprob.known.Memberships`; some
-            accept continuous covariates (a 2-D array of floats, or a frame with float columns
-            and label columns). If ``X`` is a frame or AnnData, ``known`` may also be a column name
-            or a list of column names (of ``obs`` in AnnData); these columns are then not features.
+            integers or strings. Some estimators accept soft `nrprob.known.Memberships`; some accept
+            continuous covariates (a 2-D array of floats, or a frame with float columns and label
+            columns). If ``X`` is a frame or AnnData, ``known`` may also be a column name or a list
+            of column names (of ``obs`` in AnnData). These columns are then not features.
 
         Returns
         -------

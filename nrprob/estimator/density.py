@@ -39,7 +39,7 @@ class DensityEstimator(Protocol):
 
         ``scale`` (n,) multiplies the residuals before the density is evaluated. A held-out sample
         is further from the mean of its known group than the samples of the fit, from which the mean
-        was estimated; the tests correct for this by a scale below 1.
+        was estimated. The tests correct for this by a scale below 1.
         """
         ...
 

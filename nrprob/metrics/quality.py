@@ -164,7 +164,7 @@ def silhouette_width(X: ArrayLike, labels: Labels) -> float:
     Notes
     -----
     a is the mean distance to the other samples of the same cluster, b the smallest mean distance to
-    the samples of another cluster; a cluster of one sample counts 0. Computed by scikit-learn in
+    the samples of another cluster. A cluster of one sample counts 0. Computed by scikit-learn in
     O(n_samples^2) time; memory is bounded.
 
     References

@@ -29,7 +29,7 @@ def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
     Returns
     -------
     matplotlib.axes.Axes
-        The axes. The trace belongs to the best restart; the title gives the inverse temperatures of
+        The axes. The trace belongs to the best restart. The title gives the inverse temperatures of
         the first split and of the end, if the model has them. With several restarts, the right part
         of the axes shows their final objectives (``restarts_``) in ascending order on a separate
         scale. Open markers are restarts that did not converge. The trace of `MDLMultiView` has no

@@ -167,8 +167,8 @@ def plot_alternatives(
     -------
     ndarray of matplotlib.axes.Axes
         One per labeling. Titles have the sizes of the clusters, and the normalised mutual
-        information (NMI) with known labelings and with the other labelings: 0 for independent
-        labelings, 1 for equal ones.
+        information (NMI) with known labelings and with the other labelings. NMI is 0 for
+        independent labelings, and 1 for equal ones.
 
     Raises
     ------

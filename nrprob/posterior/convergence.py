@@ -205,8 +205,8 @@ def label_free(
         Reference partition for distances; `point_estimate` by default.
     pairs : int or array of int of shape (n_pairs, 2), default=10
         Pairs of samples whose co-clustering is traced. A number is the number of pairs to sample,
-        among pairs that are neither always together nor always apart, with probabilities
-        proportional to the variance; there may be fewer.
+        among pairs that are neither always together nor always apart. Their probabilities are
+        proportional to the variance; there may be fewer pairs.
     random_state : int, RandomState instance or None, default=None
         Seed for the pairs and for the search for a reference.
 

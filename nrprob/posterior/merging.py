@@ -35,8 +35,8 @@ class MergePath:
         Increase of the expected loss by each merge. If the first one is negative, the initial
         partition is not a local optimum.
     linkage : ndarray of shape (n_partitions - 1, 4)
-        The merges in the form of `scipy.cluster.hierarchy`: leaves are the initial clusters;
-        heights are the largest expected loss so far, minus the expected loss of the initial
+        The merges in the form of `scipy.cluster.hierarchy`: leaves are the initial clusters.
+        Heights are the largest expected loss so far, minus the expected loss of the initial
         partition.
 
     Examples
@@ -203,8 +203,8 @@ def merge_path(
 
     Notes
     -----
-    Joining a and b changes the expected loss by a function of their counts, the numbers of rows
-    shared with each cluster of the draws, so rows are counted only once. Each pair of one of the K
+    Joining a and b changes the expected loss by a function of their counts: the numbers of rows
+    shared with each cluster of the draws. So rows are counted only once. Each pair of one of the K
     clusters and a cluster of a draw takes 4 bytes of memory and about :math:`K` additions. Merges
     are greedy: the partition of k clusters is the best that joins two of the previous k + 1. If the
     initial partition minimises the pair loss, costs are non-negative and never decrease.

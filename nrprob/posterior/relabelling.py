@@ -51,7 +51,7 @@ def relabel(draws: Any, reference: Any = None, *, random_state: Any = None) -> n
         The same partitions with other labels. The labels agree with the reference on as many
         samples as a one-to-one matching of clusters allows (an assignment problem per draw). A
         cluster without a match, or one that shares no sample with its match, gets a label from
-        ``max(reference) + 1`` on; these labels have no meaning across draws.
+        ``max(reference) + 1`` on. These labels have no meaning across draws.
 
     Raises
     ------

@@ -23,7 +23,7 @@ _MOST = 20_000
 
 
 def _sparse_is_faster(draws: Draws) -> bool:
-    # Measured on two cores: a dense product takes about 0.01 ns per pair of samples and cluster; a
+    # Measured on two cores: a dense product takes about 0.01 ns per pair of samples and cluster. A
     # sparse product takes about 4 ns, but only for pairs that share a cluster.
     dense = 0.01 * draws.n_samples**2 * float(draws.offsets[-1])
     return 4.0 * float(np.square(draws.sizes, dtype=float).sum()) < dense

@@ -215,7 +215,7 @@ def stable_clusters(
     Notes
     -----
     Transient clusters are grouped by density: the cluster that is similar to the most others forms
-    a group with them; the next group is found among the rest, and so on until no group is frequent.
+    a group with them. The next group is found among the rest, and so on until no group is frequent.
     The core of a group is the rows that most of its clusters contain. The core is then searched in
     all draws. At most 3,000 transient clusters from evenly spaced draws are compared with each
     other. If every draw has hundreds of them, some groups may be missed.

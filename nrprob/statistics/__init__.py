@@ -14,9 +14,10 @@ Almost every method scores a partition of n rows by
 - lambda_t is the weight of term t; `terms` evaluates F, its gradient, and its change when a row
   moves.
 
-For example, with p(y|a) estimated from counts T_y, the cost g = -sum_y T_y log(T_y / T) gives
-F = n H(Y|C) for clusters C, which differs from -n I(C;Y) by a constant. The same cost on the cells
-of clusters and known groups Z gives n H(Y|C,Z), and thereby the conditional information I(C;Y|Z).
+For example, let p(y|a) be estimated from counts T_y. Then the cost g = -sum_y T_y log(T_y / T)
+gives F = n H(Y|C) for clusters C, which differs from -n I(C;Y) by a constant. The same cost on the
+cells of clusters and known groups Z gives n H(Y|C,Z), and thereby the conditional information
+I(C;Y|Z).
 
 The engines of `nrprob.engines` optimise any such sum.
 """

@@ -290,9 +290,9 @@ class CrossEntropyCost:
     for full covariances. The log determinant is ``sum log(w_l + r_l)`` for diagonal covariances and
     ``D log(tr(W + R) / D)`` for spherical ones. For a fixed covariance, by which the rows are
     whitened, the cost is (tr W - N D) / 2. The ridge R is added to the scatter of a cell, not to
-    its covariance: changes by single rows then have closed forms (rank-one updates, O(K m^2) per
-    row), and up to a constant the cost is the minimum of ``N/2 log |S| + tr(S^-1 (W + R)) / 2``
-    over covariances S.
+    its covariance, so changes by single rows have closed forms (rank-one updates, O(K m^2) per
+    row). Up to a constant the cost is the minimum of ``N/2 log |S| + tr(S^-1 (W + R)) / 2`` over
+    covariances S.
 
     A row whose removal would make a scatter singular has infinite cost to remove.
 

@@ -1,8 +1,8 @@
 """Factorise many small positive definite matrices without LAPACK.
 
 LAPACK processes small matrices one by one, and two concurrent calls, of one program or of two, can
-deadlock: on a CPU, each holds a thread of XLA until its batch has run on the other threads. Here
-all matrices are eliminated together: up to 3 columns by unrolled code, up to 16 by a loop over
+deadlock. On a CPU, each call holds a thread of XLA until its batch has run on the other threads.
+Here all matrices are eliminated together: up to 3 columns by unrolled code, up to 16 by a loop over
 columns, and more by blocks.
 """
 

@@ -2,10 +2,11 @@ r"""Terms: an objective as a weighted sum of cell costs, and its gradient.
 
 .. math:: F(W) = \sum_t \lambda_t \sum_a g_t(S_a), \qquad S_a = \sum_x W(x, a) s(x)
 
-W(x, c) = p(x) r(c|x) are the masses of the rows in the clusters, s(x) the additive statistics of a
-row, g_t the cell cost and lambda_t the weight of term t. The cells a of a term are pairs of a known
-group and a cluster, or clusters pooled over the groups, possibly through a linear view of the
-statistics. The gradient by the masses is linear in the statistics of a row x of group z:
+W(x, c) = p(x) r(c|x) are the masses of the rows in the clusters, and s(x) are the additive
+statistics of a row. g_t is the cell cost and lambda_t the weight of term t. The cells a of a term
+are pairs of a known group and a cluster, or clusters pooled over the groups, possibly through a
+linear view of the statistics. The gradient by the masses is linear in the statistics of a row x of
+group z:
 
 .. math:: \frac{\partial F}{\partial W(x, c)} = \sum_t \lambda_t \,
     \nabla g_t(S_{zc}) \cdot s(x).

@@ -121,7 +121,7 @@ def prepare(
         integer values are labels, too, since missing values turn integers into floats.
     categories : {"keep", "indicators"}, default="keep"
         "keep" makes text a column of pandas categories. "indicators" makes text of up to 20 values
-        binary columns ``column=value``: one per value, or one for the second of two values; text of
+        binary columns ``column=value``: one per value, or one for the second of two values. Text of
         more values raises ValueError.
     missing : {"keep", "error", "drop", "mean"}, default="keep"
         "keep" leaves missing features as they are; missing known labels of a frame become a group

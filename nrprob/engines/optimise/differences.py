@@ -190,7 +190,7 @@ def remove_small_clusters(
             without = cells.at[:, :, smallest].set(0)
             single_cell = jnp.zeros_like(cells).at[:, :, 0].set((1 + SMOOTHING) * cells.sum(2))
             cases = [cells, without, label_cells(rows, new, k), single_cell]
-            # One evaluation serves all four cases, to compile the objective once; the case of one
+            # One evaluation serves all four cases, to compile the objective once. The case of one
             # cluster uses the directional derivative along the rows of the small cluster.
             direction = jnp.zeros_like(cells).at[:, :, 0].set(cells[:, :, smallest])
             tangents = [jnp.zeros_like(cells)] * 3 + [direction]

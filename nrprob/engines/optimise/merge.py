@@ -160,7 +160,7 @@ def agglomerate_pairs(
     alive : (n,) False on padding
     score : ``(rows, size, sizes, totals) -> (channels, n)``, scores of merging one cluster with
         each other, given its row of every table, its size, all sizes (n,), and sums (tables,) of
-        the entries of all merged pairs; larger is better, and -inf forbids a merge
+        the entries of all merged pairs. Larger is better, and -inf forbids a merge
     choose : channel whose pair is merged, given the best score of every channel
     drifting : whether a merge changes the scores of pairs of other clusters; all clusters then
         search again after every merge, which takes O(n^3)

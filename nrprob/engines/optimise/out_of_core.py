@@ -2,7 +2,7 @@
 
 The schedule is the same as in `nrprob.engines.optimise.anneal`. One pass over the rows computes the
 memberships of each block from the current parameters (E-step), adds them to the cell statistics,
-and discards them; the M-step needs the statistics only. Random numbers are hashed from the row
+and discards them. The M-step needs the statistics only. Random numbers are hashed from the row
 index, so that every pass can recompute them. All restarts share a pass, which costs O(n S K p)
 time; memory is O(S K p) and one block of rows.
 """

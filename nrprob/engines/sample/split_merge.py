@@ -244,7 +244,7 @@ def _acceptance_cap(
 ) -> jax.Array | float:
     """Largest acceptance probability of a split, which also multiplies the ratio of the merge.
 
-    It may depend only on the partition in which the two clusters are one; if they are two in
+    It may depend only on the partition in which the two clusters are one. If they are two in
     ``state``, ``joint`` is the length of that partition.
     """
     if usual is None:

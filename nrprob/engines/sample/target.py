@@ -24,7 +24,7 @@ from nrprob.statistics.rows import bucket_size, padded_count
 from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
-# Log odds (m,) of the second of two clusters; arguments are their cells (groups, 2, p), whether
+# Log odds (m,) of the second of two clusters. Arguments are their cells (groups, 2, p), whether
 # each sample (m,) is in these cells, and whether it is in the second.
 Odds: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
@@ -161,7 +161,7 @@ class Target:
         """Log odds that samples leaving clusters ``a`` and ``b`` join the second of two new ones.
 
         The result takes samples (m, p) of known groups (m,). Any distribution is valid that is
-        equal before and after a split or merge; here it is the distribution of the samples given
+        equal before and after a split or merge. Here it is the distribution of the samples given
         the cells, unless a joint code defines another one.
         """
         for code in self.joint_codes:
@@ -230,7 +230,7 @@ def map_slots(
 ) -> jax.Array:
     """Evaluate a function of cells (groups, K, p), (K, *rest), for the mask ``some`` (K,).
 
-    Slots are evaluated a few at a time, up to the last one in ``some``; all other slots have values
+    Slots are evaluated a few at a time, up to the last one in ``some``. All other slots have values
     of the same blocks, or 0. Since clusters use the first slots, most empty slots are never
     evaluated.
     """

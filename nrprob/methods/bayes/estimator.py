@@ -221,7 +221,7 @@ class MDLMixture(Inputs):
         `nrprob.posterior.diagnose` of at most 256 evenly spaced draws of each chain: of the
         description length and of label-invariant quantities, as the largest share, the distance to
         ``labels_``, and whether two samples are together. The row ``vi_between_chains`` has the
-        mean variation of information between draws of different chains; its `r_hat` is the root of
+        mean variation of information between draws of different chains. Its `r_hat` is the root of
         the ratio to the mean within chains (see `nrprob.posterior.chain_distances`).
     converged_ : bool
         Whether all R-hat are below 1.05; otherwise `fit` warns. Agreement of the chains is
@@ -254,7 +254,7 @@ class MDLMixture(Inputs):
 
     where u is 1 if ``unordered`` and otherwise 0, :math:`\alpha` is ``concentration``, and K is
     ``max_clusters``. A mixture of finite mixtures (Miller and Harrison, 2018) has a prior of the
-    same form. Its V sums over numbers of components, since components may be empty; here no
+    same form. Its V sums over numbers of components, since components may be empty. Here no
     component is empty, so that the number of components is the number of clusters. Under
     ``energy="nml"``, the normalised maximum likelihood of the cluster labels replaces this prior,
     and the stochastic complexity of each cluster replaces its marginal likelihood. The likelihood
@@ -282,14 +282,14 @@ class MDLMixture(Inputs):
     *Algorithm.* One iteration of the collapsed kernel:
 
     1. A Gibbs sweep updates labels in blocks, accepted by the Metropolis-Hastings rule. With
-       "tied", the sweep conditions on a covariance and offsets that are sampled first; with "t",
+       "tied", the sweep conditions on a covariance and offsets that are sampled first. With "t",
        label and scale weight of a sample are sampled together.
     2. Split-merge moves, after Jain and Neal (2004), and swaps if there are known groups. The
        concentration is integrated out of their acceptance probabilities.
     3. Griddy-Gibbs updates of kappa, nu, s and omega; Metropolis updates of the lambdas; Gibbs
        updates of the scale weights, the degrees of freedom and the concentrations.
 
-    An iteration costs O(n k d) operations under "diag", and O(n k d^2) otherwise; memory is O(n d)
+    An iteration costs O(n k d) operations under "diag", and O(n k d^2) otherwise. Memory is O(n d)
     or O(n d^2), plus the labels of all draws.
 
     *Preprocessing.* Continuous features are standardised on the samples of `fit`; constant ones are
@@ -298,7 +298,7 @@ class MDLMixture(Inputs):
 
     *Common covariance.* With ``covariance="shrunk"``, the covariance of a cluster is
     inverse-Wishart with f = d + 1 + nu degrees of freedom and scale f S. The common covariance S is
-    Wishart with d + 2 degrees of freedom and mean s I. S, s and nu (1 to 500) are sampled; a large
+    Wishart with d + 2 degrees of freedom and mean s I. S, s and nu (1 to 500) are sampled. A large
     nu makes covariances similar.
 
     *Tempering.* With ``likelihood_power`` below 1 this is a generalised posterior, after the
@@ -357,7 +357,7 @@ class MDLMixture(Inputs):
     to the floor and half the range of the feature, PC `nrprob.codelength.gaussian_complexity`, and
     C the parametric complexity of the multinomial with :math:`|c|` or k symbols. The thesis has one
     complexity for all sizes (4.21), and acceptance ratios (4.28) to (4.36) that do not leave its
-    distribution invariant; `nrprob.engines.sample.moves` describes the moves used here.
+    distribution invariant. `nrprob.engines.sample.moves` describes the moves used here.
 
     References
     ----------
@@ -492,7 +492,7 @@ class MDLMixture(Inputs):
             Classes, -1 where unknown.
         known : array-like, optional
             Known labels, or several labelings (see ``multi``). A continuous sample is the sum of
-            the effects of its group and of its cluster, and of noise; with other features, each
+            the effects of its group and of its cluster, and of noise. With other features, each
             pair of a group and a cluster has separate probabilities. So clusters are conditioned on
             the groups. With continuous features also covariates, floats (n_samples, q) with linear
             effects, a frame of labels and of floats, or `nrprob.known.Memberships`. Column names,

@@ -131,10 +131,10 @@ class Sampled(Clusterer):
 
         where c runs over the components of the other samples and a new one, and :math:`y_i` is the
         class of sample i, if it has one. Means, covariances, weights and the label of sample i are
-        integrated out, so that :math:`1 / e^{\ell_i}` are the importance weights of leave-one-out
+        integrated out. So :math:`1 / e^{\ell_i}` are the importance weights of leave-one-out
         cross-validation (Vehtari, Gelman and Gabry, 2017). Columns that `fit` dropped do not count.
-        If `arviz.loo` reports a Pareto k above 0.7 for a sample whose log likelihood varies by much
-        more than 1 nat, fit without this sample, or compare by `score` on held-out samples.
+        `arviz.loo` may report a Pareto k above 0.7 for a sample whose log likelihood varies by much
+        more than 1 nat. Then fit without this sample, or compare by `score` on held-out samples.
 
         The rows of the data are the dimension ``observation``.
         """

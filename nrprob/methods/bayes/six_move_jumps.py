@@ -256,9 +256,9 @@ def launched_move(
     """Split or combine the components of two rows i and j, chosen independently of the state.
 
     A split assigns the other rows of the component to i or j one by one, with probabilities from a
-    launch state; the choice is minus the log of their product. Both directions use the same launch
+    launch state. The choice is minus the log of their product. Both directions use the same launch
     state, which depends on i, j and the rows of the two components only. With probability 1/2 it
-    results from ``n_launch`` hard assignments that start from i and j; otherwise all rows are with
+    results from ``n_launch`` hard assignments that start from i and j. Otherwise all rows are with
     i, so that rows near j leave. Unlike halves at a pivot, these halves may overlap.
     """
     draw_key, exchange_key = jax.random.split(key)

@@ -244,8 +244,8 @@ class IBSI(SplittingBottleneck):
     ----------
     <n_clusters>
     gamma : float
-        Penalty weight of I(C;Z). Raise it until the clusters are independent of the known groups;
-        it must outweigh the features that the known groups determine, so it grows with their
+        Penalty weight of I(C;Z). Raise it until the clusters are independent of the known groups.
+        It must outweigh the features that the known groups determine, so it grows with their
         number. Far too large values keep the damped iteration at its initial values. From 0 to
         10**9.
     damped : bool, default=True

@@ -267,11 +267,11 @@ class ConstrainedMixture(PairEstimator):
 
     The E-step is exact if units connected by cannot-links have at most 50,000 joint labelings. For
     labels without further links it is also exact with at most k = 10 clusters and 10**6 / 2**k
-    labelled units, by a sum over the sets of clusters that each class occupies. Otherwise a mean
+    labelled units. It is a sum over the sets of clusters that each class occupies. Otherwise a mean
     field approximates the posterior, with a warning; the labels satisfy all links nevertheless.
 
     With n rows, m features and k components, an iteration costs :math:`O(n k m^2)` for "full" and
-    :math:`O(n k m)` otherwise, plus the exact sums; memory is :math:`O(n k m)` per restart.
+    :math:`O(n k m)` otherwise, plus the exact sums. Memory is :math:`O(n k m)` per restart.
 
     The weights maximise the objective above. They would not maximise the probability of the rows
     conditional on the cannot-links, which divides by a probability that depends on the weights.

@@ -103,7 +103,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     deletion : {"sparing", "always"}, default="sparing"
         "always" deletes every cluster that is too small, as published. "sparing" retains a cluster
         whose rows would inflate the covariances of the other clusters, as a few rows do if only
-        they differ in a column; deleting such a cluster often ends with all rows in one cluster.
+        they differ in a column. Deleting such a cluster often ends with all rows in one cluster.
         The cluster stays if its rows cost the others more than they would in a single cluster of
         all rows, by two nats per row of a cluster of average size.
     reg : float, default=1e-3
@@ -118,9 +118,9 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         Initial clusters: nearest k-means++ centres (on standardised columns), random labels, or
         given labels from 0 to ``n_clusters`` - 1.
     solver : {"batched", "sequential", "anneal"}, default="batched"
-        "batched" moves many rows per step, "sequential" one row at a time, as published; both
-        stop when no move of a single row lowers the objective. "anneal" starts from a
-        deterministic annealing and continues as "batched".
+        "batched" moves many rows per step, "sequential" one row at a time, as published. Both stop
+        when no move of a single row lowers the objective. "anneal" starts from a deterministic
+        annealing and continues as "batched".
     <n_init>
     max_iter : int, default=1000
         Maximum number of steps ("batched"), sweeps ("sequential") or updates per temperature
@@ -188,11 +188,11 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     5. Repeat steps 2 to 4 until no move lowers the objective.
 
     With n rows, m features and k clusters, a step costs :math:`O(n k m^2)` for "full" and
-    :math:`O(n k m)` otherwise; memory is :math:`O(n (m + k))` per restart.
+    :math:`O(n k m)` otherwise. Memory is :math:`O(n (m + k))` per restart.
 
     The objective has no cost for parameters unless ``penalty="mdl"``: with many restarts and few
     rows per cluster it overestimates the number of clusters. A cluster without labelled rows has no
-    label cost, and the label cost of other clusters scales with all of their rows; one wrong label
+    label cost, and the label cost of other clusters scales with all of their rows. One wrong label
     in a large cluster of few labels therefore has a large effect. All computations are in float64,
     because float32 does not resolve the difference that one row makes.
 
@@ -273,11 +273,11 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
             Partial labels, -1 where unknown. A cluster may hold several classes, and a class
             several clusters.
         sample_weight : array-like of shape (n_samples,), optional
-            Frequency weights, from 0 to 1e9: a sample of weight 2 counts as two equal samples, and
-            all sizes are sums of weights, those of ``reg``, ``min_cluster_fraction`` and
-            ``label_counts_`` included. Give weights that are no frequencies a mean of 1. A sample
-            of weight 0 takes no part in the fit and gets the label of `predict`. By default, all
-            weights are 1.
+            Frequency weights, from 0 to 1e9: a sample of weight 2 counts as two equal samples. All
+            sizes are sums of weights, also in ``reg``, ``min_cluster_fraction`` and
+            ``label_counts_``. Give weights that are no frequencies a mean of 1. A sample of weight
+            0 takes no part in the fit and gets the label of `predict`. By default, all weights are
+            1.
 
         Returns
         -------

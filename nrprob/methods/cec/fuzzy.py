@@ -127,7 +127,7 @@ class SemiSupervisedFCM(PlainClusterer):
     <n_clusters>
     alpha : float or "auto", default="auto"
         Weight of the labels. "auto" is the number of rows divided by the number of labelled rows,
-        so that both sums have equal weight; without labels it is 0, which is fuzzy c-means. Lower
+        so that both sums have equal weight. Without labels it is 0, which is fuzzy c-means. Lower
         it if labels may be wrong: 0 uses them for the initialisation only. At most 10**9.
     n_init : int, default=10
         Number of restarts, from the class means and by k-means++; the restart of the smallest

@@ -139,7 +139,7 @@ class SemiSupervisedSpectral(PairEstimator):
     :math:`O(n k^2)`. `fit` raises ValueError for more than 10,000 rows.
 
     New rows have no eigenvector entries. p(c given x) is proportional to the sum of the affinities
-    of x to the fitted rows of cluster c; therefore the model stores the rows of `fit`.
+    of x to the fitted rows of cluster c. Therefore the model stores the rows of `fit`.
 
     References
     ----------

@@ -105,7 +105,7 @@ def e_step(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """E-step: free energy per row (R,), statistics per row (R, K, p) and masses (B, r, R, K).
 
-    The free energy at temperature T is the mean of T log((1/K) sum_k p(row | k)^(1/T)); at T = 1 it
+    The free energy at temperature T is the mean of T log((1/K) sum_k p(row | k)^(1/T)). At T = 1 it
     is the mean log likelihood. ``log_k`` is log K if some clusters of ``theta`` are padding.
     """
     log_k = math.log(theta.shape[-2]) if log_k is None else log_k

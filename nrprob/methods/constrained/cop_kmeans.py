@@ -75,7 +75,7 @@ class COPKMeans(ConstrainedSearch):
 
     where M are the must-links and C the cannot-links. Rows are assigned in their order. Each row
     joins the nearest centre whose cluster no earlier row excludes by a link. A restart fails if no
-    cluster is left for a row, as published, even if a clustering exists that satisfies all links;
+    cluster is left for a row, as published, even if a clustering exists that satisfies all links.
     `MDLConstrained` finds such a clustering in most cases, because it varies the order.
 
     Parameters
@@ -128,7 +128,7 @@ class COPKMeans(ConstrainedSearch):
     1. Assign components, in the order of their first rows, to the nearest centre allowed.
     2. Set centres to the means of the clusters.
 
-    With n rows, m features and k clusters, an iteration costs :math:`O(n m k)`; memory per restart
+    With n rows, m features and k clusters, an iteration costs :math:`O(n m k)`. Memory per restart
     is :math:`O(n k)` values plus the table of cannot-links.
 
     References

@@ -152,8 +152,8 @@ class MDLConstrained(ConstrainedSearch):
     from cannot-links only, because they are decoded before any cluster is known. Size limits are
     satisfied by integer programming, from the best restarts.
 
-    With n rows, m features, k clusters and p pairs, an iteration costs :math:`O(n m k + p k^2)`;
-    memory per restart is :math:`O(n k)` values plus the table of neighbours.
+    With n rows, m features, k clusters and p pairs, an iteration costs :math:`O(n m k + p k^2)`.
+    Memory per restart is :math:`O(n k)` values plus the table of neighbours.
 
     The order of transmission is the inductive order of the cannot-links between components: the
     component of the smallest degree comes last. With K > Q the code is complete. The weights

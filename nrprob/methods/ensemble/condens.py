@@ -155,7 +155,7 @@ class CondEns(Clusterer):
        objective relative to the total scatter is kept.
 
     A sweep takes O(r k b) time for r distinct patterns of base labels, k clusters and b base
-    clusters in total, and O(n_members n) memory, besides the cost of the base.
+    clusters in total. It needs O(n_members n) memory, in addition to the base.
 
     CondEns omits groups with fewer rows than base clusters and groups of equal rows, with a
     warning; the other members cluster their rows. Without ``known``, the ensemble has a single

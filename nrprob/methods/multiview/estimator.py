@@ -200,9 +200,9 @@ class MDLMultiView(ViewClusterer):
     4. Repeat steps 2 and 3, ``n_steps`` times per temperature; then lower the temperature.
     5. Repeat with the shortest cell of every row until no label changes.
 
-    With n rows, :math:`K_v` clusters and :math:`d_v` features per view, a step costs
-    :math:`O(n \sum_v K_v d_v)` plus a product over the joint table; memory per restart is
-    :math:`O(n \sum_v K_v)`. Joint tables have at most 4096 cells.
+    With n rows, :math:`K_v` clusters and :math:`d_v` features per view, a step costs :math:`O(n
+    \sum_v K_v d_v)` plus a product over the joint table. Memory per restart is :math:`O(n \sum_v
+    K_v)`. Joint tables have at most 4096 cells.
 
     Lengths of ``geometry="gaussian"`` exclude the constant ``w N log(2 pi / d)``. Multiplying a
     view by a changes them by ``2 w N log(a)``; shifts and rotations do not change them.

@@ -2,8 +2,8 @@
 
 A row belongs to the cell (i_1, ..., i_V) with the weight T[i_1, ..., i_V] f_1[i_1] ... f_V[i_V].
 The table T is the same for all rows, and the factors f differ by row. To sample a cell, maximise
-over cells or sum over them, variables are eliminated from the last labeling to the first, and then
-assigned from the first to the last. Two labelings take n (K_1 + K_2) exponentials and a matrix
+over cells or sum over them, variables are eliminated from the last labeling to the first. They are
+then assigned from the first to the last. Two labelings take n (K_1 + K_2) exponentials and a matrix
 product, instead of n K_1 K_2 exponentials.
 """
 

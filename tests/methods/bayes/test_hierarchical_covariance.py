@@ -188,7 +188,7 @@ def rows_given(target, labels, key):
 def test_joint_distribution(errors):
     """Geweke's test: data given everything else, and everything else given the data, alternately.
 
-    Chains that start at draws from the prior remain distributed as the prior; of six to eight
+    Chains that start at draws from the prior remain distributed as the prior. Of six to eight
     tests, a correct sampler fails one once in 1,200 times.
     """
     turns, many = 3, 4_000

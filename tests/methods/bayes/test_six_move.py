@@ -1,7 +1,7 @@
 """The six-move sampler vs enumeration: its draws, every single move, and whole iterations.
 
 Moves are tested for invariance: states are sampled from the exact distribution, independently, and
-moved; a chi-square test then compares partitions (and weights) with the exact probabilities. Seeds
+moved. A chi-square test then compares partitions (and weights) with the exact probabilities. Seeds
 are fixed, and a correct sampler fails one such test in 10^4 seeds (P_LIMIT).
 """
 
