@@ -228,7 +228,7 @@ def mixtures(cells):
         return [*ours, *np.mean(scores, axis=0)]
 
     columns = ("CEC", "clusters", "CEC, penalty", "clusters", "EM, true K", "EM, K by BIC", "K")
-    table("without labels: NMI, CEC beside GaussianMixture", columns, cells, of)
+    table("without labels: NMI, CEC and GaussianMixture", columns, cells, of)
 
 
 def iterations(cells):
@@ -273,7 +273,7 @@ def hierarchy(draws):
         values = (f"{v:.3f} ({k:.1f})" for v, k in kept[wrong])
         rows.append((f"{100 * wrong:g} % wrong", *values))
     columns = ("", "weight 0", "0.269", "0.6", "1")
-    show("drawn hierarchy: NMI with 7 groups in 2 classes (clusters left)", columns, rows)
+    show("simulated hierarchy: NMI with 7 groups in 2 classes (clusters left)", columns, rows)
     right, noisy = kept[0.0], kept[0.3]
     claim("10, right labels: 1 >= 0.6 less 0.01", right[3][0] >= right[2][0] - 0.01)
     claim("10, 30 % wrong: 0.6 >= 1", noisy[2][0] >= noisy[3][0])

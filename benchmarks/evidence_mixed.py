@@ -164,7 +164,7 @@ def planted_mixed(draw: Draw, apart: float = 3.0) -> pd.DataFrame:
 
 
 def planted_numbers(draw: Draw) -> pd.DataFrame:
-    """Clusters 4 standard deviations apart in the numbers, beside irrelevant columns."""
+    """Clusters 4 standard deviations apart in the numbers, with irrelevant columns."""
     return draw.frame(draw.numbers(apart=4.0), **draw.irrelevant())
 
 

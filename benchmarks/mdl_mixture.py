@@ -605,8 +605,8 @@ def beside_blocked_gibbs(n: int, draws: int, seconds: float) -> None:
         default = replace(drawn, concentration=None)
         for name, code, kernel in (
             ("ours, any k", fixed, drawing if fixed.samples_parameters else usual),
-            ("ours, any k, numbers drawn", drawn, drawing),
-            ("ours, any k, concentration drawn too", default, drawing),
+            ("ours, any k, hyperparameters sampled", drawn, drawing),
+            ("ours, any k, concentration sampled, too", default, drawing),
             ("the same, two proposals a step", default, moving),
         ):
             target = code.target(data.X, data.y, 4, MOST)

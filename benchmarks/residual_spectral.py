@@ -123,7 +123,7 @@ def text(quick: bool) -> None:
         return [*rows, ("mean", *(f"{v:.3f}" for v in means))]
 
     show("NMI with what is sought, mean and deviation over seeds", ("", *names), table(0))
-    show("NMI with what is known", ("", *names), table(1))
+    show("NMI with the known labeling", ("", *names), table(1))
     ours = np.array([row["consensus"] for row in mean.values()])
     plain = np.array([row["one-liner"] for row in mean.values()])[:, 0]
     damped = np.array([row["damped"] for row in mean.values()])[:, 0]
@@ -131,7 +131,7 @@ def text(quick: bool) -> None:
     rows = [
         ("gain over the one-liner", gain.mean(), *verdict(gain.mean(), GAIN, at_least=True)),
         ("of which over the damped one", (ours[:, 0] - damped).mean(), "", ""),
-        ("mean NMI with what is known", ours[:, 1].mean(), *verdict(ours[:, 1].mean(), KNOWN)),
+        ("mean NMI with the known labeling", ours[:, 1].mean(), *verdict(ours[:, 1].mean(), KNOWN)),
         ("pairs that lose", (gain < -LOSS).sum(), *verdict((gain < -LOSS).sum(), LOSSES)),
     ]
     show("consensus", ("", "", "bar", ""), rows)

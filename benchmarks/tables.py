@@ -1,4 +1,4 @@
-"""`ConditionalMixture` on mixed tables, with missing values and unequal shares, beside its rivals.
+"""`ConditionalMixture` on mixed tables, with missing values and unequal shares, and its rivals.
 
 Rivals are the same estimator on imputed indicators with subtracted group means, k-means of
 residuals, k-prototypes and StepMix (packages `kmodes` and `stepmix`, left out where they are not
@@ -45,7 +45,7 @@ METHODS = (OURS, PIPELINE, NOT_KNOWN, KMEANS, PROTOTYPES, STEPMIX, BAYES)
 SECTIONS = ("flag", "mixed", "shares", "fields", "penguins", "pairs")
 SEEDS = 20
 FLAG_CLUSTERS, FLAG_ITSELF = 0.95, 0.01  # NMI
-LOSS = 0.03  # allowed below the better rival, beside two standard errors
+LOSS = 0.03  # allowed below the better rival, plus two standard errors
 BELOW_REFERENCE = 0.05
 BELOW_BAYES, FIELD_BELOW_BAYES, BELOW_NOT_KNOWN = 0.05, 0.03, 0.02  # adjusted Rand index
 PENGUINS = {("sex", "species"): 0.95, ("species", "sex"): 0.5}  # NMI
@@ -329,7 +329,7 @@ def _mean(values: np.ndarray) -> str:
 
 
 def compare_pairs(seeds: range) -> None:
-    """NMI on pairs of labelings of real tables, beside two simpler fits."""
+    """NMI on pairs of labelings of real tables, and of two simpler fits."""
     rows, gains = [], []
     for pair in tabular_pairs():
         scores = np.array(

@@ -341,7 +341,7 @@ def test_whole_numbers_beside_zeros_and_ones_are_no_counts():
     frame = pd.DataFrame({"rooms": rng.integers(1, 9, 60), "kind": rng.choice(list("abcdef"), 60)})
     ready = prepare(frame)
     assert set(ready.scales_) == {"rooms"}
-    assert "taken for counts beside columns of 0 and 1: 'rooms'" in ready.notes[-1]
+    assert "taken for counts, together with columns of 0 and 1: 'rooms'" in ready.notes[-1]
 
 
 def test_scales_that_are_left_apart_are_told(frame):

@@ -243,7 +243,7 @@ class Chapter:
         return names, [*zip(map(str, rows), cells, strict=True)]
 
     def _source(self, j: int) -> tuple[str, int]:
-        """Column of the table that a feature describes, and the feature itself; -1 for text."""
+        """Column of the table that a feature comes from, and index of the feature; -1 for text."""
         name, table = self.described.feature_names_[j], self.run.table
         if is_frame(table.X) and name not in table.X:
             return self.described.indicators_[name][0], -1

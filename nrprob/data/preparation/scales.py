@@ -64,7 +64,7 @@ def standardise_features(
         apart = _describe_scales(names, deviation, measured, together and not is_number.all())
         if standardize == "auto" and (apart or (together and kind_of(wide) != "real")):
             chosen = measured
-            why = apart or "they would be taken for counts beside columns of 0 and 1"
+            why = apart or "they would be taken for counts, together with columns of 0 and 1"
             shown = quote_names([names[j] for j in np.flatnonzero(chosen)])
             record.notes.append(f"standardised, since {why}: {shown}")
         elif not standardize and apart:

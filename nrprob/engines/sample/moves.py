@@ -111,7 +111,7 @@ def gibbs(
         return sum_cells(target, rows, groups, category // n_versions)
 
     def category_costs(cells, opening_nats, allowed, j):
-        """Nats (C, b) that the samples of a block add to cells in each category."""
+        """Increase (C, b) of the code length if samples of a block join cells of each category."""
         rows, groups = x[j], group[j]
         weights = () if scales is None else (scales.weights,)
         shape = (*(len(w) for w in weights), block)

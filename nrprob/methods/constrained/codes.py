@@ -149,7 +149,7 @@ class Coder:
     def _words_length(
         self, z: jax.Array, old: jax.Array, keep_links: jax.Array, keep_apart: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Length of the words and their weights, with the satisfied soft pairs retained by type."""
+        """Length of the words and their weights; satisfied soft pairs count if retained."""
         near, k, b = self.near, self.k, self.index.size
         # Linked nodes share a word; the later word of a cannot-link excludes the earlier cluster.
         inside, same = self.pair_clusters(z)
