@@ -13,7 +13,6 @@ from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.frames import extract_known, is_frame
 from nrprob.data.labels import as_plain_array, is_missing
 from nrprob.data.preparation.columns import kind_of_column
-from nrprob.data.preparation.prepare import as_indicators
 from nrprob.data.validation import check_rows
 from nrprob.exceptions import short_repr
 from nrprob.statistics.groups import merge_small_groups
@@ -42,6 +41,8 @@ def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
     names = [str(name) for name in X.columns] if is_frame(X) else None
     named = is_frame(X) and X.columns.is_unique
     if named and not all(kind_of_column(X[name]) == "number" for name in X):
+        from nrprob.data.preparation.prepare import as_indicators
+
         ready = as_indicators(X)
         X, names = ready.X, ready.feature_names_
     rows = check_rows(

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from nrprob.data.frames import kind_of_value
 
@@ -45,6 +44,8 @@ def kind_of_column(column: Any) -> str:
     The type is "number", "boolean", "text", "date", "object" (values of one type, such as lists),
     "mixed", or "empty".
     """
+    import pandas as pd
+
     kind = getattr(column.dtype, "kind", "O")
     if isinstance(column.dtype, pd.CategoricalDtype):
         return "text" if column.notna().any() else "empty"
@@ -96,6 +97,8 @@ def differs_in_every_row(values: Any) -> bool:
 
 def first_non_number(values: Any) -> str | None:
     """First value of a text column that is not a number, if nearly all are; otherwise None."""
+    import pandas as pd
+
     numeric = pd.to_numeric(values.astype(object), errors="coerce").notna().to_numpy()
     if numeric.all() or numeric.mean() < _MOSTLY:
         return None
