@@ -309,7 +309,7 @@ def test_cells_at_the_command_line(cells, invoke):
     [
         (["--known", "bach"], "cells.h5ad has no such column; 'bach'; did you mean 'batch'?"),
         (
-            ["--known", "batch"],
+            ["--known", "batch", "--missing", "error"],
             "got missing values: 1 in known 'batch' (1 of 60 rows); --missing drop",
         ),
         (["--layer", "count"], "cells.h5ad has no such layer; 'count'; did you mean 'counts'?"),
