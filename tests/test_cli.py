@@ -1321,7 +1321,8 @@ def test_a_fit_says_whether_its_clusters_are_there_and_how_sure_rows_are(invoke,
     assert (out / "evidence.png").exists()
 
     pd.DataFrame({"a": np.arange(60) % 5, "b": 1}).to_csv(tmp_path / "few.csv", index=False)
-    few = invoke("fit", tmp_path / "few.csv", "--test", "--force", "--out", out)
+    options = ["--method", "ib", "--test", "--force", "--out", out]
+    few = invoke("fit", tmp_path / "few.csv", *options)
     assert (
         "these clusters have no test: clusters are tested in continuous features only" in few.output
     )
