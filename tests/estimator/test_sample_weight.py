@@ -133,7 +133,7 @@ def test_integer_weights_equal_repeated_samples_from_equal_labels(case):
 
 
 def test_small_total_weights_are_refused_where_clusters_need_a_size():
-    with pytest.raises(ValueError, match="needs a size of 4; got samples of total weight 1"):
+    with pytest.raises(ValueError, match="needs a size of 4; got n_samples=1 by weight"):
         CECIB(3, **SMALL).fit(X, sample_weight=WEIGHTS / WEIGHTS.sum())
 
 

@@ -357,7 +357,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         if total < smallest:
             raise ValueError(
                 f"a cluster of covariance={self.covariance!r} needs a size of {smallest}; got "
-                f"samples of total weight {total:g}; pass more samples, or weights of mean 1"
+                f"n_samples={total:g} by weight; pass more samples, or weights of mean 1"
             )
 
     def _initial_labels(self, n: int, layout: Layout) -> np.ndarray | None:
