@@ -51,7 +51,7 @@ JOINED = (
     ("iris", "species", "vertebral", "class3"),
 )
 LEAST_CLASS, MOST_ROWS = 15, 400
-WORST = -0.05  # NMI less that of k-means of residuals
+WORST = -0.05  # least difference of NMI from k-means of residuals
 
 
 def simulated(
