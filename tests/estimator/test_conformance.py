@@ -73,3 +73,10 @@ def test_other_checks(estimator, check):
 @_checks(SETTINGS, of=OWN)
 def test_checks_of_other_settings(estimator, check):
     check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@_checks([CCIB(n_init=2, multi="additive")])
+def test_checks_of_additive_effects(estimator, check):
+    check(estimator)

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from slowly import first_fast, slowly
 
 from nrprob import CCIB, DegenerateClusterWarning, sharded
@@ -466,13 +465,6 @@ def test_hard_cases_have_no_nan():
             model = Model(2).fit(X.astype(dtype), known=z)
         assert np.isfinite(model.membership_).all() and np.isfinite(model.objective_)
         assert np.isfinite(model.predict_proba(X.astype(dtype), known=z)).all()
-
-
-@pytest.mark.slow
-@pytest.mark.contract
-@parametrize_with_checks([CCIB(n_init=2, multi="additive")])
-def test_scikit_learn_conformance(estimator, check):
-    check(estimator)
 
 
 @pytest.mark.slow
