@@ -27,6 +27,7 @@ from nrprob.evidence.inputs import (
     TooFewRows,
     as_density_estimator,
     check_accepts_known,
+    check_median_size,
 )
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
@@ -187,7 +188,7 @@ def explore(
     -----
     Clustering j is fitted with the known labels and clusterings 1 to j - 1 as known structure. It
     is tested with the combinations of these labels as known groups. Known groups become smaller
-    with every clustering; the search ends if they are too small for the test.
+    with every clustering; the search ends when their median size is below ten samples.
 
     Examples
     --------
@@ -234,6 +235,11 @@ def explore(
             _set_parameters(model, n_clusters, random_state, random)
             if n_clusterings is None and not estimators:
                 _check_has_test(model, X, structure)
+            elif n_clusterings is None:
+                # Where groups that earlier clusterings define are small, their random effects
+                # explain little, and the same clusters are found again.
+                _, groups = np.unique(labels_as_text, axis=0, return_inverse=True)
+                check_median_size(np.ravel(groups))
             # Fit conditional on known labels and earlier clusterings.
             model.fit(X, **({} if structure is None else {"known": structure}))
             if not getattr(model, "_warns_of_single_feature", False):

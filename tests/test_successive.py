@@ -164,6 +164,7 @@ def test_ends_where_groups_are_too_small_for_a_test():
     result = explore(X, ConditionalMixture(4, n_init=12), known=known, alpha=1.0, random_state=0)
     assert result.labels_.shape[1] == 1 and len(result.evidence_) == 1
     assert "clustering 2 cannot be tested: too few rows per known group" in result.reason_
+    assert "a median of 7; merge known groups" in result.reason_
 
 
 @pytest.mark.slow

@@ -31,7 +31,9 @@ REJECTIONS: dict[str, tuple[int, int]] = {  # null design: rejected tables, test
     "skewed-1000": (0, 0),
 }
 _LEAST_TABLES, _LARGEST_RATE = 400, 0.07
-_SMALL_GROUP = 10  # samples of the median group of a table with small groups
+# A table has small groups if the median group has fewer than 10 samples, and none so small that no
+# design has them.
+_SMALL_GROUP, _SMALLEST_GROUP = 10, 5
 _N_SAMPLES = 200, 1000
 _MOST_NUMERIC, _MOST_DISCRETE, _MOST_CLUSTERS = 8, 8, 3
 _MOST_MISSING, _MOST_SKEWED = 0.2, 2.5
@@ -43,6 +45,7 @@ def covering_designs(traits: TableTraits) -> list[str]:
     small = traits.median_group < _SMALL_GROUP
     out_of_range = (
         not low <= traits.n_samples <= high
+        or traits.median_group < _SMALLEST_GROUP
         or traits.n_numeric > _MOST_NUMERIC
         or traits.n_discrete > _MOST_DISCRETE
         or traits.n_clusters > _MOST_CLUSTERS

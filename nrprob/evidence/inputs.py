@@ -209,11 +209,22 @@ def _encode_groups(known: Any, n: int) -> tuple[np.ndarray | None, list[str]]:
 def _check_group_sizes(groups: np.ndarray, n_folds: int, copies: Copies) -> None:
     """Refuse known groups of too few distinct samples."""
     sizes = np.bincount(groups)
-    if np.median(sizes) < _MIN_MEDIAN_SIZE or sizes.min() < n_folds:
-        once = ", if copies are counted once" if groups.size < copies.set_index.size else ""
-        raise TooFewRows(
-            "too few rows per known group to test for structure; got a smallest group of "
-            f"{sizes.min()} rows and a median of {np.median(sizes):g}{once}, for "
-            f"n_folds={n_folds}; merge known groups, so that they have {_MIN_MEDIAN_SIZE} rows or "
-            "more"
-        )
+    once = ", if copies are counted once" if groups.size < copies.set_index.size else ""
+    if sizes.min() < n_folds:
+        raise _too_few_rows(sizes, f"{once}, for n_folds={n_folds}")
+    check_median_size(groups, once)
+
+
+def check_median_size(groups: np.ndarray, remark: str = "") -> None:
+    """Refuse known groups ``groups`` (n,) of fewer than ten samples in the median."""
+    sizes = np.bincount(groups)
+    if np.median(sizes) < _MIN_MEDIAN_SIZE:
+        raise _too_few_rows(sizes, remark)
+
+
+def _too_few_rows(sizes: np.ndarray, remark: str) -> TooFewRows:
+    return TooFewRows(
+        "too few rows per known group to test for structure; got a smallest group of "
+        f"{sizes.min()} rows and a median of {np.median(sizes):g}{remark}; merge known groups, so "
+        f"that they have {_MIN_MEDIAN_SIZE} rows or more"
+    )
