@@ -314,7 +314,7 @@ def test_whitening_exponents_are_few():
     X, known = few_rows("conditional-mixture")
     model = clone(ENTRIES["conditional-mixture"].ours).set_params(whitening_exponents=(0.5,) * 101)
     with pytest.raises(
-        ValueError, match="whitening_exponents must be at most 100; got 101; pass fewer"
+        ValueError, match="whitening_exponents must have at most 100 entries; got 101; pass fewer"
     ):
         model.fit(X, **known)
 

@@ -1,1 +1,1 @@
-"""Clusters given known structure: conditional mixtures and residual spectral clustering."""
+"""Clustering given known structure: conditional mixtures and residual spectral clustering."""

@@ -1,4 +1,8 @@
-"""Columns of a mixed table: numeric, categorical, ordered, count or constant."""
+"""Types and values of the columns of a mixed table.
+
+A column is numeric, categorical, ordered, count or constant. Categorical, ordered and count columns
+are discrete: the fit uses the codes of their values.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +30,13 @@ from nrprob.methods.conditional.table import DiscreteColumn
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table of the fit.
+    """One column of the table of a fit.
 
     Attributes
     ----------
-    name : of a frame, else the position
-    kind : "number", "categorical", "ordered", "count" or "constant"
-    values : values of a discrete column, in order; empty for the other kinds
+    name : name of the column in a frame, else its position
+    kind : type of the column: "number", "categorical", "ordered", "count" or "constant"
+    values : (V,) sorted values of a discrete column; empty for other columns
     """
 
     name: Any
@@ -41,7 +45,10 @@ class Column:
 
     @property
     def scores(self) -> np.ndarray | None:
-        """Scores of the values of a tilt: the values if these are numbers, else their ranks."""
+        """Scores (V,) of the values of an ordered or count column; None for other columns.
+
+        The scores are the values if these are numbers, else the ranks of the values.
+        """
         if self.kind not in (ORDERED, COUNT):
             return None
         if self.values.dtype.kind == "f":
@@ -49,7 +56,10 @@ class Column:
         return np.arange(len(self.values), dtype=float)
 
     def encode(self, cells: np.ndarray) -> tuple[np.ndarray, list[Any]]:
-        """Codes (n,), -1 where missing or unseen in the fit; and the unseen values."""
+        """Codes (n,) of cells (n,), and the values that did not occur in the fit.
+
+        The code is -1 for a missing value, and for a value that did not occur in the fit.
+        """
         place = {value: code for code, value in enumerate(self.values.tolist())}
         codes = np.full(len(cells), -1)
         unseen: dict[Any, None] = {}
@@ -66,13 +76,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """Kinds and values of all columns, learnt from the table of a fit."""
+    """Types and values of all columns, learnt from the table of a fit."""
 
     columns: tuple[Column, ...]
 
     @classmethod
     def learn(cls, X: Any, categorical: Any, ordered: Any) -> Columns:
-        """Kinds of the columns of a frame or of an array of floats.
+        """Learn the types and values of the columns of a frame or of an array of floats.
 
         Parameters
         ----------
@@ -82,8 +92,8 @@ class Columns:
         Raises
         ------
         ValueError
-            If a column is declared twice, does not exist, has no values that repeat, or holds dates
-            or other objects.
+            If a column is in both lists, or does not exist; if the values of a categorical column
+            hardly repeat; or if a column holds dates or other objects.
         """
         names, cells = read_cells(X)
         as_categorical = _positions("categorical", categorical, names)
@@ -102,12 +112,12 @@ class Columns:
 
     @property
     def kinds(self) -> dict[Any, str]:
-        """Kind of every column by its name or position."""
+        """Type of every column by its name or position."""
         return {column.name: column.kind for column in self.columns}
 
     @property
     def is_numeric(self) -> bool:
-        """Whether there are numbers alone."""
+        """Whether all columns are numeric or constant."""
         return all(column.kind in (NUMBER, CONSTANT) for column in self.columns)
 
     @property
@@ -121,9 +131,15 @@ class Columns:
         return [c for c in self.columns if c.kind in DISCRETE]
 
     def encode(self, X: Any) -> tuple[np.ndarray | None, list[DiscreteColumn]]:
-        """Numbers (n, d), NaN where missing, or None; and discrete columns.
+        """Encode the columns of a table; discrete columns are encoded by their codes.
 
-        A value that did not occur in the fit is taken for a missing value, with a warning.
+        A value of a discrete column that did not occur in the fit counts as missing, and raises a
+        warning.
+
+        Returns
+        -------
+        numbers : (n, d) numeric columns, NaN where missing; None without numeric columns
+        discrete : the discrete columns
         """
         _, cells = read_cells(X)
         floats = [_as_floats(cells[j]) for j in self.numeric_positions]
@@ -135,14 +151,15 @@ class Columns:
             if unseen:
                 warn(
                     f"column {short_repr(column.name)} has values that did not occur in fit, which "
-                    f"are taken for missing values; got {short_repr(unseen[0])}; fit again with "
-                    "such samples if they matter"
+                    f"count as missing values; got {short_repr(unseen[0])}; fit again with "
+                    "samples that have these values if they matter"
                 )
             discrete.append(DiscreteColumn(codes, len(column.values), column.scores))
         return (np.stack(floats, 1) if floats else None), discrete
 
 
 def _as_floats(cells: np.ndarray) -> np.ndarray:
+    """Cells (n,) of a numeric column as floats, NaN where missing; ValueError for text."""
     if cells.dtype.kind == "f":
         return cells
     try:
@@ -150,13 +167,13 @@ def _as_floats(cells: np.ndarray) -> np.ndarray:
     except (TypeError, ValueError):
         text = next(v for v in cells if isinstance(v, str))
         raise ValueError(
-            f"X must hold numbers in its numeric columns; got {short_repr(text)}; pass such "
-            "columns as they were in fit"
+            f"X must hold numbers in columns that were numeric in fit; got {short_repr(text)}; "
+            "pass numbers in these columns"
         ) from None
 
 
 def _positions(what: str, chosen: Any, names: list[Any]) -> set[int] | None:
-    """Positions that the user names; None for "auto"."""
+    """Positions of the columns that the parameter ``what`` names; None for "auto"."""
     if isinstance(chosen, str):
         if chosen == "auto":
             return None
@@ -179,7 +196,11 @@ def _final_kind(
     j: int, guess: str, cells: np.ndarray, categorical: set[int] | None,
     ordered: set[int] | None, name: Any,
 ) -> str:  # fmt: skip
-    """Kind of a column by the user's word, else by its values."""
+    """Type of column ``j``: the declared type, else the type ``guess`` that its values suggest.
+
+    If the user lists the categorical (ordered) columns, other columns are not guessed to be
+    categorical (ordered): they are numeric, and columns of text are categorical.
+    """
     if guess == CONSTANT:
         return CONSTANT
     declared = CATEGORICAL if j in (categorical or ()) else ORDERED if j in (ordered or ()) else ""
@@ -192,7 +213,7 @@ def _final_kind(
     n_values, n_seen = len(distinct_values(cells)), int((~_missing(cells)).sum())
     if kind == CATEGORICAL and (declared or text) and hardly_repeat(n_values, n_seen):
         raise ValueError(
-            f"values of a categorical column have to repeat; got {n_values} values in "
+            f"values of a categorical column have to repeat; got {n_values} distinct values in "
             f"{n_seen} samples of column {short_repr(name)}; leave the column out, or merge "
             "values"
         )
@@ -200,13 +221,14 @@ def _final_kind(
 
 
 def _missing(cells: np.ndarray) -> np.ndarray:
+    """Mask (n,) of missing cells."""
     if cells.dtype.kind == "f":
         return np.isnan(cells)
     return np.array([v is None for v in cells], bool)
 
 
 def _values(X: Any, j: int, cells: np.ndarray, kind: str) -> np.ndarray:
-    """Values of a discrete column, in their order."""
+    """Distinct values (V,) of a discrete column: in the order of an ordered type, else sorted."""
     if kind not in DISCRETE:
         return np.empty(0)
     values = distinct_values(cells)

@@ -1,10 +1,14 @@
 """Consensus of an ensemble of labelings with equal numbers of clusters.
 
-There are two criteria for the stacked indicators of the members' labels. `find_consensus` minimises
-their within-cluster scatter, as `Consensus` does. Every member is itself an estimate of the
-consensus, so the search starts from the members. A row has one label per member, so that an
-iteration is a table look-up. `fit_consensus` fits a Gaussian mixture to the principal components of
-the indicators, which are weighted by the agreement of their member with the others.
+The members of the ensemble are labelings of the same n rows, each with k clusters. The indicators
+of a member are k columns: column c is 1 for the rows of its cluster c, and 0 for the others. The
+consensus is a clustering of the rows by the stacked indicators of all members. Two functions
+compute it, with different criteria:
+
+- `find_consensus` minimises the within-cluster scatter of the indicators, as `Consensus` does.
+  Every member is itself an estimate of the consensus, so the search starts from the members.
+- `fit_consensus` fits a Gaussian mixture to the principal components of weighted indicators. The
+  weight of a member is its agreement with the other members.
 """
 
 from __future__ import annotations
@@ -22,24 +26,25 @@ from nrprob.statistics.ensembles import centroid_scores, stack_indicators
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.rows import cluster_means
 
-_LEAST = 1e-6  # lower bound of the mean agreement of a member
+_LEAST = 1e-6  # lower bound of the mean agreement of a member with the others
 _TOL = 1e-6  # relative tolerance of the principal components of the indicators
 _BLOCK = 1 << 22  # entries of the contingency tables that are computed together
 
 
 class Agreement(NamedTuple):
-    """All starts, and the best of them.
+    """Consensus labelings of S restarts, and the best restart.
 
     Attributes
     ----------
-    labels : (S, n)
-    objective : (S,) sums of squares
-    converged : (S,)
-    n_iter : (S,)
-    best : of the starts
-    trace : objective of the best start at every iteration
-    centroids : (k, indicators) shares of the members' labels in every cluster
-    model : mixture of the indicators; None if the scatter is minimised
+    labels : (S, n) consensus labels of every restart
+    objective : (S,) minimised objectives: within-cluster scatter, or objective of the mixture
+    converged : (S,) whether a restart converged
+    n_iter : (S,) numbers of iterations
+    best : index of the restart of the smallest objective
+    trace : objective of the best restart at every iteration
+    centroids : (k, members * k) means of the indicators in every cluster, which are the shares of
+        the members' labels there
+    model : mixture of `fit_consensus`; None for `find_consensus`
     """
 
     labels: np.ndarray
@@ -57,9 +62,11 @@ class ConsensusModel(NamedTuple):
 
     Attributes
     ----------
-    directions : (indicators, q) of the indicators, which includes the members' weights
+    directions : (members * k, q) map from indicators to component scores, which includes the
+        weights of the members
     centre : (q,) component scores of the mean indicators
-    coef : (k, q), intercept : (k,); see `Mixtures`
+    coef, intercept : (k, q) and (k,) linear functions of the component scores whose maximum gives
+        the cluster; see `Mixtures`
     """
 
     directions: np.ndarray
@@ -68,7 +75,7 @@ class ConsensusModel(NamedTuple):
     intercept: np.ndarray
 
     def predict(self, columns: np.ndarray) -> np.ndarray:
-        """Cluster (n,) of rows with the members' labels (n, members)."""
+        """Consensus labels (n,) of rows, from the members' labels ``columns`` (n, members)."""
         scores = _indicators(columns, len(self.coef)) @ self.directions - self.centre
         return (scores @ self.coef.T + self.intercept).argmax(1)
 
@@ -79,16 +86,21 @@ def find_consensus(
 ) -> Agreement:  # fmt: skip
     """Find the labeling with the smallest within-cluster scatter of the members' indicators.
 
-    The search starts from the ``n_starts`` members with the smallest scatter. Rows move to the
-    nearest cluster until nothing changes, which never increases the scatter. If members agree
-    little, a search that starts from a member stays there because of the votes of that member.
-    Therefore every start runs twice, once without these votes in the first iteration, and the
-    better result is kept.
+    The search starts from the ``n_starts`` distinct members with the smallest scatter. In every
+    iteration, all rows move to their nearest cluster, which never increases the scatter. The search
+    ends when no row moves.
+
+    The indicators contain the labels of the start member itself. If members agree little, these
+    indicators keep the search at its start. Therefore every start runs twice, once without these
+    indicators in the first iteration. The run of the smaller scatter is retained.
 
     Parameters
     ----------
-    columns : (n, members) labels below ``k``
+    columns : (n, members) labels of the members, below ``k``
+    k : number of clusters
     fixed : (n,) cluster of labelled rows, else -1
+    n_starts : maximum number of starts
+    max_iter : maximum number of iterations of a run
     mass : (n,) weights of the rows; by default 1
     """
     x = _indicators(columns, k)
@@ -98,22 +110,23 @@ def find_consensus(
     n_votes = mass.sum() * members
 
     def cluster_centroids(labels):
-        """Centroids (k, indicators) and the scatter about them."""
+        """Centroids (k, members * k) of the clusters, and the scatter about them."""
         indicators = sparse.csr_array((mass, labels, np.arange(n + 1)), shape=(n, k))
         sums = (transpose @ indicators).toarray().T
         size = np.bincount(labels, mass, minlength=k)
         centroids = cluster_means(sums, size)
-        # Up to rounding, which may fall below 0 where all members agree.
+        # If all members agree, the scatter is 0, and rounding could make it negative.
         return centroids, max(n_votes - (size[:, None] * centroids**2).sum(), 0.0)
 
     objectives_of_members = np.array([cluster_centroids(column)[1] for column in columns.T])
-    # Members that are alike lead to the same; of those left, the nearest first, in any order equal.
+    # Start once from every distinct labeling, in the order of increasing scatter. The sort by
+    # scatter makes the order independent of the order of the members, except for ties.
     order = np.argsort(objectives_of_members, kind="stable")
     _, first = np.unique(columns[:, order], axis=1, return_index=True)
     starts = order[np.sort(first)][:n_starts]
 
     def run_descent(labels, member):
-        """Iterate from labels; the first time without the votes of the member ``member``."""
+        """Iterate from ``labels``; the first iteration ignores the indicators of ``member``."""
         trace: list[float] = []
         converged = False
         centroids, objective = cluster_centroids(labels)
@@ -123,7 +136,7 @@ def find_consensus(
             new = centroid_scores(x, centroids, np.bincount(labels, minlength=k) > 0).argmax(1)
             if fixed is not None:
                 new = np.where(fixed >= 0, fixed, new)
-            # Without a member's votes, to change nothing is no sign yet.
+            # An iteration without the member's indicators does not show convergence.
             converged = bool((new == labels).all()) and (member is None or len(trace) > 0)
             labels = new
             centroids, objective = cluster_centroids(labels)
@@ -149,10 +162,16 @@ def find_consensus(
 
 
 def agreement_weights(columns: np.ndarray, k: int, mass: np.ndarray | None = None) -> np.ndarray:
-    """Weights (members,) of labelings, with mean 1.
+    """Weights (members,) of the members, by their agreement with the others; the mean weight is 1.
 
-    The weight is the square of the mean normalised mutual information with the other members;
-    ``mass`` (n,) are weights of the rows.
+    The weight is proportional to the square of the mean normalised mutual information with the
+    other members.
+
+    Parameters
+    ----------
+    columns : (n, members) labels of the members, below ``k``
+    k : number of clusters
+    mass : (n,) weights of the rows; by default 1
     """
     n, members = columns.shape
     if members == 1:
@@ -163,6 +182,7 @@ def agreement_weights(columns: np.ndarray, k: int, mass: np.ndarray | None = Non
     entropy = entr(np.asarray(weighted.sum(0)).reshape(members, k)).sum(1)
     step = max(_BLOCK // (k * k * members), 1)
     total = np.zeros(members)
+    # The contingency tables of some members with all members are one sparse product.
     for first in range(0, members, step):
         part = slice(first, min(first + step, members))
         block = x[:, first * k : part.stop * k]
@@ -184,16 +204,18 @@ def fit_consensus(
 ) -> Agreement:  # fmt: skip
     """Fit a Gaussian mixture to the k + 1 leading principal components of weighted indicators.
 
-    Members scatter in a few directions within clusters. Unlike k-means, a mixture with a tied
-    covariance takes the size of this scatter into account.
+    Within clusters, the indicators vary in a few directions, and by unequal amounts. The mixture
+    has a common covariance of all clusters, which adapts to these variances; k-means assumes that
+    they are equal.
 
     Parameters
     ----------
-    columns : (n, members) labels below ``k``
+    columns : (n, members) labels of the members, below ``k``
+    k : number of clusters
     fixed : (n,) cluster of labelled rows, else -1
-    weights : (members,) with mean 1
+    weights : (members,) weights of the members, with mean 1
     mass, keys, seeds, reg, max_iter, tol : see `fit_mixtures`
-    dtype : precision of the mixture
+    dtype : floating-point type of the mixture
     """
     members = columns.shape[1]
     x = _indicators(columns, k)
@@ -203,7 +225,7 @@ def fit_consensus(
     mean = np.asarray(weighted.sum(0)).ravel() / total
 
     def apply_moment(v):
-        """Covariance of the weighted indicators times v, up to the number of rows."""
+        """Total scatter matrix of the weighted indicators, times the vectors v."""
         v = scale[:, None] * v
         scatter = transpose @ (x @ v) - total * np.outer(mean, mean @ v)
         return scale[:, None] * scatter
@@ -231,7 +253,7 @@ def fit_consensus(
 
 
 def _indicators(columns: np.ndarray, k: int) -> sparse.csr_array:
-    """Stacked indicators (n, members * k) of labels below ``k``."""
+    """Stacked indicators (n, members * k) of the members' labels, which are below ``k``."""
     return stack_indicators(columns, [np.arange(k)] * columns.shape[1])
 
 
@@ -239,9 +261,21 @@ def match_labels(
     labels: np.ndarray, consensus: np.ndarray, k: int, n_classes: int,
     mass: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """Cluster of the consensus for each of ``k`` labels, one to one, with the most common rows.
+    """Match the k labels of a member one-to-one to the clusters of the consensus.
 
-    The first ``n_classes`` of both are matched already.
+    The matching maximises the number of rows in matched clusters. The first ``n_classes`` labels
+    belong to classes of labelled rows, and are matched to themselves.
+
+    Parameters
+    ----------
+    labels, consensus : (n,) labels of the member and of the consensus
+    k : number of clusters
+    n_classes : number of labels that are matched to themselves
+    mass : (n,) weights of the rows; by default 1
+
+    Returns
+    -------
+    (k,) cluster of the consensus for every label of the member
     """
     common = cross_table(labels, consensus, (k, k), mass)
     name = np.arange(k)
@@ -251,9 +285,13 @@ def match_labels(
 
 
 def vote_shares(columns: np.ndarray, names: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Shares (n, k) of the members' votes, weighted by ``weights`` (members,).
+    """Weighted shares (n, k) of the members that assign a row to each cluster of the consensus.
 
-    Labels are renamed by ``names`` (members, k).
+    Parameters
+    ----------
+    columns : (n, members) labels of the members
+    names : (members, k) cluster of the consensus for every label; see `match_labels`
+    weights : (members,) weights of the members
     """
     n = len(columns)
     total = np.zeros((n, names.shape[1]))

@@ -1,4 +1,4 @@
-"""Coordinates in which the ridged covariance of the residuals is the identity."""
+"""Linear coordinates of the residuals, in which their covariance plus ridge is the identity."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ from nrprob.statistics.weighted import (
     total_weight,
 )
 
-_MAX_COMPONENTS = 30  # components kept where the features are too many
-_MIN_VARIANCE = 1e-10  # variance, relative to the largest, of a direction that does not vary
+_MAX_COMPONENTS = 30  # principal components that remain if there are too many features
+_MIN_VARIANCE = 1e-10  # variance, relative to the largest, up to which a direction is left out
 
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Linear map of residuals to coordinates y (n, p), and back.
+    """Linear map from residuals (n, m) to coordinates y (n, p), and the inverse map.
+
+    Residuals vary less than errors, because the fitted means are subtracted. They are multiplied by
+    the inflation sqrt(n / dof), so that their variance estimates the variance of the errors.
 
     Attributes
     ----------
-    basis : (m, p) from residuals in units of X to y
-    back : (p, m) the inverse map, without the inflation
-    inflation : factor of the residuals, which vary less than errors
+    basis : (m, p) map from residuals in units of X to y, which includes the inflation
+    back : (p, m) map from y to inflated residuals in units of X
+    inflation : factor of the residuals
     scale : root mean square of the inflated residuals
-    variances : (p,) ridged variances of the coordinates before scaling
-    shrinkage : intensity of Ledoit and Wolf
-    nu0, s0 : weight of the ridge, and the variance that it shrinks to
+    variances : (p,) variances along the coordinates, with the ridge, before scaling to 1
+    shrinkage : shrinkage intensity of Ledoit and Wolf
+    nu0, s0 : weight of the ridge, and the variance that the ridge shrinks to
     dof : residual degrees of freedom
-    rounding : (p, p) covariance of the rounding errors of the columns, in units of the errors
+    rounding : (p, p) covariance of the rounding errors of the columns, in the coordinates y
     """
 
     basis: np.ndarray
@@ -53,10 +56,21 @@ class Coordinates:
         cls, r: np.ndarray, dof: float, covariance: str, ridge: float,
         rounding: np.ndarray | None = None, weights: np.ndarray | None = None,
     ) -> tuple[Coordinates, np.ndarray]:  # fmt: skip
-        """Coordinates of residuals (n, m) with ``dof`` degrees of freedom, and their values y.
+        """Compute the coordinates of residuals.
 
-        ``rounding`` (m,) are variances of rounding errors of the columns, and ``weights`` (n,)
-        weights of the rows.
+        Parameters
+        ----------
+        r : (n, m) residuals
+        dof : residual degrees of freedom
+        covariance : "tied", "diag" or "spherical"
+        ridge : factor of the Ledoit-Wolf ridge
+        rounding : (m,) variances of the rounding errors of the columns; by default 0
+        weights : (n,) weights of the rows; by default 1
+
+        Returns
+        -------
+        coordinates : Coordinates
+        y : (n, p) coordinates of the residuals
         """
         n = total_weight(len(r), weights)
         inflation, scale = _residual_scales(float(row_mean(r**2, weights).mean()), n, dof)
@@ -71,11 +85,18 @@ class Coordinates:
     def from_moments(
         cls, square: np.ndarray, fourth: float, n: int, dof: float, covariance: str, ridge: float
     ) -> Coordinates:
-        """Coordinates of n residuals from their moments; n must exceed twice the number of columns.
+        """Compute the coordinates of n residuals from their moments, for stored rows.
 
-        The moments are the sums of products (m, m), and the sum of the fourth powers of the
-        lengths, which Ledoit and Wolf's intensity needs in addition. Rounding errors are left out,
-        because steps between distinct values are no moments.
+        Rounding errors are left out, because the steps between distinct values do not follow from
+        moments.
+
+        Parameters
+        ----------
+        square : (m, m) sums of products of the residuals
+        fourth : sum of the fourth powers of the lengths of the residuals, which the intensity of
+            Ledoit and Wolf needs
+        n : number of residuals, more than 2 m
+        dof, covariance, ridge : see `from_residuals`
         """
         m = len(square)
         inflation, scale = _residual_scales(float(np.trace(square)) / (n * m), n, dof)
@@ -93,13 +114,15 @@ class Coordinates:
         scale: float, dof: float, covariance: str, ridge: float,
         rounding: np.ndarray | None = None,
     ) -> Coordinates:  # fmt: skip
+        """Coordinates from orthogonal directions (m, p) and the variances (p,) along them."""
         shrinkage = min(shrinkage, 0.99)
-        # A sphere is what it shrinks to.
+        # The ridge shrinks to a spherical covariance, so a spherical covariance needs no ridge.
         nu0 = 0.0 if covariance == "spherical" else ridge * dof * shrinkage / (1 - shrinkage)
         s0 = float(variances.mean())
         ridged = (dof * variances + nu0 * s0) / (dof + nu0)
         root = np.sqrt(ridged)
-        # Errors are not inflated, and neither are their rounding errors.
+        # `turn` maps inflated residuals to y. Rounding errors have the scale of the data, so they
+        # are not inflated.
         turn = basis / (root * scale)
         errors = np.zeros((len(root),) * 2)
         if rounding is not None:
@@ -110,11 +133,20 @@ class Coordinates:
     def metric_map(
         self, y: np.ndarray, metric: Any, n_clusters: int, weights: np.ndarray | None = None
     ) -> np.ndarray:
-        """Map (p, p) from y to the metric of a k-means: a whitening exponent, or "kurtosis"."""
+        """Linear map (p, p) from y to the space in which k-means initialises restarts.
+
+        Parameters
+        ----------
+        y : (n, p) coordinates of the residuals
+        metric : whitening exponent from 0 (the scale of the residuals) to 1 (y itself), or
+            "kurtosis"
+        n_clusters : number of clusters, K
+        weights : (n,) weights of the rows; by default 1
+        """
         p = y.shape[1]
         if metric != "kurtosis":
             return np.diag(self.variances ** ((1 - metric) / 2))
-        # Directions of least kurtosis, by the eigenvectors of fourth moments (FOBI).
+        # The K - 1 directions of the smallest kurtosis, as eigenvectors of fourth moments (FOBI).
         square, turn = np.linalg.eigh(row_products(y, weights) / self.dof)
         white = turn / np.sqrt(np.maximum(square, 1e-12 * square.max()))
         v = y @ white
@@ -124,10 +156,13 @@ class Coordinates:
 
 
 def _residual_scales(square: float, n: float, dof: float) -> tuple[float, float]:
-    """Inflation of residuals, and the root of the mean square of inflated ones.
+    """Inflation sqrt(n / dof), and the root mean square of the inflated residuals.
 
-    Residuals vary less than errors, having lost the groups' means: they are inflated, and count for
-    the degrees of freedom that are left.
+    Parameters
+    ----------
+    square : mean square of the residuals
+    n : number of rows, or sum of their weights
+    dof : residual degrees of freedom
     """
     inflation = float(np.sqrt(n / dof))
     return inflation, inflation * float(np.sqrt(square))
@@ -136,7 +171,14 @@ def _residual_scales(square: float, n: float, dof: float) -> tuple[float, float]
 def _varying_directions(
     r: np.ndarray, dof: float, covariance: str, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Residuals (n, p) along directions that vary, these (m, p), and their variances (p,)."""
+    """Find the orthogonal directions in which residuals r (n, m) vary.
+
+    Returns
+    -------
+    z : (n, p) residuals along these directions
+    basis : (m, p) directions
+    variances : (p,) variances along the directions
+    """
     n, m = r.shape
     total = total_weight(n, weights)
     if covariance == "diag" or n > 2 * m:
@@ -144,6 +186,7 @@ def _varying_directions(
         square = np.diag(row_mean(r**2, weights)) if diagonal else row_products(r, weights) / total
         basis, variances = _eigen_directions(square, dof, covariance)
         return r @ basis, basis, variances
+    # With few rows, use the singular value decomposition of the rows instead of eigenvectors.
     scaled = scale_rows(r, None if weights is None else np.sqrt(weights))
     _, root, basis = np.linalg.svd(scaled, full_matrices=False)
     rank = _retained_rank(root**2, dof, covariance)
@@ -154,7 +197,10 @@ def _varying_directions(
 def _eigen_directions(
     square: np.ndarray, dof: float, covariance: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Directions (m, p) that vary, and the variances (p,) along them, by mean products (m, m)."""
+    """Directions (m, p) in which residuals vary, and the variances (p,) along these directions.
+
+    ``square`` (m, m) are the mean products of the residuals.
+    """
     if covariance == "diag":
         variances = np.diagonal(square)
         keep = variances > _MIN_VARIANCE * variances.max()
@@ -167,7 +213,7 @@ def _eigen_directions(
 
 
 def _retained_rank(variances: np.ndarray, dof: float, covariance: str) -> int:
-    """Number of directions to keep, of variances that fall."""
+    """Number of directions that remain; ``variances`` are in decreasing order."""
     rank = int((variances > _MIN_VARIANCE * variances[0]).sum())
     if covariance == "tied" and rank > dof / 2:
         rank = max(min(_MAX_COMPONENTS, int(dof // 2), rank), 1)

@@ -1,4 +1,4 @@
-"""Conditional mixture: clusters after removing group effects, with one covariance."""
+"""Conditional mixture: clusters after removing group effects, with one common covariance."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from nrprob.statistics.weighted import scale_rows, total_weight
 COVARIANCES = ("tied", "diag", "spherical")
 ERRORS = ("gaussian", "t", "auto")
 EFFECTS = ("auto", "subtract", "fixed", "random")
-_N_INIT, _N_INIT_MIXED = 60, 72  # restarts by default, of numeric and of mixed tables
+_N_INIT, _N_INIT_MIXED = 60, 72  # default numbers of restarts: complete numeric, other tables
 
 
 def _check_columns(name: str, value: Any) -> None:
@@ -48,7 +48,7 @@ def _check_columns(name: str, value: Any) -> None:
         return
     raise TypeError(
         f"{name} must be 'auto', or names or positions of columns; got {short_repr(value)}; pass a "
-        "list"
+        "list of names or positions"
     )
 
 
@@ -63,22 +63,24 @@ def _check_location(name: str, value: Any) -> None:
 class ConditionalMixture(
     WeightedMixin, PredictionMixin, OptimaMixin, ResidualSearch, AutoClustersMixin, Clusterer
 ):
-    r"""Mixture of tables given known groups, p(x | cluster, known group).
+    r"""Mixture model of a table given known groups, p(x | cluster, known group).
 
     The recommended estimator for tables and images with known structure. Columns may be numeric,
-    categorical, ordered or counts, and values may be missing. With the effect :math:`a_z` of known
-    group z, the centre :math:`b_c` of cluster c and location effects B of the discrete columns
-    :math:`q_i`, the numbers of sample i are
+    categorical, ordered or counts, and values may be missing. The numeric columns of sample i are
 
-    .. math:: x_i = a_{z_i} + b_{c_i} + B^T q_i + e_i, \qquad e_i \sim N(0, \Sigma).
+    .. math:: x_i = a_{z_i} + b_{c_i} + B^T q_i + e_i, \qquad e_i \sim N(0, \Sigma)
 
-    A categorical column has log odds that add up over cluster and group, without interaction. An
-    ordered or count column is an exponential tilt of a free marginal. An isolated discrete column
-    therefore gains nothing from clusters, and cannot capture them.
+    with the effect :math:`a_z` of known group z and the centre :math:`b_c` of cluster c. B are the
+    location effects of the discrete columns, which are coded as :math:`q_i`.
 
-    ``effects`` says how group effects are estimated. With "subtract" they are the means of the
-    groups. For L groups of complete numbers, n samples and no discrete column, the estimator then
-    minimises, in nats of the whole data set,
+    The log odds of a categorical column are the sum of a cluster effect and a group effect, without
+    interaction. An ordered or count column has a free marginal distribution, which clusters and
+    groups tilt exponentially. A discrete column that is independent of all other columns does not
+    improve the objective, and therefore cannot determine the clusters.
+
+    ``effects`` sets how group effects are estimated. With "subtract", they are the means of the
+    groups. For a complete numeric table of n samples in L groups, the estimator then minimises, in
+    nats of the whole data set,
 
     .. math:: -\frac{n-L}{n} \sum_i \log \sum_c \pi_c\, p(r_i | b_c, \Sigma)
         + \nu_0\, D\left[N(0, s_0 I) \,\|\, N(0, \Sigma)\right]
@@ -89,111 +91,136 @@ class ConditionalMixture(
     :math:`\sqrt{n/(n - L)}`, p a normal or t density, and D the Kullback-Leibler divergence. The
     second term is a ridge; its weight :math:`\nu_0` follows from the intensity of Ledoit and Wolf.
     The last term, with the weight :math:`\kappa` (``balance``), favours equal cluster shares p(c|z)
-    in every known group z of :math:`n_z` rows. A numeric column j whose values are multiples of a
-    step :math:`h_j` was rounded. The term :math:`\frac{n-L}{2} \mathrm{tr}(\Sigma^{-1} Q)` with
-    :math:`Q = \mathrm{diag}(h_j^2 / 12)` is added for such columns, so that no cluster gains from
-    a rare value.
+    in every known group z of :math:`n_z` rows.
 
-    With "random" effects :math:`a_z \sim N(0, T)`, group effects are fitted with the clusters
-    by variational EM. It maximises a lower bound F of the log likelihood with
-    :math:`q(a_z) = N(m_z, S_z)`, which integrates missing numbers out. Means of groups are wrong
-    where shares of clusters differ between groups, or where groups are small, since the mean of a
-    group then contains a part of its clusters.
+    If all values of a numeric column j are multiples of a step :math:`h_j`, the column was rounded.
+    For rounded columns, the objective contains one more term,
+    :math:`\frac{n-L}{2} \mathrm{tr}(\Sigma^{-1} Q)` with :math:`Q = \mathrm{diag}(h_j^2 / 12)`.
+    Without this term, a cluster of equal values could have a variance near 0.
 
-    The fitted covariance is essential: within groups, the direction of the largest variance (such
-    as size) often does not separate clusters, and k-means of residuals follows it.
+    With "random" effects :math:`a_z \sim N(0, T)`, variational EM fits group effects and clusters
+    jointly. It maximises a lower bound F of the log likelihood, in which missing numbers are
+    integrated out. The variational posterior of an effect is :math:`q(a_z) = N(m_z, S_z)`. Joint
+    fits are better if cluster shares differ between groups, or if groups are small. The mean of a
+    group then contains a part of the differences between clusters, which "subtract" would remove.
+
+    The common covariance :math:`\Sigma` is fitted because the direction of the largest variance
+    within groups (such as size) often does not separate clusters. K-means of residuals would split
+    the samples along this direction.
 
     Parameters
     ----------
     n_clusters : int or "auto", default=2
         Number of clusters, K. "auto" selects the number with the best predictive density on
-        held-out rows, by `nrprob.evidence.n_clusters`; known structure then must be labels.
+        held-out rows, by `nrprob.evidence.n_clusters`; known structure must then be labels.
     covariance : {"tied", "diag", "spherical"}, default="tied"
-        Form of :math:`\Sigma`: full, diagonal in the columns of X, or a multiple of the identity.
-        "diag" and "spherical" need fewer rows.
+        Form of :math:`\Sigma`, which all clusters share: a full matrix ("tied"), a diagonal matrix
+        ("diag"), or a multiple of the identity ("spherical"). "diag" and "spherical" need fewer
+        rows.
     errors : {"gaussian", "t", "auto"}, default="gaussian"
         Distribution of the errors: normal, or multivariate t for data with outliers. "auto" fits
-        both and selects the smaller objective; it takes about five times as long as "gaussian".
+        both distributions and selects the fit with the smaller objective. It takes about five times
+        as long as "gaussian".
     nu : float, default=8.0
         Degrees of freedom of t errors; lower values tolerate stronger outliers. From 2.001 to
         10**9.
     effects : {"auto", "subtract", "fixed", "random"}, default="auto"
-        Effects of the known groups: their means ("subtract"), or parameters that are fitted with
-        the clusters, with a flat prior ("fixed") or a normal one ("random"). "auto" takes "random"
-        if this raises F by more than 1.5 margins. A margin is half a logarithm for each degree of
-        freedom that a subtraction takes from the effects. "auto" never subtracts if the median
-        group has fewer than ten samples. Covariates, t errors and ``balance`` need "subtract".
+        Method for the effects of the known groups. "subtract" subtracts the means of the groups.
+        "random" and "fixed" fit the effects jointly with the clusters: "random" with a normal
+        prior, "fixed" with a flat prior. "auto" selects "random" if this raises F by more than 1.5
+        margins over "subtract". A margin is
+        :math:`\frac{1}{2} \min(K - 1, d) (\sum_z \log n_z - \max_z \log n_z)` nats, for d numeric
+        columns and the groups of at least ten samples. If the median group has fewer than ten
+        samples, "auto" never subtracts. Covariates, t errors and ``balance`` require "subtract",
+        which "auto" then selects.
     categorical, ordered : "auto" or sequence of str or int, default="auto"
         Names or positions of categorical and of ordered columns; an empty sequence for none. "auto"
-        takes text, booleans and columns of two values for categorical. Ordered categories, and
-        numbers of 3 to 12 values, are ordered. Whole numbers from 0 on, with at most 50 values up
-        to 100, are counts, which are fitted like ordered columns. Numeric values have to repeat
-        five times on average. An array with 32 such columns or more is taken for images, whose
-        columns are numeric, and so is a frame with 32 counts or more.
+        derives the type of a column from its values. Text, booleans and columns of two values are
+        categorical. Ordered categories, and numbers with 3 to 12 distinct values, are ordered.
+        Whole numbers from 0 to at most 100, with at most 50 distinct values, are counts; the model
+        treats counts like ordered columns. A numeric column is discrete only if there are at least
+        five samples per distinct value. An array with at least 32 ordered or count columns is
+        assumed to hold images, whose columns are numeric; so is a frame with at least 32 counts.
     location : "auto" or bool, default="auto"
-        Whether the means of the numbers depend on the discrete columns within clusters. "auto"
-        takes these effects if they raise F by more than their effective degrees of freedom.
+        Whether to fit location effects: within clusters, the means of the numeric columns depend on
+        the discrete columns. "auto" fits location effects if they raise F by more than their
+        effective degrees of freedom.
     noise : float or "auto", default=0.0
-        Share of a noise component for samples that are far from all clusters, up to 0.2. Noise has
-        the density :math:`N(\mu_z, 9 S)` about the mean :math:`\mu_z` of a known group, where S is
-        the covariance of the residuals with the ridge of the fit; discrete columns have their
-        marginals in the group. Samples whose probability of noise is above 0.5 are set aside, and
-        the fit to the others starts afresh. "auto" does so if a share of 0.02 raises the objective
-        by more than max(10, n/10) nats. It never does if rounding errors are more than a quarter of
-        the residual variance of a numeric, ordered or count column: rare values of such a column
-        look like noise. With 0, `fit` warns if "auto" would set samples aside. Stored rows need 0,
-        and refits of `nrprob.evidence` have no noise.
+        Share of a noise component for outliers, which are samples far from all clusters; at most
+        0.2. Samples with a noise probability above 0.5 are set aside: the clusters are then fitted
+        again, without these samples. The noise density of the numeric columns is
+        :math:`N(\mu_z, 9 S)`, where :math:`\mu_z` is the mean of known group z and S the covariance
+        of the residuals with the ridge of the fit. The noise probabilities of a discrete column are
+        its marginal in the group.
+
+        "auto" uses noise with a share of 0.02 if this raises the objective by more than
+        max(10, n/10) nats. "auto" uses no noise if rounding errors are more than a quarter of the
+        residual variance of a numeric, ordered or count column, since rare values of such a column
+        resemble noise. With 0, there is no noise, and `fit` warns if "auto" would set samples
+        aside. Stored rows require 0. Refits of `nrprob.evidence` have no noise.
     weights : {"auto", "uniform", "free", "by_group"}, default="auto"
         Weights of the clusters. "uniform" weights favour clusters of similar size. "free" weights
         detect minority clusters, but may prefer a few outliers to the actual clusters. "by_group"
-        fits shares in every known group, with a Dirichlet prior. "auto" takes shares by group
-        together with random effects, if F rises by the margin and half a logarithm per share, and
-        the mean entropy of the memberships falls by more than log(K)/10. If means are subtracted,
-        it selects free weights if they lower the objective by at least (K - 1)/2 log n nats and, in
-        addition, either make the memberships clearer by as much or leave the clusters almost
-        unchanged (adjusted Rand index above 0.8). With ``balance``, weights are uniform.
+        fits cluster shares for every known group, with a Dirichlet prior; this requires effects
+        that are fitted jointly. With ``balance``, weights are uniform. "auto" selects as follows.
+
+        - Shares by group, with random effects, need two conditions. They raise F over "subtract" by
+          more than 1.5 margins (see ``effects``) and
+          :math:`\frac{1}{2} (K - 1) \sum_z \log n_z` nats. They lower the mean entropy of the
+          memberships by more than log(K)/10. If ``effects`` is "random" or "fixed", or if the
+          median group has fewer than ten samples, only the gain over common shares counts.
+        - Free weights with subtracted means have to lower the objective by more than
+          (K - 1)/2 log n nats. In addition, they either lower the mean entropy of the memberships
+          by more than log(K)/10, or leave the clusters almost unchanged (adjusted Rand index above
+          0.8).
+        - Otherwise, weights are uniform.
     balance : float, default=0.0
-        Weight :math:`\kappa` of equal cluster shares within known groups. Set it if clusters are
-        known to be equally frequent in every group; ``np.inf`` makes the shares equal. Not for
-        continuous or soft known structure, nor for ``weights="free"``. At most 10**9, or infinite.
+        Weight :math:`\kappa` of the penalty on unequal cluster shares within known groups. Set it
+        if you know that clusters are equally frequent in every group; ``np.inf`` makes the shares
+        equal. Continuous or soft known structure and ``weights="free"`` require 0. At most 10**9,
+        or infinite.
     ridge : float, default=3.0
         Factor of the Ledoit-Wolf ridge. Raise it for few rows and many columns; 0 means no ridge.
         At most 10**9.
-    whitening_exponents : sequence of float, default=(0, 0.5, 1)
-        Initialisation metrics of the k-means that starts a restart. Along each principal axis,
-        residuals are divided by their standard deviation to this exponent, from 0 (plain) to 1
-        (whitened). "kurtosis" uses the n_clusters - 1 directions of the smallest kurtosis (FOBI).
-        At most 100 entries.
+    whitening_exponents : sequence of float or "kurtosis", default=(0, 0.5, 1)
+        Metrics of the k-means that initialises the restarts. Along each principal axis, residuals
+        are divided by their standard deviation to the power of the exponent, from 0 (unchanged) to
+        1 (whitened). The entry "kurtosis" uses the n_clusters - 1 directions of the smallest
+        kurtosis (FOBI). At most 100 entries.
     aligned : bool, default=True
-        Whether to use initial values from k-means within the known groups as well.
+        Whether some restarts start from k-means within every known group, with clusters matched
+        between groups.
     warm_up : bool, default=True
-        Whether to use every initial value a second time, after a warm-up of at most 30 steps with
-        exactly balanced groups.
+        Whether every initial value is used a second time, after a warm-up of at most 30 EM steps in
+        which the cluster shares are equal in every known group.
     successive_halving : bool, default=True
-        Whether to search large data sets (n x columns x K above 262,144) by successive halving.
-        All restarts take ten EM steps in float32 on a sample (4096 rows, or 256 per cluster,
-        stratified by known group), after warm-ups of at most ten steps. The best tenth by the
-        objective on all rows, at least 3 distinct ones (adjusted Rand index below 0.95), take
-        twenty further steps on all rows. The best two run to convergence; the others stop
-        unconverged.
+        Whether to search large data sets (n x columns x K above 262,144) by successive halving:
+
+        1. All restarts take ten EM steps in float32 on a sample, after warm-ups of at most ten
+           steps. The sample has 4096 rows, or 256 per cluster if this is more, and is stratified by
+           known group.
+        2. The best tenth by the objective on all rows take twenty further steps on all rows. There
+           are at least 3 of them, and they are distinct (adjusted Rand index below 0.95).
+        3. The best two run to convergence. The other restarts stop unconverged.
     init : array-like of shape (n_samples,), optional
         Initial labels, which replace the first of the other initial values.
     multi : {"product", "additive"}, default="product"
-        Combination of several known labelings: every combination of labels is a group, or the
-        labelings have additive effects, fitted by least squares. Prefer "additive" if
-        combinations have few rows.
+        How several known labelings are combined. With "product", every combination of labels is a
+        group. With "additive", the effects of the labelings add up; they are fitted by least
+        squares. Prefer "additive" if combinations have few rows.
     n_init : int or "auto", default="auto"
-        Number of restarts per error distribution: 60 for numeric tables, and 72 for tables with
-        discrete columns or missing values; the one of the smallest objective is kept. The
-        exponents, both types of k-means, and restarts with and without warm-up take turns: 12
-        types of restarts by default. At most 10**6.
+        Number of restarts per error distribution; the restart of the smallest objective is
+        retained. "auto" means 60 for complete numeric tables, and 72 for tables with discrete
+        columns or missing values. The restarts alternate between all combinations of whitening
+        exponent, type of k-means (all rows, or within groups) and warm-up. There are 12
+        combinations by default. At most 10**6.
     max_iter : int, default=300
         Maximum number of EM steps per restart, without its warm-up; at most 10**6.
     tol : float, default=1e-3
         A restart has converged when memberships and objective (in nats) change by less than
-        ``tol`` in a step.
+        ``tol`` in an EM step.
     random_state : int, RandomState instance or None, default=None
-        Determines the initial values.
+        Seed of the initial values.
     <verbose>
 
     Attributes
@@ -202,49 +229,55 @@ class ConditionalMixture(
     membership_ : ndarray of shape (n_samples, n_clusters)
         p(cluster given row).
     means_ : ndarray of shape (n_clusters, n_numeric)
-        Centres of the numeric columns, in the units of X, about the effects of the groups.
+        Centres of the clusters in the numeric columns, in units of X, relative to the effects of
+        the groups.
     covariance_ : ndarray of shape (n_numeric, n_numeric)
-        Covariance of the errors; for t errors nu / (nu - 2) :math:`\Sigma`. Singular if residuals
-        span fewer directions than X, or were projected.
-    effects_ : ndarray of shape (n_groups, n_numeric)
-        Effects of the known groups, in the order of their first appearance, with the level of the
-        table; or coefficients of the linear model of continuous or additive structure, of which the
-        first is the constant.
+        Covariance of the errors; for t errors, nu / (nu - 2) :math:`\Sigma`. It is singular if the
+        residuals do not vary in all directions of X, or if they were projected (see Notes).
+    effects_ : ndarray of shape (n_groups, n_numeric) or (n_coefficients, n_numeric)
+        Effects of the known groups, in the order in which the groups first appear. They include the
+        mean of the whole table. For continuous or additive known structure: coefficients of the
+        linear model, the constant first.
     effects_kind_ : {"subtract", "fixed", "random"}
         How the effects were estimated.
     effects_covariance_ : ndarray of shape (n_numeric, n_numeric)
-        Covariance T of the effects; only for a fit by F.
+        Covariance T of the effects. The attribute exists for effects that were fitted jointly, and
+        for tables with discrete columns or missing values.
     effects_gain_ : float
-        F of the best fit of random effects less F with subtracted means, in nats; 0 if no such fit
-        was tried.
+        F of the best joint fit of effects and clusters less F with subtracted means, in nats; 0 for
+        fixed effects, and if there was no joint fit.
     shares_ : ndarray of shape (n_groups, n_clusters)
         Shares of the clusters by known group.
     tables_ : dict of pandas.DataFrame
-        Probabilities of the values of every discrete column by cluster, averaged over groups.
+        For every discrete column, the probabilities of its values by cluster, averaged over groups.
     location_ : pandas.DataFrame or None
-        Location effects B on the numeric columns, if they were taken.
+        Location effects B on the numeric columns; None if the fit has none.
     columns_ : dict
-        Kind of every column: "number", "categorical", "ordered", "count" or "constant".
+        Type of every column: "number", "categorical", "ordered", "count" or "constant".
     n_missing_ : ndarray of shape (n_features,)
         Number of missing values of every column.
     noise_ : float
         Share of noise in the model; 0 without noise.
     noise_gain_ : float
-        Objective with noise less the objective without noise, in nats; 0 for ``noise=0``. Both are
-        those of 20 EM steps from the five best distinct optima with subtracted group means.
+        Improvement of the objective by noise, in nats; 0 for ``noise=0``. The objectives with and
+        without noise are both the best of 20 EM steps from the five best distinct optima, with
+        subtracted group means.
     noise_probability_ : ndarray of shape (n_samples,)
         Probability that a sample is noise. ``membership_`` is conditional on not being noise.
     outliers_ : ndarray of shape (n_samples,)
-        Whether a sample was set aside. It has the label of its nearest cluster. Every known group
-        keeps its sample of the smallest probability of noise.
+        Whether a sample was set aside as an outlier. An outlier has the label of its nearest
+        cluster. In every known group, at least the sample of the smallest noise probability is not
+        set aside.
     decisions_ : dict
-        Gains and thresholds in nats by which location, effects and shares were chosen.
+        Gains and thresholds in nats that decided on location effects, group effects and shares.
     objective_ : float
-        In nats; ``penalty_ - log_likelihood_``. Comparable between fits of one ``effects_kind_``.
+        Minimised objective in nats, ``penalty_ - log_likelihood_``. Compare it only between fits of
+        the same ``effects_kind_``.
     log_likelihood_ : float
         Weighted log likelihood of the residuals.
     penalty_ : float
-        Ridge, balance and rounding errors.
+        Part of the objective due to priors and penalties: ridge, balance, rounding errors and, for
+        joint fits, the priors of effects and shares.
     weights_ : ndarray of shape (n_clusters,)
         Weights :math:`\pi_c` of the clusters.
     shrinkage_ : float
@@ -252,24 +285,24 @@ class ConditionalMixture(
     errors_ : {"gaussian", "t"}
         Error distribution of the selected model.
     n_components_ : int
-        Number of directions of the residuals that were used.
+        Dimension of the coordinates in which the residuals were fitted.
     objective_margin_ : float
         Difference in nats between ``objective_`` and the objective of the best restart with
         different clusters (adjusted Rand index below 0.8); infinite if all restarts agree.
     optima_ : xarray.Dataset
-        Distinct optima among the restarts, the best first, at most ten. The adjusted Rand index of
-        an optimum to every better one is below 0.8. ``gap`` is the difference in nats to the
-        objective of the fit; ``cluster_sizes`` and ``labels`` describe the clusters.
+        Distinct optima among the restarts, the best first, at most ten. The adjusted Rand index
+        between any two of them is below 0.8. ``gap`` is the objective of an optimum less the
+        objective of the best one, in nats. ``cluster_sizes`` and ``labels`` describe its clusters.
     start_table_ : pandas.DataFrame
-        Initial values, objective, convergence and steps of every restart, as in ``restarts_``.
+        One row per restart: type of initial values, objective, convergence and number of EM steps.
     <restarts_>
     <n_clusters_>
     number_ : nrprob.evidence.NumberOfClusters
         Selection of the number of clusters; only for ``n_clusters="auto"``.
     objective_trace_ : ndarray
-        Objective of the best restart after every step, without its warm-up; the first 511 steps
-        and the last. Non-increasing for finite ``balance``, up to the accuracy of the balancing
-        sweeps.
+        Objective of the best restart after every EM step, without its warm-up. The trace has the
+        first 511 steps and the last. For finite ``balance``, it never increases by more than the
+        error of the balancing sweeps.
     <n_iter_>
     <converged_>
     <n_features_in_>
@@ -279,17 +312,18 @@ class ConditionalMixture(
     Warns
     -----
     DegenerateClusterWarning
-        If a known group has a single row, if a cluster lies in one known group only, or if the
-        memberships of most samples are nearly equal.
+        If a known group has a single row; if all samples of a cluster are in one known group; or if
+        the memberships of a sample are nearly equal for all clusters, on average over the samples.
     nrprob.exceptions.SingleFeatureWarning
-        If one discrete feature y, such as a boolean column, determines the clusters c, or one of
-        three or more clusters: I(c; y) / H(c) above 0.7.
+        If one discrete feature y, such as a boolean column, determines the clusters c: the ratio
+        I(c; y) / H(c) of mutual information and entropy is above 0.7. With three or more clusters,
+        also if y determines one of them.
     UserWarning
-        If two solutions with different clusters differ by less than 1 nat; if samples are far from
-        all clusters, and ``noise=0``; if shares of clusters differ between known groups; if group
-        means are subtracted from small groups, or contain a part of the clusters; if missing values
-        differ between clusters beyond chance; or if a new sample has a value that did not occur in
-        `fit`.
+        If the objectives of two solutions with different clusters differ by less than 1 nat; if
+        there are outliers, and ``noise=0``; if cluster shares differ between known groups; if means
+        of small groups are subtracted, or if subtracted means contain a part of the differences
+        between clusters; if the proportion of missing values differs significantly between
+        clusters; or if a new sample has a value that did not occur in `fit`.
 
     See Also
     --------
@@ -304,31 +338,36 @@ class ConditionalMixture(
 
     1. Regress X on the known structure by least squares; inflate the residuals.
     2. Compute coordinates in which the ridged covariance of the residuals is the identity.
-    3. Initialise restarts by k-means of all rows and of rows within each known group, in several
+    3. Initialise restarts by k-means of all rows and by k-means within each known group, in several
        metrics. Clusters of different groups are matched by their centres.
-    4. Run EM from every start, some after a balanced warm-up. E-step: memberships, with scaling
-       iterations if ``balance`` > 0. M-step: centres, :math:`\Sigma`, :math:`s_0` and weights.
-    5. Keep the restart of the smallest objective.
+    4. Run EM from every initial value, and for some of them after a balanced warm-up. E-step:
+       memberships, with scaling iterations if ``balance`` > 0. M-step: centres, :math:`\Sigma`,
+       :math:`s_0` and weights.
+    5. Retain the restart of the smallest objective.
+
+    Joint fits of effects and clusters start from the result of step 5, and from a fit without known
+    groups.
 
     With p coordinates, an EM step costs :math:`O(n p K + p^3)`, and :math:`O(n p^2)` more for t
-    errors; memory is :math:`O(n (p + K))` per parallel restart.
+    errors. The memory is :math:`O(n (p + K))` per parallel restart. Missing values multiply the
+    cost of an EM step by about 4. EM never increases the objective.
 
-    Units matter for the plain metric and the ridge: standardise columns of different units.
-    Residuals with more than (n - L)/2 directions are projected on their first min(30, (n - L)/2)
-    principal components (``covariance="tied"``). Known structure may be labels, several labelings,
-    `nrprob.known.Memberships` or continuous covariates; new rows need theirs. If it is not labels,
-    groups for the alignment are derived from it.
+    The ridge and the metric of exponent 0 depend on the units of the columns: standardise columns
+    of different units. If residuals vary in more than (n - L)/2 directions, ``covariance="tied"``
+    projects them on their first min(30, (n - L)/2) principal components.
 
-    The step of a column is the median difference between its distinct values. Columns with unequal
-    differences count as measured, and so do columns whose :math:`h_j^2 / 12` is below 0.001 of
-    their residual variance. Fits of stored rows leave rounding errors out.
+    Known structure may be labels, several labelings, `nrprob.known.Memberships` or continuous
+    covariates. New rows need the same type of known structure. If known structure is not labels,
+    groups are derived from it for the initial values of ``aligned``.
 
-    Effects that are fitted with the clusters have the starts of 5, and a fit that does not use the
-    known groups. Missing values multiply the cost of a step by about 4. Values are assumed to be
-    missing at random, given the observed values and the known group.
+    The rounding step of a column is the median difference between consecutive distinct values. A
+    column with unequal differences counts as not rounded. So does a column whose
+    :math:`h_j^2 / 12` is below 0.001 of its residual variance. Fits of stored rows have no
+    correction for rounding.
 
-    EM never increases the objective. The objectives of normal and t errors are comparable, because
-    both are densities of the same residuals with the same weights.
+    Values are assumed to be missing at random, given the observed values and the known group. The
+    objectives of normal and t errors are comparable, because both are densities of the same
+    residuals with the same weights.
 
     References
     ----------
@@ -409,12 +448,13 @@ class ConditionalMixture(
         exponents = self.whitening_exponents
         if isinstance(exponents, str) or np.ndim(exponents) != 1 or len(exponents) == 0:
             raise ValueError(
-                "whitening_exponents must be a sequence of numbers from 0 to 1; got "
+                "whitening_exponents must be a sequence of numbers from 0 to 1 or 'kurtosis'; got "
                 f"{short_repr(exponents)}; pass for example (0, 0.5, 1)"
             )
         if len(exponents) > 100:
             raise ValueError(
-                f"whitening_exponents must be at most 100; got {len(exponents)}; pass fewer"
+                "whitening_exponents must have at most 100 entries; got "
+                f"{len(exponents)}; pass fewer"
             )
         for exponent in exponents:
             if exponent == "kurtosis":
@@ -422,15 +462,15 @@ class ConditionalMixture(
             self._check_number("whitening_exponents", exponent, low=0, high=1)
         if self.balance > 0 and self.weights in ("free", "by_group"):
             raise ValueError(
-                "balance asks for clusters of equal shares; got "
+                "balance favours equal cluster shares and needs uniform weights; got "
                 f"balance={self.balance} and weights={self.weights!r}; leave one of them out"
             )
         joint = self.effects in ("fixed", "random") or self.weights == "by_group"
         if joint and (self.balance > 0 or self.errors != "gaussian"):
             raise ValueError(
-                "effects that are fitted with the clusters need errors='gaussian' and balance=0; "
-                f"got errors={self.errors!r} and balance={self.balance}; pass effects='subtract' "
-                "and other weights"
+                "group effects that are fitted with the clusters need errors='gaussian' and "
+                f"balance=0; got errors={self.errors!r} and balance={self.balance}; pass "
+                "effects='subtract', and weights other than 'by_group'"
             )
         if self.weights == "by_group" and self.effects == "subtract":
             raise ValueError(
@@ -443,7 +483,7 @@ class ConditionalMixture(
         return _N_INIT if self.n_init == "auto" else self.n_init
 
     def prepare(self, X, y, known=None, sample_weight=None) -> Any:
-        """Check the input, remove known structure, and lay out the residuals."""
+        """Check the input, remove known structure, and arrange the residuals for the solver."""
         self.check_parameters()
         self._check_one_device()
         table = replace(self._read_table(X, reset=True), mass=sample_weight)
@@ -462,6 +502,7 @@ class ConditionalMixture(
         return self._lay_out_fit(table, design, fixed, initial)
 
     def _lay_out_fit(self, table: TableInput, design: Design, fixed, initial) -> Any:
+        """Task of a fit: a `TableTask` for mixed or incomplete tables, else a `ResidualTask`."""
         if table.plain is None:
             return self._prepare_table(table, design, fixed, initial)
         X = table.plain
@@ -497,7 +538,7 @@ class ConditionalMixture(
         return groups and simple and self.n_clusters > 1
 
     def compute(self, task: Any) -> list[Any]:
-        """Results of the task's programs; a mixed or incomplete table is fitted here."""
+        """Results of the task's compiled programs; mixed and incomplete tables use `fit_table`."""
         if not isinstance(task, TableTask):
             return super().compute(task)
         return [
@@ -519,7 +560,9 @@ class ConditionalMixture(
 
     def _fit_stored(self, rows, y, known=None):
         if self.init is not None:
-            raise ValueError("init requires rows in memory; got init and stored rows; leave it out")
+            raise ValueError(
+                "init requires rows in memory; got init and stored rows; leave init out"
+            )
         from nrprob.methods.conditional.stored import fit_mixture
 
         return fit_mixture(self, rows, y, known)
@@ -541,8 +584,9 @@ class ConditionalMixture(
         single = int((sizes == 1).sum())
         if design.kind == "labels" and 0 < single < design.n_samples:
             self._warn_degenerate(
-                f"{single} known group(s) have a single member, whose residual is 0 without "
-                "information; got group sizes down to 1; merge small groups if that matters"
+                f"{single} known group(s) have a single member, whose residual is 0, so it carries "
+                "no information about the clusters; got group sizes down to 1; merge small groups "
+                "if such rows matter"
             )
         else:
             super()._check_groups(design)
@@ -555,13 +599,13 @@ class ConditionalMixture(
         if others is None:
             self._finish(task, result)
         else:
-            # The fit to the other samples has no noise: its search starts afresh.
+            # The clusters are fitted again, without the outliers and without noise.
             self._finish(others, self.compute(others))
             self._restore(task)
         return self
 
     def _finish(self, task, result) -> None:
-        """Set the fitted attributes, but those of noise."""
+        """Set all fitted attributes except those that describe noise."""
         if isinstance(task, TableTask):
             self._finish_table(task, result[0])
             self._start_kinds = start_kinds(task.data, self.n_clusters, self._start_exponents)
@@ -595,7 +639,7 @@ class ConditionalMixture(
                 self._warn_gain(task.data, decision.problem, decision.end, form)
 
     def _finish_numbers(self, task, result) -> None:
-        """Set the fitted attributes of a table of complete numbers."""
+        """Set the fitted attributes of a complete numeric table."""
         restarts, best = collect_restarts(result, task.layout)
         self._store_results(
             restarts,
@@ -614,7 +658,7 @@ class ConditionalMixture(
             self._fit_joint(*task.joint)
 
     def _set_subtraction(self, design: Design) -> None:
-        """Set what a fit by subtraction shares with joint fits."""
+        """Set the attributes that fits with subtracted means have in common with joint fits."""
         self.effects_kind_, self.effects_gain_, self.decisions_ = "subtract", 0.0, {}
         self.shares_ = np.tile(self.weights_, (design.n_groups, 1))
         self.columns_ = {} if self._columns is None else self._columns.kinds
@@ -636,8 +680,8 @@ class ConditionalMixture(
         sigma = np.asarray(fit.covariance, np.float64)
         self._sigma = sigma[:p, :p] if sigma.ndim == 2 else np.diag(sigma[:p])
         self._offset = np.asarray(fit.offset[: self.n_clusters, :n_groups], np.float64)
-        # Common constant of the log densities, including 1/K, in the coordinates of the fit; and
-        # the log of the volume of their unit.
+        # `_common` is the constant part of the log densities in the coordinates of the fit,
+        # including 1/K. `_log_unit` converts log densities to units of X.
         self._common = self._log_constant(hyperparameters, self.errors_) / float(
             hyperparameters.dof
         )

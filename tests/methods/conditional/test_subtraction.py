@@ -668,7 +668,7 @@ def test_free_weights_find_a_minority_and_auto_frees_them_where_that_pays():
     how = ["errors", "start", "metric", "warmed_up"]
     assert equal.start_table_[how].equals(alone.start_table_[how])
     assert (alone.set_params(balance=1.0, weights="auto").fit(X, known=z).weights_ == 0.5).all()
-    with pytest.raises(ValueError, match="balance asks for clusters of equal shares; got balance"):
+    with pytest.raises(ValueError, match="balance favours equal cluster shares .*; got balance"):
         ConditionalMixture(2, balance=1.0, weights="free").fit(X, known=z)
 
 
