@@ -238,8 +238,8 @@ def explore(
             elif n_clusterings is None:
                 # Where groups that earlier clusterings define are small, their random effects
                 # explain little, and the same clusters are found again.
-                _, groups = np.unique(labels_as_text, axis=0, return_inverse=True)
-                check_median_size(np.ravel(groups))
+                codes = np.unique(labels_as_text, axis=0, return_inverse=True)[1]
+                check_median_size(np.ravel(codes))
             # Fit conditional on known labels and earlier clusterings.
             model.fit(X, **({} if structure is None else {"known": structure}))
             if not getattr(model, "_warns_of_single_feature", False):
