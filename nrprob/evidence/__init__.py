@@ -1,12 +1,13 @@
-"""Significance tests, the number of clusters, and confidences of clusterings.
+"""Significance tests, choice of the number of clusters, and bootstrap confidences.
 
-`test` gives two p-values: whether clusters predict held-out samples better than one elliptical
-distribution per known group, and whether there are low-density gaps between them. `n_clusters`
-chooses the number of clusters by held-out log-likelihood. `confidence` gives bootstrap confidences
-of samples and clusters.
+- `test` returns two p-values. ``p_structure_`` tests whether clusters predict held-out samples
+  better than one elliptical distribution per known group. ``p_gap_`` tests for low-density gaps
+  between clusters.
+- `n_clusters` chooses the number of clusters by held-out log-likelihood.
+- `confidence` returns the bootstrap probability that a sample belongs to its cluster.
 
-`test` takes any clusterer. An estimator takes part with its own density if it implements
-`nrprob.estimator.density.DensityEstimator`.
+`test` accepts any clusterer. If an estimator implements
+`nrprob.estimator.density.DensityEstimator`, the functions use its density.
 """
 
 from nrprob.evidence.bootstrap import Confidence, confidence

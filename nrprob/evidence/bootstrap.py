@@ -28,27 +28,31 @@ from nrprob.statistics.single_feature import single_feature
 
 @dataclass(frozen=True, eq=False)
 class Confidence:
-    """Result of `nrprob.evidence.confidence`; ``str(confidence)`` is a sentence.
+    """Result of `nrprob.evidence.confidence`; ``str(confidence)`` returns a summary sentence.
 
     Attributes
     ----------
     labels_ : ndarray of shape (n_samples,)
-        The clusters in question.
+        Cluster labels that are assessed.
     rows_ : ndarray of shape (n_samples,) or None
-        Probability that a sample belongs to its cluster; None if withheld.
+        Bootstrap probability that a sample belongs to its cluster. None if withheld.
     clusters_ : ndarray of shape (n_clusters,) or None
-        Mean of ``rows_`` over the samples of every cluster; NaN for an empty cluster.
+        Mean of ``rows_`` over the samples of every cluster; NaN for an empty cluster. None if
+        withheld.
     membership_ : ndarray of shape (n_samples, n_clusters) or None
-        Probabilities of all clusters; ``rows_`` holds those of ``labels_``.
+        Bootstrap probabilities of all clusters: ``rows_[i]`` is ``membership_[i, labels_[i]]``.
+        None if withheld.
     jaccard_ : ndarray of shape (n_clusters,) or None
-        Stability of every cluster: the mean Jaccard index of the cluster and its counterpart in a
-        refit (Hennig, 2007). The index is the number of samples in both over the number in either.
+        Stability of every cluster (Hennig, 2007): the mean, over refits, of the Jaccard index of
+        the cluster and the matched cluster of the refit. The Jaccard index of two sets is the size
+        of their intersection divided by the size of their union. None if withheld.
     evidence_ : Evidence or None
-        The significance test on which the confidence depends. None if one feature determines the
-        clusters, or if ``force=True`` and the samples cannot be tested.
+        Significance test that decides whether the confidence is withheld. None if one feature
+        determines the clusters, or if ``force=True`` and the samples cannot be tested.
     withheld_ : str
-        Reason why the confidence is withheld; empty otherwise.
+        Reason why the confidence is withheld; empty if it is not.
     n_resamples : int
+        Number of bootstrap resamples.
 
     See Also
     --------
@@ -88,12 +92,12 @@ class Confidence:
     def without_values(
         cls, labels: np.ndarray, evidence: Evidence | None, reason: str, n_resamples: int
     ) -> Confidence:
-        """Build a result that withholds the confidence for a reason."""
+        """Build a result without confidences, with the reason."""
         return cls(labels, None, None, None, None, evidence, reason, n_resamples)
 
     @property
     def summary(self) -> str:
-        """Expected share of correct samples, in a sentence."""
+        """Sentence with the expected share of correctly assigned samples, or why there is none."""
         if self.rows_ is None or self.clusters_ is None:
             return f"no confidence: {self.withheld_}"
         lowest = int(np.nanargmin(self.clusters_))
@@ -124,36 +128,38 @@ def confidence(
 ) -> Confidence:
     r"""Bootstrap probability that every sample is in the right cluster.
 
-    The membership probabilities of one fit ignore the uncertainty of its parameters, and are too
+    The membership probabilities of one fit ignore the uncertainty of its parameters. They are too
     high where clusters overlap. This function averages membership probabilities over refits to
-    bootstrap resamples,
+    bootstrap resamples:
 
     .. math:: \text{confidence}_i = \frac{1}{B} \sum_{b=1}^B p_b(c_i \mid x_i)
 
-    where :math:`c_i` is the cluster of sample :math:`x_i` and :math:`p_b` the membership
-    probability by the refit to resample b of B, with matched labels.
+    Here :math:`c_i` is the cluster of sample :math:`x_i` in the assessed labels, and B the number
+    of resamples. :math:`p_b` is the membership probability of the refit to resample b. The clusters
+    of every refit are matched to the assessed clusters.
 
     Parameters
     ----------
     estimator : ConditionalMixture or MixtureEM
-        As in `nrprob.evidence.test`. The clusters in question are its ``labels_`` if it was fitted
-        to as many samples, else those of a clone that is fitted to X.
+        Fitted or unfitted estimator. If it was fitted to ``n_samples`` samples, its ``labels_``
+        are assessed. Otherwise, a clone is fitted to ``X``, and the labels of the clone are
+        assessed.
     X : array-like or frame of shape (n_samples, n_features)
-        As in `nrprob.evidence.test`.
-    known : array-like, optional
-        As in `nrprob.evidence.test`.
+        Features, as in `nrprob.evidence.test`.
+    known : array-like of shape (n_samples,) or (n_samples, n_labelings), optional
+        Known labels, as in `nrprob.evidence.test`.
     evidence : Evidence, optional
-        Result of `nrprob.evidence.test` for these samples; computed by default.
+        Result of `nrprob.evidence.test` for these samples. By default, the test is computed.
     force : bool, default=False
-        Whether to return the confidence even if the clusters do not predict held-out samples better
-        than the null models, one feature determines the clusters, or the features have no test.
+        Whether to return the confidence in spite of a reason to withhold it. The reasons are: the
+        test is not significant, one feature determines the clusters, or the features have no test.
     random_state : int, RandomState instance or None, default=None
-        Determines the resamples, the initial values and the test.
+        Seed of the resamples, of the initial values and of the test.
     n_resamples : int, default=25
         Number of resamples, B. More resamples reduce the Monte Carlo error. From 2 to 10**6.
     n_init : int, default=6
-        Restarts of every refit, the start from the clusters included, if the estimator has not
-        fewer.
+        Number of restarts of every refit. A smaller ``n_init`` of the estimator takes precedence,
+        except on mixed and incomplete tables. From 1 to 10**6.
     verbose : int, default=0
         Whether to show a progress bar.
 
@@ -173,7 +179,7 @@ def confidence(
 
     See Also
     --------
-    test : Test whether there is structure to be confident about.
+    test : Test whether there are clusters at all.
     n_clusters : Choose the number of clusters.
 
     Notes
@@ -182,17 +188,22 @@ def confidence(
 
     1. Draw samples with replacement within every known group. Exact copies of a sample are drawn
        together, as one sample; see `nrprob.evidence.test`.
-    2. Fit from fresh starts and from the clusters in question, and take the better fit. Fresh
-       starts alone would count a poor local optimum as uncertainty; the clusters alone would hide
-       other optima.
-    3. Match labels to the clusters in question, with the largest number of common samples.
-    4. Add the membership probabilities of all samples.
+    2. Fit from new initial values and from the assessed clusters, and keep the better fit. New
+       initial values alone would count poor local optima as uncertainty. The assessed clusters
+       alone would hide other optima.
+    3. Match the clusters of the fit to the assessed clusters, one to one, by the largest number of
+       common samples.
+    4. Add the membership probabilities of all samples to the mean.
 
-    The cost is B fits. The confidence is withheld if `nrprob.evidence.test` is not significant,
-    since two halves of a Gaussian have high confidences, too. It is also withheld if one discrete
-    feature, such as a boolean column, determines the clusters: refits then find this feature again,
-    whatever the other features say. A resample holds samples several times; full covariances of
-    `MixtureEM` may collapse on few samples, which a larger ``reg_covar`` prevents.
+    The cost is B fits.
+
+    The confidence is withheld if `nrprob.evidence.test` is not significant. The reason is that the
+    two halves of one Gaussian have high confidences, too. The confidence is also withheld if one
+    discrete feature, such as a boolean column, determines the clusters. All refits would then
+    return the values of this feature, whatever the other features contain.
+
+    A resample contains some samples several times. The full covariances of `MixtureEM` may
+    therefore collapse if there are few samples; raise ``reg_covar`` to prevent this.
 
     Examples
     --------
@@ -218,7 +229,7 @@ def confidence(
     source = _prepare_resamples(estimator, X, known, n_init, force, random)
     copies, groups, labels, k = source.copies, source.groups, source.labels, source.n_clusters
     n = len(labels)
-    # Reasons to withhold the confidence.
+    # Withhold the confidence if one feature determines the clusters.
     feature = None if force else single_feature(extract_known(X, known)[0], labels)
     if feature is not None:
         reason = (
@@ -226,6 +237,7 @@ def confidence(
             "nevertheless"
         )
         return Confidence.without_values(labels, evidence, reason, n_resamples)
+    # Withhold the confidence if the clusters are not significant.
     if evidence is None:
         seed = random.randint(2**31 - 1)
         try:
@@ -238,6 +250,7 @@ def confidence(
     if evidence is not None and not force and not evidence.supports_clusters:
         reason = f"{evidence}; force=True returns the confidence nevertheless"
         return Confidence.without_values(labels, evidence, reason, n_resamples)
+    # Average membership probabilities and Jaccard indices over refits to resamples.
     membership, jaccard = np.zeros((n, k)), np.zeros(k)
     bar = progress_bar("resampling", n_resamples, verbose)
     with few_threads(n), bar as advance:
@@ -249,7 +262,7 @@ def confidence(
             table = cross_table(labels, probability.argmax(1), (k, k))
             matched = linear_sum_assignment(table, maximize=True)[1]
             membership += probability[:, matched] / n_resamples
-            # Jaccard index of every cluster and its counterpart.
+            # Jaccard index of every cluster and the matched cluster: intersection over union.
             both = table[np.arange(k), matched]
             either = table.sum(1) + table.sum(0)[matched] - both
             jaccard += both / np.maximum(either, 1) / n_resamples
@@ -261,16 +274,17 @@ def confidence(
 
 
 class _Resamples(NamedTuple):
-    """Clusters in question, and their fits to resamples.
+    """Assessed clusters, and a function that refits them to a resample.
 
     Attributes
     ----------
-    reference : estimator that is tested
-    labels : (n,) clusters in question
-    n_clusters : their number
+    reference : estimator to test
+    labels : (n,) assessed cluster labels
+    n_clusters : number K of clusters
     groups : (n,) known groups as integers
-    copies : sets of exact copies
-    membership_of : membership probabilities (n, K) of all samples, by a fit to a resample
+    copies : sets of exact copies among the samples
+    membership_of : maps the indices of a resample and a seed to the membership probabilities
+        (n, K) of all samples under the fit to this resample
     """
 
     reference: Any
@@ -284,7 +298,8 @@ class _Resamples(NamedTuple):
 def _prepare_resamples(
     estimator: Any, X: Any, known: Any, n_init: int, force: bool, random: np.random.RandomState
 ) -> _Resamples:
-    """Validate samples, and prepare fits to resamples."""
+    """Validate the samples, and prepare the assessed clusters and their refits."""
+    # Mixed and incomplete tables, and tables with effects that are fitted with the clusters.
     refits = None
     if isinstance(estimator, TableDensityEstimator):
         seed = copy.deepcopy(random).randint(2**31 - 1)
@@ -299,6 +314,7 @@ def _prepare_resamples(
         return _Resamples(
             estimator, refits.labels, refits.n_clusters, refits.groups, copies, refit_table
         )
+    # Complete numeric tables: refit the estimator itself.
     rows, codes, _, copies = validate_samples(estimator, X, known, allow_discrete=force)
     if not isinstance(estimator, LabelInitialised):
         raise TypeError(
@@ -306,19 +322,19 @@ def _prepare_resamples(
             f"{type(estimator).__name__}; use ConditionalMixture, or MixtureEM without known groups"
         )
     n = len(rows)
-    # The clusters in question.
+    # Assessed clusters: those of the fitted estimator, or of a clone that is fitted to X.
     reference: Any = estimator
     if labels_of_fit(estimator, n) is None:
         reference = estimator.clone_for_tests().set_params(random_state=random.randint(2**31 - 1))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SingleFeatureWarning)  # the result says so
+            warnings.simplefilter("ignore", SingleFeatureWarning)  # stated in withheld_
             reference.fit(rows, **known_argument(codes))
     labels, k = reference.labels_, reference.membership_.shape[1]
     unfitted = reference.clone_for_tests()
     unfitted.set_params(n_clusters=k, n_init=min(n_init, unfitted.n_init))
 
     def refit(resample: np.ndarray, seed: int) -> np.ndarray:
-        """Fit from the clusters in question and from fresh starts."""
+        """Fit from the assessed clusters and from new initial values; keep the best objective."""
         fits = [
             refit_subset(unfitted, rows, codes, resample, random_state=seed, **settings)
             for settings in unfitted.settings_from_labels(labels[resample])
@@ -331,7 +347,10 @@ def _prepare_resamples(
 
 
 def _resample_within_groups(groups: np.ndarray, random: np.random.RandomState) -> np.ndarray:
-    """Indices (n,) of samples drawn with replacement, as many of every group as it has."""
+    """Draw samples with replacement within groups; return ascending indices (n,).
+
+    Every group keeps its size.
+    """
     order = np.argsort(groups, kind="stable")
     sizes = np.bincount(groups)
     first = np.repeat(np.cumsum(sizes) - sizes, sizes)

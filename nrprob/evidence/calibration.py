@@ -1,9 +1,11 @@
-"""For which tables the level of the significance test is known, by simulation.
+"""Decide for which tables simulations confirm the level of the significance test.
 
-`REJECTIONS` has, for every null design of ``benchmarks/evidence_mixed.py``, the number of tables
-with a p-value of at most 0.05, and the number of tables that were tested. A design counts as
-calibrated if 400 tables were tested and at most 7 % of them rejected, 28 of 400. A test of the
-level 0.05 exceeds this with a probability of 0.03. To complete the measurement, run
+The level is the rate at which the test rejects tables without clusters. It was measured on *null
+designs*: kinds of simulated tables without clusters in ``benchmarks/evidence_mixed.py``.
+`REJECTIONS` has two numbers per null design: the number of tables with a p-value of at most 0.05,
+and the number of tested tables. A design is calibrated if 400 tables were tested and at most 28
+of them (7 %) were rejected. A test with an exact level of 0.05 exceeds 28 rejections with a
+probability of 0.03. To complete the measurement, run
 
     python benchmarks/evidence_mixed.py --design nulls large --sets 0:400 --jobs 16 --out results
 
@@ -31,8 +33,8 @@ REJECTIONS: dict[str, tuple[int, int]] = {  # null design: rejected tables, test
     "skewed-1000": (0, 0),
 }
 _LEAST_TABLES, _LARGEST_RATE = 400, 0.07
-# A table has small groups if the median group has fewer than 10 samples, and none so small that no
-# design has them.
+# Limits of the traits of tables that the null designs cover. Known groups are small if their median
+# size is below 10. No design has a median size below 5.
 _SMALL_GROUP, _SMALLEST_GROUP = 10, 5
 _N_SAMPLES = 200, 1000
 _MOST_NUMERIC, _MOST_DISCRETE, _MOST_CLUSTERS = 8, 8, 3
@@ -40,7 +42,10 @@ _MOST_MISSING, _MOST_SKEWED = 0.2, 2.5
 
 
 def covering_designs(traits: TableTraits) -> list[str]:
-    """Return the null designs that cover a table; empty if none does."""
+    """Return the null designs that must all be calibrated for a table with these traits.
+
+    The list is empty if a trait exceeds the limits of the designs.
+    """
     low, high = _N_SAMPLES
     small = traits.median_group < _SMALL_GROUP
     out_of_range = (
@@ -73,7 +78,7 @@ def covering_designs(traits: TableTraits) -> list[str]:
 
 
 def reason_without_p_value(traits: TableTraits) -> str:
-    """Return why there is no p-value for such a table; empty if its level is known."""
+    """Return why the p-value is withheld; an empty string if all its designs are calibrated."""
     designs = covering_designs(traits)
     if not designs:
         return f"no simulated design covers such a table ({_describe(traits)})"
@@ -93,7 +98,7 @@ def reason_without_p_value(traits: TableTraits) -> str:
 
 
 def _describe(traits: TableTraits) -> str:
-    """Traits of a table in words."""
+    """Describe the traits of a table in words, for a message."""
     parts = [
         f"{traits.n_samples} samples", f"{traits.n_numeric} numeric columns",
         f"{traits.n_discrete} discrete columns", f"{traits.n_clusters} clusters",

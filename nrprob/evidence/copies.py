@@ -1,4 +1,4 @@
-"""Detect exact copies of samples, so that a set of copies counts as one sample."""
+"""Detect exact copies of samples; every set of copies then counts as one sample."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 
 from nrprob.exceptions import warn
 
-_WARN_SHARE = 0.05  # share of copies among the samples
-# Values lie on a grid if the smallest spacing exceeds that of continuous values by this factor.
+_WARN_SHARE = 0.05  # share of copies among the samples from which on a warning is given
+# Values of a feature lie on a grid (rounded values) if their smallest spacing exceeds the smallest
+# spacing that is typical of continuous values by this factor.
 _GRID_RATIO = 10.0
 
 
@@ -19,8 +20,9 @@ class Copies:
 
     Attributes
     ----------
-    first : (n_distinct,) index of the first sample of every set, ascending
-    set_index : (n,) set of every sample; ``first[set_index]`` maps every sample to its first copy
+    first : (n_distinct,) index of the first sample of every set, in ascending order
+    set_index : (n,) index of the set of every sample; ``first[set_index]`` is the index of its
+        first copy
     """
 
     first: np.ndarray
@@ -28,15 +30,20 @@ class Copies:
 
     @classmethod
     def no_copies(cls, n: int) -> Copies:
-        """Build sets of one sample each."""
+        """Treat every one of ``n`` samples as distinct."""
         return cls(np.arange(n), np.arange(n))
 
     @classmethod
     def from_samples(cls, rows: np.ndarray, groups: np.ndarray) -> Copies:
-        """Find samples (n, m) that agree in every feature and in the known group (n,).
+        """Find samples that agree in every feature and in the known group.
 
-        Rounded values agree by chance as well. If chance explains the samples that agree, these are
-        separate samples and no copies.
+        Rounded values can agree by chance. If rounding explains the number of equal samples, all
+        samples count as distinct.
+
+        Parameters
+        ----------
+        rows : (n, m) features
+        groups : (n,) known groups as integers
         """
         first, set_index = _group_equal_rows(np.column_stack([groups, rows]))
         if first.size == len(rows) or _rounding_explains(rows, groups):
@@ -56,36 +63,41 @@ class Copies:
 
 
 def _group_equal_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sets of equal rows: first row of each set, ascending, and the set of every row."""
+    """Find sets of equal rows of a table.
+
+    Returns the index of the first row of every set, ascending, and the set (n,) of every row.
+    """
     table = np.ascontiguousarray(table)
-    table += 0.0  # so that -0.0 has the bytes of 0.0
+    table += 0.0  # replaces -0.0 by 0.0, whose bytes differ
     as_bytes = table.view(np.dtype((np.void, table.shape[1] * table.itemsize))).ravel()
     _, first, set_index = np.unique(as_bytes, return_index=True, return_inverse=True)
+    # Number the sets in the order of their first rows.
     order = np.argsort(first)
     return first[order], np.argsort(order)[set_index.ravel()]
 
 
 def _rounding_explains(rows: np.ndarray, groups: np.ndarray) -> bool:
-    """Whether rounding explains the samples (n, m) that agree in every feature.
+    """Return whether rounding explains the samples (n, m) that agree in every feature.
 
-    A rounded value lies on a grid. Neighbours differ by one step on the grid of one feature, and
-    agree in all other features. If the density is smooth, there are about twice as many neighbours
-    as equal samples. Copies have no such neighbours. The grid of the feature with the most distinct
-    values is used, since the density is smoothest there. Features without a grid do not agree by
-    chance.
+    Rounded values lie on a grid. Two samples are neighbours if they differ by one grid step in one
+    feature and agree in all other features. With rounding and a smooth density, there are about
+    twice as many pairs of neighbours as pairs of equal samples. Exact copies add equal pairs
+    without neighbours. The comparison uses the feature with the most distinct values, since the
+    density is smoothest on its grid. If this feature has no grid, samples do not agree by chance.
     """
-    # Feature with the finest grid.
+    # Feature with the most distinct values: the finest grid.
     finest = int(np.argmax([np.unique(column).size for column in rows.T]))
     values, rank = np.unique(rows[:, finest], return_inverse=True)
     spacing = np.diff(values)
-    # The smallest of u spacings of continuous values is about the median over u.
+    # Without a grid: the smallest of u spacings of continuous values is about the median over u.
     if not spacing.size or spacing.min() * spacing.size <= _GRID_RATIO * np.median(spacing):
         return False
-    # Cells of samples that agree in all features; cells of neighbours have successive numbers.
+    # A cell contains the samples that agree in all features. Cells of neighbours have successive
+    # numbers, except across the end of the grid.
     others = _group_equal_rows(np.column_stack([groups, np.delete(rows, finest, 1)]))[1]
     cells, counts = np.unique(others * values.size + rank, return_counts=True)
     neighbours = (np.diff(cells) == 1) & (cells[1:] % values.size > 0)
-    # Pairs of equal samples, and pairs of neighbours.
+    # Numbers of pairs of equal samples and of pairs of neighbours.
     n_equal = (counts * (counts - 1)).sum() / 2
     n_neighbours = (counts[1:] * counts[:-1])[neighbours].sum()
     return bool(n_equal <= n_neighbours)

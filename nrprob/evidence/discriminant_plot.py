@@ -12,9 +12,9 @@ from nrprob.plotting.style import check_axes, legend_below, nth_colour, nth_hatc
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MAX_GROUPS = 12
+_MAX_GROUPS = 12  # largest number of plotted groups
 _N_BINS = 36
-_WIDTH = 6.4
+_WIDTH = 6.4  # of the figure, in inches
 _BAR_HEIGHT = 0.85  # of the highest bar, relative to the distance between groups
 
 
@@ -26,13 +26,24 @@ def plot_discriminant_scores(
     gap_width: float,
     ax: Axes | None,
 ) -> Axes:
-    """Draw a histogram of every group, its bars divided by cluster; the largest groups only.
+    """Draw one histogram per known group; the bars are divided by cluster.
 
-    A band of the width of the gap about 0 is grey.
+    At most twelve groups are drawn, the largest ones. A grey band about 0 shows the low-density
+    gap.
+
+    Parameters
+    ----------
+    score : (n,) held-out discriminant scores
+    labels : (n,) cluster labels
+    codes : (n,) known groups as integers
+    names : names of the known groups
+    gap_width : width of the low-density gap in units of ``score``; 0 for no band
+    ax : axes to draw on; None for a new figure
     """
     import matplotlib.pyplot as plt
 
     check_axes(ax)
+    # Largest groups, in reverse order: the first group is at the top.
     sizes = np.bincount(codes)
     groups = np.sort(np.argsort(-sizes, kind="stable")[:_MAX_GROUPS])[::-1]
     if ax is None:
@@ -42,6 +53,7 @@ def plot_discriminant_scores(
     edges = np.linspace(score.min(), score.max() + 1e-9, _N_BINS + 1)
     if gap_width:
         ax.axvspan(-gap_width / 2, gap_width / 2, color="0.9", zorder=0)
+    # Stacked bars; the highest bar of every group has the same height.
     for row, g in enumerate(groups):
         counts = np.stack(
             [np.histogram(score[(codes == g) & (labels == c)], edges)[0] for c in clusters]

@@ -1,4 +1,4 @@
-"""Choose how an estimator is refitted to folds: by residuals of numbers, or by tables."""
+"""Choose the refits of a table: of the estimator itself, or of a model of mixed tables."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from nrprob.evidence.table_folds import TableFolds
 
 
 class PreparedFolds(NamedTuple):
-    """Validated samples and the fits to parts of them.
+    """Validated samples, and the object that fits an estimator to training folds.
 
     Attributes
     ----------
     samples : validated samples
-    groups : (n_distinct,) known groups of the distinct samples
-    fits : fits to parts of the distinct samples
+    groups : (n_distinct,) known groups of the distinct samples, as integers
+    fits : fits the estimator to training folds of the distinct samples
     """
 
     samples: Samples
@@ -30,7 +30,7 @@ class PreparedFolds(NamedTuple):
 
 
 def check_samples(density: Any, X: Any, known: Any) -> None:
-    """Refuse samples without a significance test, before anything is fitted."""
+    """Raise an error for samples without a significance test, before anything is fitted."""
     tables = isinstance(density, TableDensityEstimator)
     if not tables or density.is_tested_by_residuals(X, known=known):
         validate_samples(density, X, known)
@@ -39,12 +39,23 @@ def check_samples(density: Any, X: Any, known: Any) -> None:
 def prepare_folds(
     density: Any, X: Any, known: Any, n_folds: int, n_init: int, random: np.random.RandomState
 ) -> PreparedFolds:
-    """Validate samples for an estimator with a density, and prepare its fits to folds."""
+    """Validate samples, and prepare the refits of an estimator with a density.
+
+    Parameters
+    ----------
+    density : unfitted or fitted estimator with a density of samples
+    X : (n_samples, n_features) table
+    known : known labels, or None
+    n_folds : number of folds
+    n_init : largest number of restarts of a fit
+    random : source of the seed of a fit to all samples; its state does not change
+    """
     refits = None
     if isinstance(density, TableDensityEstimator):
-        # The generator is not advanced, so that folds do not depend on this fit.
+        # A copy of the generator: the folds do not depend on whether this fit is needed.
         seed = copy.deepcopy(random).randint(2**31 - 1)
         refits = density.table_refits(X, known=known, seed=seed)
+    # Complete numeric tables with subtracted group means are refitted by the estimator itself.
     if refits is None:
         samples = validate_samples(density, X, known, n_folds)
         rows, codes = samples.without_copies()
@@ -52,6 +63,7 @@ def prepare_folds(
         unfitted = density.clone_for_tests()
         fits = ResidualFolds(unfitted, rows, codes, min(n_init, unfitted.n_init))
         return PreparedFolds(samples, groups, fits)
+    # Other tables are refitted with the settings that the fit to all samples chose.
     samples = table_samples(refits, extract_known(X, known)[1], n_folds)
     first = samples.copies.first
     table_fits = TableFolds(refits, first, n_init, density.n_clusters == "auto")

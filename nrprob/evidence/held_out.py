@@ -1,4 +1,4 @@
-"""Cross-fitting: refits on all folds but one, evaluated on held-out samples."""
+"""Cross-fitting: fit to all folds but one, and evaluate the held-out samples of this fold."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from nrprob.evidence.null_model import NullModel, inverse_root
 from nrprob.evidence.p_values import mixed_gain
 from nrprob.statistics.groups import cross_table
 
-# Null models that clusters have to beat: the first two always, all of them if clusters are
-# flexible (see `DensityEstimator`). The values say whether every group has its own scale matrix,
-# and whether the degrees of freedom of a t distribution are fitted.
+# Null models, which clusters have to beat. The first two always apply; the others apply if clusters
+# are flexible (see `DensityEstimator`). Values are the arguments ``per_group`` and ``heavy_tails``
+# of `NullModel.from_samples`: whether every group has a separate scale matrix, and whether a t
+# distribution with estimated degrees of freedom replaces the Gaussian.
 NULL_MODELS: dict[str, tuple[bool, ...]] = {
     "one cluster of the same estimator": (),
     "one Gaussian with the covariance of the mixture": (),
@@ -33,20 +34,20 @@ NULL_MODELS: dict[str, tuple[bool, ...]] = {
     "one t distribution, common covariance": (False, True),
     "one t distribution per group, separate covariances": (True, True),
 }
-_N_BASIC = 2
+_N_BASIC = 2  # number of null models that always apply
 
 
 class FoldFit(NamedTuple):
-    """Fits to all folds but one, evaluated on this fold.
+    """Fits to all folds but one, evaluated on the remaining fold.
 
     Attributes
     ----------
-    log_density : (held-out samples,) of the clusters
-    null : the same of every null model by its name; the first is one cluster
-    labels : (n,) predicted cluster
+    log_density : log densities (n_held_out,) of the held-out samples under the clusters
+    null : by name of the null model, log densities (n_held_out,) under it; the first is one cluster
+    labels : (n,) predicted clusters of all samples
     n_clusters : number of clusters
-    residuals : (n, p) in which low-density gaps are counted, NaN for samples that are not counted;
-        None without numbers
+    residuals : (n, p) residuals for the counts about low-density gaps. Samples with a NaN are not
+        counted. None without numeric columns.
     """
 
     log_density: np.ndarray
@@ -58,18 +59,19 @@ class FoldFit(NamedTuple):
 
 @dataclass(frozen=True)
 class CrossFit:
-    """Held-out quantities of one split: every sample is evaluated by the refit without its fold.
+    """Held-out results of one split: the fit without the fold of a sample evaluates this sample.
 
     Attributes
     ----------
-    gain : of every null model, held-out gains (n,) of the clusters in nats; see `mixed_gain`
-    labels : (n,) cluster, with the labels of the reference; see `cross_fit`
-    score : (n,) held-out discriminant score of one cluster against the others, in standard
+    gain : by name of the null model, held-out gains (n,) of the clusters in nats; see `mixed_gain`
+    labels : (n,) clusters, with the labels of the reference; see `cross_fit`
+    score : (n,) held-out discriminant scores of one cluster against the others, in standard
         deviations within clusters; 0 is the centre of the gap
-    counts : of every fold, held-out samples in the gap and on its sides
-    pairs : of every fold, training samples by distance; see `count_near_pairs`
-    gap_width : mean over folds
-    n_clusters : of every fold
+    counts : per fold, numbers of held-out samples in the gap and on its less populated side
+    pairs : per fold, numbers (2,) of near pairs and of all pairs of training samples; see
+        `count_near_pairs`
+    gap_width : mean width of the gap over folds, in the units of ``score``
+    n_clusters : per fold, number of clusters
     """
 
     gain: dict[str, np.ndarray]
@@ -82,7 +84,10 @@ class CrossFit:
 
 
 def assign_folds(codes: np.ndarray, n_folds: int, random: np.random.RandomState) -> np.ndarray:
-    """Assign samples (n,) to folds; every fold has equal parts of every group, within 1."""
+    """Assign samples to folds (n,) at random, stratified by known group ``codes`` (n,).
+
+    The folds have the same number of samples of every group, up to one sample.
+    """
     order = np.lexsort((random.rand(codes.size), codes))
     fold = np.empty(codes.size, int)
     fold[order] = np.arange(codes.size) % n_folds
@@ -97,17 +102,17 @@ def cross_fit(
     advance: Callable[[], None] = lambda: None,
     reference: np.ndarray | None = None,
 ) -> CrossFit:
-    """Fit to all folds but one, for each fold, and evaluate the samples of this fold.
+    """Cross-fit one split: fit to all folds but one, and evaluate the remaining fold.
 
     Parameters
     ----------
-    fit_fold : fits to training samples with a seed, and evaluates held-out samples
+    fit_fold : maps indices of training samples, indices of held-out samples and a seed to a fit
     groups : (n,) known groups as integers
     fold : (n,) fold of every sample
-    random : seeds the fits
-    advance : called after every fold
-    reference : (n,) labels, from 0 on, of a fit to all samples. Clusters of every fold get these
-        labels, or the labels of the first fold without a reference.
+    random : source of the seeds of the fits
+    advance : function that is called after every fold
+    reference : (n,) labels, from 0 on, of a fit to all samples. The clusters of every fold are
+        matched to these labels. Without a reference, they are matched to the first fold.
     """
     n = len(groups)
     labels, score = np.empty(n, int), np.zeros(n)
@@ -120,7 +125,7 @@ def cross_fit(
         fit = fit_fold(seen, new, random.randint(2**31 - 1))
         gains.append((new, {k: mixed_gain(fit.log_density - v) for k, v in fit.null.items()}))
         n_clusters.append(fit.n_clusters)
-        # Labels of the fold, matched to the first fold and to the reference.
+        # Match the labels of the fold to the first fold and to the reference.
         first = fit.labels if first is None else first
         common = _match_labels(fit.labels, first, additional=True)
         shown = (
@@ -128,7 +133,8 @@ def cross_fit(
         )
         labels[new] = shown[new]
         advance()
-        # Counts about the gap. Labels of the reference are not used: no p-value depends on it.
+        # Count samples about the gap. The candidate uses no labels of the reference, so that no
+        # p-value depends on the reference.
         if fit.residuals is None:
             continue
         y = fit.residuals
@@ -140,7 +146,7 @@ def cross_fit(
             continue
         counts.append(candidate.count_samples(y[new], groups[new]))
         pairs.append(count_near_pairs(y[seen], candidate, groups[seen]))
-        # Scores of all folds are along the direction to one cluster, the best of the first fold.
+        # Scores for the plot. All folds use the direction to the best cluster of the first fold.
         plotted = choose_candidate(y[seen], shown[seen], groups[seen], plotted_cluster)
         if plotted is None:
             continue
@@ -155,7 +161,10 @@ def cross_fit(
 def _join_gains(
     gains: list[tuple[np.ndarray, dict[str, np.ndarray]]], n: int
 ) -> dict[str, np.ndarray]:
-    """Gains (n,) by null model; one that a fold did not fit repeats the first."""
+    """Join the gains of all folds to gains (n,) by null model.
+
+    If a fold did not fit a null model, the gain over the first null model replaces its gain.
+    """
     names = dict.fromkeys(name for _, by_null in gains for name in by_null)
     joined = {name: np.empty(n) for name in names}
     for new, by_null in gains:
@@ -167,22 +176,22 @@ def _join_gains(
 
 @dataclass(frozen=True)
 class ResidualFolds:
-    """Fits of a `DensityEstimator` to parts of the samples, for `cross_fit`.
+    """Fits of a `DensityEstimator` to training folds of a complete numeric table.
 
     Attributes
     ----------
-    estimator : unfitted
+    estimator : unfitted estimator
     X : (n, m) samples
     codes : (n,) known groups as integers; None without known groups
-    n_init : restarts of a fit
+    n_init : number of restarts of a fit
     """
 
     estimator: Any
     X: np.ndarray
     codes: np.ndarray | None
     n_init: int
-    why_unmeasured = ""  # the level of the test was measured for complete numbers
-    least_t = 0.0  # t statistic of the gain that several clusters have to exceed
+    why_unmeasured = ""  # no reason to withhold p-values: the level was measured for such tables
+    least_t = 0.0  # several clusters are chosen if the t statistic of their gain exceeds this
 
     @property
     def n_clusters(self) -> Any:
@@ -190,13 +199,15 @@ class ResidualFolds:
         return self.estimator.n_clusters
 
     def __call__(self, seen: np.ndarray, new: np.ndarray, seed: int) -> FoldFit:
-        """Fit to the samples ``seen``, and evaluate the samples ``new``."""
+        """Fit to samples with the indices ``seen``; evaluate samples with the indices ``new``."""
         X, codes = self.X, self.codes
         groups = np.zeros(len(X), int) if codes is None else codes
-        # Fit the clusters, and one cluster with as many restarts: both fits share a program.
+        # Fit the clusters, and one cluster with equally many restarts: both fits then share a
+        # compiled program.
         model = refit_subset(self.estimator, X, codes, seen, n_init=self.n_init, random_state=seed)
         single = refit_subset(model, X, codes, seen, n_clusters=1)
-        # Null models in the coordinates of the clusters' model.
+        # Null models in the same coordinates, with held-out residuals on the scale of training
+        # residuals.
         scale = residual_scale(groups, seen)
         inside = np.isin(np.arange(len(X)), seen)
         y = model.residuals_of(X, **known_argument(codes))
@@ -217,7 +228,7 @@ class ResidualFolds:
     def log_densities(
         self, n_clusters: int, seen: np.ndarray, new: np.ndarray, seed: int
     ) -> list[np.ndarray]:
-        """Log densities of held-out samples by clusters and, for one cluster, by null models."""
+        """Log densities (n_held_out,) under the clusters and, for one cluster, the null models."""
         X, codes = self.X, self.codes
         groups = np.zeros(len(X), int) if codes is None else codes
         settings = {"n_clusters": n_clusters, "n_init": self.n_init, "random_state": seed}
@@ -234,45 +245,49 @@ class ResidualFolds:
 def refit_subset(
     estimator: Any, X: np.ndarray, codes: np.ndarray | None, subset: np.ndarray, **settings: Any
 ) -> Any:
-    """Fit a clone with these settings to the samples with the indices ``subset``.
+    """Fit a clone, with other settings, to the samples with the indices ``subset``.
 
-    Initial labels are dropped, since they belong to all samples.
+    The clone has no initial labels, since the labels of the estimator belong to all samples.
     """
     model = clone(estimator)
     model.set_params(**(default_init(model) | settings))
     with warnings.catch_warnings():
-        # Warnings about a fit to a subset tell the user nothing about the test.
+        # Users cannot act on warnings about fits to subsets.
         warnings.simplefilter("ignore")
         return model.fit(X[subset], **known_argument(codes, subset))
 
 
 def known_argument(codes: np.ndarray | None, subset: Any = slice(None)) -> dict[str, np.ndarray]:
-    """Keyword argument for known groups; empty without them, as some estimators lack it."""
+    """Keyword argument ``known`` of `fit`; empty without known groups.
+
+    Some estimators have no such argument.
+    """
     return {} if codes is None else {"known": codes[subset]}
 
 
 def default_init(estimator: Any) -> dict[str, Any]:
-    """Default of the parameter ``init``, if it holds initial labels."""
+    """Setting that replaces initial labels in ``init`` by the default; empty without labels."""
     if np.ndim(estimator.get_params(deep=False).get("init")) == 0:
         return {}
     return {"init": inspect.signature(type(estimator)).parameters["init"].default}
 
 
 def residual_scale(groups: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Factors (n,) that give residuals of held-out samples the variance of training residuals.
+    """Factors (n,) that give held-out residuals the variance of training residuals.
 
-    The mean of a group of s training samples is nearer to these samples than to others: residuals
-    have the variance (s - 1) / s of the errors in the first, (s + 1) / s in the others.
+    Residuals are deviations from the mean of s training samples of the known group. With the error
+    variance v, training residuals have the variance v (s - 1) / s. Held-out residuals have the
+    variance v (s + 1) / s.
     """
     size = np.bincount(groups[seen])[groups]
     return np.sqrt((size - 1) / (size + 1))
 
 
 def split_fold(fold: np.ndarray, f: int, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the training samples and of the held-out samples.
+    """Split samples into fold ``f`` and the rest; return indices of training and held-out samples.
 
-    All fits have as many samples, so that they share a compiled program: where a fold is smaller
-    than others, one training sample of the largest group is left out.
+    All training sets have the same size, so that all fits share a compiled program. Where fold
+    ``f`` is smaller than other folds, one sample of the largest group is left out of the training.
     """
     seen = np.flatnonzero(fold != f)
     if seen.size > fold.size - np.bincount(fold).max():
@@ -289,10 +304,20 @@ def null_log_densities(
     groups: np.ndarray,
     flexible: bool,
 ) -> np.ndarray:
-    """Log densities (null models, n) of samples ``y``, without one cluster of the estimator.
+    """Log densities (n_null_models, n) of held-out residuals under null models.
 
-    The first null model has the covariance of ``model``. The others of `NULL_MODELS` are fitted to
-    the training samples if clusters are flexible.
+    The null model "one cluster of the same estimator" is not among them. The first row is for the
+    Gaussian with the covariance of ``model``. If clusters are flexible, the other models of
+    `NULL_MODELS` follow, fitted to the training residuals.
+
+    Parameters
+    ----------
+    model : fitted estimator, whose covariance defines the coordinates
+    training : (n_training, p) residuals of the training samples
+    training_groups : (n_training,) their known groups
+    y : (n, p) residuals of the held-out samples, on the scale of training residuals
+    groups : (n,) known groups of the held-out samples
+    flexible : whether clusters are flexible
     """
     # Coordinates in which the covariance of the mixture is the identity.
     whitening = inverse_root(model.mixture_covariance())
@@ -309,10 +334,18 @@ def null_log_densities(
 
 
 def _match_labels(labels: np.ndarray, reference: np.ndarray, additional: bool) -> np.ndarray:
-    """Labels (n,) of a fold, replaced by labels of a reference with maximum overlap, one to one.
+    """Match clusters to the clusters of a reference, one to one, by the most common samples.
 
-    Clusters that are left over get additional labels, or the label with which each shares most
-    samples.
+    Parameters
+    ----------
+    labels : (n,) labels of a fold
+    reference : (n,) labels of the reference
+    additional : what a cluster without a match gets: a new label (True), or the label of the
+        reference cluster with which it shares most samples (False)
+
+    Returns
+    -------
+    Labels (n,) of the fold in terms of the reference.
     """
     shape = labels.max() + 1, reference.max() + 1
     table = cross_table(labels, reference, shape)

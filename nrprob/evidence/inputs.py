@@ -1,4 +1,4 @@
-"""Check that an estimator, features and known groups can be tested."""
+"""Validate the estimator, the features and the known groups of a significance test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nrprob.estimator.density import DensityEstimator, TableRefitter
 from nrprob.evidence.copies import Copies
 from nrprob.evidence.shared_density import SharedCovarianceMixture
 
-_MIN_MEDIAN_SIZE = 10  # samples of the median known group
+_MIN_MEDIAN_SIZE = 10  # smallest median number of samples of the known groups
 
 
 class TooFewRows(ValueError):
@@ -33,7 +33,7 @@ class Samples(NamedTuple):
     rows : (n, m) features
     codes : (n,) known groups as integers; None without known groups
     names : names of the known groups
-    copies : sets of exact copies
+    copies : sets of exact copies among the samples
     """
 
     rows: np.ndarray
@@ -42,18 +42,21 @@ class Samples(NamedTuple):
     copies: Copies
 
     def without_copies(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Features and known groups of the first sample of every set of copies."""
+        """Features (n_distinct, m) and known groups (n_distinct,) of the distinct samples."""
         first = self.copies.first
         return self.rows[first], None if self.codes is None else self.codes[first]
 
 
 def as_density_estimator(estimator: Any) -> Any:
-    """Return the estimator if it defines a density, else a Gaussian mixture about its clusters.
+    """Return an estimator with a density of samples.
+
+    This is the estimator itself if it defines a density. Otherwise it is a Gaussian mixture with
+    one covariance, fitted about the clusters of the estimator.
 
     Raises
     ------
     TypeError
-        If the estimator has no number of clusters.
+        If the estimator has no integer parameter ``n_clusters``, or no method `fit`.
     """
     _check_clusterer(estimator)
     if isinstance(estimator, DensityEstimator):
@@ -71,10 +74,10 @@ def as_density_estimator(estimator: Any) -> Any:
 def validate_samples(
     estimator: Any, X: Any, known: Any = None, n_folds: int = 5, allow_discrete: bool = False
 ) -> Samples:
-    """Validate the samples and the known groups, and find exact copies.
+    """Validate the samples and the known groups, and detect exact copies.
 
     With ``allow_discrete``, counts, binary features and features of few values are accepted. Equal
-    samples of discrete features are no copies.
+    samples of discrete features do not count as copies, since they can agree by chance.
 
     Raises
     ------
@@ -104,17 +107,17 @@ def validate_samples(
 
 
 def table_samples(refits: TableRefitter, known: Any, n_folds: int) -> Samples:
-    """Samples of a table that is tested by refits; exact copies agree in all columns.
+    """Validate the samples of a table that is tested by `TableRefitter`.
 
-    Equal samples of discrete columns alone are no copies, and neither are samples with a missing
-    number.
+    Exact copies agree in all columns. Without numeric columns, no samples count as copies, since
+    they can agree by chance. Samples with a missing numeric value do not count as copies, either.
     """
     groups, values = refits.groups, refits.values
     names = _encode_groups(known, len(groups))[1]
     copies = Copies.no_copies(len(groups))
     if values is not None:
         incomplete = np.isnan(values).any(1)
-        # Incomplete samples are all different.
+        # An additional column makes all incomplete samples different.
         number = np.where(incomplete, np.arange(len(values)) + 1, 0)
         copies = Copies.from_samples(np.column_stack([np.nan_to_num(values), number]), groups)
     if copies.first.size < 2 * n_folds:
@@ -127,13 +130,13 @@ def table_samples(refits: TableRefitter, known: Any, n_folds: int) -> Samples:
 
 
 def labels_of_fit(estimator: Any, n: int) -> np.ndarray | None:
-    """Cluster labels (n,) of an estimator that was fitted to as many samples, else None."""
+    """Cluster labels (n,) of an estimator that was fitted to ``n`` samples; None otherwise."""
     labels = np.asarray(getattr(estimator, "labels_", ()))
     return labels if labels.shape == (n,) and labels.dtype.kind in "iu" else None
 
 
 def _check_estimator(estimator: Any) -> None:
-    """Refuse an estimator without a density of continuous features."""
+    """Raise TypeError for an estimator without a density of continuous features."""
     _check_clusterer(estimator)
     if not isinstance(estimator, DensityEstimator):
         raise TypeError(
@@ -152,7 +155,7 @@ def _check_clusterer(estimator: Any) -> None:
 
 
 def check_accepts_known(estimator: Any) -> None:
-    """Refuse a clusterer, or a wrapper of a clusterer, whose `fit` takes no known structure."""
+    """Raise TypeError if `fit` of a clusterer, or of its wrapped clusterer, has no ``known``."""
     estimator = getattr(estimator, "estimator", estimator)
     fit = getattr(type(estimator), "fit", None)
     parameters = () if fit is None else inspect.signature(fit).parameters.values()
@@ -194,20 +197,20 @@ def _validate_features(X: Any, allow_discrete: bool) -> np.ndarray:
 
 
 def _encode_groups(known: Any, n: int) -> tuple[np.ndarray | None, list[str]]:
-    """Known groups (n,) as integers, or None, and their names."""
+    """Encode known labels: return known groups (n,) as integers, or None, and their names."""
     design = DesignEncoder("product").fit(known, n)
     if design.kind == "nothing":
         return None, ["all rows"]
     if design.kind != "labels":
         raise ValueError(
-            f"known structure must be labels; got {design.description}; pass labels, "
-            "such as the most probable ones, or a continuous covariate cut into ranges"
+            f"known structure must be labels; got {design.description}; pass the "
+            "most probable label of every sample, or cut a continuous covariate into ranges"
         )
     return design.codes, [", ".join(map(str, labels)) for labels in design.group_labels]
 
 
 def _check_group_sizes(groups: np.ndarray, n_folds: int, copies: Copies) -> None:
-    """Refuse known groups of too few distinct samples."""
+    """Raise TooFewRows if a known group has too few distinct samples for the folds."""
     sizes = np.bincount(groups)
     once = ", if copies are counted once" if groups.size < copies.set_index.size else ""
     if sizes.min() < n_folds:
@@ -216,7 +219,7 @@ def _check_group_sizes(groups: np.ndarray, n_folds: int, copies: Copies) -> None
 
 
 def check_median_size(groups: np.ndarray, remark: str = "") -> None:
-    """Refuse known groups ``groups`` (n,) of fewer than ten samples in the median."""
+    """Raise TooFewRows if the known groups (n,) have a median size below ten samples."""
     sizes = np.bincount(groups)
     if np.median(sizes) < _MIN_MEDIAN_SIZE:
         raise _too_few_rows(sizes, remark)

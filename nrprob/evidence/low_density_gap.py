@@ -1,9 +1,10 @@
 """Test for a low-density gap between clusters on held-out samples.
 
-Training samples determine a candidate: a direction and three adjacent intervals along it, two outer
-ones of equal width and the gap between them. Held-out samples are counted in the intervals. If a
-known group has a single mode along the direction, one of the outer intervals has at most the
-density of the gap. The smaller outer count is then bounded by a binomial distribution.
+Training samples determine a candidate: a direction and three adjacent intervals along it. The
+middle interval is the gap; the two outer intervals are its sides, which have equal widths. The test
+counts held-out samples in the intervals. If a known group has a single mode along the direction,
+one of the sides has at most the density of the gap. A binomial distribution then bounds the count
+of the less populated side.
 """
 
 from __future__ import annotations
@@ -19,22 +20,27 @@ from scipy import stats
 
 from nrprob.statistics.groups import cross_table, group_sums
 
-_N_BINS = 24  # of equal width, between the quantiles
-_QUANTILES = (0.02, 0.98)  # of the training samples along a direction
-_GAP_WIDTHS = range(2, 7)  # candidates, in bins
-_SIDE_WIDTHS = range(3, 9)
+_N_BINS = 24  # bins of equal width, between two quantiles of the training samples
+_QUANTILES = (0.02, 0.98)  # these quantiles, along the direction
+_GAP_WIDTHS = range(2, 7)  # candidate widths of the gap, in bins
+_SIDE_WIDTHS = range(3, 9)  # candidate widths of a side, in bins
 _RIDGE = 1e-3  # added to the covariance within clusters, in units of its mean variance
-_MODEL_WEIGHT = 0.5  # weight of the expected counts in the counts by which intervals are chosen
-_NEAR, _FAR = 0.02, 0.2  # distances of near and of all pairs, in standard deviations
-# Share of near pairs among all pairs: for continuous values, and from which values are discrete.
+_MODEL_WEIGHT = 0.5  # weight of expected vs observed counts in the choice of the intervals
+_NEAR, _FAR = 0.02, 0.2  # largest distances of near and of all pairs, in standard deviations
+# Share of near pairs among all pairs: for continuous values, and above which values are discrete.
 _CONTINUOUS_SHARE, _DISCRETE_SHARE = 0.1, 0.13
-_N_SIGMAS = 6.0  # standard deviations above the latter, since many fits are tested
+_N_SIGMAS = 6.0  # margin above the latter, in standard deviations: many fits are tested
 
 
 class GapCount(NamedTuple):
-    """Held-out samples in the less populated outer interval, by known group, and in the gap.
+    """Numbers of held-out samples on one side of the gap and in the gap, summed over known groups.
 
-    ``share`` bounds the expected share of the outer interval in both if there is no gap.
+    Attributes
+    ----------
+    side : number on the less populated side of every known group
+    gap : number in the gap
+    share : largest expected value of ``side / (side + gap)`` without a gap: the width of a side
+        relative to the width of the side and the gap
     """
 
     side: int
@@ -47,13 +53,14 @@ NO_SAMPLES = GapCount(0, 0, 0.5)
 
 @dataclass(frozen=True)
 class GapCandidate:
-    """Discriminant direction of a cluster against all others, with two sides and a gap.
+    """Discriminant direction of one cluster against all others, with a gap and its two sides.
 
     Attributes
     ----------
     cluster : label of the cluster
-    direction : (p,) of unit variance within clusters
-    edges : (4,) ends of the three intervals, ascending; the outer intervals are equally wide
+    direction : (p,) linear discriminant; scores have unit variance within clusters
+    edges : (4,) ends of the three intervals, ascending; the first and the last are the sides, which
+        have equal widths
     """
 
     cluster: int
@@ -62,17 +69,17 @@ class GapCandidate:
 
     @property
     def gap_centre(self) -> float:
-        """Centre of the gap."""
+        """Centre of the gap along the direction."""
         return float(self.edges[1:3].mean())
 
     @property
     def side_share(self) -> float:
-        """Width of an outer interval relative to the interval and the gap together."""
+        """Width of a side divided by the width of this side and the gap together."""
         first, second, third, _ = self.edges
         return float((second - first) / (third - first))
 
     def count_samples(self, y: np.ndarray, codes: np.ndarray) -> GapCount:
-        """Count held-out samples (n, p) of known groups (n,)."""
+        """Count held-out samples ``y`` (n, p) with the known groups ``codes`` (n,)."""
         interval = np.searchsorted(self.edges, y @ self.direction)
         table = cross_table(codes, interval, (codes.max(initial=0) + 1, 5))
         return GapCount(int(table[:, [1, 3]].min(1).sum()), int(table[:, 2].sum()), self.side_share)
@@ -83,17 +90,19 @@ def choose_candidate(
 ) -> GapCandidate | None:
     """Choose the direction and the intervals with the strongest indication of a gap.
 
-    The direction of cluster j is ``W^-1 (c_j - mean of the other centres)``, with the covariance W
-    within clusters. Counts per bin are averages of the observed counts and of the counts expected
-    for Gaussian clusters. The intervals maximise the standardised excess of the outer counts over
-    their expectation without a gap.
+    The direction of cluster j is the linear discriminant ``W^-1 (c_j - c_-j)``. W is the covariance
+    within clusters, c_j the centre of cluster j, and c_-j the mean of the other centres. Counts per
+    bin are averages of the observed counts and of the counts expected for Gaussian clusters. The
+    intervals maximise the standardised excess of the counts on the sides over their largest
+    expectation without a gap.
 
     Parameters
     ----------
     y : (n, p) residuals of training samples
     labels : (n,) cluster of every sample
     codes : (n,) known group of every sample
-    cluster : the cluster to separate from the others, if it has samples; by default the best one
+    cluster : label of the cluster whose direction is used, if it has samples; by default, the
+        cluster with the strongest indication
 
     Returns
     -------
@@ -111,7 +120,7 @@ def choose_candidate(
     within += _RIDGE * np.trace(within) / len(within) * np.eye(len(within))
     sizes_by_group = group_sums(membership, codes)
     best_excess, best = -math.inf, None
-    # The directions of two clusters differ in their sign only.
+    # With two clusters, the two directions differ in sign only: one is enough.
     candidates = np.arange(k if k > 2 else 1)
     if cluster in clusters:
         candidates = np.flatnonzero(clusters == cluster)
@@ -122,7 +131,7 @@ def choose_candidate(
         if not length > 0:
             continue
         direction /= length
-        # Observed and expected counts per bin.
+        # Observed and expected counts per bin and known group, with the two tails left out.
         score = y @ direction
         low, high = np.quantile(score, _QUANTILES)
         edges = np.linspace(low, high, _N_BINS + 1)
@@ -139,7 +148,10 @@ def choose_candidate(
 
 
 def _best_intervals(counts: np.ndarray) -> tuple[float, tuple[int, ...]]:
-    """Largest standardised excess of the outer counts (groups, bins), and the interval ends."""
+    """Choose intervals for counts (groups, bins) by the largest standardised excess on the sides.
+
+    Returns the excess and the four ends of the intervals, as indices of bins.
+    """
     sums = np.pad(np.cumsum(counts, 1), ((0, 0), (1, 0)))
     best: tuple[float, tuple[int, ...]] = -math.inf, ()
     for gap, side in itertools.product(_GAP_WIDTHS, _SIDE_WIDTHS):
@@ -148,9 +160,10 @@ def _best_intervals(counts: np.ndarray) -> tuple[float, tuple[int, ...]]:
             continue
         ends = start - side, start, start + gap, start + gap + side
         left, middle, right = (sums[:, b] - sums[:, a] for a, b in itertools.pairwise(ends))
+        # Count of the less populated side per group, and its binomial mean and variance.
         smaller, share = np.minimum(left, right).sum(0), side / (side + gap)
         total = smaller + middle.sum(0)
-        # The 1 in the variance keeps intervals with a handful of samples from winning.
+        # The added 1 in the variance lowers the excess of intervals with few samples.
         excess = (smaller - share * total) / np.sqrt(share * (1 - share) * total + 1)
         i = int(excess.argmax())
         if excess[i] > best[0]:
@@ -159,7 +172,7 @@ def _best_intervals(counts: np.ndarray) -> tuple[float, tuple[int, ...]]:
 
 
 def tail_probability(counts: Sequence[GapCount]) -> float:
-    """Probability that the sum of independent binomials is at least the sum of the side counts."""
+    """Upper p-value of the total count on the sides, a sum of independent binomial counts."""
     pmf = np.ones(1)
     for side, gap, share in counts:
         pmf = np.convolve(pmf, stats.binom.pmf(np.arange(side + gap + 1), side + gap, share))
@@ -167,17 +180,23 @@ def tail_probability(counts: Sequence[GapCount]) -> float:
 
 
 def combined_p_value(splits: Sequence[Sequence[GapCount]]) -> float:
-    """Combine the p-values of several splits, each given by the counts of its folds.
+    """Combine the p-values of several splits to one p-value.
 
-    The normal scores of the splits are averaged, and the mean is compared with the distribution of
-    a single score. The variance of the mean is at most 1, however the splits depend on each other.
+    Each element of ``splits`` holds the counts of the folds of one split. The p-value of every
+    split is converted to a normal score. The mean score is compared with the standard normal
+    distribution of a single score. The variance of the mean is at most 1, however the splits depend
+    on each other.
     """
     p = np.clip([tail_probability(counts) for counts in splits], 1e-300, 1 - 1e-12)
     return float(stats.norm.sf(stats.norm.isf(p).mean()))
 
 
 def count_near_pairs(y: np.ndarray, candidate: GapCandidate, codes: np.ndarray) -> np.ndarray:
-    """Count pairs (2,) of samples of one known group within two distances along the direction."""
+    """Count near pairs and all pairs (2,) of samples along the direction of the candidate.
+
+    Both samples of a pair belong to the same known group. Their scores differ by at most 0.02
+    standard deviations in near pairs, and by at most 0.2 in all pairs.
+    """
     score = y @ candidate.direction
     pairs = np.zeros(2)
     for g in range(codes.max() + 1):
@@ -191,9 +210,9 @@ def count_near_pairs(y: np.ndarray, candidate: GapCandidate, codes: np.ndarray) 
 
 
 def has_discrete_values(near: float, far: float) -> bool:
-    """Whether values along a direction are discrete, in steps too large for the intervals.
+    """Return whether values along a direction are discrete, so that the intervals are invalid.
 
-    Discrete values have more near pairs among all pairs (see `count_near_pairs`) than continuous
-    values have by chance.
+    Discrete values have a larger share ``near / far`` of near pairs than continuous values have by
+    chance; see `count_near_pairs`.
     """
     return near > _DISCRETE_SHARE * far + _N_SIGMAS * math.sqrt(_CONTINUOUS_SHARE * far)

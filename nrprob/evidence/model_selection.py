@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 AUTO = "auto"
-_PATIENCE = 2  # successive numbers worse than a smaller one, after which the search stops
+_PATIENCE = (
+    2  # the search stops after this many successive numbers that are worse than a smaller one
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,17 +39,17 @@ class NumberOfClusters:
     Attributes
     ----------
     n_clusters_ : int
-        Number with the highest log-likelihood, the smaller of equal ones; 1 if several clusters
-        gain nothing over a null model.
+        Number with the highest mean held-out log-likelihood; the smallest such number if several
+        are equal. 1 if several clusters gain nothing over a null model.
     tried_ : ndarray of shape (n_tried,)
-        Candidate numbers.
+        Candidate numbers that were fitted, ascending.
     log_likelihood_ : ndarray of shape (n_tried, n_samples)
-        Held-out log-likelihood of every sample in nats, up to a constant that all numbers share;
-        the mean over splits. Copies of a sample have its value.
+        Held-out log-likelihood of every sample in nats, averaged over splits. All candidates share
+        an additive constant, which is left out. Exact copies of a sample have the same value.
     gain_ : ndarray of shape (n_samples,) or None
-        Log-likelihood gain in nats over the null model with the smallest mean gain. The gain is
-        that of the equal mixture of the best clusters and the null model. None without a candidate
-        1.
+        Log-likelihood gain in nats over the null model with the smallest mean gain. The gain
+        compares two densities: the mixture, with weights 1/2, of the best clusters and the null
+        model, and the null model alone. None if 1 is no candidate.
     distinct_ : ndarray of shape (n_distinct,)
         Index of the first sample of every set of exact copies. Means and standard errors are over
         these samples.
@@ -85,10 +87,10 @@ class NumberOfClusters:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Mean log-likelihood per sample, its difference from the best, and the standard error.
+        """Held-out log-likelihood by number of clusters.
 
-        The standard error is of the mean difference between samples. Copies of a sample count as
-        one.
+        Columns are the mean log-likelihood per sample, its difference from the best number, and the
+        standard error of this difference over samples. A set of copies counts as one sample.
         """
         import pandas as pd
 
@@ -121,29 +123,30 @@ def n_clusters(
 
     .. math:: \frac{1}{n} \sum_i \log q_K^{(-f(i))}(x_i)
 
-    where :math:`q_K^{(-f)}` is the density of the fit with K clusters to all folds but f, and
-    :math:`f(i)` is the fold of sample :math:`x_i`. The result is 1 if the best number gains nothing
-    over the null models of `nrprob.evidence.test`.
+    Here n is the number of samples, and :math:`f(i)` is the fold of sample :math:`x_i`.
+    :math:`q_K^{(-f)}` is the density of the fit with K clusters to all folds but f. The result is 1
+    if the best number of clusters gains nothing over the null models of `nrprob.evidence.test`.
 
     Parameters
     ----------
     estimator : ConditionalMixture or MixtureEM
-        As in `nrprob.evidence.test`; its ``n_clusters`` is ignored.
+        Fitted or unfitted estimator. Clones are fitted; ``n_clusters`` of the estimator is ignored.
     X : array-like or frame of shape (n_samples, n_features)
-        As in `nrprob.evidence.test`.
-    known : array-like, optional
-        As in `nrprob.evidence.test`.
+        Features, as in `nrprob.evidence.test`.
+    known : array-like of shape (n_samples,) or (n_samples, n_labelings), optional
+        Known labels, as in `nrprob.evidence.test`.
     candidates : iterable of int, default=range(1, 11)
         Candidate numbers, from 1 to 1000.
     random_state : int, RandomState instance or None, default=None
-        Determines the folds and the initial values of all fits.
+        Seed of the folds and of the initial values of all fits.
     n_folds : int, default=5
         Number of folds, stratified by known group. From 2 to 100.
     n_splits : int, default=1
-        Number of random splits into folds, over which log-likelihoods are averaged. Each takes
-        ``n_folds`` fits for every candidate. From 1 to 1000.
+        Number of random splits into folds, over which log-likelihoods are averaged. Each split
+        takes ``n_folds`` fits per candidate. From 1 to 1000.
     n_init : int, default=12
-        Restarts of a fit, if the estimator has not fewer.
+        Number of restarts of a fit. A smaller ``n_init`` of the estimator takes precedence, except
+        on mixed and incomplete tables. From 1 to 10**6.
     verbose : int, default=0
         Whether to show a progress bar.
 
@@ -168,17 +171,23 @@ def n_clusters(
 
     Notes
     -----
-    Candidates are fitted in ascending order, until two in a row have a lower log-likelihood than a
-    smaller number. If 1 is a candidate, several clusters have to gain something over each null
-    model of `nrprob.evidence.test`, such as one discrete column in the place of the clusters. The
-    gain is that of the equal mixture of the clusters and the null model over the null model alone.
-    The cost is ``n_splits n_folds`` fits for every candidate. On mixed and incomplete tables, all
-    numbers have the group effects, shares and location effects of a fit of two clusters to all
-    samples, and the gain has to exceed its standard error.
+    Candidates are fitted in ascending order. The search stops after two successive candidates with
+    a lower log-likelihood than a smaller number. The cost is ``n_splits * n_folds`` fits per
+    candidate.
 
-    Clusters that do not have the form of the model's components are described better by several
-    components. So heavy tails, skewness and curvature may raise the number; use
-    `nrprob.evidence.test` to test for clusters. Exact copies of a sample count as one, as there.
+    If 1 is a candidate, several clusters have to gain something over every null model of
+    `nrprob.evidence.test`. Let q be the density of the clusters and :math:`q_1` the density of a
+    null model. The gain of a sample x is :math:`\ln \frac{q(x) + q_1(x)}{2 q_1(x)}`.
+
+    On mixed and incomplete tables, two clusters are first fitted to all samples. This fit
+    determines the form of the group effects, the form of the cluster shares, and whether there are
+    location effects. All candidates use these forms. Several clusters are chosen only if their mean
+    gain exceeds its standard error.
+
+    If clusters do not have the form of the model's components, several components describe one
+    cluster better than one component. Heavy tails, skewness and curvature may therefore raise the
+    number. Use `nrprob.evidence.test` to test for clusters. Exact copies of a sample count as one
+    sample, as in `nrprob.evidence.test`.
 
     References
     ----------
@@ -203,8 +212,9 @@ def n_clusters(
     random = check_random_state(random_state)
     density = estimator
     if isinstance(estimator, TableDensityEstimator):
-        # The decisions of a fit of two clusters hold for all numbers.
+        # A fit of two clusters determines the form of the model for all candidates.
         density = clone(estimator).set_params(n_clusters=2)
+    # Validate the samples, and draw the folds and the seeds of their fits.
     samples, groups, fits = prepare_folds(density, X, known, n_folds, n_init, random)
     copies, n = samples.copies, len(groups)
     copies.warn_if_many()
@@ -217,7 +227,10 @@ def n_clusters(
     ]
 
     def held_out_log_densities(k: int) -> np.ndarray:
-        """Log densities (models, n) of k clusters and, for one cluster, of the null models."""
+        """Held-out log densities (n_models, n), averaged over splits.
+
+        The models are k clusters and, for k = 1, the null models.
+        """
         total: Any = 0.0
         for seen, new, seed in folds:
             values = np.stack(fits.log_densities(k, seen, new, seed))
@@ -228,7 +241,7 @@ def n_clusters(
     evaluated: list[int] = []
     values: list[np.ndarray] = []
     null_values = np.zeros((0, n))
-    # More clusters than degrees of freedom cannot be fitted.
+    # Fit the candidates, up to the degrees of freedom within known groups.
     largest = min(seen.size for seen, _, _ in folds) - groups.max() - 1
     bar = progress_bar("choosing the number of clusters", len(candidates), verbose)
     with few_threads(n), bar as advance:
@@ -243,7 +256,7 @@ def n_clusters(
             means = [float(v.mean()) for v in values]
             if len(means) - 1 - int(np.argmax(means)) >= _PATIENCE:
                 break
-    # Several clusters have to gain something over every null model.
+    # Return one cluster if several clusters do not gain enough over every null model.
     best = int(np.argmax(means))
     gains = (mixed_gain(values[best] - null) for null in null_values)
     gain = min(gains, key=np.mean, default=None)
@@ -257,7 +270,7 @@ def n_clusters(
 
 
 def _check_candidates(candidates: Iterable[int]) -> list[int]:
-    """Candidate numbers of clusters, ascending, without repeats."""
+    """Validate the candidates; return them in ascending order without repeats."""
     if not isinstance(candidates, Iterable) or isinstance(candidates, str | bytes | Mapping):
         raise TypeError(
             "candidates must be an iterable of numbers of clusters; got "
@@ -272,9 +285,10 @@ def _check_candidates(candidates: Iterable[int]) -> list[int]:
 
 
 class AutoClustersMixin:
-    """Accept ``n_clusters="auto"`` in a `Clusterer` that is a `DensityEstimator`.
+    """Mixin of a `Clusterer` with a density that accepts ``n_clusters="auto"``.
 
-    `fit` chooses the number of clusters by `n_clusters`, and fits a clone with this number.
+    `fit` then chooses the number of clusters by `nrprob.evidence.n_clusters`, fits a clone with
+    this number, and copies the fitted attributes of the clone.
     """
 
     n_clusters: Any
@@ -287,12 +301,12 @@ class AutoClustersMixin:
         return self.n_clusters == AUTO or self.n_clusters > 2
 
     def check_parameters(self) -> None:
-        """Refuse parameters that are invalid for all data, and ``"auto"`` outside of `fit`."""
+        """Raise an error for invalid parameters, and for ``n_clusters="auto"`` outside of `fit`."""
         super().check_parameters()  # type: ignore[misc]
         if self.n_clusters == AUTO:
             raise ValueError(
-                "n_clusters='auto' is resolved by fit, for samples in memory only; got it "
-                "elsewhere; pass a number of clusters"
+                "only fit to samples in memory can choose n_clusters; got n_clusters='auto' in "
+                "another call; pass a number of clusters"
             )
 
     def _fit(self, X, y, *, sample_weight=None, **known):
@@ -303,7 +317,7 @@ class AutoClustersMixin:
         check_parameters(self)
         if sample_weight is not None:
             raise ValueError(
-                "n_clusters='auto' counts held-out samples without weights; got sample_weight; "
+                "n_clusters='auto' cannot use sample weights; got sample_weight; "
                 "pass a number of clusters, or leave the weights out"
             )
         refuse_stored(X, "n_clusters='auto'")

@@ -1,10 +1,11 @@
 """One-component null models: one elliptical density per known group.
 
-Null models are Gaussian or t, with one scale matrix for all groups or one per group. They are
-fitted in coordinates in which the covariance of the clusters' model is the identity. So shrinkage
-alone does not make a null model worse than the clusters. Estimated matrices are shrunk there by the
-rule of Ledoit and Wolf (2004): the pooled matrix towards a multiple of the identity, the matrix of
-one group towards the pooled one.
+A null model has Gaussian or t distributions, with one common scale matrix or one per known group.
+It is fitted in coordinates in which the mixture of the clusters has the identity as its covariance.
+Both models then have the same regularisation: shrinkage alone does not make the null model worse
+than the clusters. Estimated scale matrices are shrunk by the rule of Ledoit and Wolf (2004). The
+common matrix is shrunk towards a multiple of the identity, and the matrix of one group towards the
+common matrix.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from nrprob.statistics.groups import group_sums
 
 _MAX_ITER = 40  # EM iterations for t distributions
-_TOL = 1e-4  # relative change of the sample weights at which EM stops
-_MIN_VARIANCE = 1e-6  # of a null model; the variance of all samples is about 1
-_DEGREES_OF_FREEDOM = (2.1, 200.0)  # bounds of the estimate
+_TOL = 1e-4  # EM stops below this change of the sample weights, relative to the largest weight
+_MIN_VARIANCE = 1e-6  # smallest variance of a null model; all samples have a variance of about 1
+_DEGREES_OF_FREEDOM = (2.1, 200.0)  # bounds of the estimated degrees of freedom
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class NullModel:
 
     Attributes
     ----------
-    centre : (L, p)
-    root : (L, p, p) inverse roots of the scale matrices: ``(y - centre) @ root`` has unit scale
+    centre : (L, p) location of each of the L known groups
+    root : (L, p, p) inverse roots of the scale matrices: ``(y - centre) @ root`` has the identity
+        as its scale matrix
     nu : degrees of freedom; infinite for Gaussians
     """
 
@@ -41,20 +43,20 @@ class NullModel:
 
     @classmethod
     def standard_normal(cls, n_groups: int, p: int) -> NullModel:
-        """Build standard normal distributions."""
+        """Build standard normal distributions of dimension ``p`` for all groups."""
         return cls(np.zeros((n_groups, p)), np.repeat(np.eye(p)[None], n_groups, 0))
 
     @classmethod
     def from_samples(
         cls, y: np.ndarray, codes: np.ndarray, n_groups: int, per_group: bool, heavy_tails: bool
     ) -> NullModel:
-        """Fit by shrunk moments, or by EM for t distributions.
+        """Fit Gaussians by shrunk moments, or t distributions by EM.
 
         Parameters
         ----------
-        y : (n, p) samples about the mean of their group
+        y : (n, p) samples, with the means of their groups subtracted
         codes : (n,) group of every sample; no group is empty
-        n_groups : L
+        n_groups : number L of groups
         per_group : whether every group has its own scale matrix
         heavy_tails : whether to fit a t distribution with estimated degrees of freedom
         """
@@ -63,13 +65,14 @@ class NullModel:
         model = cls(centre, _inverse_roots(y, codes, n_groups, per_group))
         weight = np.zeros(n)
         for _ in range(_MAX_ITER if heavy_tails else 0):
-            # E-step: expected precision of every sample, at the best degrees of freedom.
+            # E-step: expected precision weight of every sample, after the maximum likelihood
+            # update of the degrees of freedom.
             q = model.squared_distances(y, codes)
             nu = _fit_degrees_of_freedom(q, p)
             previous, weight = weight, (nu + p) / (nu + q)
             if np.abs(weight - previous).max() < _TOL * weight.max():
                 break
-            # M-step: weighted means and scale matrices.
+            # M-step: weighted locations and scale matrices.
             sums = group_sums(weight[:, None] * y, codes, n_groups)
             centre = sums / np.bincount(codes, weight, n_groups)[:, None]
             deviation = np.sqrt(weight)[:, None] * (y - centre[codes])
@@ -77,14 +80,14 @@ class NullModel:
         return model
 
     def squared_distances(self, y: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        """Squared Mahalanobis distances (n,) from the centres of the groups."""
+        """Squared Mahalanobis distances (n,) of samples (n, p) from the centres of their groups."""
         out = np.empty(len(y))
         for g, (centre, root) in enumerate(zip(self.centre, self.root, strict=True)):
             out[codes == g] = (((y[codes == g] - centre) @ root) ** 2).sum(1)
         return out
 
     def log_density(self, y: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        """Log density (n,) of samples (n, p) of the groups ``codes`` (n,)."""
+        """Log density (n,) of samples ``y`` (n, p), given their groups ``codes`` (n,)."""
         log_det = np.linalg.slogdet(self.root)[1]
         q = self.squared_distances(y, codes)
         return _log_spherical_density(q, self.nu, y.shape[1]) + log_det[codes]
@@ -93,16 +96,16 @@ class NullModel:
 def observed_t_log_density(
     square: np.ndarray, n_observed: np.ndarray, training: np.ndarray
 ) -> np.ndarray:
-    """Log density (n,) of a spherical t distribution, of samples with missing values.
+    """Log density (n,) of whitened samples with missing values under a spherical t distribution.
 
-    A part of the columns of a t distribution has a t distribution of the same degrees of freedom.
-    These and a factor of the scale are fitted by maximum likelihood.
+    The marginal of a t distribution over some columns is a t distribution with the same degrees of
+    freedom. The degrees of freedom and a common scale factor are fitted by maximum likelihood.
 
     Parameters
     ----------
-    square : (n,) squared lengths of the whitened observed values
-    n_observed : (n,) numbers of observed values
-    training : (samples,) indices of the samples of the fit
+    square : (n,) sum of squares of the observed whitened values of every sample
+    n_observed : (n,) number of observed values of every sample
+    training : (n_training,) indices of the samples of the fit
     """
 
     def log_density(parameters, rows):
@@ -120,7 +123,7 @@ def observed_t_log_density(
 
 
 def _fit_degrees_of_freedom(q: np.ndarray, p: int) -> float:
-    """Maximum likelihood degrees of freedom at squared distances (n,)."""
+    """Maximum likelihood degrees of freedom, given squared distances ``q`` (n,) in p dimensions."""
     result = minimize_scalar(
         lambda log_nu: -_log_spherical_density(q, np.exp(log_nu), p).sum(),
         bounds=tuple(np.log(_DEGREES_OF_FREEDOM)),
@@ -130,7 +133,10 @@ def _fit_degrees_of_freedom(q: np.ndarray, p: int) -> float:
 
 
 def _log_spherical_density(q: np.ndarray, nu: float, p: int | np.ndarray) -> np.ndarray:
-    """Log density of a spherical t or Gaussian distribution at squared distances (n,)."""
+    """Log density (n,) of a spherical t or Gaussian distribution.
+
+    Arguments are squared distances ``q`` (n,), degrees of freedom ``nu`` and dimension ``p``.
+    """
     if np.isinf(nu):
         return -0.5 * (q + p * np.log(2 * np.pi))
     normaliser = gammaln((nu + p) / 2) - gammaln(nu / 2) - p / 2 * np.log(nu * np.pi)
@@ -138,16 +144,23 @@ def _log_spherical_density(q: np.ndarray, nu: float, p: int | np.ndarray) -> np.
 
 
 def _inverse_roots(r: np.ndarray, codes: np.ndarray, n_groups: int, per_group: bool) -> np.ndarray:
-    """Inverse roots (L, p, p) of the second moments, pooled or of every group."""
+    """Inverse roots (L, p, p) of the shrunk second moments of residuals ``r`` (n, p).
+
+    All groups share one matrix unless ``per_group``.
+    """
     pooled = shrunk_inverse_root(r)
     if not per_group:
         return np.repeat(pooled[None], n_groups, 0)
+    # Whiten by the common matrix, then shrink the matrix of each group towards the identity.
     white = r @ pooled
     return np.stack([pooled @ shrunk_inverse_root(white[codes == g]) for g in range(n_groups)])
 
 
 def shrunk_inverse_root(r: np.ndarray) -> np.ndarray:
-    """Inverse root (p, p) of the second moments of samples, shrunk towards the identity."""
+    """Inverse root (p, p) of the second moments of residuals ``r`` (n, p).
+
+    The moments are shrunk towards a multiple of the identity by the rule of Ledoit and Wolf.
+    """
     p = r.shape[1]
     moments = r.T @ r / len(r)
     shrinkage = ledoit_wolf_shrinkage(r, assume_centered=True) if p > 1 else 0.0
@@ -156,6 +169,9 @@ def shrunk_inverse_root(r: np.ndarray) -> np.ndarray:
 
 
 def inverse_root(covariance: np.ndarray, min_variance: float = 1e-300) -> np.ndarray:
-    """Matrix (p, p) that whitens samples of this covariance; variances are bounded below."""
+    """Matrix (p, p) that whitens samples with this covariance.
+
+    Eigenvalues are bounded below by ``min_variance`` and by 1e-12 times the largest one.
+    """
     values, vectors = np.linalg.eigh(covariance)
     return vectors / np.sqrt(np.maximum(values, max(1e-12 * values[-1], min_variance)))

@@ -7,22 +7,28 @@ import math
 import numpy as np
 from scipy import stats
 
-# Nats per sample: smaller differences are within the convergence tolerance of fits.
+# Standard deviation in nats per sample that is added to the gains: fits converge only within a
+# tolerance, and smaller differences are not significant.
 _RESOLUTION = 0.01
 
 
 def mixed_gain(d: np.ndarray) -> np.ndarray:
-    r"""Log-likelihood gain of the equal mixture of two densities over the second density.
+    r"""Log-likelihood gain (n,) of the mixture (p + q) / 2 over the density q.
 
-    .. math:: \ln \frac{1 + e^d}{2}, \qquad d = \ln p(x) - \ln q(x)
+    .. math:: \ln \frac{p(x) + q(x)}{2 q(x)} = \ln \frac{1 + e^d}{2},
+        \qquad d = \ln p(x) - \ln q(x)
 
-    The gain is at least -ln 2, however wrong p is, and approaches d - ln 2 where p is far better.
+    The argument ``d`` has the shape (n,). The gain is at least -ln 2, however small p(x) is. Where
+    p(x) is far larger than q(x), the gain approaches d - ln 2.
     """
     return np.logaddexp(0, d) - math.log(2)
 
 
 def one_sided_t_test(gain: np.ndarray) -> tuple[float, float]:
-    """Student's t statistic of the mean gain (n,), and the p-value of a mean of at most 0."""
+    """Test whether the mean gain is at most 0, by a one-sided t-test on gains (n,).
+
+    Returns Student's t statistic and the p-value.
+    """
     n = len(gain)
     spread = math.hypot(float(gain.std(ddof=1)), _RESOLUTION)
     t = float(gain.mean()) * math.sqrt(n) / spread
@@ -30,5 +36,5 @@ def one_sided_t_test(gain: np.ndarray) -> tuple[float, float]:
 
 
 def one_sided_p_value(t: float, n: int) -> float:
-    """p-value of Student's t statistic of n samples."""
+    """One-sided p-value of Student's t statistic of n samples."""
     return float(stats.t.sf(t, n - 1))

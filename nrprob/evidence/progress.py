@@ -10,7 +10,10 @@ from nrprob.data.validation import check_verbosity
 
 @contextlib.contextmanager
 def progress_bar(description: str, total: int, verbose: int) -> Iterator[Callable[[], None]]:
-    """Show a bar on the standard error if ``verbose``; yield a function that advances it."""
+    """Show a progress bar on the standard error if ``verbose``.
+
+    Yields a function that advances the bar by one of ``total`` steps.
+    """
     check_verbosity("verbose", verbose)
     from rich.console import Console
     from rich.progress import Progress

@@ -1,4 +1,4 @@
-"""Result of a significance test: p-values, a sentence and a plot."""
+"""Result of a significance test: p-values, a summary sentence and a plot."""
 
 from __future__ import annotations
 
@@ -17,60 +17,65 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Result of `nrprob.evidence.test`; ``str(evidence)`` is a sentence.
+    """Result of `nrprob.evidence.test`; ``str(evidence)`` returns a summary sentence.
 
     Attributes
     ----------
     p_structure_ : float or None
-        p-value of one elliptical distribution per known group; 1 for one cluster. None if it is
-        withheld; see ``withheld_``.
+        p-value of the null hypothesis that every known group has one elliptical distribution. 1 for
+        one cluster. None if p-values are withheld; see ``withheld_``.
     p_gap_ : float or None
-        p-value of a density without a gap: samples of every known group have a single mode along
-        every direction. 1 for one cluster; None if values are discrete along the direction, if
-        there are no numeric columns, or if it is withheld.
+        p-value of the null hypothesis that there is no low-density gap: within every known group,
+        the density has a single mode along every direction. 1 for one cluster. None if values are
+        discrete along the direction, if there are no numeric columns, or if p-values are withheld.
     statistic_ : float
-        Student's t of ``gain_`` over the samples ``distinct_``; 0 for one cluster.
+        Student's t statistic of the mean of ``gain_`` over the samples ``distinct_``. 0 for one
+        cluster.
     gain_ : ndarray of shape (n_samples,)
-        Held-out log-likelihood gain in nats: the equal mixture of the clusters and the null model
-        ``rival_``, over the null model alone. The mean over splits.
+        Held-out log-likelihood gain in nats, averaged over splits. The gain compares two densities:
+        the mixture, with weights 1/2, of the clusters and the null model ``rival_``, and the null
+        model alone.
     rival_ : str
-        Null model with the largest p-value.
+        Name of the null model with the largest p-value.
     p_by_rival_ : dict of str to float
         p-value of every null model; empty if p-values are withheld.
     gain_by_rival_ : dict of str to float
-        Mean held-out gain in nats per sample over every null model.
+        Mean held-out gain over every null model, in nats per sample.
     withheld_ : str
-        Reason why there are no p-values; empty otherwise. The level of the test was measured for
-        some kinds of tables only.
+        Reason why p-values are withheld; empty if they are not. The level of the test was measured
+        for some kinds of tables only.
     labels_ : ndarray of shape (n_samples,)
-        Cluster of every sample, by the fit of the first split that held it out. The labels are
-        those of the estimator passed to `test` if it was fitted to as many samples, else those of
-        the first fold.
+        Cluster of every sample, predicted by the fit of the first split that held the sample out.
+        The labels are matched to the labels of the estimator passed to `test` if this estimator was
+        fitted to ``n_samples`` samples. Otherwise they are matched to the first fold.
     place_ : ndarray of shape (n_samples,)
-        Held-out discriminant score by the same fit: the position along the discriminant direction
-        of one cluster against the others, in standard deviations within clusters. 0 is the centre
-        of the low-density gap.
+        Held-out discriminant score of every sample, by the same fit. The score is the position
+        along the discriminant direction of one cluster against the others, in standard deviations
+        within clusters. The centre of the low-density gap has the score 0.
     valley_ : float
-        Width of the low-density gap.
+        Width of the low-density gap in the units of ``place_``, averaged over folds.
     gap_counts_ : ndarray of shape (n_splits, n_folds, 3)
-        Of every fold: distinct held-out samples on the less populated side of the gap, summed over
-        known groups; distinct held-out samples in the gap; and the largest expected share of the
-        side in both if there is no gap.
+        Three numbers per fold. The first is the number of distinct held-out samples on the less
+        populated side of the gap, summed over known groups. The second is the number of distinct
+        held-out samples in the gap. The third is the largest expected ratio of the first number to
+        the sum of both if there is no gap.
     groups_ : ndarray of shape (n_samples,)
         Known group of every sample, as integers.
     group_names_ : sequence of str
+        Names of the known groups.
     n_clusters, n_folds, n_splits, n_init : int
-        Settings of the test. With ``n_clusters="auto"``, the most frequent number of the refits.
+        Settings of the test. For an estimator with ``n_clusters="auto"``, ``n_clusters`` is the
+        most frequent number among the refits.
     alpha : float
-        Significance level of the sentence.
+        Significance level that the summary sentence uses.
     distinct_ : ndarray of shape (n_distinct,)
         Index of the first sample of every set of exact copies. Only these samples were fitted and
-        tested; their copies have the same ``gain_``, ``labels_`` and ``place_``.
+        tested. Their copies have the same ``gain_``, ``labels_`` and ``place_``.
 
     See Also
     --------
     test : Returns this result.
-    confidence : Takes this result, and gives bootstrap confidences per sample.
+    confidence : Bootstrap confidences per sample, withheld if this test is not significant.
 
     Examples
     --------
@@ -112,8 +117,8 @@ class Evidence:
     def supports_clusters(self) -> bool:
         """Whether the clusters predict held-out samples better than every null model.
 
-        If so, ``p_structure_`` is at most ``alpha``. Where it is withheld, the t test of ``gain_``
-        decides, whose level is then only approximate.
+        This is the case if ``p_structure_`` is at most ``alpha``. If p-values are withheld, the t
+        test of ``gain_`` decides. The level of this test is only approximate.
         """
         p = self.p_structure_
         if p is None:
@@ -122,7 +127,7 @@ class Evidence:
 
     @property
     def summary(self) -> str:
-        """Result in a sentence."""
+        """Summary of the result in one sentence."""
         n, n_distinct = len(self.groups_), len(self.distinct_)
         rows = f"{n} rows" if n == n_distinct else f"{n_distinct} distinct rows of {n}"
         single = self.n_clusters == 1
@@ -173,19 +178,19 @@ class Evidence:
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot held-out discriminant scores by cluster and known group.
 
-        The scores are computed by fits that did not see the sample. Scores of training samples
-        would show a gap even in noise.
+        The score of a sample is computed by a fit to other samples. Scores of training samples
+        would show a gap even if there are no clusters.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default in a new figure.
+            Axes to draw on. By default, a new figure is created.
 
         Returns
         -------
         matplotlib.axes.Axes
-            A histogram of every known group (the twelve largest), its bars divided by cluster. The
-            low-density gap is grey.
+            Axes with one histogram per known group, for the twelve largest groups. The bars are
+            divided by cluster. The low-density gap is grey.
         """
         return plot_discriminant_scores(
             self.place_, self.labels_, self.groups_, self.group_names_, self.valley_, ax

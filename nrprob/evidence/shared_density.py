@@ -1,4 +1,4 @@
-"""Gaussian density with one covariance for clusterers that define no density."""
+"""Gaussian mixture with one covariance, for clusterers without a density."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from nrprob.evidence.held_out import default_init
 from nrprob.evidence.null_model import shrunk_inverse_root
 from nrprob.statistics.groups import group_sums
 
-# A cluster with a smaller share than this, relative to equal shares, can adapt to a few samples.
+# Clusters are flexible if the smallest share of samples is below this multiple of 1 / n_clusters: a
+# small cluster can adapt to a few samples.
 _SMALL_SHARE = 0.5
 _SHARED_PARAMETERS = ("n_clusters", "n_init", "random_state")
 
 
 class SharedCovarianceMixture(BaseEstimator):
-    """Gaussian mixture about the clusters of any clusterer, as a `DensityEstimator`.
+    """Gaussian mixture with one covariance about the clusters of any clusterer.
 
-    The means of the known groups are subtracted. Centres and weights are those of the clusters;
-    one covariance is shrunk by the rule of Ledoit and Wolf. The mixture predicts the clusters of
-    new samples, so the clusterer itself need not.
+    The means of the known groups are subtracted. The component means and weights are the means and
+    shares of the clusters. The covariance within clusters is shrunk by the rule of Ledoit and Wolf.
+    `predict` returns the most probable component, so the clusterer needs no `predict`. The class
+    implements `DensityEstimator`.
 
     Parameters
     ----------
     estimator : unfitted clusterer, whose ``fit(X, known=...)`` sets ``labels_``
-    n_clusters, n_init, random_state : passed to the clusterer as far as it has them
+    n_clusters, n_init, random_state : replace the parameters of the clusterer with these names
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class SharedCovarianceMixture(BaseEstimator):
 
     @classmethod
     def from_estimator(cls, estimator: Any) -> SharedCovarianceMixture:
-        """Take the shared parameters of a clusterer, fitted or not."""
+        """Build the mixture for a fitted or unfitted clusterer, with its parameters."""
         unfitted = clone(estimator)
         parameters = unfitted.get_params(deep=False)
         return cls(
@@ -51,11 +53,14 @@ class SharedCovarianceMixture(BaseEstimator):
         )
 
     def clone_for_tests(self) -> SharedCovarianceMixture:
-        """Unfitted copy."""
+        """Return an unfitted copy."""
         return clone(self)
 
     def fit(self, X: np.ndarray, y: Any = None, *, known: np.ndarray | None = None) -> Any:
-        """Cluster samples, and estimate the parameters of the mixture."""
+        """Cluster samples ``X`` (n, m), and estimate the parameters of the mixture.
+
+        ``known`` (n,) are known groups as integers.
+        """
         labels = np.zeros(len(X), int)
         if self.n_clusters > 1:
             model = clone(self.estimator)
@@ -67,6 +72,7 @@ class SharedCovarianceMixture(BaseEstimator):
                 X, **({} if known is None else {"known": known})
             )
             labels = np.unique(model.labels_, return_inverse=True)[1]
+        # Means of the known groups, then weights, means and covariance of the components.
         groups = np.zeros(len(X), int) if known is None else known
         self._effects = group_sums(X, groups) / np.maximum(np.bincount(groups), 1)[:, None]
         residuals = X - self._effects[groups]
@@ -77,11 +83,11 @@ class SharedCovarianceMixture(BaseEstimator):
         return self
 
     def residuals_of(self, X: np.ndarray, *, known: np.ndarray | None = None) -> np.ndarray:
-        """Samples (n, m) less the mean of their known group."""
+        """Residuals (n, m): samples minus the mean of their known group."""
         return X - self._effects[np.zeros(len(X), int) if known is None else known]
 
     def _log_joint(self, y: np.ndarray) -> np.ndarray:
-        """Log density (n, k) of residuals and clusters."""
+        """Joint log density (n, k) of residuals (n, m) and clusters."""
         white, centres = y @ self._inverse_root, self._centres @ self._inverse_root
         squares = ((white[:, None] - centres) ** 2).sum(2)
         log_det = np.linalg.slogdet(self._inverse_root)[1]
@@ -92,13 +98,13 @@ class SharedCovarianceMixture(BaseEstimator):
     def log_density_of(
         self, X: np.ndarray, *, known: np.ndarray | None = None, scale: np.ndarray | None = None
     ) -> np.ndarray:
-        """Log density (n,) of the mixture at samples; ``scale`` multiplies residuals."""
+        """Log density (n,) of samples (n, m); ``scale`` (n,) multiplies their residuals."""
         y = self.residuals_of(X, known=known)
         y = y if scale is None else y * scale[:, None]
         return logsumexp(self._log_joint(y), axis=1)
 
     def predict(self, X: np.ndarray, *, known: np.ndarray | None = None) -> np.ndarray:
-        """Most probable cluster (n,) of samples under the mixture."""
+        """Return the most probable cluster (n,) of samples under the mixture."""
         return self._log_joint(self.residuals_of(X, known=known)).argmax(1)
 
     def mixture_covariance(self) -> np.ndarray:
@@ -107,6 +113,6 @@ class SharedCovarianceMixture(BaseEstimator):
         return root.T @ root + (self._centres.T * self._weights) @ self._centres
 
     def has_flexible_clusters(self) -> bool:
-        """Whether there are more than two clusters, or one of them holds few samples."""
+        """Return whether there are more than two clusters, or a cluster has few samples."""
         k = self._weights.size
         return k > 2 or bool(self._weights.min() < _SMALL_SHARE / k)

@@ -1,4 +1,4 @@
-"""Test the clusters against one-component null models, and for low-density gaps."""
+"""Test clusters against models without clusters, and test for low-density gaps."""
 
 from __future__ import annotations
 
@@ -29,46 +29,53 @@ def test(
     alpha: float = 0.05,
     verbose: int = 0,
 ) -> Evidence:
-    r"""Test for more structure than one elliptical distribution per known group, and for gaps.
+    r"""Test clusters against models without clusters, and test for low-density gaps.
 
-    Clusterers return clusters of noise, too. This test fits the clusters to four fifths of the
-    samples. On the held-out fifth it compares their density :math:`q_K` with the density
-    :math:`q_1` of a one-component null model, by the gain
+    Clusterers return clusters even if the data have no clusters. This function tests two null
+    hypotheses:
+
+    - ``p_structure_``: every known group has one elliptical distribution;
+    - ``p_gap_``: there is no low-density gap between clusters.
+
+    Both tests use held-out samples. With ``n_folds=5``, the clusters and the null models (models
+    without clusters) are fitted to four fifths of the samples, and evaluated on the last fifth. The
+    gain of a held-out sample :math:`x_i` in nats is
 
     .. math:: g_i = \ln \frac{q_K(x_i) + q_1(x_i)}{2 q_1(x_i)}
 
-    of sample :math:`x_i`. Student's t test of the mean gain gives ``p_structure_``. A second test
-    counts held-out samples in a low-density gap between clusters and on its two sides, which gives
-    ``p_gap_``.
+    Here :math:`q_K` is the density of the fitted clusters, and :math:`q_1` the density of a fitted
+    null model. A one-sided t-test of the mean gain gives ``p_structure_``. The second test compares
+    the number of held-out samples in a low-density gap with the numbers on both sides of the gap.
+    This comparison gives ``p_gap_``.
 
     Parameters
     ----------
     estimator : clusterer
-        Fitted or not. Clones are fitted; the estimator itself is not changed. If it was fitted to
-        as many samples, the result uses its cluster labels. `ConditionalMixture` and `MixtureEM`
-        (gaussian features, no known groups) predict held-out samples by their own density, and may
-        have ``n_clusters="auto"``; each refit then chooses the number. The clusters of any other
-        estimator are described by a Gaussian mixture with one covariance, after subtracting the
-        means of the known groups.
+        Fitted or unfitted clusterer. Clones are fitted; the estimator itself does not change. If it
+        was fitted to ``n_samples`` samples, the result uses its cluster labels.
+        `ConditionalMixture` and `MixtureEM` (Gaussian features, no known groups) are tested with
+        the densities that they define. These two may have ``n_clusters="auto"``; each refit then
+        chooses the number. For any other estimator, the density is a Gaussian mixture about the
+        clusters. This mixture has one covariance, and the means of the known groups are subtracted.
     X : array-like or frame of shape (n_samples, n_features)
-        Continuous features. `ConditionalMixture` takes categorical, ordered and count columns and
-        missing values as well.
-    known : array-like, optional
-        Known labels, 1-D, or one labeling per column; every combination of labels is a group.
-        Labels from an earlier clustering are treated like given ones. The p-value does not account
-        for their estimation.
+        Continuous features. `ConditionalMixture` also accepts categorical, ordered and count
+        columns, and missing values.
+    known : array-like of shape (n_samples,) or (n_samples, n_labelings), optional
+        Known labels, one labeling per column. Every combination of labels is one known group.
+        Labels from an earlier clustering count as exact: p-values ignore their estimation error.
     random_state : int, RandomState instance or None, default=None
-        Determines the folds and the initial values of all fits.
+        Seed of the folds and of the initial values of all fits.
     n_folds : int, default=5
         Number of folds, stratified by known group. From 2 to 100.
     n_splits : int, default=3
         Number of random splits into folds, over which gains are averaged. More splits reduce the
-        dependence on the seed. Each takes ``2 n_folds`` fits, half of them of one cluster. From 1
-        to 1000.
+        dependence on the seed. Each split takes ``2 * n_folds`` fits, half of them with one
+        cluster. From 1 to 1000.
     n_init : int, default=12
-        Restarts of a fit, if the estimator has not fewer.
+        Number of restarts of a fit. A smaller ``n_init`` of the estimator takes precedence, except
+        on mixed and incomplete tables. From 1 to 10**6.
     alpha : float, default=0.05
-        Significance level of the sentence. From 0 to 1.
+        Significance level that the summary sentence of the result uses. From 0 to 1.
     verbose : int, default=0
         Whether to show a progress bar.
 
@@ -84,10 +91,10 @@ def test(
     Raises
     ------
     TypeError
-        If the estimator is no clusterer with ``n_clusters``, or ``X`` is sparse.
+        If the estimator is no clusterer with a parameter ``n_clusters``, or if ``X`` is sparse.
     ValueError
         If features are counts, binary or have few values, and the estimator has no density of such
-        features; if known structure is not labels; or if known groups have too few samples.
+        features. Also if known structure is not labels, or known groups have too few samples.
 
     See Also
     --------
@@ -98,78 +105,88 @@ def test(
     -----
     *Algorithm.* For every split and every fold:
 
-    1. Fit the estimator with K clusters and with one cluster to the other folds.
-    2. Fit the null models to the residuals of the same samples.
-    3. Evaluate the log densities of the samples of the fold.
-    4. Choose a direction, a gap and two sides by the training samples; count held-out samples.
+    1. Fit the estimator with K clusters and with one cluster to the samples of the other folds.
+    2. Fit the other null models to the residuals of the same samples.
+    3. Evaluate the log densities of the held-out samples of the fold.
+    4. Choose a direction, a gap and its two sides by the training samples. Count the held-out
+       samples in the gap and on its sides.
 
-    Gains are averaged over splits. The cost is ``2 n_splits n_folds`` fits of the estimator.
+    Gains are averaged over splits. The cost is ``2 * n_splits * n_folds`` fits of the estimator.
 
-    *Validity of* ``p_structure_``. Fits are independent of the samples that they are evaluated on.
-    If :math:`q_1` is the density of the samples, the expected gain is minus a Kullback-Leibler
-    divergence, whatever the clusters are. The mixture bounds the gain from below by -ln 2, so that
-    a few badly predicted samples do not outweigh all gains. If fits are stable, the mean held-out
-    gain over folds is asymptotically normal, with the variance of the samples' gains (Bayle et al.,
-    2020). The mean of several splits has the same limit.
+    *Validity of* ``p_structure_``. Fits do not use the samples on which they are evaluated. If
+    :math:`q_1` is the true density, the expected gain is
+    :math:`-\mathrm{KL}(q_1 \| (q_K + q_1) / 2)`, minus a Kullback-Leibler divergence. So it is at
+    most 0, whatever the clusters are. The mixture with weights 1/2 bounds every gain from below by
+    -ln 2. A few badly predicted samples therefore do not outweigh all other gains. A fit is called
+    stable if it changes little when one training sample is replaced. If fits are stable, the mean
+    gain over folds is asymptotically normal (Bayle et al., 2020). The sample variance of the gains
+    estimates its variance. The mean over several splits has the same limit.
 
-    *Null models.* :math:`q_1` is estimated, and clusters could compensate for errors of the
-    estimate. So the clusters have to beat several null models, and the largest p-value counts. This
-    is a test at the same level that at least one null model is right (Berger, 1982). The null
-    models are the estimator with one cluster, and a Gaussian with the covariance of the mixture.
-    The Gaussian is needed because clusters along the longest axis compensate for a shrunk
-    covariance. Flexible clusters have to beat Gaussians and t distributions with estimated
-    covariances, too, one or one per known group (Ledoit and Wolf, 2004). Clusters are flexible with
-    free weights, t errors, a small cluster, more than two clusters, or a covariance other than
-    "tied".
+    *Null models.* :math:`q_1` is estimated, and clusters could merely correct its errors. Clusters
+    therefore have to beat several null models, and ``p_structure_`` is the largest p-value. This
+    intersection-union test has the same level for the hypothesis that at least one null model is
+    true (Berger, 1982). Two null models always apply: the estimator with one cluster, and a
+    Gaussian with the covariance of the mixture. The second is needed since clusters along the
+    longest axis can correct a shrunk covariance. Flexible clusters also have to beat Gaussian and t
+    distributions with shrunk covariances (Ledoit and Wolf, 2004). The covariance is common to all
+    known groups, or each group has its own. Clusters are flexible with free weights, t errors, a
+    small cluster, more than two clusters, or a covariance other than "tied".
 
-    *Mixed and incomplete tables.* These tests also serve `ConditionalMixture` if ``X`` has discrete
-    columns or missing values, and if group effects are fitted with the clusters, as for small
-    groups. The kinds of columns, the form of the group effects, the shares and the location effects
-    are those of a fit to all samples, and both densities have them. The density of a held-out
-    sample has the covariance :math:`\Sigma + S_z`, with the posterior covariance :math:`S_z` of the
-    effect of its group. Null models are:
+    *Mixed and incomplete tables.* `ConditionalMixture` has a second test for two kinds of tables.
+    The first are tables with discrete columns or missing values. The second are tables whose group
+    effects are fitted jointly with the clusters, such as tables with small known groups. A fit to
+    all samples determines the column types and the forms of the group effects and cluster shares.
+    It also determines whether there are location effects, effects of discrete columns on numeric
+    columns. All refits use these choices, with K clusters and with one. For a held-out sample of
+    the known group z, the covariance within clusters is :math:`\Sigma + S_z`. Here :math:`\Sigma`
+    is the covariance of the model, and :math:`S_z` the posterior covariance of the effect of group
+    z. The null models are:
 
     - one cluster of the estimator;
-    - Gaussians and t distributions of the numbers, as above and after a power transformation of
-      every column, times the discrete columns of one cluster;
-    - one cluster in which every discrete column has a regression on the numbers and on the discrete
-      columns before it;
-    - every discrete column in the place of the clusters, without a search: numbers are shifted by
-      it, and all other columns depend on it alone.
+    - Gaussian and t distributions of the numeric columns, times the probability of the discrete
+      columns in one cluster. The distributions are fitted as above, and again after a power
+      transformation of every numeric column;
+    - one cluster with a regression for every discrete column. The regression predicts this column
+      from the numeric columns and the preceding discrete columns;
+    - for every discrete column, a mixture whose components are the values of this column. The
+      component shifts the numeric columns, and the other discrete columns depend on it alone.
 
-    The level of the test was measured for some kinds of tables (``benchmarks/evidence_mixed.py``).
-    For others there is no p-value; ``withheld_`` says why, and ``gain_by_rival_`` has the gains.
-    Gaps are counted in samples without missing numbers.
+    The level of this test was measured for some kinds of tables (``benchmarks/evidence_mixed.py``).
+    For all other tables, p-values are withheld: ``withheld_`` states the reason, and
+    ``gain_by_rival_`` has the gains. The gap test uses only samples without missing numeric values.
 
-    *Validity of* ``p_gap_``. The training samples determine a direction, from all other clusters to
-    one, and a gap with two sides of equal width. If a known group has a single mode along the
-    direction, one of the sides has at most the density of the gap. Let s held-out samples lie on
-    that side and v in the gap. Given s + v, s is then at most binomial, with the share of the width
-    of the side. The smaller of both sides is at most s. The sum over known groups has an exact
-    p-value for every fold. The folds of a split are combined as if they were independent, which is
-    right for the means, and for the variances if fits are stable. Splits are combined by the mean
-    of their normal scores, as if this mean had the variance of one score.
+    *Validity of* ``p_gap_``. The training samples determine a discriminant direction, from all
+    other clusters to one. They also determine a gap along it, and two sides of equal width. If a
+    known group has a single mode along the direction, one of the sides has at most the density of
+    the gap. Let s be the number of held-out samples on that side, and v the number in the gap. Let
+    w be the width of the side, relative to side and gap together. Given s + v, the distribution of
+    s is bounded by the binomial distribution with s + v trials and probability w. The smaller count
+    of both sides is at most s, so the bound holds for the smaller count. Counts are summed over
+    known groups, and every fold has a valid p-value. The folds of a split are combined as if they
+    were independent. This is correct for the mean of the total count, and for its variance if fits
+    are stable. The p-values of the splits are converted to normal scores. Their mean is compared
+    with the distribution of a single score, which has at least the variance of the mean.
 
     *Cluster labels.* The clusters of every fold are matched one to one to ``estimator.labels_``,
-    with the largest number of common samples. If the estimator was not fitted to as many samples,
-    they are matched to the clusters of the first fold. If a fold has more clusters than the fit,
-    each additional one takes the label with which it shares most samples; without a fit, it takes a
-    new label. No p-value depends on the labels.
+    by the largest number of common samples. If the estimator was not fitted to ``n_samples``
+    samples, they are matched to the clusters of the first fold. A fold may have more clusters than
+    the fitted estimator. Each additional cluster then gets the label with which it shares most
+    samples. Without a fitted estimator, it gets a new label. No p-value depends on the labels.
 
-    *Copies.* Samples that agree in all features and in their known group count as one sample in the
-    folds, the fits and both p-values. A copy brings no new information. Samples that agree because
-    values are rounded are not copies. Rounding is recognised by pairs of samples that differ by one
-    step in the feature with the most distinct values, and agree in all others: there are more of
-    them than of equal samples. Copies of samples with a single rounded feature may therefore stay
-    undetected.
+    *Copies.* Samples that agree in all features and in their known group count as one sample, since
+    a copy brings no new information. This holds for folds, fits and both p-values. Samples that
+    agree because values are rounded are not copies. Rounding is recognised by pairs of neighbours:
+    samples that differ by one step in the feature with the most distinct values, and agree in all
+    other features. With rounding, there are more such pairs than pairs of equal samples. Copies
+    may therefore stay undetected if ``X`` has a single feature and its values are rounded.
 
-    *Limits.* Stability of the fits is assumed, not verified; it is doubtful if clusters nearly
-    coincide. The level was measured by simulation (``benchmarks/evidence.py``). Uniform, skewed or
-    curved groups are not elliptical, so a small ``p_structure_`` alone does not imply clusters. A
-    small ``p_gap_`` implies clusters or a strongly curved group. A large ``p_structure_`` is no
-    evidence for one component. Clusters with a common covariance may predict worse than null models
-    with one covariance per group. Full covariances of `MixtureEM` need many samples to predict
-    better than one component.
+    *Limits.* Stability of the fits is assumed, not verified. Stability is doubtful if clusters
+    nearly coincide. The level was measured by simulation (``benchmarks/evidence.py``). Uniform,
+    skewed or curved groups are not elliptical, so a small ``p_structure_`` alone does not imply
+    clusters. A small ``p_gap_`` implies clusters or a strongly curved group. A large
+    ``p_structure_`` is no evidence for one component. Clusters with one covariance may predict
+    worse than null models with one covariance per group. Full covariances of `MixtureEM` need many
+    samples to predict better than one component.
 
     References
     ----------
@@ -210,11 +227,11 @@ def test(
     }  # fmt: skip
     if fits.n_clusters == 1:
         return _one_cluster(n, description)
-    # Labels of a fit to the same samples, from 0 on.
+    # Labels of the fitted estimator, renumbered from 0 on.
     reference, fit_labels = None, labels_of_fit(estimator, n)
     if fit_labels is not None:
         fit_labels, reference = np.unique(fit_labels[copies.first], return_inverse=True)
-    # Held-out gains and counts of every split.
+    # Cross-fit every split: held-out gains, and counts about the gap.
     bar = progress_bar("testing", n_splits * n_folds, verbose)
     with few_threads(len(groups)), bar as advance:
         splits = [
@@ -232,7 +249,7 @@ def test(
     p_by_null = {name: one_sided_t_test(gain)[1] for name, gain in gains.items()}
     best_null = max(null_models, key=lambda name: p_by_null[name])
     t, p = one_sided_t_test(gains[best_null])
-    # Gap test, unless values are discrete.
+    # Gap test, unless values are discrete along the direction of a fold.
     first = splits[0]
     counts = [split.counts for split in splits]
     discrete = any(has_discrete_values(*pairs) for split in splits for pairs in split.pairs)
@@ -240,6 +257,7 @@ def test(
     n_clusters = np.concatenate([split.n_clusters for split in splits])
     if (n_clusters == 1).all():
         p = p_gap = 1.0
+    # Labels and scores of the first split; copies get the values of their first copy.
     labels = first.labels if fit_labels is None else fit_labels[first.labels]
     withheld = fits.why_unmeasured
     return Evidence(
@@ -259,7 +277,7 @@ test.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it b
 
 
 def _one_cluster(n: int, description: dict[str, Any]) -> Evidence:
-    """Result for one cluster, without fits."""
+    """Build the result for an estimator with one cluster, without any fit."""
     zeros, null_model = np.zeros(n), next(iter(NULL_MODELS))
     no_counts = np.zeros((0, description["n_folds"], 3))
     return Evidence(

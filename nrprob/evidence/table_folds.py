@@ -1,8 +1,10 @@
-"""Fits of mixed and incomplete tables to parts of their samples, and the models they have to beat.
+"""Fits of mixed and incomplete tables to training folds, and their null models.
 
-Clusters of a table have to beat one component with the same form of group effects, elliptical
-distributions of the numbers times the discrete columns of one component, and every discrete column
-in the place of the clusters.
+Clusters of a table have to predict held-out samples better than three kinds of models:
+
+- one component with the same form of group effects;
+- elliptical distributions of the numeric columns, times the discrete columns of one component;
+- for every discrete column, the mixture whose components are the values of this column.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from nrprob.evidence.calibration import reason_without_p_value
 from nrprob.evidence.held_out import NULL_MODELS, FoldFit
 from nrprob.evidence.null_model import NullModel, observed_t_log_density
 
-_LARGE_GROUP = 8  # training samples of the median group from which on groups have covariances
+# Smallest median size of the known groups, in training samples, for separate covariances.
+_LARGE_GROUP = 8
 DEPENDENT = "one cluster with columns that depend on each other"
 NORMAL = "one Gaussian, common covariance"
 NULL_T = next(name for name, settings in NULL_MODELS.items() if settings == (False, True))
@@ -25,22 +28,22 @@ POWER = ", after a power transformation"
 
 @dataclass(frozen=True)
 class TableFolds:
-    """Fits of a table to parts of its samples, for `cross_fit`.
+    """Fits of a table to training folds, for `cross_fit`.
 
     Attributes
     ----------
-    refits : refits of the table
-    distinct : (n,) the first sample of every set of exact copies; only these are fitted
-    n_init : restarts of a fit
-    chooses_number : whether the number of clusters was chosen by the same samples
+    refits : fits the model of the table to some of its samples
+    distinct : (n,) index of the first sample of every set of exact copies; only these are fitted
+    n_init : number of restarts of a fit
+    chooses_number : whether the same samples were used to choose the number of clusters
     """
 
     refits: TableRefitter
     distinct: np.ndarray
     n_init: int
     chooses_number: bool = False
-    # The t statistic that the gain of several clusters has to exceed. Fits of several clusters to a
-    # table without clusters end near one cluster, where gains of either sign are noise.
+    # Several clusters are chosen if the t statistic of their gain exceeds this. On tables without
+    # clusters, fits of several clusters end near one cluster, and their gains are noise.
     least_t = 1.0
 
     @property
@@ -50,13 +53,13 @@ class TableFolds:
 
     @property
     def why_unmeasured(self) -> str:
-        """Why there is no p-value; empty if the level of the test is known for the table."""
+        """Reason to withhold the p-values; empty if the level of the test is known."""
         if self.chooses_number:
             return "the same samples chose the number of clusters"
         return reason_without_p_value(self.refits.traits)
 
     def __call__(self, seen: np.ndarray, new: np.ndarray, seed: int) -> FoldFit:
-        """Fit to the samples ``seen``, and evaluate the samples ``new``."""
+        """Fit to samples with the indices ``seen``; evaluate samples with the indices ``new``."""
         training, held_out = self.distinct[seen], self.distinct[new]
         clusters = self.refits.fit(training, self.n_clusters, self.n_init, seed)
         single = self.refits.fit(training, 1, 1, seed)
@@ -73,7 +76,7 @@ class TableFolds:
     def log_densities(
         self, n_clusters: int, seen: np.ndarray, new: np.ndarray, seed: int
     ) -> list[np.ndarray]:
-        """Log densities of held-out samples by clusters and, for one cluster, by null models."""
+        """Log densities (n_held_out,) under the clusters and, for one cluster, the null models."""
         training, held_out = self.distinct[seen], self.distinct[new]
         fit = self.refits.fit(training, n_clusters, self.n_init, seed)
         values = [fit.log_density]
@@ -85,9 +88,17 @@ class TableFolds:
 def _elliptical_log_densities(
     white: np.ndarray, groups: np.ndarray, training: np.ndarray, transformed: bool
 ) -> dict[str, np.ndarray]:
-    """Log densities (n,) of whitened numbers by one elliptical distribution, or one per group.
+    """Log densities (n,) of numeric columns under elliptical null models, by name.
 
-    After a power transformation, distributions have a common covariance.
+    Distributions are per known group if groups are large, values are complete and not transformed.
+    Otherwise all groups share one distribution.
+
+    Parameters
+    ----------
+    white : (n, d) whitened residuals, NaN where missing
+    groups : (n,) known groups as integers
+    training : indices of the samples of the fit
+    transformed : whether columns had a power transformation before
     """
     log_p = {}
     n_observed = (~np.isnan(white)).sum(1)
@@ -97,7 +108,7 @@ def _elliptical_log_densities(
     if np.isnan(white).any() or transformed:
         return log_p | {NULL_T: observed_t_log_density(square, n_observed, training)}
     sizes = np.bincount(groups[training])
-    # Small groups have no covariances of their own, and no centres beside their effects.
+    # Small groups share one covariance, and their means are the fitted group effects.
     large = np.median(sizes) >= _LARGE_GROUP and sizes.min() > 1
     codes = groups if large else np.zeros_like(groups)
     for name, settings in NULL_MODELS.items():
@@ -111,12 +122,15 @@ def _elliptical_log_densities(
 def table_null_densities(
     refits: TableRefitter, clusters: TableRefit, single: TableRefit, training: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Log densities (n,) of all samples by every null model, fitted to the samples ``training``.
+    """Log densities (n,) of all samples under every null model, by name.
 
-    ``clusters`` and ``single`` are fits of several clusters and of one cluster to them.
+    The null models are fitted to the samples with the indices ``training``. ``clusters`` and
+    ``single`` are fits of several clusters and of one cluster to the same samples.
     """
     basic, pooled, *_ = NULL_MODELS
+    # One component, with the form of group effects of the clusters.
     null = {basic: single.log_density}
+    # Elliptical distributions of the numeric columns, times the discrete columns of one component.
     if clusters.residuals is not None:
         discrete = single.discrete_log_density
         null[pooled] = clusters.pooled_log_density + discrete
@@ -125,6 +139,7 @@ def table_null_densities(
         }.items():  # fmt: skip
             log_p = _elliptical_log_densities(white, refits.groups, training, bool(transform))
             null |= {name + transform: value + log_det + discrete for name, value in log_p.items()}
+    # Dependence between columns: smooth regressions, and every discrete column as the clustering.
     if len(refits.names) > 1 or (refits.names and clusters.residuals is not None):
         null[DEPENDENT] = refits.dependent_log_density(training, single)
     for j, name in enumerate(refits.names):

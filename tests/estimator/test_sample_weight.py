@@ -252,7 +252,7 @@ def test_bad_weights_are_refused(weights, message):
 def test_what_takes_no_weights_says_so():
     with pytest.raises(ValueError, match="stored rows all have weight 1; got sample_weight"):
         IB(3, **SMALL).fit(stored(X), sample_weight=WEIGHTS)
-    with pytest.raises(ValueError, match="n_clusters='auto' counts held-out samples"):
+    with pytest.raises(ValueError, match="n_clusters='auto' cannot use sample weights"):
         MixtureEM("auto", **SMALL).fit(X, sample_weight=WEIGHTS)
     alone = np.where(np.arange(N) == 4, 2, KNOWN)
     message = "a sample of weight 0 gets the label of predict; known has the label 2"

@@ -86,7 +86,7 @@ def test_clusters_that_follow_tails_are_one_component():
             lambda: clone(MODEL).set_params(categorical=[]).fit(NOISE > 0),
             "clusters are tested in continuous features only",
         ),
-        (lambda: clone(MODEL).prepare(THREE, None), "is resolved by fit"),
+        (lambda: clone(MODEL).prepare(THREE, None), "can choose n_clusters"),
         (lambda: ConditionalMixture("all").fit(THREE), "n_clusters must be one of 'auto'"),
         (lambda: evidence.n_clusters(MODEL, THREE, candidates=[]), "candidates must not be empty"),
         (lambda: evidence.n_clusters(MODEL, THREE, candidates=[0]), "candidates must be at least"),

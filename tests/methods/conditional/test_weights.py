@@ -189,7 +189,7 @@ def test_successive_halving_takes_weights():
 def test_stored_rows_and_auto_refuse_weights():
     with pytest.raises(ValueError, match="stored rows all have weight 1; got sample_weight"):
         clone(PLAIN).set_params(init=None).fit(stored(X), sample_weight=WEIGHTS)
-    with pytest.raises(ValueError, match="n_clusters='auto' counts held-out samples"):
+    with pytest.raises(ValueError, match="n_clusters='auto' cannot use sample weights"):
         ConditionalMixture("auto").fit(X, sample_weight=WEIGHTS)
     with pytest.raises(ValueError, match="degrees of freedom"):
         clone(PLAIN).set_params(init=None).fit(X, known=GROUP, sample_weight=WEIGHTS / TOTAL)
