@@ -16,15 +16,15 @@ _SHORT = 60  # maximum number of characters of a value in a message
 class DegenerateClusterWarning(UserWarning):
     """A clustering has fewer non-empty clusters, or less structure, than requested.
 
-    Estimators also issue it for clusters of one or two samples if there are 50 or more samples per
-    cluster. It is a result and not a failure: the estimator is fitted, ``n_clusters_`` says how
-    many clusters hold rows, and no value is NaN.
+    Estimators also issue this warning for clusters of one or two samples if there are 50 or more
+    samples per cluster. The fit has not failed: the estimator is fitted, ``n_clusters_`` is the
+    number of clusters with samples, and no value is NaN.
 
     Examples
     --------
     >>> import warnings
     >>> from nrprob import DegenerateClusterWarning
-    >>> with warnings.catch_warnings():  # where fewer clusters than asked for will not do
+    >>> with warnings.catch_warnings():  # if fewer clusters than requested are unacceptable
     ...     warnings.simplefilter("error", DegenerateClusterWarning)
     """
 
@@ -36,12 +36,15 @@ class SingleFeatureWarning(UserWarning):
 class InputError(ValueError):
     """User input (a command line, a model file, a data file) is invalid.
 
-    Its message is one line for the user; the command line prints it without a traceback.
+    The message is one line for the user; the command line prints it without a traceback.
     """
 
 
 class DataUnavailable(InputError):
-    """A data set is not on this machine and not available; the message says how to get it."""
+    """A data set is not on this machine and cannot be downloaded.
+
+    The message says how to get the data set.
+    """
 
 
 def one_line(error: BaseException) -> str:
@@ -74,7 +77,7 @@ _INSIDE = ("nrprob", "sklearn", "contextlib")
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the user's line that called the package, at any depth of the call stack."""
+    """Issue a warning whose location is the user's line that called the package."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and _is_inside(frame.f_globals):
         frame, level = frame.f_back, level + 1

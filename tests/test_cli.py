@@ -112,7 +112,7 @@ def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
     result = invoke("explore", tmp_path / "rows.csv", *options)
     assert result.exit_code == 0, result.output
     assert "1: clusters with a low-density gap between them" in result.stdout
-    assert "no more, since clustering 2" in result.stdout
+    assert "no further clustering, since clustering 2" in result.stdout
     labels = pd.read_csv(out / "labels.csv")
     assert list(labels) == ["row", "clustering_1", "confidence_1", "group"]
     assert (labels.clustering_1 == sought).mean() in (0, 1) and labels.confidence_1.mean() > 0.9
@@ -134,12 +134,12 @@ def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
 def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     out = tmp_path / "out"
     options = "--known", "species", "--n-clusterings", "1", "--k", "2", "--no-plot", "--out", out
-    assert "nothing is tested; got --alpha 0.01; add --test" in refused(
+    assert "got --alpha 0.01 without --test; add --test" in refused(
         invoke("explore", data, *options, "--alpha", "0.01")
     )
     out.mkdir()
     (out / "clustering_3.png").touch()
-    assert "clustering_3.png; choose another with --out" in refused(
+    assert "clustering_3.png; choose another folder with --out" in refused(
         invoke("explore", data, *options)
     )
     result = invoke("explore", data, "--compare", "other", *options, "--force")
@@ -154,9 +154,11 @@ def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     assert {p.name for p in out.iterdir()} == RESULTS
     options = "--drop", "other,species", "--out", tmp_path / "other"
     line = refused(invoke("explore", data, *options))
-    assert "must be given where no test ends the search; got none, and binary features" in line
+    assert "must be given if the features have no test; got no number for binary features" in line
     assert not (tmp_path / "other").exists()
-    assert "--k is a number or auto; got 'two'" in refused(invoke("explore", data, "--k", "two"))
+    assert "--k must be a number or auto; got 'two'" in refused(
+        invoke("explore", data, "--k", "two")
+    )
 
 
 def test_fit_sparse_counts_with_known_from_another_file(invoke, tmp_path):
@@ -246,12 +248,12 @@ def test_fit_without_known_says_how_it_agrees(invoke, data, tmp_path):
         (["--set", "cooling"], "a setting is NAME=VALUE"),
         (["--set", "coling=2"], "--set coling; did you mean 'cooling'?"),
         (["--columns", "speces"], "no such column; 'speces'; did you mean 'species'?"),
-        (["--missing", "none"], "--missing is keep, error, drop or mean; got 'none'"),
+        (["--missing", "none"], "--missing must be keep, error, drop or mean; got 'none'"),
         (["--k", "1000"], "1000"),
-        (["--k", "few"], "--k is a number or auto; got 'few'"),
+        (["--k", "few"], "--k must be a number or auto; got 'few'"),
         (["--k", "auto", "--method", "ccib"], "--k auto with ccib; pass a number, or use one of "),
         (["--k", "auto", "--method", "mixture"], "got zeros and ones"),
-        (["--feature-names", "species"], "have names of their own; --feature-names species"),
+        (["--feature-names", "species"], "have names already; got --feature-names species"),
         (["--known", "data.npz:z"], "no such data file; data.npz"),
         (["--solver", "magic"], "magic"),
     ],
@@ -272,14 +274,19 @@ def test_what_is_wrong_is_told_before_anything_heavy_is_loaded(data, tmp_path):
         "no such column; 'x11'": ["--drop", "x11"],
         "no such data file; none.csv": ["--known", "none.csv:z"],
         "unknown method; 'ccbi'": ["--method", "ccbi"],
-        "--k is a whole number from 1; got 0; pass": ["--k", "0"],
-        "a column is named once; --known ": ["--known", "other", "--known", f"{data}:other"],
+        "--k must be an integer of at least 1; got 0; pass": ["--k", "0"],
+        "an option must name a column only once; got --known ": [
+            "--known",
+            "other",
+            "--known",
+            f"{data}:other",
+        ],
         "cannot write": ["--out", str(file)],
     }
     of_classes = {
         "--k auto with ccib": ["--k", "auto", "--method", "ccib"],
-        "--n-init is a whole number from 1; got 0; pass": ["--n-init", "0"],
-        "--n-init is a whole number from 1; got x; pass": ["--set", "n_init=x"],
+        "--n-init must be an integer of at least 1; got 0; pass": ["--n-init", "0"],
+        "--n-init must be an integer of at least 1; got x; pass": ["--set", "n_init=x"],
         "there is no such solver; --solver sequental; did you mean 'sequential'?": [
             *("--solver", "sequental")
         ],
@@ -315,9 +322,9 @@ name = "ccib"
             "--criterion",
             "foo",
         ],
-        "--alpha is a probability; got 2.0; pass a number from 0 to 1": ["--alpha", "2"],
-        "--n-clusterings is a whole number from 1; got 0; pass": ["--n-clusterings", "0"],
-        "--k is a whole number from 1; got -1; pass": ["--k", "-1"],
+        "--alpha must be a probability; got 2.0; pass a number from 0 to 1": ["--alpha", "2"],
+        "--n-clusterings must be an integer of at least 1; got 0; pass": ["--n-clusterings", "0"],
+        "--k must be an integer of at least 1; got -1; pass": ["--k", "-1"],
     }
     commands += [["explore", str(data), *arguments] for arguments in of_explore.values()]
     commands += [["run", str(tmp_path / f"{name}.toml")] for name in ("a", "b", "c", "none")]
@@ -337,9 +344,9 @@ name = "ccib"
         "no such column; 'speces'",
         "cannot read the model file",
         "cannot write",
-        "the folder has results of something else",
+        "the folder has results of another command",
         "there is no such folder",
-        "there is such a file",
+        "the file exists already",
         "missing or infinite values; 1 in 'x', 1 in 'y' (2 of 2 rows); fill them in, or leave out",
         *of_classes,
     ]
@@ -380,8 +387,11 @@ def test_what_is_wrong_with_a_table_is_told_before_jax_is_loaded(untidy, tmp_pat
     few_entries = str(tmp_path / "sparse.npz")
     scipy.sparse.save_npz(few_entries, scipy.sparse.eye_array(30, 9, format="csr"))
     known = ["--known", "group", "--known", "size", "--missing", "drop"]
-    numbers = "takes no continuous covariates; floats in --known size; cut them into groups, or "
-    few = "there are fewer rows than clusters; "
+    numbers = (
+        "takes no continuous covariates; got floats in --known size; "
+        "cut the values into groups, or "
+    )
+    few = "there are fewer rows than clusters; got "
     refusals = {
         f"{few}--k 1000 for 56 rows; ask for fewer": [*("fit", untidy, "--k", "1000"), *known],
         f"{few}2 clusters, which is the default, for 1 row; ": [*("fit", one, "--drop", "site")],
@@ -392,10 +402,10 @@ def test_what_is_wrong_with_a_table_is_told_before_jax_is_loaded(untidy, tmp_pat
         f"explore {numbers}use `nrprob fit`": ["explore", untidy, *known],
         f"{few}2 clusters, which": ["explore", one, "--drop", "site"],
         f"{few}--k 30 for 27 rows": ["explore", counts, "--k", "30", "--n-clusterings", "1"],
-        "naci takes no sparse rows; --method naci; store the rows as a dense matrix, or use": [
+        "naci takes no sparse matrix; got --method naci with sparse rows; store": [
             *("fit", few_entries, "--method", "naci")
         ],
-        "--n-clusterings must be given where no test ends the search; got none, and counts": [
+        "--n-clusterings must be given if the features have no test; got no number for counts": [
             *("explore", counts)
         ],
         f"{alone} says anything more; got 40 groups for 40 rows; --known g; pass": [
@@ -451,7 +461,7 @@ def test_labels_that_label_no_row_are_refused(invoke, data, tmp_path):
     frame = pd.read_csv(data).assign(empty="")
     frame.to_csv(data, index=False)
     line = refused(invoke("fit", data, "--labels", "empty", "--out", tmp_path / "out"))
-    assert "no row has a label; --labels empty holds only empty cells or -1" in line
+    assert "no row has a label; column empty of --labels holds only empty cells or -1" in line
 
 
 def test_a_column_called_cluster_does_not_replace_the_clusters(invoke, data, tmp_path):
@@ -514,12 +524,15 @@ def test_results_are_not_overwritten_in_silence(invoke, data, tmp_path, monkeypa
     first = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()}
     assert set(first) == RESULTS | {"summary.png"}
     line = refused(fit("--out", "results"))
-    assert "the folder has results; results/labels.csv; choose another with --out, or add" in line
+    assert (
+        "the folder has results; results/labels.csv; choose another folder with --out, or add"
+        in line
+    )
     # Without --out, results go to a new folder.
     again = fit("--k", "3", "--no-plot")
     assert again.exit_code == 0, again.output
     (other,) = tmp_path.glob("results-*")
-    assert f"note: results has results, which stay; these go to {other.name}" in again.stderr
+    assert f"note: results has results already; the new results go to {other.name}" in again.stderr
     assert {path.name for path in other.iterdir()} == RESULTS
     assert {p.name: p.read_bytes() for p in (tmp_path / "results").iterdir()} == first
     # Files are replaced completely, and only when new ones exist.
@@ -551,8 +564,10 @@ def test_two_fits_at_once_do_not_share_a_folder(invoke, data, tmp_path, monkeypa
     _, second, third = others
     assert second.exit_code == 0, second.output
     (other,) = tmp_path.glob("results-*")
-    assert f"results is what another command writes to; these go to {other.name}" in second.stderr
-    assert "another command is about to write there; results; wait for it" in refused(third)
+    assert (
+        f"results is in use by another command; the new results go to {other.name}" in second.stderr
+    )
+    assert "another command writes to the output folder; results; wait" in refused(third)
     for folder in (tmp_path / "results", other):
         assert {path.name for path in folder.iterdir()} == RESULTS
 
@@ -565,7 +580,7 @@ def test_a_fit_that_fails_leaves_no_folder(invoke, data, tmp_path, monkeypatch):
             (tmp_path / "results").mkdir()
             (tmp_path / "results" / "labels.csv").touch()
         result = invoke("fit", data, *options)
-        assert "1000" in refused(result) and "these go to" not in result.stderr
+        assert "1000" in refused(result) and "the new results go to" not in result.stderr
         assert [*tmp_path.glob("results*")] == [tmp_path / "results"] * results
     assert refused(invoke("fit", data, *options, "--out", tmp_path / "a" / "b"))
     assert not (tmp_path / "a").exists()
@@ -591,9 +606,9 @@ def test_what_is_overwritten_leaves_nothing_of_its_own(invoke, data, tmp_path):
 def test_a_report_is_not_written_over_another_file(invoke, tmp_path):
     (tmp_path / "mine.html").write_text("mine")
     line = refused(invoke("report", tmp_path, "--out", tmp_path / "mine.html"))
-    assert "there is such a file; " in line and "--force" in line
+    assert "the file exists already; " in line and "--force" in line
     forced = refused(invoke("report", tmp_path, "--out", tmp_path / "mine.html", "--force"))
-    assert "there is such a file" not in forced
+    assert "the file exists already" not in forced
     assert (tmp_path / "mine.html").read_text() == "mine"
 
 
@@ -621,7 +636,7 @@ def test_features_of_a_matrix_may_have_names(invoke, tmp_path):
     assert features("dense.npz", "words", "--columns", "f", "--columns", "b") == [*"fb"]
     np.savetxt(tmp_path / "few.txt", [1, 2])
     for names, message in (
-        (tmp_path / "few.txt", "2 names, 2 of them different, for 6 columns"),
+        (tmp_path / "few.txt", "got 2 names (2 distinct) for 6 columns"),
         ("wrods", "no such column; 'wrods'; did you mean 'words'?"),
     ):
         line = refused(invoke("fit", tmp_path / "dense.npz", "--feature-names", names, *options))
@@ -751,7 +766,10 @@ def test_covariates_make_numbers_of_text(invoke, mixed, tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--categorical", "colour", "--ordered", "colour"], "in --categorical and --ordered; lea"),
+        (
+            ["--categorical", "colour", "--ordered", "colour"],
+            "in --categorical and --ordered; remove",
+        ),
         (["--categorical", "colour", "--drop", "colour"], "colour in --categorical and --drop"),
         (["--ordered", "colours"], "no such column; 'colours'; did you mean 'colour'?"),
         (["--missing", "mean"], "text has no mean; "),
@@ -795,7 +813,7 @@ def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, com
     for line in (
         "'sample' is left out: text that differs in every row names rows",
         "3 of 60 rows left out, for missing values: 2 in 'weight', 1 in known 'group'",
-        "--compare partly: rows without a value (1) are a group of their own",
+        "--compare partly: rows without a value (1) form a separate group",
         "'sample_id' is left out: whole numbers that differ in every row",
         "to 'weight': 'size', 'weight', 'year built'",
     ):
@@ -836,7 +854,7 @@ def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
     assert stored["known"] == ["group"] and stored["prepared"]["known"] == ["group", "weight"]
     assert stored["n_features"] == 1 and stored["n_samples"] == 57
     line = refused(invoke("fit", untidy, *arguments, "--force", "--method", "condens"))
-    assert "condens takes no continuous covariates; floats in --known weight; cut them" in line
+    assert "condens takes no continuous covariates; got floats in --known weight; cut" in line
 
 
 @pytest.mark.parametrize(
@@ -964,7 +982,7 @@ def test_run_does_not_overwrite_a_fit(invoke, tmp_path, monkeypatch, name):
     out.mkdir()
     (out / name).write_text("mine")
     line = refused(invoke("run", tmp_path / "one.toml", "--out", out))
-    assert f"the folder has results of something else; {out / name}; choose another" in line
+    assert f"the folder has results of another command; {out / name}; choose another" in line
     assert contents(out) == {name: b"mine"}
 
 
@@ -987,7 +1005,7 @@ def test_run_overwrites_a_fit_if_it_is_told_to(invoke, tmp_path):
     assert "no such data file" in line
     pd.DataFrame({"x": [0.0, 1, 2, 9], "y": [3.0, 1, 4, 1]}).to_csv(tmp_path / "one.csv")
     line = refused(invoke("fit", tmp_path / "one.csv", "--out", out, "--force"))
-    assert f"the folder is that of a model file; {out / 'plan.json'}; choose another" in line
+    assert f"the folder has results of a model file; {out / 'plan.json'}; choose another" in line
 
 
 @pytest.mark.slow
@@ -1037,7 +1055,9 @@ def test_a_page_of_a_fit_is_not_replaced_by_one_of_runs(invoke, tmp_path):
     (out / "result.json").touch()
     before = contents(out)
     line = refused(invoke("report", out))
-    assert f"the page is that of a fit; {out / 'report.html'}; name another file" in line
+    assert (
+        f"the folder has the page of `nrprob fit`; {out / 'report.html'}; name another file" in line
+    )
     assert contents(out) == before
     assert invoke("report", out, "--force").exit_code == 0
 
@@ -1065,7 +1085,7 @@ def test_run_goes_on_where_it_stopped(invoke, tmp_path):
     assert f"wrote {page}" in result.stdout and "1 of 4" in page_of(page).text
     result = invoke(*command, "--devices", "0")
     assert "3 fits done, 1 done before" in result.stdout
-    assert "1 of 4 fits had been finished before" in result.stderr
+    assert "1 of 4 fits were finished by earlier runs" in result.stderr
     result = invoke(*command)
     assert "0 fits done, 4 done before, 0 programs" in result.stdout
     assert any("median time" in caption for caption in page_of(page).captions)
@@ -1080,7 +1100,7 @@ def test_run_goes_on_where_it_stopped(invoke, tmp_path):
         (["--only", "table=9"], "no such table"),
         (["--devices", "17"], "no such device; --devices 17"),
         (["--devices", "abacus"], "no such device; --devices abacus"),
-        (["--devices", "cpu:x"], "a number of devices is wrong"),
+        (["--devices", "cpu:x"], "the number of devices is invalid"),
         (["--scheduler", "nonsense"], "no scheduler answers within 10 s; scheduler = nonsense"),
         (["--scheduler", "local", "--devices", "0"], "scheduler = local and devices = 0; leave"),
     ],
@@ -1092,11 +1112,11 @@ def test_options_of_run_that_do_not_serve(invoke, tmp_path, options, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_check_says_good_or_what_is_wrong(invoke, tmp_path):
+def test_check_says_valid_or_what_is_wrong(invoke, tmp_path):
     (tmp_path / "a.toml").write_text(SWEEP)
     result = invoke("check", tmp_path / "a.toml")
     assert result.exit_code == 0
-    assert "a.toml: good; 4 fits on 2 data sets" in result.stdout.replace("\n", "")
+    assert "a.toml: valid; 4 fits on 2 data sets" in result.stdout.replace("\n", "")
     (tmp_path / "b.toml").write_text(SWEEP.replace("n_init", "n_inits"))
     assert "methods.0.n_inits; did you mean 'n_init'" in refused(
         invoke("check", tmp_path / "a.toml", tmp_path / "b.toml")
@@ -1168,7 +1188,7 @@ def test_an_interrupt_that_is_swallowed_comes_again(invoke, tmp_path, monkeypatc
     finally:
         signal.signal(signal.SIGINT, handler)
     assert calls and result.exit_code in (1, 130)
-    assert ("the same command goes on with it" in result.stderr) == (command == "run")
+    assert ("repeat the command to resume the run" in result.stderr) == (command == "run")
     assert sys.unraisablehook is before
 
 
@@ -1190,7 +1210,7 @@ def test_methods_are_read_in_80_columns(invoke, monkeypatch):
 
 def test_level_of_the_tests_needs_a_test(invoke, data):
     line = refused(invoke("fit", data, "--alpha", "0.01"))
-    assert "nothing is tested; got --alpha 0.01; add --test" in line
+    assert "got --alpha 0.01 without --test; add --test" in line
 
 
 def test_defects_keep_their_traceback(invoke, data, monkeypatch):

@@ -1,7 +1,8 @@
 """The command line: ``nrprob fit``, ``explore``, ``run``, ``check``, ``report``, ``methods``.
 
 Results go to standard output; progress, warnings and errors go to standard error. An error that the
-user can correct is one line, with exit code 2. Heavy imports happen inside a command.
+user can correct is one line, with exit code 2. Packages that load slowly are imported inside a
+command, so that ``--help`` and invalid options answer at once.
 """
 
 from __future__ import annotations
@@ -46,21 +47,25 @@ def report(
         bool, Option("--force", help="Overwrite the file of --out, or the page of a fit.")
     ] = False,
 ) -> None:
-    """Write an HTML page of results: tables with published values, figures, timing."""
+    """Write the results of a run as an HTML page: tables with published values, figures, times."""
     from nrprob.batch.formats import PAGE, is_fit_folder
     from nrprob.files import try_write
 
     if not folder.is_dir():
-        raise InputError(f"there is no such folder; {folder}; name one that `nrprob run` wrote")
+        raise InputError(
+            f"there is no such folder; {folder}; name a folder that `nrprob run` wrote"
+        )
     if out is None and not force and (folder / PAGE).exists() and is_fit_folder(folder):
         raise InputError(
-            f"the page is that of a fit; {folder / PAGE}; name another file with --out, or add "
-            "--force to overwrite it"
+            f"the folder has the page of `nrprob fit`; {folder / PAGE}; name another file with "
+            "--out, or add --force to overwrite the page"
         )
     if out is not None:
         page = out / PAGE if out.is_dir() else out
         if page.is_file() and not force:
-            raise InputError(f"there is such a file; {page}; choose another, or add --force")
+            raise InputError(
+                f"the file exists already; {page}; choose another file, or add --force"
+            )
         try_write(page if out.is_dir() else page.resolve())
     from nrprob.batch.report import write_report
 
@@ -71,7 +76,7 @@ def report(
 
 @app.command()
 def methods() -> None:
-    """List the methods, with their solvers (the first is the default)."""
+    """List the methods, and the solvers of each method; the first solver is the default."""
     from rich.padding import Padding
 
     from nrprob.batch.registry import METHODS, PACKAGES

@@ -36,9 +36,11 @@ class LoadedData:
 
     Attributes
     ----------
-    table : features, and all labelings of the rows
-    known, names : known structure, as estimators take it; names of its labelings
-    y, classes : partial labels, -1 where unknown, and names of the classes; None without labels
+    table : features (n, m), and all labelings (n,) of the rows
+    known : argument `known` of estimators; None without known structure
+    names : names of the labelings in ``known``
+    y : partial labels (n,), integer codes, -1 where unknown; None without labels
+    classes : names of the classes of ``y``, by code
     origin : entries of `result.json` about the data: command, files, preparation
     notes, warnings : messages about the preparation of the data
     """
@@ -66,7 +68,7 @@ class LoadedData:
 
 
 def _covariates(known: Any) -> np.ndarray | None:
-    """Columns of floats (n, m) of known structure; None without any."""
+    """Continuous covariates (n, q) of known structure: its columns of floats; None without any."""
     import numpy as np
 
     if hasattr(known, "select_dtypes"):
@@ -79,12 +81,14 @@ def _covariates(known: Any) -> np.ndarray | None:
 def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     """Read the features, and the columns of the options --known, --compare and --labels.
 
-    ``mixed`` says whether the method takes text and missing values.
+    ``mixed`` states whether the method takes text and missing values. Otherwise text becomes binary
+    columns.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        If the method does not take missing values, which are to be kept.
+        If a file or a column cannot be read; or if --missing is "keep", and the method does not
+        take missing values.
     """
     import numpy as np
     import pandas as pd
@@ -102,6 +106,7 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
             "the method takes no missing values; got --missing keep; pass --missing drop or "
             f"--missing mean, or use {able}"
         )
+    # Read every file once, then the features and all label columns.
     files = dict.fromkeys([options.data, *(file for file, _ in options.label_columns)])
     sources = {file: tables.read_contents(file) for file in files}
     X, row_names, names = _read_rows(options, sources[options.data])
@@ -112,6 +117,8 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     if scipy.sparse.issparse(X):
         tables.check_values(tables.Table(X, names))
         X, scaled = tables.fit_scaler(X).transform(X) if scaled is True else X, False
+    # Prepare the features: as a table with text and missing values if the method takes them, else
+    # as numbers.
     known_table = _combine_known(known, getattr(X, "index", None))
     settings: dict[str, Any] = {
         "known": known_table, "standardize": scaled, "names": names, "say": as_option,
@@ -121,11 +128,12 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     if mixed:
         ready = prepare_table(X, missing=options.missing or "keep", **settings)
         if _covariates(ready.known) is not None and has_text_or_gaps(ready.X):
-            ready = None  # covariates have effects on complete numeric columns only
+            ready = None  # effects of covariates need complete numeric columns
     if ready is None:
         ready = prepare_table(
             X, categories="indicators", missing=options.missing or "error", **settings
         )  # fmt: skip
+    # Rows may have been left out; select the same rows of names and labelings.
     rows = ready.rows_
     if row_names is None and len(rows) < n:
         row_names = np.arange(n)
@@ -135,6 +143,8 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
         row_names=None if row_names is None else row_names[rows],
     )
     data = LoadedData(table, ready.known, notes=ready.notes, warnings=ready.warnings)
+    # Known labelings and labelings for comparison become labelings of the table; continuous
+    # covariates do not.
     labels = {n: v for n, v in known.items() if v.ndim == 1 and not _is_measured(ready.known, n)}
     data.names = list(labels)
     for name, values in (labels | _name_columns(options.labelings["compare"], read, known)).items():
@@ -144,14 +154,14 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
             groups = ready.known[name].to_numpy() if is_frame(ready.known) else ready.known
         elif options.missing != "error" and (gaps := int(pd.isna(groups).sum())):
             groups = np.where(pd.isna(groups), "(missing)", pd.Series(groups).astype(str))
-            data.notes.append(f"{where}: rows without a value ({gaps}) are a group of their own")
+            data.notes.append(f"{where}: rows without a value ({gaps}) form a separate group")
         table.labelings[name] = tables.as_labels(groups, where)
     for place in options.labelings["labels"]:
         data.y, data.classes = _encode_classes(read[place][rows])
         if not data.classes:
             raise InputError(
-                f"no row has a label; --labels {place[1]} holds only empty cells or -1; name "
-                "another column, or leave the option out"
+                f"no row has a label; column {place[1]} of --labels holds only empty cells or -1; "
+                "name another column, or leave the option out"
             )
     data.origin = {
         "command": command_line(),
@@ -182,7 +192,10 @@ def command_line() -> str:
 def _read_rows(
     options: DataOptions, source: Any
 ) -> tuple[Any, np.ndarray | None, list[str] | None]:
-    """Return features, names of the rows, and names of the features; None without names."""
+    """Return features (n, m), names of the rows (n,), and names of the features (m,).
+
+    The names are None if the file has none.
+    """
     from nrprob.batch import tables
     from nrprob.data.annotated import feature_names_of, matrix_of, rows_of
     from nrprob.data.frames import is_frame
@@ -206,7 +219,7 @@ def _read_rows(
 
 
 def has_text_or_gaps(X: Any) -> bool:
-    """Whether the values of a dense table are no complete numbers."""
+    """Whether a dense table has text columns or missing values."""
     import numpy as np
     import pandas as pd
 
@@ -215,7 +228,7 @@ def has_text_or_gaps(X: Any) -> bool:
 
 
 def _set_kinds(frame: Any, options: DataOptions) -> Any:
-    """The frame with the columns of --categorical and --ordered as categories."""
+    """Convert the columns of --categorical and --ordered to pandas categories."""
     import pandas as pd
 
     kinds = {name: pd.CategoricalDtype() for name in options.categorical}
@@ -237,8 +250,8 @@ def _feature_names(
         names = [line.strip() for line in file.read_text().splitlines() if line.strip()]
     if len(names) != n_features or len(set(names)) < n_features:
         raise InputError(
-            f"--feature-names do not match the data; {len(names)} names, {len(set(names))} of "
-            f"them different, for {n_features} columns; give one different name per column"
+            f"--feature-names must hold one distinct name per column; got {len(names)} names "
+            f"({len(set(names))} distinct) for {n_features} columns; correct the names"
         )
     return names
 
@@ -262,7 +275,7 @@ def _name_columns(
     read: dict[Column, np.ndarray],
     others: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
-    """Return columns by name, with the file in the name if several have the same name."""
+    """Return columns by name; a name that occurs before, or in ``others``, gets the file added."""
     result: dict[str, np.ndarray] = {}
     for file, column in places:
         name = column if column not in {*result, *others} else f"{file}:{column}"
@@ -271,7 +284,7 @@ def _name_columns(
 
 
 def _combine_known(known: dict[str, np.ndarray], index: Any) -> Any:
-    """Combine known columns in one table, or return a single matrix."""
+    """Combine known columns into one frame; a known matrix is returned as it is."""
     import pandas as pd
 
     if not known:
@@ -279,19 +292,22 @@ def _combine_known(known: dict[str, np.ndarray], index: Any) -> Any:
     matrices = [values for values in known.values() if values.ndim > 1]
     if matrices and len(known) > 1:
         raise InputError(
-            "several --known must be columns; one of them is a matrix; "
-            f"{', '.join(known)}; give the matrix alone, or its columns"
+            "a known matrix must be the only --known; got "
+            f"{', '.join(known)}; pass only the matrix, or its columns one by one"
         )
     return matrices[0] if matrices else pd.DataFrame(known, index=index)
 
 
 def _is_measured(known: Any, name: str) -> bool:
-    """Whether a known column holds floats."""
+    """Whether a known column holds floats, and is a continuous covariate."""
     return hasattr(known, "columns") and known[name].dtype.kind == "f"
 
 
 def _encode_classes(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Encode partial labels as integers, -1 where unknown; return also the class names."""
+    """Encode partial labels (n,) as integers, -1 where unknown; return also the class names.
+
+    A label is unknown if its cell is missing, blank or -1.
+    """
     import pandas as pd
 
     from nrprob.data.labels import are_blank, are_minus_one
@@ -309,21 +325,26 @@ def check_sparse(data: LoadedData, method: str) -> None:
     if is_sparse and not METHODS[method].capabilities.sparse:
         able = ", ".join(name for name, entry in METHODS.items() if entry.capabilities.sparse)
         raise InputError(
-            f"{method} takes no sparse rows; --method {method}; store the rows as a dense matrix, "
-            f"or use one of {able}"
+            f"{method} takes no sparse matrix; got --method {method} with sparse rows; store the "
+            f"rows as a dense matrix, or use one of {able}"
         )
 
 
 def refuse_covariates(data: LoadedData, why: str, instead: str) -> None:
-    """Refuse known continuous covariates; ``why`` says what takes labels only."""
+    """Refuse known continuous covariates.
+
+    ``why`` says which command or method takes labels only, and ``instead`` what to use.
+    """
     if data.known is not None and data.covariates is not None:
         names = data.origin["prepared"]["known"]
         columns = ", ".join(f"--known {name}" for name in names if name not in data.names)
-        raise InputError(f"{why}; floats in {columns}; cut them into groups, or use {instead}")
+        raise InputError(
+            f"{why}; got floats in {columns}; cut the values into groups, or use {instead}"
+        )
 
 
 def check_groups(data: LoadedData, method: str | None = None) -> None:
-    """Refuse a known labeling with a group for each row, unless the method takes it."""
+    """Refuse a known labeling in which every row is a separate group, unless allowed."""
     from nrprob.data.labels import refuse_own_groups
 
     allowed = method is not None and METHODS[method].capabilities.singleton_groups

@@ -1,4 +1,4 @@
-"""The command ``nrprob explore``: successive clusterings while there is evidence."""
+"""The command ``nrprob explore``: one clustering after another, until a test fails."""
 
 from __future__ import annotations
 
@@ -68,11 +68,16 @@ def explore(
     n: Annotated[
         int | None,
         Option(
-            "--n-clusterings", help="Number of clusterings; by default until a test finds no more."
+            "--n-clusterings",
+            help="Number of clusterings; by default as many as the test supports.",
         ),
     ] = None,
     criterion: Annotated[
-        str, Option(help="Test that each clustering must pass: structure or gap.")
+        str,
+        Option(
+            help="Test that each clustering must pass: structure (clusters explain held-out rows "
+            "better than a single component) or gap (low density between clusters)."
+        ),
     ] = "structure",
     out: Out = None,
     force: Force = False,
@@ -90,7 +95,7 @@ def explore(
     test: Test = False,
     alpha: Alpha = None,
 ) -> None:
-    """Find successive clusterings, each conditioned on all before, while a test supports them."""
+    """Find successive clusterings, each given all earlier ones, until a test rejects the next."""
     from nrprob.batch.formats import RESULTS
     from nrprob.batch.plan import check_seed
 
@@ -121,7 +126,7 @@ def explore(
 
     with output.claim_folder() as folder:
         with show_spinner("looking for clusterings"), record_warnings() as warned:
-            warnings.simplefilter("ignore", SingleFeatureWarning)  # the result says it first
+            warnings.simplefilter("ignore", SingleFeatureWarning)  # `FitResult.alert` says this
             result = search(
                 loaded.table.X, n_clusters=number, n_clusterings=n, known=loaded.known,
                 criterion=criterion, alpha=level, random_state=seed,
@@ -148,7 +153,10 @@ def explore(
 
 
 def _check_testable(loaded: LoadedData) -> None:
-    """Refuse counts and binary features, which have no test, before JAX is loaded."""
+    """Refuse an open number of clusterings if no test can end the search.
+
+    Counts and binary features have no test. This check runs before JAX is loaded.
+    """
     import numpy as np
     from scipy import sparse
 
@@ -160,7 +168,7 @@ def _check_testable(loaded: LoadedData) -> None:
             return
         X = np.asarray(X)
     raise InputError(
-        "--n-clusterings must be given where no test ends the search; got none, and "
+        "--n-clusterings must be given if the features have no test; got no number for "
         f"{kind_of(X)} features; pass for example --n-clusterings 2"
     )
 
@@ -181,7 +189,7 @@ def _show_exploration(result: Exploration, runs: Sequence[FitResult]) -> None:
     heads = ("held-out gain",) if withheld else ("p of structure", "p of gap")
     for name in heads if tested else ():
         table.add_column(name, justify="right", no_wrap=True)
-    # Largest mutual information with an earlier labeling.
+    # The last column is the largest mutual information with a known or earlier labeling.
     information, first = result.table, result.known_.shape[1]
     if first + len(result.estimators_) > 1:
         table.add_column("mutual information", justify="right", no_wrap=True)
@@ -203,7 +211,8 @@ def _show_exploration(result: Exploration, runs: Sequence[FitResult]) -> None:
         tests = result.evidence_[number - 1 : number]
         for text in tests if run.tested is None else run.tested.said:
             print_result(f"{number}: {text}")
-    print_result(f"no more, since {result.reason_}" if tested else result.reason_)
+    ending = f"no further clustering, since {result.reason_}" if tested else result.reason_
+    print_result(ending)
     if result.failure_ is not None:
         print_warning("the search was interrupted by an error; earlier clusterings are kept")
 

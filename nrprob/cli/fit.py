@@ -57,7 +57,7 @@ def fit(
     ] = None,
     method: Annotated[
         str,
-        Option(help="Method, see `nrprob methods`; auto chooses by the data and gives the reason."),
+        Option(help="Method, see `nrprob methods`; auto chooses from the data and says why."),
     ] = "auto",
     k: Number = None,
     out: Out = None,
@@ -96,8 +96,8 @@ def fit(
     chosen = None if method.lower() == "auto" else registry.find_method(method)
     if isinstance(chosen, registry.Rival):
         raise InputError(
-            f"external estimators are for model files; --method {method}; choose a method of "
-            "`nrprob methods`"
+            f"estimators of other packages need a model file; got --method {method}; choose a "
+            "method of `nrprob methods`, or write a model file for `nrprob run`"
         )
     number = parse_n_clusters(k)
     named = {"random_state": seed, "features": features, "solver": solver, "n_init": n_init}
@@ -107,8 +107,8 @@ def fit(
     level = significance_level(alpha, test)
     if test and labels:
         raise InputError(
-            f"a clustering with partial labels has no test; --test with --labels {labels}; leave "
-            "one of them out"
+            f"a clustering with partial labels has no test; got --test and --labels {labels}; "
+            "leave one of them out"
         )
     columns_of = {
         "known": known or [],
@@ -127,8 +127,8 @@ def fit(
         _check_finds_number(chosen, method)
     if known and chosen and not chosen.capabilities.known:
         raise InputError(
-            f"{method} takes no known structure; --known {known[0]}; "
-            "use --method auto, or --compare to see how they agree"
+            f"{method} takes no known structure; got --known {known[0]}; "
+            "use --method auto, or --compare to measure the agreement with the clusters"
         )
     validation.check_parameters(registry.short_name(method) if chosen else None, parameters)
     with show_spinner(f"reading {data.name}"):
@@ -138,11 +138,13 @@ def fit(
     if loaded.y is not None:
         legend = ", ".join(f"{c} = {name}" for c, name in enumerate(loaded.classes))
         print_note(f"classes of the partial labels: {legend}")
+    # Check what the method takes: the number of clusters, sparse rows, covariates, known groups.
     counted = chosen is None or "n_clusters" in chosen.parameters
     validation.check_n_clusters(number, loaded.table.X.shape[0], 2 if counted else 1)
     if chosen is not None:
         check_sparse(loaded, registry.short_name(method))
-    # Columns of floats under another keyword may be probabilities of the groups.
+    # If the keyword of the estimator is not `known`, columns of floats may be probabilities of
+    # the groups, and are not refused.
     labelled = chosen is not None and chosen.capabilities.known_as == "known"
     if labelled and chosen and "continuous" not in chosen.capabilities.known:
         able = [n for n, m in registry.METHODS.items() if "continuous" in m.capabilities.known]
@@ -154,6 +156,7 @@ def fit(
     from nrprob.batch import fit_files, fits
     from nrprob.batch.fit_result import FitResult
 
+    # Choose the estimator, unless the user has named it.
     recommended: dict[str, Any] = {}
     if chosen is None:
         from nrprob.advice import choose_estimator
@@ -165,6 +168,7 @@ def fit(
         print_note(model.reason_)
         if number == "auto":
             _check_finds_number(chosen, method)
+    # Fit, test and write while the output folder is locked.
     parameters = recommended | _cluster_parameters(chosen, number) | parameters
     with output.claim_folder() as folder:
         with show_spinner(f"fitting {chosen.class_name}"):
@@ -195,18 +199,19 @@ def fit(
 
 
 def _check_finds_number(chosen: Method, method: str) -> None:
+    """Refuse --k auto for a method that does not estimate the number of clusters."""
     from nrprob.batch.registry import METHODS
 
     if not chosen.capabilities.finds_number:
         able = ", ".join(name for name, entry in METHODS.items() if entry.capabilities.finds_number)
         raise InputError(
-            f"--k auto needs a method that scores held-out rows; --k auto with {method}; pass a "
-            f"number, or use one of {able}"
+            "--k auto needs a method that estimates the number of clusters from held-out rows; "
+            f"got --k auto with {method}; pass a number, or use one of {able}"
         )
 
 
 def _cluster_parameters(chosen: Method, number: int | str | None) -> dict[str, Any]:
-    """Return the parameter of the estimator for the number of clusters."""
+    """Return ``max_clusters`` or ``n_clusters``, whichever the estimator has, with its value."""
     if "max_clusters" in chosen.load()._get_param_names():
         return {} if number in (None, "auto") else {"max_clusters": number}
     return {"n_clusters": 2 if number is None else number}
@@ -218,7 +223,7 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
-            raise InputError(f"a setting is NAME=VALUE; --set {setting}; add the value")
+            raise InputError(f"a setting is NAME=VALUE; got --set {setting}; add the value")
         parameters[name.strip()] = _parse_value(text.strip())
     return parameters
 

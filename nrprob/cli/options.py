@@ -1,6 +1,6 @@
 """Options of the commands that cluster a file, validated before the file is read.
 
-The module imports nothing heavy, so that the command reports a wrong name at once.
+The module imports no package that loads slowly, so that the command reports a wrong name at once.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Data = Annotated[Path, Argument(help="Data: a CSV, TSV, Parquet, NPZ or H5AD fil
 Known = Annotated[
     list[str] | None,
     Option(
-        help="Known structure, FILE:COLUMN (FILE:KEY for NPZ, a column of obs for H5AD), or a "
-        "COLUMN of DATA. Repeat for several columns."
+        help="Known structure that the clusters should not repeat: a COLUMN of DATA, or "
+        "FILE:COLUMN (FILE:KEY for NPZ, a column of obs for H5AD). Repeat for several columns."
     ),
 ]
 Columns = Annotated[
@@ -51,11 +51,14 @@ Columns = Annotated[
 ]
 Categorical = Annotated[
     list[str] | None,
-    Option(help="Categorical columns, separated by commas, or repeated; by default by the values."),
+    Option(
+        help="Categorical columns, separated by commas, or repeated; by default inferred from the "
+        "values."
+    ),
 ]
 Ordered = Annotated[
     list[str] | None,
-    Option(help="Ordered columns, such as ratings; by default by the values."),
+    Option(help="Ordered columns, such as ratings; by default inferred from the values."),
 ]
 Drop = Annotated[
     list[str] | None, Option(help="Columns to leave out, separated by commas, or repeated.")
@@ -67,34 +70,37 @@ Names = Annotated[
         "KEY of DATA."
     ),
 ]
-Layer = Annotated[str | None, Option(help="Layer of an H5AD file with the features; X by default.")]
-Obsm = Annotated[str | None, Option(help="Entry of obsm of an H5AD file with the features.")]
+Layer = Annotated[
+    str | None, Option(help="Layer of an H5AD file that holds the features; X by default.")
+]
+Obsm = Annotated[str | None, Option(help="Entry of obsm of an H5AD file that holds the features.")]
 Number = Annotated[
     str | None,
     Option(
-        "--k", help="Number of clusters, or auto; 2 by default. Maximum number for mdl_mixture."
+        "--k",
+        help="Number of clusters, or auto; 2 by default. For mdl_mixture, the maximum number.",
     ),
 ]
 Seed = Annotated[int | None, Option(help="Random seed, for a repeatable run.")]
 Missing = Annotated[
     str | None,
     Option(
-        help="Missing values: keep, error, drop (their rows) or mean (impute the mean); by default "
-        "keep if the method takes them, else error."
+        help="Missing values: keep, error, drop (leave out the rows) or mean (impute the mean of "
+        "the column); by default keep if the method takes missing values, else error."
     ),
 ]
 Standardize = Annotated[
     bool | None,
     Option(
         "--standardize/--no-standardize",
-        help="Scale features to mean 0 and standard deviation 1; by default if the scales of a "
-        "table differ tenfold.",
+        help="Scale features to mean 0 and standard deviation 1; by default if the standard "
+        "deviations of a table differ by a factor of ten.",
     ),
 ]
 Test = Annotated[
     bool,
     Option(
-        "--test", help="Test the significance of the clusters, and compute confidences of rows."
+        "--test", help="Test the significance of the clusters, and compute a confidence per row."
     ),
 ]
 Alpha = Annotated[
@@ -107,16 +113,16 @@ Column = tuple[Path, str]  # a file, and the name of a column
 
 @dataclass
 class DataOptions:
-    """Features and labelings, as the options name them.
+    """Files and columns of features and labelings, as the options name them.
 
     Attributes
     ----------
     data : data file
-    labelings : option -> its columns
+    labelings : columns of each of the options "known", "compare" and "labels"
     columns, drop : features to use (empty for all), and features to leave out
-    categorical, ordered : features whose kind the user names
+    categorical, ordered : features whose type the user names
     names : file and column of the feature names; the column is empty for a text file
-    part : layer or obsm of AnnData, as `nrprob.rows_of` takes it
+    part : argument ``layer`` or ``obsm`` of `nrprob.rows_of`; empty for X
     standardize, missing : as in `nrprob.prepare`; ``missing`` is None by default
     """
 
@@ -167,8 +173,8 @@ def read_options(
 
     if missing not in (None, "keep", "error", "drop", "mean"):
         raise InputError(
-            f"--missing is keep, error, drop or mean; got {missing!r}; pass for example --missing "
-            "drop"
+            f"--missing must be keep, error, drop or mean; got {missing!r}; pass for example "
+            "--missing drop"
         )
     available = {data: formats.column_names(data)}
     options = DataOptions(
@@ -189,18 +195,23 @@ def read_options(
     for kind, name in options.part.items():
         formats.require_part(data, kind, name)
     if len(options.part) > 1:
-        raise InputError("features are in a layer or in obsm; got --layer and --obsm; choose one")
+        raise InputError(
+            "features come from a layer or from obsm; got --layer and --obsm; leave one of them out"
+        )
     _check_kinds(options)
     if formats.is_table(data):
         named = [*options.columns, *options.drop, *options.categorical, *options.ordered]
         formats.require_columns(named, available[data], data)
         if not options.columns and not set(available[data]) - {*options.drop, *options.data_labels}:
-            raise InputError(f"no column is left; {data}; drop fewer, or choose with --columns")
+            raise InputError(
+                f"no feature column is left; {data}; drop fewer columns, or name features with "
+                "--columns"
+            )
     elif (options.columns or options.drop) and options.names is None:
         if data.suffix == ".npz":
             raise InputError(
                 f"columns of an NPZ file have no names; {data}; name them with --feature-names, or "
-                "cut the array itself"
+                "leave out columns of the array itself"
             )
         if "obsm" in options.part:
             raise InputError(
@@ -210,9 +221,9 @@ def read_options(
     for option, places in options.labelings.items():
         for file, name in places:
             if places.count((file, name)) > 1:
-                repeated = f"{file}:{name}, more than once"
                 raise InputError(
-                    f"a column is named once; --{option} {repeated}; leave out the rest"
+                    f"an option must name a column only once; got --{option} {file}:{name} more "
+                    "than once; leave out the repetitions"
                 )
     others = [
         *options.label_columns,
@@ -226,15 +237,15 @@ def read_options(
 
 
 def _check_kinds(options: DataOptions) -> None:
-    """Refuse columns of which two kinds are named, or that are no features of a table."""
+    """Refuse --categorical and --ordered for columns with another type, or that are no features."""
     from nrprob.batch import formats
 
     kinds = {"--categorical": options.categorical, "--ordered": options.ordered}
     for option, names in kinds.items():
         if names and not formats.is_table(options.data):
             raise InputError(
-                f"only columns of a table have kinds; {option} {names[0]} of {options.data}; leave "
-                "it out"
+                f"{option} needs a table with named columns; got {option} {names[0]} for "
+                f"{options.data}; leave the option out"
             )
         for name in names:
             others = [other for other in kinds if other != option and name in kinds[other]]
@@ -242,7 +253,8 @@ def _check_kinds(options: DataOptions) -> None:
             others += ["--known, --compare or --labels"] * (name in options.data_labels)
             if others:
                 raise InputError(
-                    f"a column is named once; {name} in {option} and {others[0]}; leave out one"
+                    f"only one of these options may name a column; got {name} in {option} and "
+                    f"{others[0]}; remove the column from one of them"
                 )
 
 
@@ -252,14 +264,16 @@ def parse_n_clusters(k: str | None) -> int | str | None:
     Raises
     ------
     nrprob.exceptions.InputError
-        If it is another word.
+        If --k is neither "auto" nor a positive integer.
     """
     if k is None or k == "auto":
         return k
     try:
         number = int(k)
     except ValueError:
-        raise InputError(f"--k is a number or auto; got {k!r}; pass for example --k 3") from None
+        raise InputError(
+            f"--k must be a number or auto; got {k!r}; pass for example --k 3"
+        ) from None
     check_at_least(1, number, "--k")
     return number
 
@@ -270,15 +284,16 @@ def significance_level(alpha: float | None, tested: bool) -> float:
     Raises
     ------
     nrprob.exceptions.InputError
-        If it is not a probability, or no test is requested.
+        If --alpha is not a probability, or no test is requested.
     """
     if alpha is None:
         return 0.05
     if not 0 <= alpha <= 1:
-        raise InputError(f"--alpha is a probability; got {alpha}; pass a number from 0 to 1")
+        raise InputError(f"--alpha must be a probability; got {alpha}; pass a number from 0 to 1")
     if not tested:
         raise InputError(
-            f"--alpha is the level of tests, and nothing is tested; got --alpha {alpha}; add --test"
+            f"--alpha is the significance level of --test; got --alpha {alpha} without --test; add "
+            "--test"
         )
     return alpha
 
@@ -290,10 +305,12 @@ def _split_names(texts: list[str] | None) -> list[str]:
 
 
 def _parse_column(text: str, data: Path) -> Column:
-    """Split FILE:COLUMN; a bare COLUMN is one of DATA."""
+    """Split FILE:COLUMN; without FILE, the column is in the data file."""
     file, _, column = text.rpartition(":")
     if not column:
-        raise InputError(f"a labeling is FILE:COLUMN; {text!r}; name the column after the colon")
+        raise InputError(
+            f"a labeling is FILE:COLUMN; got {text!r}; name the column after the colon"
+        )
     return (Path(file) if file else data), column
 
 
@@ -301,7 +318,8 @@ def _parse_names(text: str, data: Path) -> Column:
     """Parse --feature-names: a text file, or a column."""
     if data.suffix != ".npz":
         raise InputError(
-            f"columns of {data} have names of their own; --feature-names {text}; leave it out"
+            f"the columns of {data} have names already; got --feature-names {text}; leave the "
+            "option out"
         )
     lines = Path(text)
     return (lines, "") if lines.is_file() else _parse_column(text, data)

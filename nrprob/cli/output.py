@@ -57,19 +57,19 @@ class OutputFolder:
             if not stack.enter_context(claimed(folder)):
                 if self.out is not None:
                     raise InputError(
-                        f"another command is about to write there; {folder}; wait for it, or "
-                        "choose another folder with --out"
+                        f"another command writes to the output folder; {folder}; wait until that "
+                        "command ends, or choose another folder with --out"
                     )
-                why = "is what another command writes to"
+                why = "is in use by another command"
             elif has_results(folder, self.force):
                 _refuse_existing(self.out, self.force)
-                why = "has results, which stay"
+                why = "has results already"
             if why:
                 stack.close()
                 folder = stack.enter_context(_create_folder())
             yield folder
         if why:
-            print_note(f"{_DEFAULT} {why}; these go to {folder}")
+            print_note(f"{_DEFAULT} {why}; the new results go to {folder}")
 
 
 def find_output(out: Path | None, force: bool, names: Collection[str]) -> OutputFolder:
@@ -91,7 +91,7 @@ def find_output(out: Path | None, force: bool, names: Collection[str]) -> Output
     _refuse_existing(out, force)
     folder = out or _DEFAULT
     for name in names:
-        # Next to a folder of results, another one will be made.
+        # If the default folder has results, `claim_folder` makes another folder next to it.
         try_write(Path(name) if out is None and has_results(folder, force) else folder / name)
     return OutputFolder(out, force)
 
@@ -111,11 +111,12 @@ def _refuse_existing(out: Path | None, force: bool) -> None:
         return
     if (out / PLAN).exists():
         raise InputError(
-            f"the folder is that of a model file; {out / PLAN}; choose another with --out"
+            f"the folder has results of a model file; {out / PLAN}; choose another folder with "
+            "--out"
         )
     raise InputError(
-        f"the folder has results; {results_in(out)[0]}; choose another with --out, or add --force "
-        "to overwrite them"
+        f"the folder has results; {results_in(out)[0]}; choose another folder with --out, or add "
+        "--force to overwrite the results"
     )
 
 
@@ -125,13 +126,14 @@ def require_model_folder(folder: Path, force: bool) -> None:
     Raises
     ------
     nrprob.exceptions.InputError
+        If it has such results, and ``force`` is False.
     """
     from nrprob.batch.formats import PLAN, results_in
 
     if not (folder / PLAN).exists() and not force and (existing := results_in(folder)):
         raise InputError(
-            f"the folder has results of something else; {existing[0]}; choose another with --out, "
-            "or add --force to overwrite them"
+            f"the folder has results of another command; {existing[0]}; choose another folder with "
+            "--out, or add --force to overwrite the results"
         )
 
 

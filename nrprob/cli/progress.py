@@ -1,4 +1,4 @@
-"""Progress of a batch run: a bar with the remaining time, or occasional lines."""
+"""Progress of a batch run: a bar with the remaining time, or a line every 30 s."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["Bar"]
 
 
 class Bar(Progress):
-    """Progress of one model file: a bar in a terminal, else occasional lines."""
+    """Progress of one model file: a bar in a terminal, else a line every 30 s."""
 
     def __init__(self, title: str):
         self._title = title
         self._console = get_console(stderr=True)
-        # A narrow terminal truncates the last text first.
+        # In a narrow terminal, only the last column is truncated.
         rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         columns = (
             TextColumn("[bold]{task.fields[title]}", table_column=Column(no_wrap=True)),
             BarColumn(20, table_column=Column(no_wrap=True)),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            # Fits of different methods differ in time, so the estimate averages over 10 minutes.
+            # Methods differ in their time per fit, so the speed is averaged over 10 minutes.
             TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
             TextColumn("left; {task.description}", table_column=rest),
         )
@@ -51,7 +51,7 @@ class Bar(Progress):
             "compiling", total=total, completed=finished, title=self._title
         )
         if finished:
-            self._print_line(f"{finished} of {total} fits had been finished before")
+            self._print_line(f"{finished} of {total} fits were finished by earlier runs")
 
     def advance(self, cells: int, what: str) -> None:
         """Advance the bar; without a terminal, print a line every 30 s."""

@@ -1,4 +1,4 @@
-"""The commands ``nrprob run`` and ``nrprob check``: run model files, or check them only."""
+"""The commands ``nrprob run`` and ``nrprob check``: execute or only validate model files."""
 
 from __future__ import annotations
 
@@ -45,13 +45,17 @@ def run(
     force: Annotated[bool, Option("--force", help="Overwrite results of a fit in --out.")] = False,
     devices: Annotated[
         str | None,
-        Option(help="Device numbers (0,1), or a platform and a count (cpu, gpu:4). Default: all."),
+        Option(
+            help="Devices: numbers (0,1), a platform (cpu), or a platform and a count (gpu:4). "
+            "Default: all."
+        ),
     ] = None,
     only: Annotated[
         list[str] | None,
         Option(
             metavar="NAME=VALUE",
-            help="Only fits with this method, table, repeat, run or parameter; repeatable.",
+            help="Compute only fits with this value of method, table, repeat, run or a parameter; "
+            "repeatable.",
         ),
     ] = None,
     scheduler: Annotated[
@@ -63,7 +67,7 @@ def run(
     ] = None,
     allow_large: _Large = False,
 ) -> None:
-    """Run model files, or resume them: finished fits are not repeated."""
+    """Run model files; a run that was interrupted is resumed, without repeating finished fits."""
     plans = _read_plans(files)
     folders = _result_folders(plans, out)
     for folder in folders.values():
@@ -101,7 +105,7 @@ def run(
                     remove_others(folders[path], written)
     except KeyboardInterrupt:
         get_console(stderr=True).print(
-            "interrupted; finished fits are kept, and the same command goes on with it"
+            "interrupted; finished fits are kept; repeat the command to resume the run"
         )
         raise typer.Exit(130) from None
     if failed:
@@ -119,7 +123,7 @@ def check(files: _Files, allow_large: _Large = False) -> None:
     _check_plans(plans, allow_large)
     for path, plan in plans:
         sets = len({(c.case, c.repeat) for c in plan.cells})
-        print_result(f"{path}: good; {len(plan.cells)} fits on {sets} data sets")
+        print_result(f"{path}: valid; {len(plan.cells)} fits on {sets} data sets")
 
 
 def _read_plans(files: list[Path]) -> list[tuple[Path, Plan]]:
@@ -213,7 +217,7 @@ def _result_folders(plans: list[tuple[Path, Plan]], out: Path | None) -> dict[Pa
 
 
 def _is_of_another(plan: Plan, folder: Path) -> bool:
-    """Whether a folder has files of a single fit other than the fit of this plan."""
+    """Whether a folder has files of a single run with other fits than this plan."""
     from nrprob.batch.formats import PAGE, PLAN, results_in
     from nrprob.batch.store import read_plan
 
@@ -221,7 +225,9 @@ def _is_of_another(plan: Plan, folder: Path) -> bool:
         return bool(results_in(folder))
     try:
         before = read_plan(folder)
-    except InputError:  # that plan was changed, and is written again; several fits have one page
+    except InputError:
+        # The plan was changed, and the run writes it again. The folder of a plan with several fits
+        # has no file of a single run but the page.
         return not plan.model.is_single and results_in(folder) != [folder / PAGE]
     return before.model.is_single and {cell.id for cell in before.cells} != {
         cell.id for cell in plan.cells
@@ -238,7 +244,9 @@ def _select_devices(text: str | None) -> list[Any] | None:
         result = {str(device.id): device for device in jax.devices()}
         requested = dict.fromkeys(str(int(part)) for part in text.split(","))
         if not requested.keys() <= result.keys():
-            raise InputError(f"no such device; --devices {text}; there are {', '.join(result)}")
+            raise InputError(
+                f"no such device; --devices {text}; choose from devices {', '.join(result)}"
+            )
         return [result[i] for i in requested]
     name, _, number = text.partition(":")
     try:
@@ -249,7 +257,7 @@ def _select_devices(text: str | None) -> list[Any] | None:
         ) from error
     if number and (not number.isdigit() or not 0 < int(number) <= len(devices)):
         raise InputError(
-            f"a number of devices is wrong; --devices {text}; choose from 1 to {len(devices)}"
+            f"the number of devices is invalid; --devices {text}; choose from 1 to {len(devices)}"
         )
     return devices[: int(number)] if number else devices
 
@@ -257,7 +265,7 @@ def _select_devices(text: str | None) -> list[Any] | None:
 def _report_results(plan: Plan, result: Outcome) -> list[Path]:
     """Print a summary of a run and write its report; return the files.
 
-    A finished run of a single fit writes the files of `nrprob fit`.
+    A finished single run (`ModelFile.is_single`) writes the files of `nrprob fit`.
     """
     from nrprob.batch.fit_files import save_fit
     from nrprob.batch.fit_result import plan_result

@@ -1,4 +1,4 @@
-"""Print the result of a single fit on the terminal."""
+"""Print the fits of one data set on the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["show_fit"]
 
-_MAX_PROFILES = 6  # clusters that are described
+_MAX_PROFILES = 6  # maximum number of clusters that are described
 
 
 def show_fit(run: FitResult) -> None:
@@ -28,7 +28,7 @@ def show_fit(run: FitResult) -> None:
     rows, features = run.table.X.shape
     fit = run.fits[0]
     if fit.refusal:
-        result = f"cannot keep its constraints: {fit.refusal}"
+        result = f"cannot satisfy its constraints: {fit.refusal}"
     else:
         views = [fit.labels] if fit.labels.ndim == 1 else fit.labels.T
         sizes = " and ".join(", ".join(map(str, cluster_sizes(view))) for view in views)

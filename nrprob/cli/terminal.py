@@ -28,12 +28,12 @@ __all__ = [
 
 
 def get_console(stderr: bool = False) -> Console:
-    """Return a console of the current stream, which a caller may have replaced."""
+    """Return a console for the current standard stream, which a caller may have replaced."""
     return Console(stderr=stderr, soft_wrap=True, highlight=False)
 
 
 def replace_controls(line: str) -> str:
-    """Replace control characters, which names in files may contain."""
+    """Replace control characters, which names from files may contain."""
     return "".join(
         c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in line
     )
@@ -86,10 +86,10 @@ def record_warnings() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def in_one_line(translate: Callable[[str], str] = str) -> Iterator[None]:
-    """Print errors of the input on one line, with exit code 2; other errors keep their traceback.
+    """Print an error of the user's input on one line, and exit with code 2.
 
-    Warnings are printed on one line too, without their location in the code. ``translate`` rewrites
-    both messages.
+    Other errors keep their traceback. Warnings are printed on one line too, without their location
+    in the code. ``translate`` rewrites the messages of errors and warnings.
     """
     try:
         with _deliver_interrupts(), warnings.catch_warnings():
@@ -104,7 +104,7 @@ def in_one_line(translate: Callable[[str], str] = str) -> Iterator[None]:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether this package or scikit-learn raised the error, and not another library."""
+    """Whether this package or scikit-learn raised the error itself, to refuse the input."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals.get("__name__", "").split(".")[0] in ("nrprob", "sklearn")
 

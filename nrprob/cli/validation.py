@@ -21,7 +21,8 @@ __all__ = [
     "in_options",
 ]
 
-RECOMMENDED = ("ccib", "conditional-mixture", "residual-spectral", "mixture")  # choices of "auto"
+# Methods among which --method auto chooses.
+RECOMMENDED = ("ccib", "conditional-mixture", "residual-spectral", "mixture")
 
 _OPTIONS = {
     "n_clusters": "--k",
@@ -32,7 +33,8 @@ _OPTIONS = {
     "features": "--features",
     "solver": "--solver",
 }
-_ENGLISH = ("features", "solver")  # also English words; replaced only if written as parameters
+# Names that are also English words; a message means the parameter only after "--set" or before "=".
+_ENGLISH = ("features", "solver")
 _PARAMETER = re.compile(rf"(--set )?\b({'|'.join(_OPTIONS)})\b(=?)(?=(\w|['\"])?)")
 _TO_DENSE = re.compile(
     r"pass X\.toarray\(\)|(\. )Use '\.toarray\(\)' to convert to a dense numpy array"
@@ -47,7 +49,7 @@ def in_options(text: str) -> str:
 
 
 def _name_option(match: re.Match[str]) -> str:
-    """Option in place of a parameter in a message."""
+    """Return the option that replaces a parameter in a message."""
     prefix, name, equals, value = match.groups()
     if name in _ENGLISH and not (prefix or equals):
         return match[0]
@@ -55,24 +57,24 @@ def _name_option(match: re.Match[str]) -> str:
 
 
 def check_parameters(name: str | None, parameters: Mapping[str, Any]) -> None:
-    """Refuse parameters that the method lacks, and values of the wrong kind.
+    """Refuse parameters that the method lacks, missing required parameters, and invalid values.
 
     Parameters
     ----------
-    name : short name of the method; None if the data decide
-    parameters : of the estimator, by name
+    name : short name of the method; None for --method auto
+    parameters : parameters of the estimator, by name
 
     Raises
     ------
     nrprob.exceptions.InputError
-        In terms of the options.
+        If a parameter is refused; the message names the option.
     """
     if "n_init" in parameters:
         check_at_least(1, parameters["n_init"], "--n-init")
     candidates = [METHODS[key] for key in (RECOMMENDED if name is None else (name,))]
     subject = "the methods of --method auto have" if name is None else f"{name} has"
     for parameter in parameters:
-        if parameter != "random_state":  # each method has it
+        if parameter != "random_state":  # every method has this parameter
             available = sorted({key for method in candidates for key in method.parameters})
             option = _OPTIONS.get(parameter, f"--set {parameter}")
             refuse_unknown(parameter, available, f"{subject} no such parameter; {option}")
@@ -88,7 +90,8 @@ def check_at_least(lowest: int, value: Any, option: str) -> None:
     """Refuse a value that is not an integer, or is too small."""
     if type(value) is not int or value < lowest:
         raise InputError(
-            f"{option} is a whole number from {lowest}; got {value}; pass for example {option} 3"
+            f"{option} must be an integer of at least {lowest}; got {value}; pass for example "
+            f"{option} 3"
         )
 
 
@@ -104,6 +107,6 @@ def check_n_clusters(n_clusters: int | str | None, n_samples: int, default: int 
         option = f"--k {n_clusters}" if n_clusters else f"{default} clusters, which is the default,"
         rows = "1 row" if n_samples == 1 else f"{n_samples} rows"
         raise InputError(
-            f"there are fewer rows than clusters; {option} for {rows}; ask for fewer, or give more "
-            "rows"
+            f"there are fewer rows than clusters; got {option} for {rows}; ask for fewer clusters, "
+            "or pass more rows"
         )

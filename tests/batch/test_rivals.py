@@ -388,7 +388,7 @@ def test_the_command_line_takes_ours_alone(spec):
     said = CliRunner().invoke(
         app, ["fit", spec["data"]["file"], "--method", "sklearn.cluster.KMeans"]
     )
-    assert said.exit_code != 0 and "are for model files; --method sklearn" in said.output
+    assert said.exit_code != 0 and "need a model file; got --method sklearn" in said.output
 
 
 def test_labels_that_nobody_tells_a_rival(spec):

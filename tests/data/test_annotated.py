@@ -314,10 +314,13 @@ def test_cells_at_the_command_line(cells, invoke):
         ),
         (["--layer", "count"], "cells.h5ad has no such layer; 'count'; did you mean 'counts'?"),
         (["--obsm", "X_pcs"], "cells.h5ad has no such obsm; 'X_pcs'; did you mean 'X_pca'?"),
-        (["--layer", "counts", "--obsm", "X_pca"], "got --layer and --obsm; choose one"),
+        (["--layer", "counts", "--obsm", "X_pca"], "got --layer and --obsm; leave one of them out"),
         (["--obsm", "X_pca", "--drop", "a"], "columns of obsm have no names; --obsm X_pca; "),
         (["--drop", "e"], "cells.h5ad has no such column; 'e'; choose from a, b, c, d"),
-        (["--feature-names", "a"], "have names of their own; --feature-names a; leave it out"),
+        (
+            ["--feature-names", "a"],
+            "have names already; got --feature-names a; leave the option out",
+        ),
     ],
 )
 def test_cells_that_do_not_serve(invoke, options, message):
