@@ -1,4 +1,4 @@
-"""Densities of a conditional mixture, by which significance tests reach it."""
+"""Densities of a fitted conditional mixture, and unfitted copies, for significance tests."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from nrprob.settings import standard
 
 
 class ResidualDensity(Clusterer):
-    """Density of the residuals of complete numbers; a `nrprob.estimator.density.DensityEstimator`.
+    """Density of the residuals of a complete numeric table, if group means were subtracted.
 
-    It is defined if group means were subtracted.
+    Implements `nrprob.estimator.density.DensityEstimator`, the interface of `nrprob.evidence`.
     """
 
     # Parameters and fitted state of the estimator.
@@ -60,9 +60,10 @@ class ResidualDensity(Clusterer):
     _units: Any
 
     def clone_for_tests(self):
-        """Unfitted copy for `nrprob.evidence`, which takes all columns for numbers.
+        """Return an unfitted copy for `nrprob.evidence`.
 
-        It subtracts group means, so that its density is that of residuals, and has no noise.
+        The copy treats all columns as numeric, subtracts group means, and has no noise. It
+        therefore has a density of residuals.
 
         Returns
         -------
@@ -70,8 +71,8 @@ class ResidualDensity(Clusterer):
 
         See Also
         --------
-        nrprob.evidence.test : Significance test, which fits such copies to parts of the samples.
-        log_density_of : Log density of the fits.
+        nrprob.evidence.test : Significance test, which fits copies to parts of the samples.
+        log_density_of : Log density of a fitted copy.
         """
         n_init = self._n_restarts
         weights = "uniform" if self.weights == "by_group" else self.weights
@@ -85,23 +86,25 @@ class ResidualDensity(Clusterer):
         )
 
     def table_refits(self, X, *, known=None, seed=0):
-        """Refits of a table for `nrprob.evidence`, with the decisions of a fit to all samples.
+        """Return an object that fits the model to parts of a table, for `nrprob.evidence`.
 
-        The refits have the kinds of columns, the form of the group effects, the shares and the
-        location effects of the fit to all samples, and no noise component.
+        All refits use the choices of one fit to all samples: the types of columns, the form of the
+        group effects, the form of the shares, and whether there are location effects. They have no
+        noise component.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_samples, n_features)
         known : as in `fit`
         seed : int, default=0
-            Of the fit to all samples, if this estimator was not fitted to them.
+            Random seed of the fit to all samples. It is used only if this estimator was not fitted
+            to them, or has noise.
 
         Returns
         -------
         `nrprob.estimator.density.TableRefitter` or None
-            None for complete numbers with subtracted group means, which are tested by their
-            residuals.
+            None for a complete numeric table with subtracted group means. `nrprob.evidence` tests
+            the residuals of such a table.
 
         See Also
         --------
@@ -125,10 +128,11 @@ class ResidualDensity(Clusterer):
         )  # fmt: skip
 
     def is_tested_by_residuals(self, X, *, known=None):
-        """Whether a table of complete numbers is tested by its residuals about group means.
+        """Whether the significance tests of a table use its residuals about group means.
 
-        It is not if group effects have to be fitted with the clusters: by the parameters, or since
-        known groups are small. The answer for a table that `fit` refuses is True.
+        True for complete numeric tables. The exceptions are tables whose group effects are fitted
+        with the clusters, because the parameters demand this or because known groups are small.
+        True also for a table that `fit` refuses.
 
         Parameters
         ----------
@@ -159,7 +163,7 @@ class ResidualDensity(Clusterer):
         return not (fixed or (small and chosen)) or self.n_clusters == 1
 
     def _was_fitted_to(self, X, known) -> bool:
-        """Whether this estimator was fitted to these samples, with its present parameters."""
+        """Whether this estimator was fitted to these samples, with its present `n_clusters`."""
         fitted = np.shape(getattr(self, "membership_", 0))[1:]
         if not fitted or (self.n_clusters != "auto" and fitted != (self.n_clusters,)):
             return False
@@ -171,7 +175,7 @@ class ResidualDensity(Clusterer):
         except (TypeError, ValueError):
             return False
         if self._fitted is None or table.n_samples != len(self.labels_):
-            # The fit keeps no residuals to compare with.
+            # A fit with subtracted means stores no data, so only the number of samples is compared.
             return table.plain is not None and table.n_samples == len(self.labels_)
         data, x = self._fitted.data, table.x
         if table.plain is not None:
@@ -188,17 +192,17 @@ class ResidualDensity(Clusterer):
 
     @property
     def _shares_form(self) -> int:
-        """Form of the shares of the fit."""
+        """Form of the cluster shares in the fit: UNIFORM, FREE or BY_GROUP."""
         if self._shares_by_group:
             return BY_GROUP
         subtracted = self.effects_kind_ == "subtract"
         return FREE if (any(self._freed) if subtracted else self.weights == "free") else UNIFORM
 
     def residuals_of(self, X, *, known=None):
-        """Residuals of samples in the coordinates of the fit.
+        """Residuals of samples after subtracting the effects of known structure.
 
-        The effects of the known structure are subtracted. The coordinates are linear in the
-        residuals; the ridged covariance of the training residuals is the identity there.
+        The residuals are expressed in the coordinates of the fit, which are linear in them. In
+        these coordinates, the covariance of the training residuals plus the ridge is the identity.
 
         Parameters
         ----------
@@ -212,7 +216,7 @@ class ResidualDensity(Clusterer):
         See Also
         --------
         log_density_of : Log density in these coordinates.
-        nrprob.evidence.test : Significance test that uses them.
+        nrprob.evidence.test : Significance test that uses the residuals.
         """
         check_is_fitted(self)
         refuse_stored(X, "residuals_of")
@@ -220,12 +224,15 @@ class ResidualDensity(Clusterer):
         return self._residuals(*self._split_known(X, known))[0]
 
     def _check_subtracted(self, what: str) -> None:
-        """Raise ValueError if the fit has no density of residuals about group means."""
+        """Raise ValueError unless the fit subtracted group means of a complete numeric table.
+
+        ``what`` is the name of the method that needs such a fit.
+        """
         check_is_fitted(self)
         if self._fitted is not None:
             raise ValueError(
-                f"{what} needs a fit of complete numbers with subtracted group means; got "
-                f"effects_kind_={self.effects_kind_!r}; fit with effects='subtract'"
+                f"{what} needs a complete numeric table with subtracted group means; got a fit "
+                f"with effects_kind_={self.effects_kind_!r}; fit with effects='subtract'"
             )
 
     def _residuals(self, X, known) -> tuple[np.ndarray, Design]:
@@ -235,14 +242,14 @@ class ResidualDensity(Clusterer):
             X = self._validate(X, reset=False)
         if np.isnan(X).any():
             raise ValueError(
-                "Input X contains NaN, and the fit subtracted group means of complete numbers; got "
-                "missing values in new rows; impute them, or fit with missing values"
+                "Input X contains NaN, but there were no missing values in fit; got missing values "
+                "in new rows; impute the values, or fit with missing values"
             )
         design = self._encoder.transform(known, len(X))
         return self._removal(np.asarray(X, np.float64), design) @ self._coordinates.basis, design
 
     def _log_densities(self, y) -> np.ndarray:
-        """Weighted log densities (n, K) at coordinates, up to a common constant."""
+        """Log densities plus log weights (n, K) at coordinates y (n, p), up to a constant."""
         root = np.linalg.cholesky(self._sigma)
         white = solve_triangular(root, y.T, lower=True).T
         centres = solve_triangular(root, self._centres.T, lower=True).T
@@ -259,8 +266,8 @@ class ResidualDensity(Clusterer):
         with the weights :math:`\pi_c`, the centres :math:`b_c` and the covariance :math:`\Sigma` of
         the clusters, and the residual :math:`y_i` in the coordinates of `residuals_of`. The log
         density in units of ``X`` differs by a constant, which `score` includes. The constant
-        depends on the training samples, not on ``n_clusters``. With ``noise_`` > 0 it is the
-        density of the mixture and of noise, with their shares.
+        depends on the training samples, not on ``n_clusters``. If ``noise_`` > 0, the density
+        includes the noise component.
 
         Parameters
         ----------
@@ -288,9 +295,10 @@ class ResidualDensity(Clusterer):
         return with_noise(log_density[:, None], noise_log_density(y), self.noise_)[1]
 
     def mixture_covariance(self):
-        """Covariance of the mixture in the coordinates of `residuals_of`, up to a factor.
+        """Total covariance of the mixture in the coordinates of `residuals_of`, up to a factor.
 
-        For t errors the scale matrix takes the place of the covariance of the errors.
+        It is the covariance of the errors plus the covariance of the centres. For t errors, the
+        scale matrix replaces the covariance of the errors.
 
         Returns
         -------
@@ -299,17 +307,18 @@ class ResidualDensity(Clusterer):
         See Also
         --------
         log_density_of : Log density in the same coordinates.
-        has_flexible_clusters : Which null models the clusters have to beat.
+        has_flexible_clusters : Choice of the null models in the significance test.
         """
         self._check_subtracted("mixture_covariance")
         return self._sigma + (self._centres.T * self.weights_) @ self._centres
 
     def has_flexible_clusters(self):
-        """Whether clusters can adapt to heavy tails or to groups of unequal covariance.
+        """Whether the clusters can fit heavy tails, or unequal covariances of known groups.
 
-        They can if they need not hold many samples: with free weights or more than two clusters, or
-        if one of two clusters holds few samples, as a cluster of outliers does. They can, too, if
-        errors follow a t distribution or the covariance is not "tied".
+        If they can, the significance test uses more null models. Clusters can fit heavy tails if a
+        cluster may have few samples: with free weights, with more than two clusters, or if one of
+        two clusters has few samples. They also can if errors follow a t distribution, or if
+        the covariance is not "tied".
 
         Returns
         -------
@@ -317,8 +326,8 @@ class ResidualDensity(Clusterer):
 
         See Also
         --------
-        mixture_covariance : Covariance of the null model of the same covariance.
-        nrprob.evidence.test : Significance test that asks for it.
+        mixture_covariance : Covariance of the null model with one component.
+        nrprob.evidence.test : Significance test that calls this method.
         """
         check_is_fitted(self)
         k = len(self.weights_)
@@ -327,7 +336,7 @@ class ResidualDensity(Clusterer):
         return bool(few or other or any(self._freed) or k > 2)
 
     def settings_from_labels(self, labels):
-        """Parameters of one fit that starts from labels and from fresh starts.
+        """Parameters for a refit that uses the labels as additional initial values.
 
         Parameters
         ----------
@@ -340,7 +349,7 @@ class ResidualDensity(Clusterer):
 
         See Also
         --------
-        nrprob.evidence.confidence : Bootstrap confidences, which use these fits.
-        has_flexible_clusters : Which null models the clusters have to beat.
+        nrprob.evidence.confidence : Bootstrap confidences, which use these refits.
+        has_flexible_clusters : Choice of the null models in the significance test.
         """
         return [{"init": labels}]

@@ -1,15 +1,18 @@
-r"""One component whose discrete columns depend on the numbers and on each other.
+r"""Null model of mixed tables: one component per known group, with dependent discrete columns.
 
-Numbers are one Gaussian per known group. Every discrete column j has a regression on the numbers x
-and on the discrete columns before it,
+The numeric columns x have one Gaussian per known group z. Every discrete column j has a multinomial
+regression on the numeric columns and on the discrete columns before column j,
 
 .. math:: \log p_j(v | x, y_1, ..., y_{j-1}, z)
     = \log p_j(v | z) + \phi_j(v)^T W_j^T f(x, y) - \log Z,
 
-where f are standardised features, :math:`\phi_j(v)` is the indicator of the value of a categorical
-column or the score of an ordered one, and W_j has a ridge. Features whose score test is not
-significant are left out. Significance tests compare clusters with this density, so that a smooth
-dependence of two columns does not count as clusters.
+where v is a value of column j, f are standardised features, and Z normalises the probabilities.
+:math:`\phi_j(v)` is the indicator vector of the value of a categorical column, or the score of the
+value of an ordered column. The regression weights W_j have a ridge penalty. Features whose score
+test is not significant are left out.
+
+Significance tests compare clusters with this density. A smooth dependence between two columns
+therefore does not count as evidence of clusters.
 """
 
 from __future__ import annotations
@@ -21,23 +24,27 @@ from scipy.stats import chi2
 
 from nrprob.methods.conditional.table import DiscreteColumn
 
-_RIDGE = 3.0  # precision of the weights of standardised features
-_STEPS = 60  # of the optimiser
-_SELECTION_LEVEL = 0.01  # of the score tests
+_RIDGE = 3.0  # prior precision of the weights of standardised features
+_STEPS = 60  # maximum number of iterations of the optimiser
+_SELECTION_LEVEL = 0.01  # significance level of the score tests
 
 
 def conditional_log_probability(
     columns: list[DiscreteColumn], log_tables: list[np.ndarray], residuals: np.ndarray | None,
     training: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """Log probabilities (n,) of the discrete values given the numbers, column after column.
+    """Log probabilities (n,) of the discrete values of every sample, given its numbers.
+
+    The regressions are fitted to the training samples, and evaluated at all samples. Missing
+    discrete values are left out.
 
     Parameters
     ----------
     columns : discrete columns
-    log_tables : log probabilities (n, V) of the values of every column given the known group
-    residuals : (n, d) of the numbers, NaN where missing; None without numbers
-    training : indices of the samples of the fit, which may repeat
+    log_tables : for every column, the log probabilities (n, V) of its values given the known group
+        of the sample
+    residuals : (n, d) numbers less group effects, NaN where missing; None without numbers
+    training : indices of the training samples, which may repeat
     """
     n = len(log_tables[0])
     features = []
@@ -56,7 +63,8 @@ def conditional_log_probability(
             weights = _fit_weights(x[rows], column.codes[rows], log_table[rows], basis)
             log_p = log_softmax(log_table + x @ weights @ basis.T, axis=1)
         total += np.where(observed, log_p[np.arange(n), column.codes], 0.0)
-        # The column is a feature of the columns after it, about its mean in the known group.
+        # In the next regressions, this column is a feature: its basis functions, less their
+        # expectations in the known group.
         expected = np.exp(log_table) @ basis
         feature = np.where(observed[:, None], basis[column.codes] - expected, np.nan)
         features.append(_standardise(feature, training))
@@ -66,7 +74,13 @@ def conditional_log_probability(
 def _score_moments(
     log_p: np.ndarray, codes: np.ndarray, basis: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Values less their expectations (n, r), and covariances (n, r, r), in the basis."""
+    """Moments of the basis functions under log probabilities ``log_p`` (n, V).
+
+    Returns
+    -------
+    error : (n, r) basis functions of the observed values ``codes`` less their expectations
+    spread : (n, r, r) covariances of the basis functions
+    """
     p = np.exp(log_p)
     mean = p @ basis
     second = np.einsum("nv,vr,vs->nrs", p, basis, basis)
@@ -74,7 +88,10 @@ def _score_moments(
 
 
 def _is_significant(feature: np.ndarray, error: np.ndarray, spread: np.ndarray) -> bool:
-    """Whether a feature (n, q) passes the score test of its weights (q, r)."""
+    """Whether the score test rejects that the weights (q, r) of a feature (n, q) are 0.
+
+    ``error`` (n, r) and ``spread`` (n, r, r) are the moments of `_score_moments`.
+    """
     score = (feature.T @ error).ravel()
     products = feature[:, :, None] * feature[:, None]
     information = np.einsum("npq,nrs->prqs", products, spread, optimize=True)
@@ -85,13 +102,13 @@ def _is_significant(feature: np.ndarray, error: np.ndarray, spread: np.ndarray) 
 
 
 def _standardise(values: np.ndarray, training: np.ndarray) -> np.ndarray:
-    """Values (n, p) with the variance 1 in the training samples; 0 where missing."""
+    """Scale values (n, p) to mean square 1 in the training samples; 0 where missing."""
     deviation = np.sqrt(np.nanmean(values[training] ** 2, axis=0))
     return np.nan_to_num(values / np.where(deviation > 0, deviation, 1))
 
 
 def _value_basis(column: DiscreteColumn) -> np.ndarray:
-    """Functions (V, r) of the values whose expectations the features shift."""
+    """Basis functions (V, r) of the values: indicators, or scores of an ordered column."""
     if column.scores is None:
         return np.eye(column.n_values)
     return column.standard_scores[:, None]
@@ -100,7 +117,15 @@ def _value_basis(column: DiscreteColumn) -> np.ndarray:
 def _fit_weights(
     features: np.ndarray, codes: np.ndarray, offset: np.ndarray, basis: np.ndarray
 ) -> np.ndarray:
-    """Weights (p, r) of the largest penalised likelihood."""
+    """Weights (p, r) that maximise the penalised likelihood.
+
+    Parameters
+    ----------
+    features : (n, p) standardised features
+    codes : (n,) observed values
+    offset : (n, V) log probabilities without features
+    basis : (V, r) basis functions of the values
+    """
     shape = features.shape[1], basis.shape[1]
     rows = np.arange(len(codes))
 

@@ -1,4 +1,4 @@
-"""Warnings of a fitted conditional mixture: shares, group sizes, and clusters that are doubtful."""
+"""Warnings about a fitted conditional mixture: cluster shares, group sizes, and equal clusters."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from nrprob.methods.conditional.joint_search import Ends, Form, Problem
 from nrprob.methods.conditional.shares import BY_GROUP
 from nrprob.methods.conditional.table_data import TableData
 
-SMALL_GROUP = 10  # median samples of a known group below which its mean is a poor estimate
-_SPREAD = 0.05  # difference between shares of clusters that is worth a warning
-_LEVEL = 1e-4  # p-value of equal shares, and Cramer's V, from which on shares differ
-_ASSOCIATION = 0.1
-_STEPS = 20  # EM steps that show whether a joint fit gains
+SMALL_GROUP = 10  # median group size below which group means are poor estimates
+_SPREAD = 0.05  # difference between shares of clusters above which a fit warns
+_LEVEL = 1e-4  # largest p-value of the test of equal shares, ...
+_ASSOCIATION = 0.1  # ... and smallest Cramer's V, for which shares count as different
+_STEPS = 20  # EM steps of the joint fits that estimate the gain over subtracted means
 
 
 def shares_differ(table: np.ndarray) -> bool:
-    """Whether shares of clusters differ between known groups beyond chance, and not slightly.
+    """Whether cluster shares differ between known groups, significantly and by a relevant amount.
 
-    A chi-square test of independence rejects, and Cramer's V is above 0.1.
+    The shares differ if the p-value of a chi-square test of independence is below 1e-4, and if
+    Cramer's V is above 0.1.
 
     Parameters
     ----------
@@ -62,15 +63,18 @@ class DiagnosticsMixin(Clusterer):
     _shares_differ: bool
 
     def _warn_groups(self, table: np.ndarray, subtracts: str) -> bool:
-        """Warn of what a contingency table (groups, K) shows.
-
-        Return whether the user asked for group means, of groups that are large enough for them.
+        """Warn of clusters in one known group, small groups, and shares that differ.
 
         Parameters
         ----------
         table : (L, K) number of samples by known group and cluster
-        subtracts : why effects="auto" subtracts group means without trying others; "" if it does
-            not
+        subtracts : the settings because of which effects="auto" subtracts group means without
+            other fits; "" if there are none
+
+        Returns
+        -------
+        bool
+            Whether the user chose effects="subtract", and groups are large enough for this choice.
         """
         self._shares_differ = shares_differ(table)
         sizes = table.sum(1)
@@ -80,49 +84,60 @@ class DiagnosticsMixin(Clusterer):
         if several and alone.size:
             self._warn_degenerate(
                 f"{alone.size} cluster(s) lie in one known group only, such as cluster "
-                f"{alone[0]}; they may be a part of the known structure"
+                f"{alone[0]}; such a cluster may be a part of the known structure; compare "
+                "clusters and groups in a contingency table"
             )
         asked = self.effects == "subtract"
         if self.effects_kind_ != "subtract" or not several or not (asked or subtracts):
             return False
         reason = "effects='subtract'" if asked else f"effects='auto', which subtracts {subtracts}"
-        remedy = "pass effects='random'" if asked else "fit in a way that takes effects='random'"
+        remedy = "pass effects='random'"
+        if not asked:
+            remedy = "fit with errors='gaussian', balance=0 and effects='random'"
         small = bool(np.median(sizes) < SMALL_GROUP)
         if small:
             warn(
-                f"the median known group has {np.median(sizes):g} samples, whose mean contains a "
-                f"large part of every sample; got {reason}; {remedy} to fit group effects with the "
-                "clusters"
+                f"the median known group has {np.median(sizes):g} samples, so that every sample is "
+                f"a large part of its group mean; got {reason}; {remedy} to fit group effects with "
+                "the clusters"
             )
         if not asked and self._shares_differ:
             warn(
-                "shares of clusters differ between known groups, and group means contain them; got "
-                f"{reason}; {remedy} to fit group effects with the clusters"
+                "shares of clusters differ between known groups, so group means contain a part of "
+                f"the differences between clusters; got {reason}; {remedy} to fit group effects "
+                "with the clusters"
             )
         return asked and not small
 
     def _warn_gain(self, data: TableData, problem: Problem, held: Ends, form: Form) -> None:
-        """Warn if effects that are fitted with the clusters gain much over subtracted means.
+        """Warn if a joint fit of effects and clusters is much better than subtracted means.
 
-        Few steps start from the memberships of the fit ``held`` with subtracted means: with the
-        common shares of ``form``, and with shares by group.
+        Two joint fits, with the common shares of ``form`` and with shares by group, take a few EM
+        steps from the memberships of ``held``.
+
+        Parameters
+        ----------
+        data : the table
+        problem : layout and settings of the fits
+        held : the fit with subtracted means
+        form : form of the joint fit with common shares
         """
         starts = np.asarray(held.state.r)[None].repeat(2, 0)
         forms = [form, form._replace(shares=BY_GROUP)]
         ends = problem.run(starts, forms, max_iter=_STEPS)
         equal, by_group = ends.objective - float(held.state.objective)
         margin, penalty = thresholds(data, problem.n_clusters)
-        # The rule of effects="auto".
+        # The same rule as for effects="auto"; see `joint_fit.choose_effects`.
         clearer = mean_entropy(problem, held) - mean_entropy(problem, ends.pick(1)) > CLEARER
         differs = clearer and by_group > MARGIN_FACTOR * margin + penalty
         if differs or equal > MARGIN_FACTOR * margin:
             self._shares_differ = True
             gain = max(equal, by_group)
             warn(
-                "a fit of the group effects with the clusters gains "
-                f"{gain:.0f} nats over subtracted means, which contain a part of the clusters if "
-                "their shares differ between groups; got effects='subtract'; compare with "
-                "effects='auto'"
+                "a joint fit of group effects and clusters gains "
+                f"{gain:.0f} nats over subtracted group means, which contain a part of the "
+                "differences between clusters if cluster shares differ between groups; got "
+                "effects='subtract'; compare with effects='auto'"
             )
 
     def _warn_equal_clusters(self) -> None:
@@ -131,23 +146,23 @@ class DiagnosticsMixin(Clusterer):
         entropy = float(entr(self.membership_).sum(1).mean()) / np.log(max(k, 2))
         if k > 1 and entropy > EQUAL_CLUSTERS:
             self._warn_degenerate(
-                f"the clusters are nearly equal; got a mean entropy of the memberships of "
+                "the clusters are nearly equal; got memberships with a mean entropy of "
                 f"{entropy:.2f} log(n_clusters); lower n_clusters, or pass other features"
             )
 
     def _warn_shares(self, gains: dict[str, float]) -> None:
-        """Warn if shares by group fit much better, but were not taken."""
+        """Warn if shares by group fit much better, but were not selected."""
         enough = gains["gain_by_group"] > 1.5 * gains["margin"] + gains["shares_penalty"]
         if enough and self.weights == "auto":
             warn(
-                "a fit with shares of clusters by known group gains "
-                f"{gains['gain_by_group']:.0f} nats, but its clusters are not clearer; got "
-                "weights='auto', which did not take it; pass weights='by_group' if shares of "
-                "clusters can differ between your groups"
+                "a fit with cluster shares by known group gains "
+                f"{gains['gain_by_group']:.0f} nats, but its memberships are not clearer; got "
+                "weights='auto', which did not select this fit; pass weights='by_group' if cluster "
+                "shares can differ between your groups"
             )
 
     def _warn_joint(self) -> None:
-        """Warn of shares of clusters that differ between known groups."""
+        """Warn if cluster shares differ between known groups, after a joint fit."""
         if self.effects_kind_ == "subtract":
             return
         if self.effects == "auto" and "gain_by_group" in self.decisions_ and len(self.shares_) > 1:

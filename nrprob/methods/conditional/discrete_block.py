@@ -1,15 +1,19 @@
 r"""Discrete block of the conditional mixture: categorical, ordered and count columns.
 
-A categorical column j has the log-linear model without three-way interaction
+A categorical column j has a log-linear model without three-way interaction. In cluster c and known
+group z, its value v has the probability
 
 .. math:: \log p_j(v | c, z) = \beta_{jcv} + u_{jzv} - \log Z_{jcz}
 
-in cluster c and known group z. An ordered or count column is an exponential tilt of a free marginal
+with cluster effects :math:`\beta`, group effects u and normalising constants Z. An ordered or count
+column is called a *tilt*, because clusters and groups tilt a free marginal :math:`\alpha_j`
+exponentially, with standardised scores :math:`t_j` of the values:
 
-.. math:: \log p_j(v | c, z) = \alpha_{jv} + (\beta_{jc} + u_{jz})\, t_j(v) - \log Z_{jcz}
+.. math:: \log p_j(v | c, z) = \alpha_{jv} + (\beta_{jc} + u_{jz})\, t_j(v) - \log Z_{jcz}.
 
-with standardised scores t_j. Group effects u have the prior N(0, tau_j^2). A missing value adds
-nothing. The values of all columns lie side by side along one axis of W values.
+Group effects have the prior :math:`N(0, \tau_j^2)`. A missing value contributes nothing to the
+likelihood. The values of all J columns are concatenated along one axis of length W. Other sizes: B
+blocks of r samples, K clusters, L known groups, at most V values per column.
 """
 
 from __future__ import annotations
@@ -21,12 +25,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_CLIP = 1.0  # largest Newton step of a tilt
-# Group effects without a prior: largest step, and how far an effect falls below the largest.
+_CLIP = 1.0  # largest Newton step of the slope of a tilt
+# For group effects without a prior: the largest step, and the largest difference from the largest
+# effect of the column.
 _FREE_STEP, _FREE_RANGE = 3.0, 12.0
 _SWEEPS = 2  # proportional-fitting sweeps within an EM step
-_NEWTON_STEPS = 6
-_TINY = 1e-300
+_NEWTON_STEPS = 6  # Newton steps of `wright_omega`
+_TINY = 1e-300  # lower bound of logarithms and divisors
 _einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
 
@@ -35,13 +40,16 @@ class Values(NamedTuple):
 
     Attributes
     ----------
-    indicators : (B, r, W) 1 at the value of every column; 0 where missing and on padding
-    column : (W,) column of every value
-    slots : (J, V) values of every column; W where a column has fewer
+    indicators : (B, r, W) 1 at the observed value of every column, else 0; all 0 for a missing
+        value and on padding
+    column : (W,) index of the column to which a value belongs
+    slots : (J, V) positions of the values of every column on the axis of length W; W if a column
+        has fewer than V values
     tilted : (J,) whether the column is a tilt
-    score : (W,) standardised scores t of tilts
-    marginal : (W,) shares of the values, smoothed
-    curvature : (J, V) eigenvalues k_je of the information of a group effect; 0 where none
+    score : (W,) standardised scores t of the values of tilts; 0 for categorical columns
+    marginal : (W,) smoothed shares of the values
+    curvature : (J, V) eigenvalues k_je of the information about a group effect, per sample; 0 if
+        the column has fewer than V eigenvalues
     """
 
     indicators: jax.Array
@@ -58,8 +66,8 @@ class TiltRidge(NamedTuple):
 
     Attributes
     ----------
-    pseudo : samples by which cluster effects shrink towards the marginal
-    nu, scale : weight and scale t0 of the prior of tau^2
+    pseudo : number of pseudo-samples, which shrink cluster effects towards the marginal
+    nu, scale : weight and scale of the prior of tau^2
     """
 
     pseudo: jax.Array
@@ -91,7 +99,10 @@ class Discrete(NamedTuple):
 
 
 def wright_omega(x: jax.Array) -> jax.Array:
-    """Solution w of w + log w = x, for x of any size, by Newton steps."""
+    """Wright omega function: the solution w of w + log w = x, for x of any size.
+
+    The solution is found by Newton steps.
+    """
     x = jnp.maximum(x, -700.0)
     w = jnp.where(x > 1, x, jnp.exp(jnp.minimum(x, 1.0)))
     for _ in range(_NEWTON_STEPS):
@@ -107,9 +118,10 @@ class DiscreteBlock:
     data : Values
     mass : (B, r) weights of the samples, 0 on padding
     block_group : (B,) known group of every block of samples
-    n_groups : int
+    n_groups : number of known groups, L
     ridge : TiltRidge
-    fixed, absent : whether group effects have a flat prior, or do not exist
+    fixed : whether group effects have a flat prior
+    absent : whether there are no group effects
     """
 
     def __init__(
@@ -131,24 +143,24 @@ class DiscreteBlock:
         return _einsum("...w,wj->...j", values, self.membership)
 
     def _to_values(self, values: jax.Array) -> jax.Array:
-        """Values (..., W) of the columns of every value, from (..., J).
+        """Expand numbers by column (..., J) to numbers by value (..., W).
 
-        Products with a matrix, unlike indexing, keep XLA from computing ``values`` many times.
+        The expansion is a matrix product. With indexing, XLA would recompute ``values`` many times.
         """
         return _einsum("...j,wj->...w", values, self.membership)
 
     def _by_slot(self, values: jax.Array) -> jax.Array:
-        """Values (..., J, V) of every column, -inf where a column has fewer."""
+        """Rearrange numbers by value (..., W) to (..., J, V); -inf if a column has fewer values."""
         low = jnp.full_like(values[..., :1], -jnp.inf)
         return jnp.concatenate([values, low], -1)[..., self.data.slots]
 
     def _largest(self, values: jax.Array) -> jax.Array:
-        """Largest value (..., J) of every column."""
+        """Maximum (..., J) over the values of every column."""
         return self._by_slot(values).max(-1)
 
     def _normalise(self, logits: jax.Array) -> jax.Array:
         """Log probabilities (..., W) within every column."""
-        # Columns that are padding may have no value: infinities would not stay with them.
+        # A padding column may have no value. Its maximum, -inf, must not enter matrix products.
         filled = self.membership.any(0)
         shifted = logits - self._to_values(jnp.where(filled, self._largest(logits), 0))
         total = jnp.where(filled, self._by_column(jnp.exp(shifted)), 1)
@@ -163,14 +175,15 @@ class DiscreteBlock:
         return self._normalise(jnp.where(self.tilted_value, tilted, categorical))
 
     def log_profile(self, theta: Discrete) -> jax.Array:
-        """Log probabilities (K, W) in a known group without an effect."""
+        """Log probabilities (K, W) of the values by cluster, in a group whose effects are 0."""
         tilted = theta.alpha + theta.slope[:, self.data.column] * self.data.score
         return self._normalise(jnp.where(self.tilted_value, tilted, theta.beta))
 
     def log_density(self, theta: Discrete) -> jax.Array:
-        """Log probabilities (B, r, K) of the observed values.
+        """Expected log probabilities (B, K, r) of the observed values.
 
-        They are less the expected loss by uncertain group effects, sum_e k_je v_jze / 2.
+        The expectation is over the posterior of the group effects. The variances v of this
+        posterior reduce the log probability of a column by sum_e k_je v_jze / 2.
         """
         loss = 0.5 * (self.data.curvature * theta.v).sum(-1)
         loss = jnp.where(self.fixed | self.absent, 0.0, loss)[:, None, self.data.column]
@@ -178,18 +191,25 @@ class DiscreteBlock:
         return _einsum("bkw,brw->bkr", table, self.data.indicators)
 
     def tables(self, r: jax.Array) -> jax.Array:
-        """Expected tables (L, K, W), from memberships times masses ``r`` (B, K, rows)."""
+        """Expected numbers (L, K, W) of samples by known group, cluster and value.
+
+        ``r`` (B, K, rows) are memberships times masses.
+        """
         blocks = _einsum("bkr,brw->bkw", r, self.data.indicators)
         return jax.ops.segment_sum(blocks, self.block_group, self.n_groups)
 
     def m_step(self, tables: jax.Array, theta: Discrete) -> Discrete:
-        """Proportional fitting of cluster and group effects, then their variances."""
+        """Update cluster and group effects by proportional fitting, then the variances.
+
+        ``tables`` (L, K, W) are the expected numbers of samples of `tables`.
+        """
         theta = jax.lax.fori_loop(
             0, _SWEEPS, lambda _, theta: self._fitting_sweep(tables, theta), theta
         )
         return self._variances(tables, theta)
 
     def _fitting_sweep(self, tables: jax.Array, theta: Discrete) -> Discrete:
+        """Update all effects once, given expected tables (L, K, W)."""
         column, score = self.data.column, self.data.score
         pseudo = self.ridge.pseudo * self.data.marginal
         size = self._by_column(tables)[..., column]
@@ -199,8 +219,8 @@ class DiscreteBlock:
         def expected(theta):
             return size * jnp.exp(self.log_table(theta))
 
-        # 1. Cluster effects of categorical columns, and marginals of tilts: both match the expected
-        #    table of the clusters, the pseudo-samples included.
+        # 1. Cluster effects of categorical columns, and marginals of tilts. The fitted table by
+        #    cluster, with pseudo-samples, moves towards the expected table.
         profile = self.ridge.pseudo * jnp.exp(self.log_profile(theta))
         fit = expected(theta).sum(0) + profile
         beta = theta.beta + _log_ratio(by_cluster + pseudo, fit)
@@ -219,7 +239,7 @@ class DiscreteBlock:
         return self.fit_group_effects(tables, theta)
 
     def fit_group_effects(self, tables: jax.Array, theta: Discrete) -> Discrete:
-        """Group effects given the cluster effects and expected tables (L, K, W)."""
+        """Update group effects, given the cluster effects and expected tables (L, K, W)."""
         size = self._by_column(tables)[..., self.data.column]
         fit, by_group = size * jnp.exp(self.log_table(theta)), tables.sum(1)
         # 1. Categorical columns: penalised proportional fitting.
@@ -233,23 +253,28 @@ class DiscreteBlock:
         return theta._replace(u=u, group_slope=jnp.where(self.absent, 0.0, slope))
 
     def _newton(self, value: jax.Array, gradient: jax.Array, information: jax.Array) -> jax.Array:
+        """Slopes (..., J) after one clipped Newton step; categorical columns are unchanged."""
         step = jnp.clip(gradient / jnp.maximum(information, 1e-12), -_CLIP, _CLIP)
         return jnp.where(self.data.tilted, value + step, value)
 
     def _variance_of_scores(self, fit: jax.Array) -> jax.Array:
-        """Masses times variances (..., J) of the scores, under fitted tables (..., W)."""
+        """Mass times variance (..., J) of the scores in fitted tables (..., W)."""
         size = self._by_column(fit)
         first = self._by_column(fit * self.data.score)
         second = self._by_column(fit * self.data.score**2)
         return second - first**2 / jnp.maximum(size, _TINY)
 
     def _group_effects(self, observed: jax.Array, fit: jax.Array, theta: Discrete) -> jax.Array:
-        """Solve T - E exp(delta) - (u + delta) / tau^2 = 0 for the step delta of every effect."""
+        """Update group effects u (L, W) of categorical columns.
+
+        The step delta of an effect solves T - E exp(delta) - (u + delta) / tau^2 = 0, with the
+        observed number T and the fitted number E of samples.
+        """
         tau2 = theta.tau2[self.data.column]
         shift = tau2 * observed - theta.u
         random = shift - wright_omega(jnp.log(jnp.maximum(tau2 * fit, _TINY)) + shift)
         free = jnp.clip(_log_ratio(observed, fit), -_FREE_STEP, _FREE_STEP)
-        # A value that a group never has would fall without bound.
+        # With a flat prior, the effect of a value that does not occur in the group is unbounded.
         free = theta.u + free
         free = jnp.maximum(free, self._largest(free)[:, self.data.column] - _FREE_RANGE)
         u = jnp.where(self.fixed, free, theta.u + random)
@@ -258,7 +283,7 @@ class DiscreteBlock:
         return jnp.where(self.absent | self.tilted_value, 0.0, u)
 
     def _variances(self, tables: jax.Array, theta: Discrete) -> Discrete:
-        """Posterior variances v of the group effects, and the variances tau^2 of their prior."""
+        """Update the posterior variances v of the group effects, and the prior variances tau^2."""
         curvature = self._by_column(tables.sum(1))[..., None] * self.data.curvature
         v = self.present / (curvature + 1 / theta.tau2[:, None])
         occupied = self.occupied[:, None]
@@ -277,7 +302,7 @@ class DiscreteBlock:
         return jnp.where(self.data.tilted, theta.group_slope**2, self._by_column(theta.u**2))
 
     def penalty(self, theta: Discrete) -> jax.Array:
-        """Part of the objective beside the log densities, a number to be added to these."""
+        """Log priors and divergences, which are added to the sum of the log densities."""
         p = self.data.marginal
         ridge = self.ridge
         value = ridge.pseudo * (p * (self.log_profile(theta) - jnp.log(p))).sum()
@@ -292,11 +317,15 @@ class DiscreteBlock:
 
 
 def _log_ratio(observed: jax.Array, fit: jax.Array) -> jax.Array:
+    """Logarithm of the ratio of observed and fitted numbers, bounded away from 0."""
     return jnp.log(jnp.maximum(observed, _TINY)) - jnp.log(jnp.maximum(fit, _TINY))
 
 
 def initial_discrete(data: Values, n_clusters: int, n_groups: int, scale: float) -> Discrete:
-    """Parameters before the first M-step: the marginals, without effects."""
+    """Parameters before the first M-step: marginals, and effects of 0.
+
+    ``scale`` is the initial variance of the group effects.
+    """
     n_columns, most = data.curvature.shape
     log_p = jnp.log(data.marginal)
     present = (data.curvature > 0).astype(log_p.dtype)
@@ -311,7 +340,11 @@ def initial_discrete(data: Values, n_clusters: int, n_groups: int, scale: float)
 
 
 def score_moments(marginal: np.ndarray, tilted: bool) -> np.ndarray:
-    """Eigenvalues k_e of the information of a group effect of one column; 1 for a tilt."""
+    """Eigenvalues k_e of the information about a group effect of one column, per sample.
+
+    A tilt has one effect, whose scores have variance 1. A categorical column has V - 1 eigenvalues
+    of diag(p) - p p', with the marginal p (V,).
+    """
     if tilted:
         return np.ones(1)
     information = np.diag(marginal) - np.outer(marginal, marginal)

@@ -1,4 +1,4 @@
-"""Numeric coordinates of discrete columns: for location effects, and for k-means starts."""
+"""Numeric coordinates of discrete columns, for location effects and for initial k-means."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.statistics.groups import group_sums
 from nrprob.statistics.weighted import column_variances
 
-_CONSTANT = 1e-9  # standard deviation of a design column that does not vary
-_PSEUDO = 2.0  # samples by which a group's marginal shrinks towards the marginal of all samples
+_CONSTANT = 1e-9  # standard deviation up to which a design column counts as constant
+_PSEUDO = 2.0  # pseudo-samples, which shrink the marginal of a group to the overall marginal
 
 
 def group_marginal(column: DiscreteColumn, groups: np.ndarray, n_groups: int) -> np.ndarray:
@@ -24,10 +24,15 @@ def group_marginal(column: DiscreteColumn, groups: np.ndarray, n_groups: int) ->
 
 
 def chi_square_coordinates(column: DiscreteColumn, groups: np.ndarray, n_groups: int) -> np.ndarray:
-    """Coordinates (n, V) of total variance about 1, 0 where missing.
+    """Coordinates of a discrete column relative to its distribution in the known group.
 
-    Categorical columns have the chi-square metric of multiple correspondence analysis,
-    (1[y = v] - p(v|z)) / sqrt(p_v (V - 1)); tilts have t(y) - E[t|z].
+    A categorical column y has V coordinates (1[y = v] - p(v|z)) / sqrt(p_v (V - 1)), the chi-square
+    metric of multiple correspondence analysis. An ordered or count column has one coordinate
+    t(y) - E[t|z], with standardised scores t. The total variance of a column is about 1.
+
+    Returns
+    -------
+    (n, V) or (n, 1) coordinates, 0 where missing
     """
     seen = column.codes >= 0
     p = group_marginal(column, groups, n_groups)
@@ -44,18 +49,20 @@ def chi_square_coordinates(column: DiscreteColumn, groups: np.ndarray, n_groups:
 
 @dataclass(frozen=True)
 class LocationDesign:
-    """Design of the location effects, learnt from the samples of a fit.
+    """Design matrix of the location effects, learnt from the samples of a fit.
 
-    A categorical column gives 1[y = v] - p(v|z) for every value but the first, a tilt
-    t(y) - E[t|z]; 0 where missing. Columns are centred by known group and standardised.
+    A categorical column y has one design column 1[y = v] - p(v|z) for every value v but the first.
+    An ordered or count column has one design column t(y) - E[t|z], with standardised scores t.
+    Entries are 0 for missing values. Design columns are centred within known groups and
+    standardised; constant design columns are left out.
 
     Attributes
     ----------
     marginals : list of (L, V) smoothed marginals of every column by known group
     scores : list of (V,) standardised scores, or None for categorical columns
-    means : (L, s) of the columns before they are centred
-    scale : (s,) standard deviations; columns that do not vary are left out
-    varies : (s',) which columns those are
+    means : (L, s) means of the design columns by known group
+    scale : (s,) standard deviations of the design columns
+    varies : (s',) whether a design column is retained
     """
 
     marginals: list[np.ndarray]
@@ -69,7 +76,15 @@ class LocationDesign:
         cls, columns: list[DiscreteColumn], groups: np.ndarray, n_groups: int,
         weights: np.ndarray | None = None,
     ) -> LocationDesign:  # fmt: skip
-        """Learn marginals, centres and scales; ``weights`` (n,) are those of the columns."""
+        """Learn marginals, means and scales.
+
+        Parameters
+        ----------
+        columns : discrete columns
+        groups : (n,) known group of every sample
+        n_groups : number of known groups
+        weights : (n,) weights of the samples; by default 1
+        """
         marginals = [group_marginal(c, groups, n_groups) for c in columns]
         scores = [None if c.scores is None else c.standard_scores for c in columns]
         q = _raw_design(marginals, scores, [c.codes for c in columns], groups)
@@ -80,13 +95,13 @@ class LocationDesign:
         return cls(marginals, scores, means[:, varies], deviation[varies], varies)
 
     def __call__(self, columns: list[DiscreteColumn], groups: np.ndarray) -> np.ndarray:
-        """Design (n, s) of samples in known groups of the fit."""
+        """Design matrix (n, s) of samples in known groups of the fit."""
         codes = [c.codes for c in columns]
         q = _raw_design(self.marginals, self.scores, codes, groups)[:, self.varies]
         return (q - self.means[groups]) / self.scale
 
     def for_new_groups(self, columns: list[DiscreteColumn]) -> np.ndarray:
-        """Design (n, s) of samples of other groups, which have the marginals of all samples."""
+        """Design matrix (n, s) of samples in new groups, with the overall marginals of the fit."""
         marginals = [column.marginal[None] for column in columns]
         means = np.zeros((1, len(self.scale)))
         design = LocationDesign(marginals, self.scores, means, self.scale, self.varies)
@@ -97,6 +112,7 @@ def _raw_design(
     marginals: list[np.ndarray], scores: list[np.ndarray | None], codes: list[np.ndarray],
     groups: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
+    """Design matrix (n, s') before centring and scaling; see `LocationDesign`."""
     parts = [np.zeros((len(groups), 0))]
     for p, score, column in zip(marginals, scores, codes, strict=True):
         observed = np.maximum(column, 0)

@@ -1,4 +1,4 @@
-"""Parameters of a fitted conditional mixture, in plain NumPy: densities and effects of samples."""
+"""Parameters of a joint fit as NumPy arrays, and the densities of samples under them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from nrprob.methods.conditional.units import Units
 
 @dataclass(frozen=True)
 class FittedTable:
-    """Parameters in the coordinates of the fit.
+    """Parameters of a joint fit, in the coordinates of the fit.
 
     Attributes
     ----------
-    b : (K, d) centres; d may be 0
-    slopes : (s, d) location effects
-    m, s : (L, d), (L, d, d) mean and covariance of the group effects
-    sigma, t : (d, d) covariance of the errors and of the group effects
-    log_share : (L, K) log shares of the clusters
-    tables : list of (L, K, V) log probabilities of the values of every discrete column
+    b : (K, d) centres; d is 0 without numeric columns
+    slopes : (q, d) location effects of q design columns
+    m, s : (L, d), (L, d, d) posterior means and covariances of the group effects
+    sigma, t : (d, d) covariance of the errors, and prior covariance of the group effects
+    log_share : (L, K) log shares of the clusters by known group
+    tables : for every discrete column, log probabilities (L, K, V) of its values
     data : the table of the fit
     location : whether there are location effects
     discrete : parameters of the discrete block; None without discrete columns
-    concentration : (K,) of the Dirichlet prior of shares by group
+    concentration : (K,) concentration of the Dirichlet prior of shares by group
     by_group : whether shares differ between groups
     """
 
@@ -53,7 +53,15 @@ class FittedTable:
     def from_state(
         cls, state: JointState, data: TableData, location: bool, by_group: bool = False
     ) -> FittedTable:
-        """Take the parameters of a restart, without padding."""
+        """Extract the parameters of a restart, without padding.
+
+        Parameters
+        ----------
+        state : final state of the restart
+        data : the table of the fit
+        location : whether there are location effects
+        by_group : whether shares differ between groups
+        """
         n_groups = data.n_groups
         k = np.shape(state.shares.log_share)[1]
         d = 0 if data.x is None else data.x.shape[1]
@@ -90,7 +98,13 @@ class FittedTable:
     ) -> np.ndarray:  # fmt: skip
         """Log share plus log density (n, K) of samples in known groups of the fit.
 
-        ``spread`` adds the covariance S_z of the group effects, as a density of new samples needs.
+        Parameters
+        ----------
+        x : (n, d) numbers in the coordinates of the fit, NaN where missing; None without numbers
+        columns : discrete columns
+        groups : (n,) known group of every sample
+        spread : whether to add the posterior covariance S_z of the group effects to the covariance
+            of the errors. The predictive density of new samples needs this.
         """
         value = self.log_share[groups]
         if x is not None:
@@ -104,12 +118,14 @@ class FittedTable:
     def _log_density(
         self, x: np.ndarray, columns: list[DiscreteColumn], groups: np.ndarray, spread: bool
     ) -> np.ndarray:
+        """Log densities (n, K) of the observed numbers; 0 for samples without a number."""
         residual = x - self.m[groups]
         if self.location and self.data.location is not None:
             residual = residual - self.data.location(columns, groups) @ self.slopes
         out = np.zeros((len(x), len(self.b)))
         seen, pattern = np.unique(~np.isnan(x), axis=0, return_inverse=True)
-        # Samples of one pattern, and of one group where its covariance matters, share a factor.
+        # Samples with the same missing pattern have the same covariance matrix, and thus the same
+        # Cholesky factor. With ``spread``, they must also belong to the same group.
         key = np.column_stack([pattern.reshape(-1), groups if spread else np.zeros_like(groups)])
         cells, cell = np.unique(key, axis=0, return_inverse=True)
         order = np.argsort(cell.reshape(-1), kind="stable")
@@ -130,12 +146,13 @@ class FittedTable:
         return out
 
     def in_units(self, units: Units) -> FittedTable:
-        """Return the same parameters in the units of the columns, about their centre.
+        """Return the same parameters in units of the columns; the origin is ``units.centre``.
 
         Raises
         ------
         ValueError
-            If the coordinates do not span the columns, so that their covariance is singular.
+            If there are fewer coordinates than columns: the covariance of the columns is then
+            singular.
         """
         back = units.back
         if len(back) < back.shape[1]:
@@ -157,6 +174,9 @@ class FittedTable:
         return sizes @ share / sizes.sum()
 
     def average_tables(self) -> list[np.ndarray]:
-        """Probabilities (V, K) of every value by cluster, averaged over groups by their sizes."""
+        """For every discrete column, probabilities (V, K) of its values by cluster.
+
+        The probabilities are means over known groups, weighted by group size.
+        """
         sizes = self.data.group_sizes
         return [np.einsum("z,zkv->vk", sizes / sizes.sum(), np.exp(t)) for t in self.tables]

@@ -1,13 +1,14 @@
-r"""Noise component of fixed share, which takes samples that are far from all clusters.
+r"""Noise component of fixed share, for outliers: samples that are far from all clusters.
 
 With the share :math:`\epsilon` of noise, sample i has the density
 
-.. math:: (1 - \epsilon) \sum_c \pi_c\, p(x_i | c, z_i)
+.. math:: (1 - \epsilon) \sum_c \pi_c\, p(x_i, y_i | c, z_i)
     + \epsilon\, N(x_{i,o}; \mu_{z_i}, 9 S_{oo}) \prod_j p_j(y_{ij} | z_i)
 
-where :math:`\mu_z` is the mean of known group z, S the ridged covariance of the residuals, o the
-observed numbers of the sample, and :math:`p_j(v | z)` the marginal of a discrete column in the
-group. The density of noise is fixed before the clusters are fitted.
+where :math:`x_i` are the numbers of the sample and o their observed columns, :math:`y_i` its
+discrete values, and :math:`z_i` its known group. :math:`\mu_z` is the mean of group z, S the
+covariance of the residuals with the ridge, and :math:`p_j(v | z)` the marginal of discrete column j
+in the group. The noise density is computed before the clusters are fitted, and then stays fixed.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from nrprob.methods.conditional.table_data import TableData
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.weighted import scale_rows, total_weight
 
-_WIDTH = 9.0  # factor of the covariance of the residuals
+_WIDTH = 9.0  # factor of the residual covariance in the noise density
 _STEPS = 20  # EM steps with noise
-_OPTIMA = 5  # optima from which they start
-_SAME = 0.95  # adjusted Rand index of optima of which one is taken
-_LEAST_GAIN, _GAIN_PER_SAMPLE = 10.0, 0.1  # nats from which on noise is present
+_OPTIMA = 5  # number of distinct optima from which the EM steps start
+_SAME = 0.95  # adjusted Rand index from which on two optima count as equal
+_LEAST_GAIN, _GAIN_PER_SAMPLE = 10.0, 0.1  # smallest gain of noise in nats: in all, and per sample
 _CERTAIN = 0.95  # initial membership of a sample in the cluster of its initial label
 
 
 def least_gain(n_samples: float) -> float:
-    """Gain in nats from which on a noise component is taken; n is a sum of weights."""
+    """Smallest gain in nats for which noise="auto" uses noise; n is a sum of weights."""
     return max(_LEAST_GAIN, _GAIN_PER_SAMPLE * n_samples)
 
 
@@ -48,8 +49,8 @@ class NoiseFit(NamedTuple):
 
     Attributes
     ----------
-    gain : objective less the objective without noise, in nats
-    probability : (n,) of being noise
+    gain : objective with noise less the objective without noise, in nats
+    probability : (n,) probability that a sample is noise
     """
 
     gain: float
@@ -57,13 +58,14 @@ class NoiseFit(NamedTuple):
 
 
 class NoiseState(NamedTuple):
-    """State of an EM with noise.
+    """State of EM with noise.
 
     Attributes
     ----------
-    objective : maximised
+    objective : the maximised objective
     r : (n, K) probabilities of the clusters; a row sums to 1 less the probability of noise
-    b, sigma, s0 : centres, covariance, and the variance that its ridge shrinks to
+    b, sigma : (K, p), (p, p) centres and covariance
+    s0 : variance that the ridge of the covariance shrinks to
     """
 
     objective: float
@@ -75,10 +77,10 @@ class NoiseState(NamedTuple):
 
 @dataclass(frozen=True)
 class ResidualNoise:
-    """EM with a noise component for residuals of complete numbers, in plain NumPy.
+    """EM with a noise component, for the residuals of a complete numeric table.
 
-    Few steps from few optima take less time than the compilation of a program. Errors are normal
-    and weights of clusters equal.
+    The EM runs in NumPy, because a few steps from a few optima take less time than compiling a JAX
+    program. Errors are normal, and the clusters have equal weights.
 
     Attributes
     ----------
@@ -103,17 +105,24 @@ class ResidualNoise:
         return total_weight(len(self.y), self.weights)
 
     def take(self, indices: np.ndarray) -> ResidualNoise:
-        """Return the EM of some samples."""
+        """Return the EM for the samples with these indices."""
         fixed, weights = (a if a is None else a[indices] for a in (self.fixed, self.weights))
         return replace(self, y=self.y[indices], fixed=fixed, weights=weights)
 
     def memberships(self, labels: np.ndarray) -> np.ndarray:
-        """Memberships (n, K) near labels (n,)."""
+        """Initial memberships (n, K) from labels (n,), with 0.95 + 0.05 / K for the label."""
         k = self.n_clusters
         return _CERTAIN * (labels[:, None] == np.arange(k)) + (1 - _CERTAIN) / k
 
     def steps(self, labels: np.ndarray, share: float, n_steps: int) -> list[NoiseState]:
-        """States after every EM step from labels (n,), with the share of noise."""
+        """States after every EM step.
+
+        Parameters
+        ----------
+        labels : (n,) initial labels
+        share : share of noise
+        n_steps : number of EM steps
+        """
         r, s0, states = self.memberships(labels), self.coordinates.s0, []
         for _ in range(n_steps):
             b, sigma, s0 = self._m_step(r, s0)
@@ -122,7 +131,7 @@ class ResidualNoise:
         return states
 
     def _m_step(self, r: np.ndarray, s0: float) -> tuple[np.ndarray, np.ndarray, float]:
-        """Centres, covariance and the variance that its ridge shrinks to."""
+        """Update the centres, the covariance, and the variance that the ridge shrinks to."""
         c, y = self.coordinates, self.y
         p = y.shape[1]
         r = scale_rows(r, self.weights)
@@ -131,7 +140,7 @@ class ResidualNoise:
         sums = r.T @ y
         b = sums / np.maximum(size, 1e-10)[:, None]
         v = r.sum(1)
-        # Rounding errors belong to the samples of clusters.
+        # Rounding errors add to the scatter of samples in clusters, but not to noise.
         square = (y.T * v) @ y - sums.T @ b + v.sum() * c.rounding
         total = mass * square + c.nu0 * s0 * np.diag(target)
         variances = np.diagonal(total)
@@ -146,7 +155,13 @@ class ResidualNoise:
     def e_step(
         self, b: np.ndarray, sigma: np.ndarray, s0: float, share: float
     ) -> tuple[np.ndarray, float]:
-        """Probabilities (n, K) of the clusters, and the objective."""
+        """Compute the probabilities (n, K) of the clusters, and the objective.
+
+        Parameters
+        ----------
+        b, sigma, s0 : see `NoiseState`
+        share : share of noise
+        """
         c, y = self.coordinates, self.y
         p = y.shape[1]
         root = np.linalg.cholesky(sigma)
@@ -171,15 +186,18 @@ def fit_residual_noise(
     model: ResidualNoise, labels: np.ndarray, objective: np.ndarray, share: float,
     sample: np.ndarray,
 ) -> NoiseFit:  # fmt: skip
-    """Continue the best restarts with noise, on a sample; gains are for all samples.
+    """Continue the best distinct restarts with noise, by EM steps on a subsample.
+
+    The gain is scaled to all samples. The noise probabilities of all samples follow from the best
+    parameters.
 
     Parameters
     ----------
-    model : all samples
-    labels : (restarts, n)
-    objective : (restarts,), minimised
+    model : EM for all samples
+    labels : (restarts, n) labels of the restarts
+    objective : (restarts,) minimised objectives
     share : share of noise
-    sample : indices of the samples that the steps use
+    sample : indices of the subsample
     """
     some = model.take(sample)
     labels = labels[:, sample]
@@ -196,7 +214,7 @@ def fit_residual_noise(
 
 
 def noise_log_density(y: np.ndarray) -> np.ndarray:
-    """Log density (n,) of noise at coordinates (n, p) with the identity for covariance."""
+    """Log noise density (n,) at coordinates y (n, p), in which the residual covariance is I."""
     p = y.shape[1]
     return -0.5 * ((y**2).sum(1) / _WIDTH + p * math.log(2 * math.pi * _WIDTH))
 
@@ -204,7 +222,19 @@ def noise_log_density(y: np.ndarray) -> np.ndarray:
 def with_noise(
     log_joint: np.ndarray, log_noise: np.ndarray, share: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities (n, K) of the clusters besides noise, and log densities (n,) with noise."""
+    """Add noise to a mixture.
+
+    Parameters
+    ----------
+    log_joint : (n, K) log share plus log density of every cluster
+    log_noise : (n,) log density of noise
+    share : share of noise; with 0, ``log_noise`` is not used
+
+    Returns
+    -------
+    probability : (n, K) of the clusters; a row sums to 1 less the probability of noise
+    log_density : (n,) of clusters and noise together
+    """
     if share == 0:
         return softmax(log_joint, axis=1), logsumexp(log_joint, axis=1)
     parts = np.column_stack([math.log1p(-share) + log_joint, math.log(share) + log_noise])
@@ -212,10 +242,11 @@ def with_noise(
 
 
 def noise_table(data: TableData, ridge: Ridge) -> FittedTable:
-    """Noise of a mixed table, as a fit of one cluster.
+    """Noise density of a mixed or incomplete table, as the parameters of one cluster.
 
-    Its centre in a known group is the mean of the group, and its covariance is 9 S with the ridged
-    covariance S of the residuals. Marginals of a group have one pseudo-sample of the whole table.
+    In every known group, the mean of the noise is the mean of the group, and its covariance is 9 S.
+    S is the covariance of the residuals with the ridge. The probabilities of a discrete column are
+    its marginal in the group, with one pseudo-sample from the overall marginal.
     """
     one_component, d = data.one_component, 0 if data.x is None else data.x.shape[1]
     n_groups = data.n_groups
@@ -244,13 +275,23 @@ def noise_table(data: TableData, ridge: Ridge) -> FittedTable:
 def fit_table_noise(
     data: TableData, problem: Problem, search: SearchResult, form: Form, share: float
 ) -> NoiseFit:
-    """Continue the best restarts of a mixed table with noise; see `fit_residual_noise`."""
+    """Continue the best distinct restarts of a mixed or incomplete table with noise.
+
+    Parameters
+    ----------
+    data : the table
+    problem : layout and settings of the restarts
+    search : restarts without noise
+    form : form of the model
+    share : share of noise
+    """
     log_noise = noise_table(data, problem.ridge).log_joint(data.x, data.columns, data.groups)[:, 0]
     blocks = problem.layout.to_blocks(log_noise)
     problem = problem._replace(table=problem.table._replace(log_noise=blocks))
     optima = distinct_optima(search.labels, -search.objective, problem.n_clusters, _SAME, _OPTIMA)
     starts, forms = problem.from_labels(search.labels[optima]), [form] * len(optima)
-    # As many steps without noise, since steps from labels do not converge by then.
+    # The reference without noise takes the same number of steps from the same labels, because
+    # neither of the two converges in so few steps.
     clear, noisy = (problem.run(starts, forms, max_iter=_STEPS, noise=e) for e in (0.0, share))
     best = int(noisy.objective.argmax())
     r = problem.layout.from_blocks(np.asarray(noisy.state.r[best]))

@@ -1,4 +1,8 @@
-"""Samples that are far from all clusters: set aside, or reported."""
+"""Outliers of a conditional mixture: samples that are far from all clusters.
+
+`fit` sets outliers aside: it fits the clusters again without the outliers, and then assigns every
+outlier to its nearest cluster. Without the parameter ``noise``, `fit` only warns of outliers.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +31,11 @@ from nrprob.methods.conditional.table_fit import TableInput, TableTask
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.weighted import row_mean, total_weight
 
-SHARE = 0.02  # of noise="auto", and of the check of other fits
-_LARGEST_SHARE = 0.2
-_FEW, _EACH = 4096, 256  # samples that the noise of complete numbers is fitted to
+SHARE = 0.02  # share of noise for noise="auto", and for the warning of fits without noise
+_LARGEST_SHARE = 0.2  # largest share of noise that a user may set
+# Size of the subsample for the noise of complete numeric tables: the larger of the first number,
+# and the second number per cluster.
+_FEW, _EACH = 4096, 256
 
 
 def check_noise(name: str, value: Any) -> None:
@@ -43,11 +49,14 @@ def check_noise(name: str, value: Any) -> None:
 
 
 def odd_samples(probability: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Samples (n,) with a probability of noise above 0.5; every known group keeps one sample.
+    """Mask (n,) of samples with a noise probability above 0.5.
+
+    In every known group, the sample of the smallest noise probability is left out of the mask, so
+    that no group becomes empty.
 
     Parameters
     ----------
-    probability : (n,) of being noise
+    probability : (n,) probability that a sample is noise
     groups : (n,) known group of every sample
     """
     odd = probability > 0.5
@@ -73,11 +82,14 @@ class OutlierMixin(Clusterer):
     _search_restarts: Restarts
 
     def _lay_out_fit(self, table: TableInput, design: Design, fixed: Any, initial: Any) -> Any:
-        """Task of the fit to the samples of a table, with their classes and initial labels."""
+        """Task of a fit to a table; see `ConditionalMixture`.
+
+        ``fixed`` (n,) are the classes of labelled samples, and ``initial`` (n,) initial labels.
+        """
         raise NotImplementedError
 
     def _log_membership_of(self, table: TableInput, design: Design) -> np.ndarray:
-        """Scores (n, K) of the samples of a table that is read."""
+        """Log memberships (n, K) of the samples of a table, up to a constant per sample."""
         raise NotImplementedError
 
     def _absent_values(self, X, known) -> dict[str, Any]:
@@ -85,13 +97,23 @@ class OutlierMixin(Clusterer):
 
     @property
     def _share(self) -> float:
-        """Share of the noise that is fitted or tried."""
+        """Share of noise in the fit with noise."""
         return float(self.noise) if self.noise not in (0, "auto") else SHARE
 
     def _set_aside(self, task: Any, result: Any) -> Any:
-        """Fit noise; return the task of the fit to the other samples, or None to go on with all.
+        """Fit noise, and set the attributes of noise.
 
-        Without a parameter ``noise``, only warn if there are samples far from all clusters.
+        With ``noise=0``, only warn if there are outliers.
+
+        Parameters
+        ----------
+        task : the task of the fit to all samples
+        result : result of this task
+
+        Returns
+        -------
+        ResidualTask, TableTask or None
+            Task of the fit to all samples but the outliers. None if no samples are set aside.
         """
         n, asked = task.source[0].n_samples, self.noise != 0
         self.noise_ = self.noise_gain_ = 0.0
@@ -114,8 +136,9 @@ class OutlierMixin(Clusterer):
             if self._is_present(fit, task) and odd.any():
                 share = row_mean(odd, task.source[0].mass)
                 warn(
-                    f"{share:.1%} of the samples are far from all clusters (a noise component "
-                    f"gains {fit.gain:.0f} nats); got noise=0; noise='auto' sets them aside"
+                    f"{share:.1%} of the samples are far from all clusters (outliers; a noise "
+                    f"component gains {fit.gain:.0f} nats); got noise=0; pass noise='auto' to fit "
+                    "the clusters without outliers"
                 )
             return None
         self.noise_gain_ = fit.gain
@@ -126,14 +149,14 @@ class OutlierMixin(Clusterer):
         return self._others(task, np.flatnonzero(~odd)) if odd.any() else None
 
     def _is_present(self, fit: NoiseFit, task: Any) -> bool:
-        """Whether noise is taken: by its gain, unless the user gave its share."""
+        """Whether the model has noise: the user set a share, or the gain of noise is large."""
         if self.noise not in (0, "auto"):
             return True
         total = total_weight(len(fit.probability), task.source[0].mass)
         return fit.gain > least_gain(total) and not task.is_coarse
 
     def _others(self, task: Any, rows: np.ndarray) -> Any:
-        """Task of the fit to some samples."""
+        """Task of the fit to the samples with the indices ``rows``."""
         table, design, fixed = task.source
         fixed = None if fixed is None else fixed[rows]
         initial = None if task.initial is None else task.initial[rows]
@@ -143,6 +166,7 @@ class OutlierMixin(Clusterer):
         return others
 
     def _fit_residual_noise(self, task: Any, result: Any) -> NoiseFit:
+        """Fit noise to the residuals of a complete numeric table, from the restarts."""
         restarts, _ = collect_restarts(result, task.layout)
         table, design, fixed = task.source
         p = self._coordinates.basis.shape[1]
@@ -164,7 +188,10 @@ class OutlierMixin(Clusterer):
         return bool(self._is_present(fit, task) and odd.any())
 
     def _restore(self, task: Any) -> None:
-        """Give the samples that were set aside their nearest clusters."""
+        """Extend labels, memberships and restarts to the outliers.
+
+        ``task`` is the task of the fit to all samples.
+        """
         table, design, fixed = task.source
         odd = self.outliers_
         rows = np.flatnonzero(odd)
@@ -179,7 +206,11 @@ class OutlierMixin(Clusterer):
         labels[~odd], labels[rows] = self.labels_, membership[rows].argmax(1)
 
         def complete(restarts: Restarts) -> Restarts:
-            """Restarts in which odd samples belong to the clusters of samples like them."""
+            """Extend the labels (S, n') of the restarts to the outliers.
+
+            An outlier in cluster c of the fit gets the label that is most frequent among the
+            samples of cluster c in the restart.
+            """
             every = np.zeros((len(restarts.labels), len(odd)), restarts.labels.dtype)
             every[:, ~odd] = restarts.labels
             shape = self.n_clusters, self.n_clusters

@@ -1,4 +1,7 @@
-"""Use a fitted conditional mixture on new samples: clusters, densities, and a corrected table."""
+"""Prediction for new samples by a fitted conditional mixture.
+
+New samples get clusters, memberships, log densities, and a table without group effects.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +35,18 @@ UNSEEN = ("refuse", "estimate")
 
 @dataclass(frozen=True)
 class NewSamples:
-    """New samples of a joint fit.
+    """New samples in the coordinates of a joint fit.
+
+    Groups that did not occur in the fit are called new groups. There are L' new groups, with n'
+    samples.
 
     Attributes
     ----------
     x : (n, d) numbers in the coordinates of ``fitted``, NaN where missing; None without numbers
     columns : discrete columns
-    codes : (n,) known group; groups that did not occur in the fit come after the others
-    fitted : parameters
-    unit : log of the volume (n, 1) by which densities differ from those in units of the table
+    codes : (n,) known groups; the codes of new groups follow the codes of the other groups
+    fitted : parameters of the fit
+    unit : (n, 1) difference of the log densities in units of the table and in coordinates
     """
 
     x: np.ndarray | None
@@ -51,11 +57,11 @@ class NewSamples:
 
     @property
     def is_new(self) -> np.ndarray:
-        """Whether the group (n,) did not occur in the fit."""
+        """Mask (n,) of samples in new groups."""
         return self.codes >= len(self.fitted.log_share)
 
     def _estimate(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Log joint densities (n', K), effects (L', d) and codes (n',) of new groups."""
+        """Estimate new groups: log joint densities (n', K), effects (L', d) and codes (n',)."""
         rows = np.flatnonzero(self.is_new)
         x = None if self.x is None else self.x[rows]
         codes = self.codes[rows] - len(self.fitted.log_share)
@@ -75,7 +81,7 @@ class NewSamples:
         return value
 
     def new_effects(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Memberships (n', K) and groups (n',) of samples of new groups, and effects (L', d)."""
+        """Memberships (n', K) and codes (n',) of samples in new groups, and effects (L', d)."""
         log_joint, m, codes = self._estimate()
         return softmax(log_joint, axis=1), codes, m
 
@@ -93,7 +99,7 @@ class PredictionMixin(
     _level: np.ndarray  # mean (m,) of the group effects over the samples of the fit
     _shares_differ: bool
     # Effects of the clusters (K, m) on directions that the fit did not use, if there are any.
-    _unspanned_centres: np.ndarray
+    _unspanned_centres: np.ndarray  # see `regression.fit_beside_clusters`
 
     def __sklearn_tags__(self):
         """Return scikit-learn's description of what the estimator accepts."""
@@ -111,7 +117,11 @@ class PredictionMixin(
         return self._residual_log_joint(*self._residuals(X, known))
 
     def _residual_log_joint(self, y: np.ndarray, design: Design) -> np.ndarray:
-        """Scores (n, K) of samples at coordinates (n, p), with the weights that balance groups."""
+        """Log memberships (n, K) of samples, up to a constant per sample.
+
+        ``y`` (n, p) are the residuals in the coordinates of the fit. A fit with ``balance`` adds
+        the log weights that balance the known groups.
+        """
         log_p = self._log_densities(y)
         if not self._is_balanced:
             return log_p
@@ -137,7 +147,7 @@ class PredictionMixin(
             )
 
     def _read_new(self, X, known, unseen: str) -> tuple[TableInput, Design]:
-        """Table and known groups of new samples; unseen groups come after those of the fit."""
+        """Table and known groups of new samples; new groups are numbered after the others."""
         with standard():
             table = self._read_table(X, reset=False)
         return table, self._encoder.transform(known, table.n_samples, unseen == "estimate")
@@ -147,12 +157,12 @@ class PredictionMixin(
         return self._log_joint_of(self._fitted, *self._read_new(X, known, unseen), False)
 
     def _new_log_densities(self, X, known, unseen: str) -> np.ndarray:
-        """Log densities (n,) of new samples of a joint fit, by clusters and noise together."""
+        """Log densities (n,) of new samples under a joint fit, with noise if the fit has noise."""
         table, design = self._read_new(X, known, unseen)
         log_joint = self._log_joint_of(self._fitted, table, design, True)
         value = logsumexp(log_joint, axis=1)
         if self._noise_table is not None:
-            # Unseen groups have no mean about which noise is defined.
+            # Noise is defined about the mean of a group in the fit, so new groups have no noise.
             rows = np.flatnonzero(design.codes < len(self._fitted.log_share))
             log_noise = self._log_joint_of(
                 self._noise_table, table.take(rows), design.take_rows(rows), False
@@ -161,12 +171,13 @@ class PredictionMixin(
         return value
 
     def _locate(self, fitted: FittedTable, table: TableInput, design: Design) -> NewSamples:
-        """Bring new samples to the coordinates of ``fitted``."""
+        """Transform new samples to the coordinates of ``fitted``."""
         x, units = self._numeric_columns(table), self._units
         if x is None or units is None:
             return NewSamples(None, table.discrete, design.codes, fitted, np.zeros(()))
         if np.isnan(x).any() and not units.is_diagonal:
-            # Rotated coordinates would mix missing columns with others.
+            # Coordinates that combine several columns do not exist if one of these is missing:
+            # transform the parameters to units of the columns instead.
             fitted, units = fitted.in_units(units), Units.from_scale(units.centre, 1.0)
         unit = units.log_density_unit(x)[:, None]
         return NewSamples(units(x), table.discrete, design.codes, fitted, unit)
@@ -174,7 +185,10 @@ class PredictionMixin(
     def _log_joint_of(
         self, fitted: FittedTable, table: TableInput, design: Design, spread: bool
     ) -> np.ndarray:
-        """Log share plus log density (n, K) of the samples of a table, in its units."""
+        """Log share plus log density (n, K) of samples, in units of the table.
+
+        See `FittedTable.log_joint` for ``spread``.
+        """
         with standard():
             samples = self._locate(fitted, table, design)
             return samples.log_joint(spread) + samples.unit
@@ -182,7 +196,7 @@ class PredictionMixin(
     def _numeric_columns(self, table: TableInput) -> np.ndarray | None:
         """Numbers (n, d) of new samples, in the columns that have group effects."""
         if table.columns.is_numeric:
-            # Complete numbers are fitted with their constant columns, others without.
+            # A fit to a complete numeric table includes constant columns; other fits do not.
             all_columns = table.cells.shape[1] == self.effects_.shape[1]
             columns = slice(None) if all_columns else table.columns.numeric_positions
             return np.asarray(table.cells[:, columns], np.float64)
@@ -203,10 +217,10 @@ class PredictionMixin(
         known : as in `fit`; required if the model was fitted with it
             If `fit` used columns by name, these columns of a frame ``X`` are the default.
         unseen : {"refuse", "estimate"}, default="refuse"
-            What to do with samples of known groups that did not occur in `fit`. "estimate"
-            estimates the effects of these groups from their samples in ``X``, for fits with random
-            effects. The result for a sample then depends on the other samples of its group; a
-            single sample has the prior N(0, T) of the effects.
+            Treatment of known groups that did not occur in `fit`. "refuse" raises an error.
+            "estimate" estimates the effects of these groups from their samples in ``X``; this
+            requires a fit with random effects. The result for a sample then depends on the other
+            samples of its group. For a single sample of a group, the effect has its prior N(0, T).
 
         Returns
         -------
@@ -215,8 +229,8 @@ class PredictionMixin(
         Raises
         ------
         ValueError
-            If a known group did not occur in `fit` and ``unseen`` is "refuse"; if the fit has no
-            random effects and ``unseen`` is "estimate".
+            If a known group did not occur in `fit`, and ``unseen`` is "refuse"; or if the fit has
+            no random effects, and ``unseen`` is "estimate".
         """
         if self._is_stored(X, unseen):
             return super().predict(X, known=known)
@@ -242,8 +256,9 @@ class PredictionMixin(
     def score_samples(self, X, *, known=None, unseen="refuse"):
         """Log likelihood of each new sample.
 
-        With random effects, the covariance of a sample includes the uncertainty of the effect of
-        its group. A sample of an unseen group has its density given the other samples of the group.
+        With random effects, the covariance of a sample includes the posterior covariance of the
+        effect of its group. For a sample of a group that did not occur in `fit`, the density is
+        conditional on the other samples of this group.
 
         Parameters
         ----------
@@ -264,10 +279,10 @@ class PredictionMixin(
 
         .. math:: \frac{1}{n} \sum_i \log \sum_c \pi_c\, p(r_i | b_c, \Sigma)
 
-        with the residuals r of new samples, by the effects of the fit. For the samples of a fit
-        that subtracts group means, and ``balance=0``, it equals ``log_likelihood_`` divided by the
-        residual degrees of freedom. If the fit has noise (``noise_`` > 0), the density is that of
-        clusters and noise together, so that it integrates to 1.
+        where :math:`r_i` is the residual of sample i after subtracting the group effects of the
+        fit. If the fit has noise (``noise_`` > 0), the density includes the noise component. If
+        group means were subtracted and ``balance=0``, the score of the training samples equals
+        ``log_likelihood_`` divided by the residual degrees of freedom.
 
         Parameters
         ----------
@@ -285,7 +300,7 @@ class PredictionMixin(
         return float(self.score_samples(X, known=known, unseen=unseen).mean())
 
     def _is_stored(self, X: Any, unseen: str) -> bool:
-        """Whether samples are stored; ValueError if their unseen groups are to be estimated."""
+        """Whether samples are stored; ValueError if they are, and ``unseen`` is "estimate"."""
         stored = isinstance(X, Stored)
         if stored and unseen == "estimate":
             raise ValueError(
@@ -301,11 +316,14 @@ class PredictionMixin(
 
         .. math:: x_i - (a_{z_i} - \bar{a})
 
-        with the effect :math:`a_z` of the known group of sample i, and the mean
-        :math:`\bar{a}` of the effects over the samples of the fit, so that the level of the table
-        stays. Clusters stay as well if the effects were fitted with them (``effects_kind_`` is
-        "random" or "fixed"). Group means contain the shares of the clusters, so that subtracting
-        them moves clusters whose shares differ between groups; `transform` warns in this case.
+        with the effect :math:`a_{z_i}` of the known group of sample i, and the mean
+        :math:`\bar{a}` of the effects over the samples of the fit. Because :math:`\bar{a}` is added
+        again, the mean of the table does not change.
+
+        If effects and clusters were fitted jointly (``effects_kind_`` is "random" or "fixed"), the
+        differences between clusters do not change. Group means contain a part of these differences
+        if cluster shares differ between groups. Subtracting them moves the clusters towards each
+        other; `transform` warns in this case.
 
         Parameters
         ----------
@@ -318,9 +336,9 @@ class PredictionMixin(
         Returns
         -------
         ndarray or pandas.DataFrame of shape (n_samples, n_features)
-            A copy; a frame if the model was fitted to a frame and ``X`` is one. Missing values
-            stay. Discrete columns keep their values and their group effects, because an effect on
-            log odds has no value in the units of the column. Location effects stay.
+            Copy of ``X``; a frame if ``X`` is a frame and the model was fitted to a frame. Missing
+            values remain missing. Discrete columns are unchanged, because an effect on log odds
+            cannot be subtracted from a value. Location effects are not subtracted.
 
         Raises
         ------
@@ -351,7 +369,7 @@ class PredictionMixin(
         return self.fit(X, y, known=known, **keywords).transform(X, known=known)
 
     def _corrected_table(self, X: Any, known: Any, unseen: str) -> Any:
-        """Table of numbers without their group effects; see `transform`."""
+        """Table without the group effects on its numeric columns; see `transform`."""
         with standard():
             table = self._read_table(X, reset=False)
         as_columns = is_table(X) and hasattr(self, "feature_names_in_")
@@ -379,7 +397,7 @@ class PredictionMixin(
         return corrected
 
     def _sample_effects(self, table: TableInput, x: np.ndarray, design: Design) -> np.ndarray:
-        """Effects (n, d) of the groups of new samples, which may be unseen, in units of X."""
+        """Effects (n, d) of the group of every sample, in units of X; estimates for new groups."""
         with standard():
             samples = self._locate(self._fitted, table, design)
             new, units = samples.is_new, self._units
@@ -392,15 +410,16 @@ class PredictionMixin(
         level = units.centre + self.weights_ @ self._fitted.b @ units.back
         effects[new] = level + (m @ back)[codes]
         if units.basis.shape[1] < len(units.basis):
+            # In directions that the fit did not use, effects are group means about the centres.
             rest = units.unspanned(x[new]) - membership @ self._unspanned_centres
             effects[new] += group_means(rest, codes)[codes]
         return effects
 
     def _warn_subtracted(self) -> None:
-        """Warn that subtracted means contain shares of clusters that differ between groups."""
+        """Warn if subtracted group means contain a part of the differences between clusters."""
         if self.effects_kind_ == "subtract" and self._shares_differ:
             warn(
-                "shares of clusters differ between known groups, and group means contain them; got "
-                "effects_kind_='subtract', whose correction moves clusters towards each other; fit "
-                "with effects='random' to leave clusters where they are"
+                "shares of clusters differ between known groups, so subtracting group means moves "
+                "clusters towards each other; got effects_kind_='subtract'; fit with "
+                "effects='random' to preserve the differences between clusters"
             )
