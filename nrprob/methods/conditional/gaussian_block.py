@@ -1,12 +1,19 @@
 r"""Gaussian block of the conditional mixture: centres, group and location effects, covariance.
 
-The model of the observed numbers of sample i in known group z, given its cluster c, is
+The model of the numbers of sample i in known group z, given its cluster c, is
 
-.. math:: x_i = a_z + b_c + B^T q_i + e_i, \quad e_i \sim N(0, \Sigma), \quad a_z \sim N(0, T).
+.. math:: x_i = a_z + b_c + B^T q_i + e_i, \quad e_i \sim N(0, \Sigma), \quad a_z \sim N(0, T)
 
-Missing numbers are integrated out. A sample with the pattern p of observed columns enters through
-A_p, the inverse of Sigma on these columns, padded with zeros. Samples that share a pattern and a
-known group form a *cell*, and all sums over samples are taken by cell.
+with group effects a, centres b, and location effects B of the discrete columns, coded as q. The
+variational posterior of a group effect is :math:`N(m_z, S_z)`.
+
+Missing numbers are integrated out. For a pattern p of observed columns, :math:`A_p` is the inverse
+of :math:`\Sigma` on these columns, padded with zeros. All densities and sums depend on a sample
+through :math:`A_p`. Samples with the same pattern and the same known group form a *cell*, and sums
+over samples are computed by cell.
+
+Sizes: B blocks of r samples, C cells, P patterns, L known groups, K clusters, d numeric columns, s
+columns of q.
 """
 
 from __future__ import annotations
@@ -26,15 +33,15 @@ _dot = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 
 class Numbers(NamedTuple):
-    """Numeric columns of a table, in blocks of samples of one cell.
+    """Numeric columns of a table, in blocks; all samples of a block belong to one cell.
 
     Attributes
     ----------
-    x : (B, r, d) values; 0 where missing and on padding
+    x : (B, r, d) values; 0 for missing values and on padding
     q : (B, r, s) design of the location effects; s may be 0
-    observed : (P, d) 1 where the pattern has the column, else 0
+    observed : (P, d) 1 if the column is observed in the pattern, else 0
     pattern : (C,) pattern of every cell
-    real : (d,) False for columns that are padding
+    real : (d,) False for padding columns
     """
 
     x: jax.Array
@@ -45,14 +52,16 @@ class Numbers(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """Sums over samples that do not depend on memberships, unless there is noise.
+    """Weighted sums over samples that do not depend on the clusters.
+
+    With noise, a sample counts with its probability of not being noise.
 
     Attributes
     ----------
-    n_cell : (C,) mass of every cell
-    x_cell, q_cell : (C, d), (C, s) sums by cell
+    n_cell : (C,) total mass of every cell
+    x_cell, q_cell : (C, d), (C, s) sums of x and q by cell
     xx, xq, qq : (P, d, d), (P, d, s), (P, s, s) sums of products by pattern
-    n_pattern : (P,) masses
+    n_pattern : (P,) total mass of every pattern
     """
 
     n_cell: jax.Array
@@ -65,14 +74,14 @@ class Constants(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over samples that depend on memberships R.
+    """Weighted sums over samples and clusters for the M-step, given memberships R.
 
     Attributes
     ----------
-    n : (C, K) masses by cell and cluster
+    n : (C, K) mass by cell and cluster
     x : (C, K, d) sums of the observed numbers
     q : (P, K, s) sums of the location design, by pattern
-    constants : sums of the samples with their probabilities of not being noise
+    constants : sums that do not depend on the clusters
     """
 
     n: jax.Array
@@ -87,10 +96,10 @@ class Ridge(NamedTuple):
     Attributes
     ----------
     nu0 : weight of the ridge of Sigma, in samples
-    nu_t, tau0 : weight and scale of the prior of T
-    location : precision lambda_B of the location effects
-    target : (d,) diagonal that Sigma and T shrink to, up to a factor
-    rounding : (d, d) covariance of the rounding errors of the numbers
+    nu_t, tau0 : weight of the prior of T in groups, and scale of this prior
+    location : prior precision lambda_B of the location effects
+    target : (d,) diagonal of the matrix that Sigma and T shrink to, up to a factor
+    rounding : (d, d) covariance Q of the rounding errors of the numbers
     """
 
     nu0: jax.Array
@@ -108,9 +117,9 @@ class Gaussian(NamedTuple):
     ----------
     b : (K, d) cluster centres
     slopes : (s, d) location effects B
-    m, s : (L, d), (L, d, d) mean and covariance of the group effects
-    log_det_s : (L,) log determinants of the covariances of the group effects
-    sigma, t : (d, d) covariance of the errors and of the group effects
+    m, s : (L, d), (L, d, d) posterior means and covariances of the group effects
+    log_det_s : (L,) log determinants of ``s``
+    sigma, t : (d, d) covariance of the errors, and prior covariance of the group effects
     s0 : variance that the ridge shrinks to
     """
 
@@ -125,14 +134,14 @@ class Gaussian(NamedTuple):
 
 
 class Precisions(NamedTuple):
-    """Inverses and log determinants of the covariances, which follow from these.
+    """Inverses and log determinants of the covariance matrices in `Gaussian`.
 
     Attributes
     ----------
-    observed, log_det_observed : (P, d, d), (P,) of Sigma on the observed columns of every pattern,
-        padded with zeros
-    sigma, log_det_sigma : (d, d), () of all of Sigma
-    t, log_det_t : (d, d), () of T
+    observed, log_det_observed : (P, d, d), (P,) inverse A_p and log determinant of Sigma on the
+        observed columns of every pattern; A_p is padded with zeros
+    sigma, log_det_sigma : (d, d), () inverse and log determinant of Sigma
+    t, log_det_t : (d, d), () inverse and log determinant of T
     """
 
     observed: jax.Array
@@ -144,11 +153,11 @@ class Precisions(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """Form of the group effects; all are traced, so that one program serves every form.
+    """Form of the group effects. The attributes are traced, so all forms use one program.
 
     Attributes
     ----------
-    held : whether the means m are held at their initial values ("subtract")
+    held : whether the means m keep their initial values, the group means ("subtract")
     fixed : whether the prior of the group effects is flat
     absent : whether there are no group effects
     """
@@ -167,10 +176,10 @@ class GaussianBlock:
     mass : (B, r) weights of the samples, 0 on padding
     cell : (B,) cell of every block of samples
     group : (C,) known group of every cell
-    n_groups, n_cells : int
+    n_groups : number of known groups, L
     ridge : Ridge
     effects : Effects
-    covariance : "tied", "diag" or "spherical"
+    covariance : form of Sigma: "tied", "diag" or "spherical"
     """
 
     def __init__(
@@ -200,6 +209,7 @@ class GaussianBlock:
         return jax.ops.segment_sum(values, self.group, self.n_groups)
 
     def _constant_sums(self, mass: jax.Array) -> Constants:
+        """Sums of `Constants` with the masses (B, r)."""
         x, q = self.data.x, self.data.q
         n_patterns = len(self.data.observed)
 
@@ -221,7 +231,8 @@ class GaussianBlock:
     def sums(self, r: jax.Array, noisy: jax.Array) -> Sums:
         """Sums for the M-step, from memberships times masses ``r`` (B, K, rows).
 
-        Memberships sum to 1 unless the model is ``noisy``.
+        Without noise, memberships sum to 1, and the constant sums need no update. ``noisy`` tells
+        whether there is noise.
         """
         constants = jax.lax.cond(
             noisy, lambda r: self._constant_sums(r.sum(1)), lambda r: self.constants, r
@@ -234,10 +245,11 @@ class GaussianBlock:
         )
 
     def precisions(self, theta: Gaussian) -> Precisions:
-        """Invert the covariances, all in one call."""
+        """Invert all covariances in one call; every call would be compiled separately."""
         seen = jnp.concatenate([self.data.observed, jnp.ones_like(self.data.observed[:1])])
         both = seen[:, :, None] * seen[:, None, :]
-        # Columns that are missing are those of the identity, so that all patterns have one shape.
+        # Rows and columns of missing numbers are those of the identity matrix, so that the matrices
+        # of all patterns have the same shape.
         eye = jnp.eye(theta.sigma.shape[0], dtype=theta.sigma.dtype)
         square = both * theta.sigma + eye * (1 - seen)[:, None, :]
         result, log_det, _ = inverse_and_log_det(jnp.concatenate([square, theta.t[None]]))
@@ -245,10 +257,10 @@ class GaussianBlock:
         return Precisions(observed, log_det[:-2], result[-2], log_det[-2], result[-1], log_det[-1])
 
     def log_density(self, theta: Gaussian, precisions: Precisions) -> jax.Array:
-        """Log densities (B, K, r) of the observed numbers given cluster and group effect.
+        """Expected log densities (B, K, r) of the observed numbers, given the cluster.
 
-        They are less the expected loss by uncertain group effects and rounding errors,
-        tr(A_p (S_z + Q)) / 2.
+        The expectation is over the posterior of the group effects and over rounding errors. It is
+        the log density at the posterior means, less tr(A_p (S_z + Q)) / 2.
         """
         a, log_det = precisions.observed, precisions.log_det_observed
         x = (
@@ -262,7 +274,7 @@ class GaussianBlock:
             turned = _einsum("brd,de->bre", x, a[0])
         else:
             turned = _einsum("brd,bde->bre", x, a[self.block_pattern])
-        # Products with ones: XLA would take sums of products within a sample once per cluster.
+        # Sum by a product with ones. XLA would compute an ordinary sum once per cluster.
         ones = jnp.ones(x.shape[-1], x.dtype)
         square = _einsum("brd,d->br", turned * x, ones)
         length = _einsum("kd,pde,ke->pk", theta.b, a, theta.b)[self.block_pattern]
@@ -276,24 +288,28 @@ class GaussianBlock:
     def m_step(
         self, sums: Sums, theta: Gaussian, precisions: Precisions
     ) -> tuple[Gaussian, Precisions]:
-        """Parameters that maximise the objective, one group of them after another."""
+        """Update the parameters: first the effects and centres, then Sigma, then T."""
         theta = self._locations(sums, theta, precisions)
         theta = self._error_covariance(sums, theta, precisions)
         theta = self._effect_covariance(theta)
         precisions = self.precisions(theta)
-        # The ridge's variance maximises its part of the objective.
+        # The variance s0 that maximises the ridge term has a closed form.
         return theta._replace(s0=self.d / self._target_trace(precisions.sigma)), precisions
 
     def _locations(self, sums: Sums, theta: Gaussian, precisions: Precisions) -> Gaussian:
-        """Centres, location effects and group effects, by generalised least squares.
+        """Update centres, location effects and group effects, by generalised least squares.
 
-        With the group effects profiled out, the normal equations of [b; B] are
+        After elimination of the group effects, the normal equations of [b; B] have the matrix
 
             H = sum_p G_p (x) A_p + blockdiag(0, lambda_B I (x) Sigma^-1) - sum_z M_z S_z M_z'
 
-        where G_p are sums of products of [R, Q], M_z = sum_p F_zp (x) A_p, and F_zp sums of [R, Q].
-        They are solved in coordinates in which Sigma is the identity: where columns depend on each
-        other, differences of large precisions would lose all digits.
+        where (x) is the Kronecker product. [R, Q] are the memberships and the location design of
+        the samples. G_p are sums of products of [R, Q] by pattern, F_zp sums of [R, Q] by group and
+        pattern, and M_z = sum_p F_zp (x) A_p.
+
+        The equations are solved in coordinates in which Sigma is the identity. In units of the
+        columns, differences of large precisions would lose all digits if columns are nearly
+        linearly dependent.
         """
         c, k = sums.constants, theta.b.shape[0]
         s, d = theta.slopes.shape
@@ -301,13 +317,14 @@ class GaussianBlock:
         root = _dot(theta.sigma, white.T)  # white @ root is the identity
 
         def turn(precision):
+            """Precision matrices (..., d, d) in the coordinates in which Sigma is the identity."""
             return _dot(_dot(root.T, precision), root)
 
         a = turn(precisions.observed)
         a_cell = a[self.data.pattern]
         held, absent = self.effects.held, self.effects.absent
 
-        # Sums of [R, Q] by cell, and of its products by pattern.
+        # 1. Sums F of [R, Q] by cell, and sums G of its products by pattern.
         f = jnp.concatenate([sums.n, c.q_cell], 1)
         g = jnp.concatenate(
             [
@@ -316,6 +333,7 @@ class GaussianBlock:
             ],
             1,
         )
+        # 2. Matrix H and right-hand side of the normal equations, without group effects.
         h = _einsum("pab,pde->adbe", g, a)
         ridge = jnp.diag(jnp.concatenate([jnp.zeros(k), jnp.full(s, self.ridge.location)]))
         h = h + _einsum("ab,de->adbe", ridge.astype(h.dtype), turn(precisions.sigma))
@@ -323,7 +341,8 @@ class GaussianBlock:
         x, x_cell = _dot(x, white.T), _dot(c.x_cell, white.T)
         right = _einsum("pad,pde->ae", x, a)
 
-        # Group effects: S_z = (T^-1 + Lambda_z)^-1, Lambda_z = sum of A over the group.
+        # 3. Posterior covariances of the group effects: S_z = (T^-1 + Lambda_z)^-1, where Lambda_z
+        #    is the sum of A_p over the samples of the group.
         weight = self._by_group(c.n_cell[:, None, None] * a_cell)
         loose = (1 - self.occupied)[:, None, None] * jnp.eye(d, dtype=h.dtype)
         prior = turn(jnp.where(self.effects.fixed, jnp.diag(1 - self.real), precisions.t))
@@ -331,7 +350,7 @@ class GaussianBlock:
         cross = self._by_group(f[:, :, None, None] * a_cell[:, None])
         total = self._by_group(_einsum("cd,cde->ce", x_cell, a_cell))
 
-        # The means m are free, held at their values, or absent.
+        # 4. Eliminate the group effects. Their means m are free, held at their values, or absent.
         free = (~(held | absent)).astype(h.dtype)
         m_held = jnp.where(absent, 0.0, _dot(theta.m, white.T))
         turned = _einsum("zade,zef->zadf", cross, spread)
@@ -339,18 +358,21 @@ class GaussianBlock:
         right = right - free * _einsum("zadf,zf->ad", turned, total)
         right = right - (1 - free) * _einsum("zade,ze->ad", cross, m_held)
 
-        # Without a prior of the group effects, the constant is free: the centres sum to 0.
+        # 5. With a flat prior, a constant can move between group effects and centres. A penalty
+        #    on the sum of the centres makes the solution unique.
         gauge = jnp.concatenate([jnp.ones(k), jnp.zeros(s)]).astype(h.dtype)
         fixed = self.effects.fixed & ~held & ~absent
         scale = jnp.where(fixed, c.n_cell.sum() / k, 0.0)
         h = h + scale * _einsum("a,b,de->adbe", gauge, gauge, jnp.eye(d, dtype=h.dtype))
         size = (k + s) * d
         h = h.reshape(size, size)
-        # Padded columns, empty clusters and unidentified contrasts stay at 0.
+        # 6. Solve. A small ridge keeps padded columns, empty clusters and unidentified contrasts at
+        #    0.
         h = h + jnp.diag(jnp.tile(1 - self.real, k + s) + _JITTER * c.n_cell.sum() / k)
         inverse_root, _ = whitener(h)
         solution = inverse_root.T @ (inverse_root @ right.reshape(size))
         solution = solution.reshape(k + s, d)
+        # 7. Means of the group effects given the solution, and back to units of the columns.
         m = _einsum("zde,ze->zd", spread, total - _einsum("zade,ad->ze", cross, solution))
         m = jnp.where(free > 0, _dot(m * self.occupied[:, None], root.T), theta.m)
         m = jnp.where(absent, 0.0, m)
@@ -361,10 +383,14 @@ class GaussianBlock:
         )
 
     def scatter(self, sums: Sums, theta: Gaussian) -> jax.Array:
-        """Sums (P, d, d) of expected products of the residuals of observed numbers."""
+        """Expected scatter (P, d, d) of the residuals of observed numbers, by pattern.
+
+        The scatter includes the posterior covariance of the group effects and rounding errors.
+        """
         c, p = sums.constants, self.data.pattern
         b, slopes, m = theta.b, theta.slopes, theta.m[self.group]
-        # Sums by cell of x, and of the fit without the group effect.
+        # Fitted values without group effects, summed by cell, and their products with x and with
+        # themselves, summed by pattern.
         fit = _einsum("ck,kd->cd", sums.n, b) + _einsum("cs,sd->cd", c.q_cell, slopes)
         x_fit = _einsum("pkd,ke->pde", self._by_pattern(sums.x), b)
         x_fit = x_fit + _einsum("pds,se->pde", c.xq, slopes)
@@ -372,6 +398,7 @@ class GaussianBlock:
         fit_fit = _einsum("pk,kd,ke->pde", self._by_pattern(sums.n), b, b)
         fit_fit = fit_fit + q_b + jnp.swapaxes(q_b, 1, 2)
         fit_fit = fit_fit + _einsum("pst,sd,te->pde", c.qq, slopes, slopes)
+        # Products that involve the group effects.
         left = c.x_cell - fit
         m_left = jax.ops.segment_sum(
             _einsum("cd,ce->cde", m, left) - 0.5 * _einsum("c,cd,ce->cde", c.n_cell, m, m),
@@ -379,25 +406,27 @@ class GaussianBlock:
         )  # fmt: skip
         result = c.xx - x_fit - jnp.swapaxes(x_fit, 1, 2) + fit_fit
         result = result - m_left - jnp.swapaxes(m_left, 1, 2)
-        # Uncertain group effects and rounding errors add to the products.
+        # The posterior covariance of the group effects and rounding errors add to the scatter.
         uncertain = self._by_pattern(c.n_cell[:, None, None] * theta.s[self.group])
         uncertain = uncertain + c.n_pattern[:, None, None] * self.ridge.rounding
         seen = self.data.observed
         return (result + uncertain) * seen[:, :, None] * seen[:, None, :]
 
     def _error_covariance(self, sums: Sums, theta: Gaussian, precisions: Precisions) -> Gaussian:
-        """Sigma from expected products of complete residuals, with its ridge."""
-        # In coordinates in which the previous Sigma is the identity; see `_locations`.
+        """Update Sigma from the expected scatter of complete residuals, with the ridge."""
+        # Compute in coordinates in which the previous Sigma is the identity; see `_locations`.
         white, _ = whitener(theta.sigma)
         root = _dot(theta.sigma, white.T)
         turned = _dot(root.T, precisions.observed)
         n = sums.constants.n_pattern
+        # Scatter of the expected complete residuals, and conditional covariance of missing numbers.
         seen = _einsum("pde,pef,pgf->dg", turned, self.scatter(sums, theta), turned)
         missing = jnp.eye(len(root), dtype=root.dtype) - _dot(turned, root)
         total = seen + _einsum("p,pde->de", n, missing)
         total = _dot(_dot(root, 0.5 * (total + total.T)), root.T)
         total = 0.5 * (total + total.T)
         total = total + self.ridge.location * _einsum("sd,se->de", theta.slopes, theta.slopes)
+        # Restrict the scatter to the form of Sigma.
         if self.covariance != "tied":
             variances = jnp.diagonal(total)
             if self.covariance == "spherical":
@@ -415,11 +444,11 @@ class GaussianBlock:
         )
 
     def _target_trace(self, matrix: jax.Array) -> jax.Array:
-        """Trace of the product of a matrix (d, d) and the ridge's target."""
+        """Trace of the product of a matrix (d, d) and the target of the ridge."""
         return (jnp.diagonal(matrix) * self.ridge.target * self.real).sum()
 
     def _effect_covariance(self, theta: Gaussian) -> Gaussian:
-        """T from the second moments of the group effects, with its prior."""
+        """Update T from the expected second moments of the group effects, with the prior of T."""
         moments = theta.s + theta.m[:, :, None] * theta.m[:, None, :]
         total = _einsum("z,zde->de", self.occupied, moments)
         target = self.ridge.tau0 * jnp.diag(self.ridge.target)
@@ -430,7 +459,7 @@ class GaussianBlock:
         return theta._replace(t=jnp.where(estimated, t, theta.t))
 
     def penalty(self, theta: Gaussian, precisions: Precisions) -> jax.Array:
-        """Part of the objective beside the log densities, a number to be added to these."""
+        """Log priors and divergences, which are added to the sum of the log densities."""
         ridge, d, real = self.ridge, self.d, self.real
         log_det_target = jnp.where(real > 0, jnp.log(ridge.target), 0).sum()
         # Ridge of Sigma, and prior of the location effects.
@@ -443,7 +472,7 @@ class GaussianBlock:
         slopes = theta.slopes
         value -= 0.5 * ridge.location * _einsum("sd,de,se->", slopes, precisions.sigma, slopes)
 
-        # Group effects: the divergence of N(m_z, S_z) from N(0, T).
+        # Group effects: Kullback-Leibler divergence of N(m_z, S_z) from N(0, T), and prior of T.
         square = _einsum("zd,de,ze->z", theta.m, precisions.t, theta.m)
         shrunken = _einsum("de,zde->z", precisions.t, theta.s)
         width = len(real)
@@ -466,7 +495,16 @@ class GaussianBlock:
 def initial_gaussian(
     n_clusters: int, n_slopes: int, m: Any, sigma: Any, ridge: Ridge, real: Any
 ) -> Gaussian:
-    """Parameters before the first M-step: the one-component covariance, and group effects ``m``."""
+    """Parameters before the first M-step; centres and location effects are 0.
+
+    Parameters
+    ----------
+    n_clusters, n_slopes : numbers K of clusters and s of location effects
+    m : (L, d) initial group effects
+    sigma : (d, d) initial covariance of the errors
+    ridge : Ridge
+    real : (d,) False for padding columns
+    """
     n_groups, d = m.shape
     eye = jnp.eye(d, dtype=m.dtype)
     both = real[:, None] & real

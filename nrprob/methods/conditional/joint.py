@@ -1,9 +1,13 @@
-r"""EM of the conditional mixture p(x | cluster, known group), over all feature blocks.
+r"""Joint EM of the conditional mixture p(x | cluster, known group), for all types of columns.
 
-Blocks share the memberships alone: each gives log densities, an M-step, and its part of the
-objective F. With q(a_z) = N(m_z, S_z) for the group effects, every step raises
+The numeric columns are one block of the model, and the discrete columns are another. The blocks are
+independent given the cluster, so they have only the memberships in common. Every block has log
+densities, an M-step, and a penalty in the objective F. Every EM step raises
 
-.. math:: F = \sum_i \log \sum_c e^{l_{z_i c}} \prod_{blocks} p(x_i | c, z_i) + penalties.
+.. math:: F = \sum_i \log \sum_c e^{l_{z_i c}} \prod_{blocks} e^{g(x_i, c, z_i)} + penalties,
+
+where :math:`l_{zc}` is the log share of cluster c in known group z, and g the log density of a
+block in expectation over the posterior of the group effects.
 """
 
 from __future__ import annotations
@@ -23,22 +27,25 @@ from nrprob.methods.conditional.gaussian_block import (
 from nrprob.methods.conditional.shares import Shares, shares_penalty, update_shares
 
 TRACE = 512  # entries of the objective's trace
-_BALANCING_SWEEPS = 5
-_LARGEST_OFFSET = 80.0  # of a log weight that balances the clusters
+_BALANCING_SWEEPS = 5  # balancing sweeps per E-step of a warm-up
+_LARGEST_OFFSET = 80.0  # bound of the log weights that balance the clusters
 
 
 class Table(NamedTuple):
-    """A mixed table, laid out in blocks of samples of one cell (pattern and known group).
+    """A mixed table, in blocks; all samples of a block belong to one cell.
+
+    A cell is a pair of missing pattern and known group. Sizes: B blocks of r samples, C cells, L
+    known groups.
 
     Attributes
     ----------
-    numeric, values : numeric and discrete columns; None where there are none
+    numeric, values : numeric and discrete columns; None if the table has no such columns
     mass : (B, r) weights of the samples, 0 on padding
     cell : (B,) cell of every block
     group : (C,) known group of every cell
-    sizes : (L,) masses of the known groups
-    log_noise : (B, r) log densities of noise
-    label : (B, r) cluster of labelled samples, else -1; None where no sample has a label
+    sizes : (L,) total masses of the known groups
+    log_noise : (B, r) log noise densities of the samples
+    label : (B, r) cluster of labelled samples, else -1; None without labels
     """
 
     numeric: Numbers | None
@@ -56,11 +63,11 @@ class Settings(NamedTuple):
 
     Attributes
     ----------
-    ridge, tilt_ridge : hyperparameters of the blocks
+    ridge, tilt_ridge : hyperparameters of the numeric and of the discrete block
     effects : form of the group effects
-    shares : kind of the clusters' shares
+    shares : form of the cluster shares: UNIFORM, FREE or BY_GROUP
     noise : share of noise
-    tol : largest change of memberships and objective at convergence
+    tol : EM has converged when memberships and objective change by at most ``tol``
     """
 
     ridge: Any  # Ridge, or None without numbers
@@ -72,17 +79,17 @@ class Settings(NamedTuple):
 
 
 class JointState(NamedTuple):
-    """State of one restart after a step.
+    """State of one restart after an EM step.
 
     Attributes
     ----------
     r : (B, K, r) memberships; they sum to 1 less the probability of noise
     gaussian, discrete : parameters of the blocks
     precisions : inverses of the covariances in ``gaussian``
-    shares : of the clusters
+    shares : cluster shares
     objective : F at these parameters
-    warm_up : balanced steps that are left
-    n_iter : steps with the objective's own memberships
+    warm_up : number of remaining warm-up steps, which balance the memberships
+    n_iter : number of EM steps after the warm-up
     """
 
     r: jax.Array
@@ -120,7 +127,7 @@ class JointModel:
         self, r: jax.Array, gaussian: Any, discrete: Any, shares: Shares,
         warm_up: jax.Array,
     ) -> JointState:  # fmt: skip
-        """State before the first step."""
+        """State before the first EM step, from memberships and initial parameters."""
         precisions = None
         if self.gaussian is not None:
             precisions = self.gaussian.precisions(gaussian)
@@ -129,7 +136,7 @@ class JointModel:
         return JointState(r, gaussian, precisions, discrete, shares, least, warm_up, none)
 
     def m_step(self, state: JointState) -> JointState:
-        """Parameters of all blocks, given the memberships."""
+        """Update the parameters of all blocks and the shares, given the memberships."""
         weighted = state.r * self.table.mass[:, None]
         gaussian, precisions, discrete = state.gaussian, state.precisions, state.discrete
         if self.gaussian is not None:
@@ -148,7 +155,7 @@ class JointModel:
         return jax.ops.segment_sum(values, self.block_group, len(self.table.sizes))
 
     def log_joint(self, state: JointState) -> jax.Array:
-        """Log share plus log density (B, K, r) of every sample and cluster."""
+        """Log share plus log density (B, K, r); -inf for other clusters than the label."""
         value = state.shares.log_share[self.block_group][..., None]
         if self.gaussian is not None:
             value = value + self.gaussian.log_density(state.gaussian, state.precisions)
@@ -161,7 +168,7 @@ class JointModel:
         return jnp.where((label < 0) | (label == cluster), value, -jnp.inf)
 
     def e_step(self, state: JointState) -> JointState:
-        """Memberships and objective at the parameters; balanced memberships in a warm-up."""
+        """Update the memberships and the objective; a warm-up balances the memberships."""
         noise = self.settings.noise
         logits = self.log_joint(state)
         top = logits.max(1)
@@ -186,7 +193,7 @@ class JointModel:
         sweeps = jnp.where(state.warm_up > 0, _BALANCING_SWEEPS, 0)
         offset = self._balancing_offsets(density, sweeps)
         r = self._balanced(density, offset)
-        # A warm-up goes without noise.
+        # Memberships of a warm-up step ignore noise.
         clear = jnp.where(state.warm_up > 0, 1.0, clear)
         return state._replace(r=r * clear[:, None], objective=objective)
 
@@ -196,7 +203,7 @@ class JointModel:
         return r / r.sum(1, keepdims=True)
 
     def _balancing_offsets(self, density: jax.Array, n_sweeps: jax.Array) -> jax.Array:
-        """Log weights (L, K) at which all clusters have equal shares of every known group."""
+        """Log weights (L, K) with which all clusters have equal shares in every known group."""
         sizes = jnp.maximum(self.table.sizes, 1e-30)[:, None]
 
         def sweep(_, offset):
@@ -209,7 +216,7 @@ class JointModel:
         return jax.lax.fori_loop(0, n_sweeps, sweep, offset)
 
     def step(self, state: JointState) -> tuple[JointState, jax.Array]:
-        """One EM step, and whether it changed less than the tolerance."""
+        """Take one EM step; return the state, and whether it has converged."""
         after = self.e_step(self.m_step(state))
         tol = self.settings.tol
         moved = (jnp.abs(after.r - state.r) * (self.table.mass > 0)[:, None]).max()
@@ -221,9 +228,9 @@ class JointModel:
         return after, ~warm & still & (moved <= tol)
 
     def run(self, state: JointState, max_iter: jax.Array) -> IterationResult:
-        """EM steps until convergence, or ``max_iter`` after the warm-up.
+        """Run the warm-up, and then EM until convergence or for ``max_iter`` steps.
 
-        The trace of the objective begins with the warm-up.
+        The trace of the objective includes the warm-up.
         """
 
         def advance(state, _):

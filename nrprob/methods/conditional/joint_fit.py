@@ -1,4 +1,9 @@
-"""Fit the conditional mixture to a table: starts, search, and choice of effects and shares."""
+"""Fit the conditional mixture to a table by the joint EM.
+
+`fit_table` searches with held group effects, which are equal to the group means. It then decides
+between forms of the model: location effects or none; subtracted group means, or effects that are
+fitted jointly with the clusters; common shares of the clusters, or shares by known group.
+"""
 
 from __future__ import annotations
 
@@ -30,24 +35,37 @@ from nrprob.statistics.weighted import row_mean, row_products
 
 LOCATION_RIDGE = 50.0  # precision lambda_B of location effects, in samples
 _PSEUDO, _TAU_WEIGHT, _TAU_SCALE = 1.0, 2.0, 0.25  # see `TiltRidge`
-_SCREENING_STEPS = 12  # of the fits without known groups, before the best goes on
-_LARGE = 1 << 18  # samples x (numbers + values) x clusters above which restarts are halved
-_SAMPLE, _SAMPLE_EACH = 4096, 256  # samples of the search: at least, and for every cluster
-_SAMPLE_STEPS = 10
-_LEADERS = 3  # restarts that go on with all samples
-_SAME = 0.95  # adjusted Rand index of restarts of which one goes on
-_SMALL_GROUP = 10  # samples below which a group does not count in margin and penalty
-MARGIN_FACTOR = 1.5
-CLEARER = 0.1  # of log K: fall of the memberships' mean entropy
+_SCREENING_STEPS = 12  # EM steps of all fits without known groups; then only the best continues
+# Tables with more samples x (numbers + values) x clusters are searched by successive halving.
+_LARGE = 1 << 18
+_SAMPLE, _SAMPLE_EACH = 4096, 256  # size of the subsample: in all or per cluster, the larger
+_SAMPLE_STEPS = 10  # EM steps of all restarts on the subsample
+_LEADERS = 3  # restarts that continue with all samples
+_SAME = 0.95  # adjusted Rand index from which on two restarts count as equal
+_SMALL_GROUP = 10  # smaller groups do not count in margin and penalty
+MARGIN_FACTOR = 1.5  # margins that a joint fit has to gain over subtracted means
+CLEARER = 0.1  # fall of the mean entropy of memberships, over log K, that shares by group need
 EQUAL_CLUSTERS = 0.95  # mean entropy of memberships, over log K, above which clusters are equal
-_DOUBTFUL = (0.5, 2.0)  # gain of location effects, in degrees of freedom, that is checked again
+# If the gain of location effects, over their degrees of freedom, is between these bounds, the joint
+# fits decide again about location effects.
+_DOUBTFUL = (0.5, 2.0)
 
 
 def make_problem(
     data: TableData, n_clusters: int, *, covariance: str, ridge: float, location: bool,
     tol: float, max_iter: int,
 ) -> Problem:  # fmt: skip
-    """Lay out a table, with its hyperparameters."""
+    """Arrange a table in blocks, and compute the hyperparameters of its fit.
+
+    Parameters
+    ----------
+    data : the table
+    n_clusters : number of clusters
+    covariance : form of Sigma: "tied", "diag" or "spherical"
+    ridge : factor of the Ledoit-Wolf ridge
+    location : whether the layout has a design of location effects
+    tol, max_iter : convergence criterion, and maximum number of EM steps
+    """
     gaussian_ridge = means = sigma = None
     table, layout = lay_out_table(
         data.x, data.columns, data.groups, data.n_groups,
@@ -95,8 +113,11 @@ class SearchResult:
 
     Attributes
     ----------
-    best : the restart of the largest objective
-    labels, objective, converged, n_iter : (S, n), (S,), (S,), (S,) of all restarts
+    best : final state of the restart with the largest objective
+    labels : (S, n) labels of every restart
+    objective : (S,) maximised objectives F
+    converged : (S,) whether a restart converged
+    n_iter : (S,) numbers of EM steps
     """
 
     best: Ends
@@ -107,12 +128,21 @@ class SearchResult:
 
 
 def search(problem: Problem, starts: np.ndarray, warm: np.ndarray, form: Form) -> SearchResult:
-    """Run all restarts from memberships (S, B, r, K), and keep the best."""
+    """Run all restarts of one form of the model.
+
+    Parameters
+    ----------
+    problem : layout and settings
+    starts : (S, B, r, K) initial memberships
+    warm : (S,) whether a warm-up comes first
+    form : form of the model
+    """
     ends = problem.run(starts, [form] * len(starts), warm)
     return _search_result(problem, ends, np.arange(len(starts)))
 
 
 def _search_result(problem: Problem, ends: Ends, chosen: np.ndarray) -> SearchResult:
+    """Result of the restarts with the indices ``chosen``."""
     objective = ends.objective[chosen]
     return SearchResult(
         ends.pick(int(chosen[objective.argmax()])), problem.labels(ends)[chosen], objective,
@@ -121,9 +151,9 @@ def _search_result(problem: Problem, ends: Ends, chosen: np.ndarray) -> SearchRe
 
 
 def _distinct_clusters(problem: Problem, ends: Ends) -> SearchResult:
-    """Restarts whose clusters differ; all if there are none.
+    """Leave out restarts whose clusters are nearly equal, unless all restarts are of this type.
 
-    With many small groups, clusters may become equal, and the objective may favour this.
+    With many small groups, the objective may favour equal clusters.
     """
     n_restarts = len(ends.objective)
     entropy = [mean_entropy(problem, ends.pick(i)) for i in range(n_restarts)]
@@ -135,7 +165,17 @@ def sample_leaders(
     sample: Problem, part: TableData, data: TableData, labels: np.ndarray, warm: np.ndarray,
     form: Form,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Memberships (n, K) of all samples by the best distinct restarts on a sample of them."""
+    """Memberships (n, K) of all samples, under the best distinct restarts on a subsample.
+
+    Parameters
+    ----------
+    sample : layout and settings of the subsample
+    part : the table of the subsample
+    data : the whole table
+    labels : (S, n') initial labels of the subsample
+    warm : (S,) whether a warm-up comes first
+    form : form of the model
+    """
     starts = sample.from_labels(labels)
     ends = sample.run(starts, [form] * len(starts), warm, max_iter=_SAMPLE_STEPS)
     k = sample.n_clusters
@@ -148,7 +188,7 @@ def sample_leaders(
 
 
 def mean_entropy(problem: Problem, end: Ends) -> float:
-    """Mean entropy of the memberships, as a part of log K."""
+    """Mean entropy of the memberships divided by log K, between 0 and 1."""
     r = problem.layout.from_blocks(np.asarray(end.state.r))
     if r.shape[1] == 1:
         return 0.0
@@ -157,7 +197,7 @@ def mean_entropy(problem: Problem, end: Ends) -> float:
 
 
 def choose_free_shares(problem: Problem, uniform: SearchResult, free: SearchResult) -> bool:
-    """Whether common fitted shares pay for themselves and leave the memberships clear."""
+    """Whether common fitted shares are better than equal shares; see `free_weights_improve`."""
     k = problem.n_clusters
     labels = [result.labels[result.objective.argmax()] for result in (uniform, free)]
     entropy = [mean_entropy(problem, result.best) * np.log(max(k, 2)) for result in (uniform, free)]
@@ -170,7 +210,7 @@ def choose_free_shares(problem: Problem, uniform: SearchResult, free: SearchResu
 
 
 def location_freedom(data: TableData) -> float:
-    """Effective degrees of freedom of the location effects."""
+    """Effective degrees of freedom of the location effects, with their ridge."""
     q = data.location_matrix
     if q is None or data.x is None:
         return 0.0
@@ -179,9 +219,13 @@ def location_freedom(data: TableData) -> float:
 
 
 def thresholds(data: TableData, n_clusters: int) -> tuple[float, float]:
-    """Margin of joint effects and penalty on shares by group, in nats.
+    """Margin of joint effects, and penalty on shares by group, in nats.
 
-    Half a logarithm for each degree of freedom, over known groups of at least 10 samples.
+    Both are half the log of the group size per degree of freedom, as in BIC. The sums run over
+    known groups z of at least 10 samples:
+
+    - margin = min(K - 1, d) (sum_z log n_z - max_z log n_z) / 2 for d numeric columns
+    - penalty = (K - 1) sum_z log n_z / 2
     """
     size = data.group_sizes
     logs = np.log(size[size >= _SMALL_GROUP])
@@ -192,12 +236,13 @@ def thresholds(data: TableData, n_clusters: int) -> tuple[float, float]:
 
 @dataclass
 class Candidates:
-    """Fits among which effects and shares are chosen, all with the same location effects.
+    """Fits from which `choose_effects` selects one; all have location effects, or none has.
 
     Attributes
     ----------
-    subtracted : group effects held at the means of the groups
-    equal, by_group : effects fitted with the clusters, with common shares and shares by group
+    subtracted : fit with held group effects, which are the group means
+    equal : joint fits with common shares
+    by_group : joint fits with shares by group
     """
 
     subtracted: Ends
@@ -214,22 +259,30 @@ def joint_candidates(
     data: TableData, problem: Problem, subtracted: Ends, form: Form, exponents: Any,
     rng: np.random.Generator,
 ) -> Candidates:  # fmt: skip
-    """Fit effects with the clusters, from a few starts.
+    """Fit group effects jointly with the clusters, from a few initial values.
 
-    ``form`` has random or fixed effects, and the location effects and common shares of the fits.
-    The starts are few on purpose: with many, fits are searches in which clusters and known groups
-    coincide, and their objective is large.
+    More initial values would be harmful: some would lead to clusters that coincide with known
+    groups, which can have a large objective.
+
+    Parameters
+    ----------
+    data : the table
+    problem : layout and settings
+    subtracted : fit with held group effects
+    form : form of the joint fits with common shares
+    exponents : whitening exponents of the k-means that ignores known groups
+    rng : random number generator
     """
-    # 1. A start that does not use the known groups.
+    # 1. A fit without group effects, from k-means that does not use the known groups.
     absent = Form(False, False, True, location=form.location)
     r = problem.from_labels(unconditional_labels(data, problem.n_clusters, exponents, rng))
     ends = problem.run(r, [absent] * len(r), max_iter=_SCREENING_STEPS)
     r = np.asarray(ends.pick(int(ends.objective.argmax())).state.r)[None]
     ends = problem.run(r, [absent])
-    # 2. Common shares, from the fit with subtracted means and from 1.
+    # 2. Joint fits with common shares, from the fit with subtracted means and from step 1.
     starts = np.concatenate([np.asarray(subtracted.state.r)[None], np.asarray(ends.state.r)])
     equal = problem.run(starts, [form] * 2)
-    # 3. Shares by group, from all fits so far.
+    # 3. Joint fits with shares by group, from all fits so far.
     starts = np.concatenate([np.asarray(equal.state.r), starts])
     by_group = problem.run(starts, [form._replace(shares=BY_GROUP)] * len(starts))
     return Candidates(
@@ -240,12 +293,28 @@ def joint_candidates(
 def choose_effects(
     data: TableData, problem: Problem, candidates: Candidates, effects: str, weights: str
 ) -> tuple[str, dict[str, float]]:
-    """Choose "subtracted", "equal" or "by_group", with the gains that decide.
+    """Select one of the candidates.
 
-    Group effects are fitted with the clusters if that raises the objective by 1.5 margins. Shares
-    by group have to raise it by their penalty as well, and to make the memberships clearer. Both
-    are compared with the subtraction directly. Small groups are never subtracted: their means hold
-    a large part of every sample. Discrete columns do not need a subtraction in any case.
+    With effects="auto", the fit with subtracted means is the default. A joint fit with common
+    shares has to raise the objective by 1.5 margins (see `thresholds`). A joint fit with shares by
+    group has to raise the objective by 1.5 margins and the penalty, and has to lower the mean
+    entropy of the memberships.
+
+    Means are never subtracted from small groups, because every sample is a large part of the mean.
+    They are not subtracted either if there are only discrete columns. In these cases, and if the
+    user chose joint effects, shares by group only have to gain a penalty.
+
+    Parameters
+    ----------
+    data : the table
+    problem : layout and settings
+    candidates : the fits
+    effects, weights : settings of the user; see `Choices`
+
+    Returns
+    -------
+    chosen : {"subtracted", "equal", "by_group"}
+    record : dict of gains and thresholds in nats, and of mean entropies
     """
     k = problem.n_clusters
     margin, penalty = thresholds(data, k)
@@ -255,6 +324,8 @@ def choose_effects(
         float(end.state.objective)
         for end in (candidates.subtracted, candidates.equal.best, candidates.by_group.best)
     )
+    # Objectives f and mean entropies e of subtracted means (s), common shares (p) and shares by
+    # group (v).
     e_s = mean_entropy(problem, candidates.subtracted)
     e_v = mean_entropy(problem, candidates.by_group.best)
     record = {
@@ -281,13 +352,13 @@ class Decision:
 
     Attributes
     ----------
-    kind : "subtract", "random" or "fixed"
-    weights : "uniform", "free" or "by_group"
-    location : whether numbers have location effects
-    problem : layout of the samples
-    restarts : restarts of the chosen form
-    search : restarts with held group effects; None where these were run elsewhere
-    gains : objectives and thresholds of the choices, in nats
+    kind : form of the group effects: "subtract", "random" or "fixed"
+    weights : form of the shares: "uniform", "free" or "by_group"
+    location : whether there are location effects
+    problem : layout and settings
+    restarts : restarts of the selected form
+    search : restarts with held group effects; None if another program computed these
+    gains : gains and thresholds of the choices, in nats
     """
 
     kind: str
@@ -300,20 +371,20 @@ class Decision:
 
     @property
     def end(self) -> Ends:
-        """The best restart."""
+        """Final state of the best restart."""
         return self.restarts.best
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Settings of the user that bound the choices.
+    """Settings of the user that restrict the form of the model.
 
     Attributes
     ----------
     effects : "auto", "subtract", "fixed" or "random"
     weights : "auto", "uniform", "free" or "by_group"
-    location : "auto" or whether there are location effects
-    exponents : metrics of the starts
+    location : "auto", or whether there are location effects
+    exponents : whitening exponents of the initial k-means
     """
 
     effects: str = "auto"
@@ -323,7 +394,7 @@ class Choices:
 
     @property
     def subtracts(self) -> bool:
-        """Whether no joint fits are wanted."""
+        """Whether the user chose subtracted group means, so that there are no joint fits."""
         return self.effects == "subtract"
 
     @property
@@ -337,11 +408,26 @@ def decide_effects(
     data: TableData, problem: Problem, subtracted: dict[bool, Ends], location: bool,
     doubtful: float, choices: Choices, rng: np.random.Generator,
 ) -> tuple[str, str, bool, SearchResult | None, dict[str, float]]:  # fmt: skip
-    """Kind of the effects, shares, location, the fits (None to subtract), and gains.
+    """Choose between subtracted means and joint fits, and the form of the shares.
 
-    ``subtracted`` are the fits with held effects by their location effects, of which ``location``
-    was chosen; ``doubtful`` degrees of freedom are given where this choice has to be checked by the
-    joint fits, else 0.
+    Parameters
+    ----------
+    data : the table
+    problem : layout and settings
+    subtracted : fits with held group effects, without (False) and with (True) location effects
+    location : whether the search with held effects chose location effects
+    doubtful : degrees of freedom of the location effects if the joint fits have to decide again
+        about location effects; else 0
+    choices : settings of the user
+    rng : random number generator
+
+    Returns
+    -------
+    kind : {"subtract", "random", "fixed"}
+    weights : {"uniform", "free", "by_group"}
+    location : bool
+    restarts : the selected joint fits; None for subtracted means
+    gains : dict of gains and thresholds
     """
 
     def fit_with(location):
@@ -374,9 +460,25 @@ def fit_table(
 ) -> Decision | None:  # fmt: skip
     """Search with held group effects, then choose location effects, group effects and shares.
 
-    ``initial`` labels (n,), if there are some, take the place of the first start. Large tables are
-    searched by successive halving. ``set_aside`` tells after the first search whether samples have
-    to be set aside; the result is None then.
+    Large tables are searched by successive halving.
+
+    Parameters
+    ----------
+    data : the table
+    n_clusters : number of clusters
+    choices : settings of the user
+    covariance, ridge, tol, max_iter : see `make_problem`
+    n_init : number of restarts
+    rng : random number generator
+    initial : (n,) labels that replace the first initial labels
+    successive_halving : whether to search large tables by successive halving
+    set_aside : function that is called after the first search, and returns whether there are
+        outliers to set aside
+
+    Returns
+    -------
+    Decision or None
+        None if ``set_aside`` returns True.
     """
     width = sum(c.n_values for c in data.columns) + (0 if data.x is None else data.x.shape[1])
     large = data.n_samples * width * n_clusters > _LARGE
@@ -384,6 +486,7 @@ def fit_table(
     if successive_halving and large:
         chosen = stratified_sample(data.groups, max(_SAMPLE, _SAMPLE_EACH * n_clusters), rng)[0]
         part = data.take(chosen)
+    # 1. Initial labels.
     labels, warm = initial_labels(part, n_clusters, n_init, choices.exponents, rng)
     if initial is not None:
         labels[0], warm[0] = initial[chosen], False
@@ -408,6 +511,7 @@ def fit_table(
             starts = np.stack([problem.layout.to_blocks(r) for r in leaders])
             return search(problem, starts, np.zeros(len(starts), bool), form)
 
+    # 2. Search with held group effects, without and with location effects.
     shares = FREE if choices.weights == "free" else UNIFORM
     options = ((False, True) if choices.location == "auto" else (True,)) if possible else (False,)
     searches = {}
@@ -416,13 +520,14 @@ def fit_table(
         searches[location] = search_all(form)
         if len(searches) == 1 and set_aside and set_aside(problem, searches[location], form):
             return None
-    # Location effects have to gain their effective degrees of freedom (an AIC).
+    # 3. Location effects have to gain their effective degrees of freedom, as in AIC.
     gain, freedom, location = 0.0, location_freedom(data), options[0]
     if len(searches) == 2:
         gain = float(searches[True].objective.max() - searches[False].objective.max())
         location = gain > freedom
     record = {"gain_location": gain, "freedom_location": freedom}
     kind, weights, joint = "subtract", "free" if shares == FREE else "uniform", None
+    # 4. Joint fits of group effects and clusters.
     if not choices.subtracts and data.n_groups > 1 and n_clusters > 1:
         low, high = _DOUBTFUL
         doubtful = freedom if len(searches) == 2 and low * freedom < gain < high * freedom else 0.0
@@ -433,6 +538,7 @@ def fit_table(
         record |= more
         if joint is None and shares == FREE:
             weights = "free"
+    # 5. Free common shares, if group means are subtracted.
     result = searches[location]
     if joint is None and choices.weights == "auto":
         free = search_all(Form(True, False, False, FREE, location))

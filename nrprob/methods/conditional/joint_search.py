@@ -1,4 +1,4 @@
-"""Restarts of the joint EM, side by side in one compiled program."""
+"""Restarts of the joint EM, which run in parallel in one compiled program."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from nrprob.methods.conditional.joint import JointModel, JointState, Settings, T
 from nrprob.methods.conditional.shares import UNIFORM, initial_shares
 from nrprob.statistics.rows import Layout
 
-BATCH = 6  # restarts that run side by side on a CPU
-_LARGE = 1 << 14  # samples, with padding, from which on a CPU runs restarts one after another
-_QUICKLY_COMPILED = 1 << 18  # elements of the largest array: see `jit_by_size`
-_WARM_UP_STEPS = 30
+BATCH = 6  # restarts per call of the program
+_LARGE = 1 << 14  # samples, with padding, from which a CPU runs restarts one after another
+_QUICKLY_COMPILED = 1 << 18  # size limit of `jit_by_size`
+_WARM_UP_STEPS = 30  # maximum number of warm-up steps
 _CERTAIN = 0.95  # membership of a sample in the cluster of its initial label
 
 
 class Form(NamedTuple):
-    """Form of the model: of the group effects, and of the shares.
+    """Form of the model: group effects, cluster shares and location effects.
 
     Attributes
     ----------
-    held, fixed, absent : see `Effects`
+    held, fixed, absent : form of the group effects; see `Effects`
     shares : UNIFORM, FREE or BY_GROUP
     location : whether there are location effects
     """
@@ -43,12 +43,14 @@ class Form(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Where restarts ended; every array has a leading axis of restarts.
+    """Final states of S restarts; every array has a leading axis of length S.
 
     Attributes
     ----------
     state : parameters, memberships and objective
-    converged, n_iter, trace : see `nrprob.engines.optimise.iterate.IterationResult`
+    converged : whether the restart converged
+    n_iter : number of EM steps after the warm-up
+    trace : objective after every EM step, with the warm-up
     """
 
     state: JointState
@@ -58,11 +60,11 @@ class Ends(NamedTuple):
 
     @property
     def objective(self) -> np.ndarray:
-        """F (S,) of every restart."""
+        """Objective F (S,) of every restart."""
         return np.asarray(self.state.objective)
 
     def pick(self, i: int) -> Ends:
-        """One restart."""
+        """Return the final state of restart ``i``."""
         return jax.tree.map(lambda a: a[i], self)
 
 
@@ -83,10 +85,21 @@ def run_restarts(
     n_clusters: int,
     covariance: str,
 ) -> Ends:
-    """Run EM from memberships (S, B, r, K), each with its own form of the model.
+    """Run EM from S initial memberships; every restart has its own form of the model.
 
-    Restarts whose ``warm`` (S,) is true first take steps with balanced memberships. All stop when
-    the last has converged, or after ``max_iter`` (S,) steps. ``noise`` is the share of noise.
+    The call returns when all restarts have converged or have taken ``max_iter`` steps.
+
+    Parameters
+    ----------
+    table, ridge, tilt_ridge, group_means, sigma : see `Problem`
+    forms : (S,) form of every restart
+    r : (S, B, r, K) initial memberships
+    warm : (S,) whether a warm-up with balanced memberships comes first
+    max_iter : (S,) maximum number of EM steps after the warm-up
+    tol : convergence criterion
+    noise : share of noise
+    n_clusters : number of clusters, K
+    covariance : form of Sigma: "tied", "diag" or "spherical"
     """
     n_groups = len(table.sizes)
 
@@ -118,13 +131,13 @@ def run_restarts(
 
 
 class Problem(NamedTuple):
-    """Data and hyperparameters of one fit, on which restarts are run.
+    """Data, hyperparameters and settings of one fit, for its restarts.
 
     Attributes
     ----------
-    table, layout : the samples in blocks
-    ridge, tilt_ridge : hyperparameters of the blocks
-    group_means : (L, d) at which effects are held; None without numbers
+    table, layout : the samples in blocks, and the positions of the samples there
+    ridge, tilt_ridge : hyperparameters of the numeric and of the discrete block
+    group_means : (L, d) initial group effects, which "subtract" retains; None without numbers
     sigma : (d, d) initial covariance; None without numbers
     n_clusters, covariance, tol, max_iter : settings of the fit
     """
@@ -146,7 +159,7 @@ class Problem(NamedTuple):
         return self.layout.from_blocks(np.asarray(self.table.mass))
 
     def from_labels(self, labels: np.ndarray) -> np.ndarray:
-        """Memberships (S, B, r, K) near labels (S, n)."""
+        """Initial memberships (S, B, r, K) from labels (S, n): about 0.95 for the label."""
         k = self.n_clusters
         hit = labels[..., None] == np.arange(k)
         r = _CERTAIN * hit + (1 - _CERTAIN) / k
@@ -159,25 +172,31 @@ class Problem(NamedTuple):
         self, r: np.ndarray, forms: list[Form], warm: np.ndarray | None = None,
         max_iter: int | None = None, batch: int | None = None, noise: float = 0.0,
     ) -> Ends:  # fmt: skip
-        """Ends of restarts from memberships (S, B, r, K), in calls of ``batch`` restarts.
+        """Run restarts; return their final states in the order of ``r``.
 
-        By default these are few enough for the size of the table. ``noise`` is the share of noise,
-        whose log density the table holds.
+        Parameters
+        ----------
+        r : (S, B, r, K) initial memberships
+        forms : form of the model of every restart
+        warm : (S,) whether a warm-up comes first; by default not
+        max_iter : maximum number of EM steps; by default ``max_iter`` of the problem
+        batch : restarts per call of the compiled program; by default depends on the table's size
+        noise : share of noise; the table has the log noise densities
         """
         s = len(r)
         if batch is None:
-            # Restarts that have converged wait for the others, which costs most on large tables.
+            # In a batch, converged restarts wait for the others. This costs most on large tables.
             batch = 1 if self.table.mass.size >= _LARGE and on_cpu() else BATCH
         warm = np.zeros(s, bool) if warm is None else warm
         most = np.full(s, self.max_iter if max_iter is None else max_iter, np.int32)
         form = Form(*(np.array(column) for column in zip(*forms, strict=True)))
         ends = []
-        # Restarts with a warm-up take longer: they run together.
+        # Restarts with a warm-up take longer, so they run in the same batches.
         order = np.argsort(warm, kind="stable")
         r, warm, most = r[order], warm[order], most[order]
         form = Form(*(a[order] for a in form))
         for start in range(0, s, batch):
-            # The last call is filled up with restarts that take no step.
+            # All calls have the same shape: restarts that take no step fill up the last batch.
             pick = np.arange(start, start + batch)
             spare = pick >= s
             pick = np.minimum(pick, s - 1)
@@ -196,5 +215,5 @@ class Problem(NamedTuple):
         )
 
     def labels(self, ends: Ends) -> np.ndarray:
-        """Labels (S, n) of the samples."""
+        """Labels (S, n) of the samples in every restart."""
         return np.stack([self.layout.from_blocks(r).argmax(1) for r in ends.state.r])

@@ -1,7 +1,8 @@
-"""Leading directions of sparse counts after removing the known structure.
+"""Leading eigenvectors of second moments of sparse counts, after removing the known structure.
 
-The residual R = Y - D G of damped counts Y is sparse plus low rank and never formed: only products
-of Y with some columns, and least squares on D, are needed.
+The damped counts Y (n, m) are a sparse matrix. Least squares on the known structure D leaves the
+residuals R = Y - D G, which would be a dense matrix. R is never formed: the algorithm only needs
+products of Y with a few vectors, and least squares of these products on D.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from scipy import sparse
 from nrprob.statistics.features import binary_exponent, scale_by_power_of_two
 from nrprob.statistics.weighted import total_weight
 
-# Singular values of a design below this share of the largest count as 0.
+# Smaller singular values of a design, relative to the largest, count as 0.
 _MIN_SINGULAR = 1e-9
-_EXTRA = 10  # columns of a block beyond the number of directions
+_EXTRA = 10  # number of columns of a Krylov block in addition to the number of eigenvectors
 _BLOCKS = 12  # maximum number of blocks of a Krylov space
 
 
@@ -28,9 +29,10 @@ class Weighting:
 
     Attributes
     ----------
-    columns : (m',) retained columns
-    idf : (m',) log((1 + n) / (1 + df)) + 1
-    damp : "log" for 1 + log n instead of counts n > 0, "none"
+    columns : (m',) indices of the retained terms
+    idf : (m',) inverse document frequencies log((1 + n) / (1 + df)) + 1, for n rows, of which df
+        contain the term
+    damp : "log" to replace a count x > 0 by 1 + log x, or "none"
     """
 
     columns: np.ndarray
@@ -41,9 +43,14 @@ class Weighting:
     def from_counts(
         cls, x: sparse.csr_array, damp: str, min_df: int, weights: np.ndarray | None = None
     ) -> Weighting:
-        """Compute document frequencies, and retain terms that occur in ``min_df`` rows.
+        """Compute document frequencies, and retain terms that occur in at least ``min_df`` rows.
 
-        ``weights`` (n,) weight the rows.
+        Parameters
+        ----------
+        x : (n, m) counts
+        damp : see `Weighting`
+        min_df : smallest number of rows, or sum of their weights, of a retained term
+        weights : (n,) weights of the rows; by default 1
         """
         used = x.data > 0
         mass = None if weights is None else np.repeat(weights, np.diff(x.indptr))[used]
@@ -53,16 +60,16 @@ class Weighting:
         return cls(columns, idf.astype(x.dtype), damp)
 
     def damp_counts(self, x: sparse.csr_array) -> sparse.csr_array:
-        """Retained columns of ``x``, damped, without explicit zeros."""
+        """Damped counts (n, m') of the retained terms, without explicit zeros."""
         x = x[:, self.columns] if self.columns.size < x.shape[1] else x.copy()
         x.eliminate_zeros()
         if self.damp == "log":
-            # Below 1, where 1 + log n would turn negative, the tangent at 1 goes on.
+            # 1 + log x can be negative for x < 1. Replace it by its tangent at 1, which is x.
             x.data = np.where(x.data < 1, x.data, 1 + np.log(np.maximum(x.data, 1)))
         return x
 
     def weigh_terms(self, damped: sparse.csr_array, power: float) -> sparse.csr_array:
-        """Rows times ``idf ** power``, scaled to unit length; rows of zeros stay."""
+        """Multiply damped counts by ``idf ** power``, and scale rows to unit length."""
         most = float(damped.data.max(initial=0))
         data = (
             scale_by_power_of_two(damped.data, -binary_exponent(most))
@@ -74,30 +81,31 @@ class Weighting:
 
 
 def multiply_rows(y: sparse.csr_array, factors: np.ndarray) -> sparse.csr_array:
-    """Rows of a CSR array times ``factors`` (n,)."""
+    """Multiply the rows of a CSR array by ``factors`` (n,)."""
     data = y.data * np.repeat(factors.astype(y.dtype), np.diff(y.indptr))
     return sparse.csr_array((data, y.indices, y.indptr), shape=y.shape)
 
 
 def unit_rows(y: Any) -> Any:
-    """Rows of unit length, of a CSR array in place or of a dense array; zeros stay."""
+    """Scale rows to unit length; a CSR array is changed in place. Rows of zeros are unchanged."""
     if sparse.issparse(y):
         length = np.sqrt(np.add.reduceat(np.append(y.data**2, 0), y.indptr[:-1]))
         length[np.diff(y.indptr) == 0] = 0
         y.data /= np.repeat(np.where(length > 0, length, 1), np.diff(y.indptr)).astype(y.dtype)
         return y
     length = np.sqrt((y**2).sum(1, keepdims=True))
-    # What is left of a row that its group explains wholly is rounding.
+    # The residual of a row that its known group explains completely is a rounding error.
     tiny = 100 * np.finfo(y.dtype).eps
     return np.where(length > tiny, y / np.where(length > tiny, length, 1), 0)
 
 
 class Projection:
-    """Least squares on known structure, by an orthonormal basis (n, q) of its column space.
+    """Least squares on known structure, with an orthonormal basis of its column space.
 
     Parameters
     ----------
     basis : ndarray or csr_array of shape (n, q)
+        Orthonormal columns.
     back : (q', q) map from coefficients of the basis to coefficients of the known structure
     """
 
@@ -109,10 +117,17 @@ class Projection:
     def of_groups(
         cls, codes: np.ndarray, n_groups: int, mass: np.ndarray, dtype: Any
     ) -> Projection:
-        """Least squares on the indicators of known groups ``codes`` (n,): means.
+        """Least squares on the indicators of known groups: the fitted values are group means.
 
-        Rows of ``mass`` (n,) 0 are neither counted nor changed. The rows that are projected are
-        multiplied by the root of their mass.
+        The rows to which the projection is applied must be multiplied by the root of their mass.
+        Rows of mass 0 have no influence, and the projection does not change them.
+
+        Parameters
+        ----------
+        codes : (n,) known groups
+        n_groups : number of known groups
+        mass : (n,) weights of the rows
+        dtype : floating-point type of the basis
         """
         rows = np.flatnonzero(mass)
         size = np.bincount(codes, mass, minlength=n_groups)
@@ -124,31 +139,37 @@ class Projection:
 
     @classmethod
     def of_design(cls, design: np.ndarray, mass: np.ndarray, dtype: Any) -> Projection:
-        """Least squares on the columns of a design (n, q) of any rank; else the same."""
+        """Least squares on the columns of a design (n, q') of any rank; see `of_groups`."""
         left, size, right = np.linalg.svd(np.sqrt(mass)[:, None] * design, full_matrices=False)
         real = size > _MIN_SINGULAR * size[0]
         basis = np.ascontiguousarray(left[:, real]).astype(dtype)
         return cls(basis, (right[real].T / size[real]).astype(dtype))
 
     def fit_coefficients(self, u: np.ndarray) -> np.ndarray:
-        """Least-norm coefficients (q', columns of ``u``); for groups, the means of their rows."""
+        """Least-norm coefficients (q', c) of the known structure for ``u`` (n, c).
+
+        For known groups, the coefficients are the group means.
+        """
         return self._back @ (self._transpose @ u)
 
     def remove_known(self, u: np.ndarray) -> np.ndarray:
-        """Residuals of ``u`` (n, columns) after regression on the known structure."""
+        """Residuals (n, c) of ``u`` (n, c) after regression on the known structure."""
         return u - self._basis @ (self._transpose @ u)
 
     def explained_squares(self, y: sparse.csr_array) -> np.ndarray:
-        """Sums of squares (m,) of the fitted values of ``y``; memory follows its entries."""
+        """Sums of squares (m,) of the fitted values of ``y`` (n, m).
+
+        For known groups, the memory is proportional to the number of entries of ``y``.
+        """
         sums = self._transpose @ y
         return (sums.power(2) if sparse.issparse(sums) else sums**2).sum(0)
 
 
 class Shared:
-    """Pairs (known group, term) that occur, for moments within single groups.
+    """Pairs (known group, term) that occur in the counts, for the moments of single groups.
 
-    Group l only has the terms of its rows, so that all groups together need as many columns as
-    there are such pairs, at most one per entry of the counts.
+    The rows of a group contain a part of the terms only. The moments of all groups therefore need
+    one column per pair that occurs, which is at most one column per entry of the counts.
     """
 
     def __init__(self, damped: sparse.csr_array, codes: np.ndarray):
@@ -164,16 +185,17 @@ class Shared:
         )
 
     def expand_pairs(self, y: sparse.csr_array) -> sparse.csr_array:
-        """Entries of ``y`` in the columns of their pairs."""
+        """Rearrange ``y`` (n, m) so that every pair has its own column: (n, pairs)."""
         return sparse.csr_array(
             (y.data, self.indices, y.indptr), shape=(y.shape[0], self.term.size)
         )
 
 
 def moment_within(y: sparse.csr_array, known: Projection) -> Callable[[np.ndarray], np.ndarray]:
-    """Second moments of the residual without the noise diagonal: ``V -> (R'R - diag) V``.
+    """Linear operator V -> (R'R - diag(R'R)) V for the residuals R.
 
-    R'R = Y'(I - P) Y, with P the projection on the known structure, since I - P is idempotent.
+    The diagonal is subtracted because noise of independent counts only contributes there.
+    R'R = Y'(I - P) Y with the projection P on the known structure, because I - P is idempotent.
     """
     noise = _column_squares(y) - known.explained_squares(y)
 
@@ -186,16 +208,17 @@ def moment_within(y: sparse.csr_array, known: Projection) -> Callable[[np.ndarra
 def moment_across(
     y: sparse.csr_array, known: Projection, shared: Shared
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Second moments that two different groups share: ``V -> sum_(l != k) C_l C_k V``.
+    """Linear operator V -> sum_(l != k) C_l C_k V: moments that different groups have in common.
 
-    C_l = R_l'R_l - diag for the rows of group l, so that the sum is C^2 - sum_l C_l^2.
+    C_l = R_l'R_l - diag(R_l'R_l) for the rows of group l. With C = sum_l C_l, the operator is
+    C^2 - sum_l C_l^2.
     """
     expanded = shared.expand_pairs(y)
     noise = _column_squares(expanded) - known.explained_squares(expanded)
     total = shared.sum
 
     def apply_single(v: np.ndarray) -> np.ndarray:
-        """C_l applied to the part of group l, for all groups: columns of pairs to the same."""
+        """Apply C_l to the vectors of group l, for all groups; ``v`` has one row per pair."""
         return expanded.T @ known.remove_known(expanded @ v) - noise[:, None] * v
 
     def apply_across(v: np.ndarray) -> np.ndarray:
@@ -206,11 +229,12 @@ def moment_across(
 
 
 def share_left(y: sparse.csr_array, known: Projection) -> float:
-    """Share of the sum of squares that the known structure does not explain."""
+    """Share of the sum of squares of ``y`` that the known structure does not explain."""
     return float(1 - known.explained_squares(y).sum() / max(_column_squares(y).sum(), 1e-30))
 
 
 def _column_squares(y: sparse.csr_array) -> np.ndarray:
+    """Sums of squares (m,) of the columns of ``y`` (n, m)."""
     return np.bincount(y.indices, y.data**2, minlength=y.shape[1]).astype(y.dtype)
 
 
@@ -222,11 +246,25 @@ def leading_eigenvectors(
     tol: float,
     near: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Largest positive eigenvalues, descending, and their eigenvectors (size, at most ``rank``).
+    """Compute the largest positive eigenvalues of a symmetric operator, and their eigenvectors.
 
-    A block Krylov space starts from fixed random vectors, and from vectors ``near`` (size, any
-    number) if given. It grows until no eigenvalue increases by more than ``tol`` (relative), or
-    until it has twelve blocks, as on pure noise. Small operators are written out.
+    A block Krylov space starts from random vectors of a fixed seed. It grows until no eigenvalue
+    increases by more than ``tol`` (relative), or until it has twelve blocks, which happens on pure
+    noise. For a small operator, the whole matrix is computed.
+
+    Parameters
+    ----------
+    apply : the operator, from (size, c) to (size, c)
+    size : dimension of the operator
+    rank : maximum number of eigenvectors
+    dtype : floating-point type
+    tol : relative tolerance of the eigenvalues
+    near : (size, c) approximate eigenvectors, which replace the first random vectors
+
+    Returns
+    -------
+    values : (q,) eigenvalues, descending; q is at most ``rank``
+    vectors : (size, q) eigenvectors
     """
     rank = min(rank, size)
     if rank == 0:
@@ -240,14 +278,15 @@ def leading_eigenvectors(
         start = np.random.RandomState(0).standard_normal((size, width)).astype(dtype)
         if near is not None:
             start[:, : near.shape[1]] = near
-        # Multiplied once, so that it lies where the operator acts.
+        # The first block is in the range of the operator.
         first = apply(start)
         scale = np.sqrt(((first**2).sum(0) / (start**2).sum(0)).max())
         values, vectors = _block_krylov(apply, first, rank, tol)
     order = np.argsort(-values)[:rank]
     order = order[values[order] > 1e3 * np.finfo(dtype).eps * scale]
     vectors = vectors[:, order]
-    # A sign of its own, which a library may choose otherwise: the largest entry is positive.
+    # The sign of an eigenvector is arbitrary. Make its largest entry positive, so that results do
+    # not depend on the linear algebra library.
     largest = abs(vectors).argmax(0)
     sign = np.sign(vectors[largest, np.arange(order.size)])
     return values[order].astype(dtype), np.ascontiguousarray(vectors * sign).astype(dtype)
@@ -256,19 +295,19 @@ def leading_eigenvectors(
 def _block_krylov(
     apply: Callable[[np.ndarray], np.ndarray], block: np.ndarray, rank: int, tol: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Largest Ritz values (rank,) of the block Krylov space of ``block``, and their vectors."""
+    """Largest Ritz values (rank,) of the block Krylov space of ``block``, and the Ritz vectors."""
     size = len(block)
     basis = image = np.empty((size, 0), block.dtype)
     values = np.zeros(rank)
     while True:
-        for _ in range(2):  # twice is enough
+        for _ in range(2):  # orthogonalise twice, since rounding errors remain after once
             block = np.linalg.qr(block - basis @ (basis.T @ block))[0]
         basis = np.hstack([basis, block])
         image = np.hstack([image, apply(block)])
         small = basis.T @ image
         all_values, rotation = np.linalg.eigh((small + small.T) / 2)
         before, values, rotation = values, all_values[::-1][:rank], rotation[:, ::-1][:, :rank]
-        # Those that rounding alone leaves never settle, and are nobody's directions.
+        # Values at the level of rounding errors never converge, so they do not count.
         least = 1e3 * np.finfo(block.dtype).eps * abs(all_values).max()
         increased = ((values > least) & (values - before > tol * values)).any()
         if basis.shape[1] + block.shape[1] > min(size, _BLOCKS * block.shape[1]):

@@ -1,19 +1,19 @@
-r"""Clusters of samples whose known group did not occur in the fit.
+r"""Effects and clusters of new groups: known groups that did not occur in the fit.
 
-The parameters of the clusters stay fixed. The group has an effect a with the prior N(0, T), effects
-u_j on its discrete columns with the priors N(0, tau_j^2), and shares of the clusters. They are the
-maximum of
+The parameters of the clusters stay fixed. A new group has an effect a on the numeric columns with
+the prior N(0, T), effects :math:`u_j` on the discrete columns with the priors
+:math:`N(0, \tau_j^2)`, and shares :math:`\pi_c` of the clusters. They maximise
 
 .. math:: \sum_i \log \sum_c \pi_c\, p(x_i | c, a, u) - \frac12 a^T T^{-1} a
     - \sum_j \frac{|u_j|^2}{2 \tau_j^2},
 
-with the Dirichlet prior of the shares integrated out by its variational bound. The likelihood has
-several maxima: a shift of the group resembles another cluster. EM starts from several effects, and
-the largest maximum of every group counts.
+with the Dirichlet prior of the shares integrated out by a variational bound. The objective has
+several maxima, because a shift of all samples of the group may look like other clusters. EM
+therefore starts from several effects, and the largest maximum of every group is retained.
 
-The memberships of a sample then use the effect that follows from the *other* samples of its group,
-with the posterior covariance of this effect. A single sample thus has the prior alone, with the
-covariance Sigma + T.
+The memberships of a sample then use the effect that is estimated from the *other* samples of its
+group, with the posterior covariance of this effect. For a single sample of a group, this is the
+prior: the covariance of the sample is :math:`\Sigma + T`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from nrprob.methods.conditional.table import DiscreteColumn, lay_out_table
 from nrprob.statistics.matrices import inverse_and_log_det
 from nrprob.statistics.rows import Layout
 
-_STEPS = 200  # EM steps from one start at most
+_STEPS = 200  # maximum number of EM steps
 _TOL = 1e-4  # largest change of memberships at convergence
-_SWEEPS = 15  # of the memberships given the other samples
-_MOST_PAIRS = 10  # clusters up to which the means of two centres are starts
+_SWEEPS = 15  # fixed-point sweeps for the memberships given the other samples
+_MOST_PAIRS = 10  # largest number of clusters for which pairs of centres give initial effects
 _einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
 
@@ -49,10 +49,10 @@ class Parameters(NamedTuple):
     Attributes
     ----------
     b, slopes : (K, d), (s, d) centres and location effects
-    sigma, t : (d, d) covariance of the errors and of the group effects
+    sigma, t : (d, d) covariance of the errors, and prior covariance of the group effects
     discrete : parameters of the discrete block; None without discrete columns
     log_share : (K,) common log shares
-    concentration : (K,) of the Dirichlet prior of shares by group
+    concentration : (K,) concentration of the Dirichlet prior of shares by group
     by_group : whether shares differ between groups
     """
 
@@ -67,12 +67,12 @@ class Parameters(NamedTuple):
 
 
 class GroupState(NamedTuple):
-    """Effects and shares of the groups, and the memberships that follow.
+    """Effects and shares of L new groups, and the memberships of their samples.
 
     Attributes
     ----------
     r : (B, r, K) memberships
-    m : (L, d) effects on the numbers
+    m : (L, d) effects on the numeric columns
     discrete : parameters of the discrete block with its group effects
     counts : (L, K) expected numbers of samples by cluster
     """
@@ -84,7 +84,13 @@ class GroupState(NamedTuple):
 
 
 class NewGroups:
-    """EM steps for the effects and shares of groups, given the parameters of the clusters."""
+    """EM for the effects and shares of new groups, given the parameters of the clusters.
+
+    Parameters
+    ----------
+    table : samples of the new groups, in blocks
+    theta : fixed parameters
+    """
 
     def __init__(self, table: Table, theta: Parameters):
         self.table, self.theta = table, theta
@@ -106,11 +112,13 @@ class NewGroups:
         return jax.ops.segment_sum(values, self.block_group, self.n_groups)
 
     def _set_precisions(self, numeric: Any) -> None:
+        """Compute the precision matrices, which do not change between EM steps."""
         theta, cell = self.theta, self.table.cell
         self.seen = numeric.observed[numeric.pattern]
         self.a, self.log_det = _masked_inverse(theta.sigma, self.seen)
         self.t_inverse = inverse_and_log_det(theta.t)[0]
-        # Precisions of the effects: by group, and by cell without one sample of the cell.
+        # Posterior covariances of the effects: of every group, and of the group of every cell
+        # without one sample of the cell.
         n_cell = jax.ops.segment_sum(self.table.mass.sum(1), cell, len(self.seen))
         weight = n_cell[:, None, None] * self.a
         total = self.t_inverse + jax.ops.segment_sum(weight, self.table.group, self.n_groups)
@@ -118,12 +126,19 @@ class NewGroups:
         without = total[self.table.group] - (n_cell > 0)[:, None, None] * self.a
         self.spread_without = inverse_and_log_det(without)[0]
         self.w, self.log_det_w = _masked_inverse(theta.sigma + self.spread_without, self.seen)
-        # Observed numbers (B, r, d) without their location effects.
+        # Predictive precision of a sample given the other samples of its group is `w`. The observed
+        # numbers (B, r, d) less their location effects are `y`.
         located = _einsum("brs,sd->brd", numeric.q, theta.slopes)
         self.y = (numeric.x - located) * self.seen[cell][:, None]
 
     def _log_normal(self, residual: jax.Array, precision: jax.Array, log_det: jax.Array):
-        """Log densities (B, r, K) of numbers about the centres, by precisions of their cells."""
+        """Log normal densities (B, r, K) of residuals about the centres.
+
+        Parameters
+        ----------
+        residual : (B, r, d) numbers less location and group effects
+        precision, log_det : (C, d, d), (C,) precision and log determinant of the covariance by cell
+        """
         cell = self.table.cell
         seen, precision = self.seen[cell], precision[cell]
         residual = residual * seen[:, None]
@@ -138,7 +153,7 @@ class NewGroups:
         return -0.5 * (square + unit[:, None, None])
 
     def _log_shares(self, counts: jax.Array) -> jax.Array:
-        """Log shares (L, K), in expectation under their Dirichlet posterior if by group."""
+        """Log shares (L, K): common, or expected under the Dirichlet posterior of the group."""
         post = counts + self.theta.concentration
         by_group = digamma(post) - digamma(post.sum(-1, keepdims=True))
         return jnp.where(self.theta.by_group, by_group, self.theta.log_share)
@@ -157,11 +172,11 @@ class NewGroups:
         return value
 
     def begin(self, m: jax.Array) -> GroupState:
-        """State of initial effects (L, d)."""
+        """State with the initial effects ``m`` (L, d)."""
         k = len(self.theta.concentration)
         discrete = self.theta.discrete
         if self.discrete is not None:
-            # The group effects begin at 0, and are points without a variance.
+            # Effects on discrete columns start at 0, and have no posterior variance.
             start = initial_discrete(self.discrete.data, k, self.n_groups, 1.0)
             discrete = start._replace(
                 beta=discrete.beta, alpha=discrete.alpha, slope=discrete.slope,
@@ -172,14 +187,17 @@ class NewGroups:
         return state._replace(r=jax.nn.softmax(self.log_joint(state), -1))
 
     def _expected_residuals(self, r: jax.Array) -> jax.Array:
-        """Residuals (B, r, d) about the expected centres, times the precisions of their cells."""
+        """Residuals (B, r, d) about the expected centres, times masses and precision matrices."""
         seen = self.seen[self.table.cell][:, None]
         residual = (self.y - _einsum("brk,kd->brd", r, self.theta.b)) * seen
         residual = residual * self.table.mass[..., None]
         return _einsum("brd,bde->bre", residual, self.a[self.table.cell])
 
     def step(self, state: GroupState, _: Any) -> tuple[GroupState, jax.Array, tuple]:
-        """Update effects and shares, then memberships; whether these changed little."""
+        """Take one EM step: effects and shares, then memberships.
+
+        Return the state, whether it has converged, and an empty trace.
+        """
         weighted = state.r * self.table.mass[..., None]
         m, discrete = state.m, state.discrete
         if self.table.numeric is not None:
@@ -189,7 +207,7 @@ class NewGroups:
             fitted = self.discrete.fit_group_effects(
                 self.discrete.tables(weighted.swapaxes(1, 2)), discrete
             )
-            # One sample says too little of its group.
+            # A single sample does not determine the effects of its group on discrete columns.
             several = (self.size > 1)[:, None]
             discrete = discrete._replace(
                 u=jnp.where(several, fitted.u, 0.0),
@@ -201,7 +219,7 @@ class NewGroups:
         return after, moved <= _TOL, ()
 
     def objective(self, state: GroupState) -> jax.Array:
-        """Penalised log likelihood (L,) of every group."""
+        """Penalised log likelihood (L,) of every new group."""
         log_p = jax.nn.logsumexp(self.log_joint(state), -1)
         value = self._by_group((self.table.mass * log_p).sum(1))
         if self.table.numeric is not None:
@@ -213,7 +231,11 @@ class NewGroups:
         return value - jnp.where(self.theta.by_group, divergence, 0.0)
 
     def held_out_log_joint(self, state: GroupState) -> jax.Array:
-        """Log share plus log density (B, r, K) given the other samples of the group."""
+        """Log share plus log density (B, r, K) of every sample, given the other samples.
+
+        Effects and shares of the group are estimated without the sample. The estimates depend on
+        the memberships of the other samples, so a fixed point is found by iteration.
+        """
         group = self.block_group
 
         def log_joint(r):
@@ -238,7 +260,13 @@ class NewGroups:
 
 
 def _masked_inverse(matrix: jax.Array, seen: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Inverses (C, d, d) on observed columns, 0 elsewhere, and their log determinants (C,)."""
+    """Inverses (C, d, d) on the observed columns, and log determinants (C,) of the matrices.
+
+    Parameters
+    ----------
+    matrix : (d, d) or (C, d, d) covariances
+    seen : (C, d) 1 for observed columns, else 0; the inverses are 0 in other rows and columns
+    """
     both = seen[:, :, None] * seen[:, None, :]
     eye = jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
     result, log_det, _ = inverse_and_log_det(both * matrix + eye * (1 - seen)[:, None, :])
@@ -249,10 +277,18 @@ def _masked_inverse(matrix: jax.Array, seen: jax.Array) -> tuple[jax.Array, jax.
 def estimate_effects(
     table: Table, theta: Parameters, starts: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Log share plus log density (B, r, K) given the other samples, and effects m (L, d).
+    """Estimate the effects of new groups by EM from several initial effects.
 
-    ``starts`` (S, L, d) are initial effects, of which every group takes the one that ends at the
-    largest objective.
+    Parameters
+    ----------
+    table : samples of the new groups, in blocks
+    theta : fixed parameters
+    starts : (S, L, d) initial effects; every group uses the start of its largest objective
+
+    Returns
+    -------
+    log_joint : (B, r, K) log share plus log density of every sample, given the other samples
+    m : (L, d) effects on the numeric columns
     """
     model = NewGroups(table, theta)
 
@@ -277,14 +313,23 @@ def estimate_effects(
 
 
 def _pick_by_group(best: jax.Array, values: jax.Array) -> jax.Array:
-    """Values (S, L, ...) of the best start (L,) of every group."""
+    """Select from values (S, L, ...) the best start (L,) of every group: (L, ...)."""
     return values[best, jnp.arange(len(best))]
 
 
 def _initial_effects(x: np.ndarray, codes: np.ndarray, n_groups: int, b: np.ndarray) -> np.ndarray:
-    """Initial effects (S, L, d): 0, and group means about a centre, two centres, or all.
+    """Initial effects (S, L, d) of new groups.
 
-    Columns without an observed value in a group begin at 0.
+    One initial effect is 0. The others are the group mean less a location: every centre, the mean
+    of every pair of centres, and the mean of all centres. If a group has no observed value of a
+    column, the initial effect on this column is 0.
+
+    Parameters
+    ----------
+    x : (n, d) numbers, NaN where missing
+    codes : (n,) new group of every sample
+    n_groups : number of new groups, L
+    b : (K, d) centres
     """
     seen = ~np.isnan(x)
     total, count = np.zeros((2, n_groups, x.shape[1]))
@@ -302,9 +347,15 @@ def _initial_effects(x: np.ndarray, codes: np.ndarray, n_groups: int, b: np.ndar
 def lay_out_new_groups(
     fitted: FittedTable, x: np.ndarray | None, columns: list[DiscreteColumn], codes: np.ndarray
 ) -> tuple[tuple[Table, Parameters], np.ndarray, Layout]:
-    """Samples and parameters for `estimate_effects`, and initial effects (S, L, d).
+    """Arrange samples and parameters for `estimate_effects`.
 
     See `estimate_new_groups` for the arguments.
+
+    Returns
+    -------
+    problem : table and parameters
+    starts : (S, L, d) initial effects
+    layout : positions of the samples in the table
     """
     n_groups = int(codes.max()) + 1
     columns = [
@@ -334,19 +385,20 @@ def lay_out_new_groups(
 def estimate_new_groups(
     fitted: FittedTable, x: np.ndarray | None, columns: list[DiscreteColumn], codes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Effects of groups that did not occur in the fit.
+    """Estimate the effects of groups that did not occur in the fit, from their samples.
 
     Parameters
     ----------
     fitted : parameters of a fit with random effects
-    x : (n, d) numbers in its coordinates, NaN where missing; None where there are none
+    x : (n, d) numbers in the coordinates of the fit, NaN where missing; None without numbers
     columns : discrete columns
-    codes : (n,) group of every sample, from 0 on
+    codes : (n,) new group of every sample, numbered from 0
 
     Returns
     -------
-    log_joint : (n, K) log share plus log density, given the other samples of the group
-    m : (L, d) effects in the coordinates of the fit
+    log_joint : (n, K) log share plus log density of every sample, given the other samples of its
+        group
+    m : (L, d) effects on the numeric columns, in the coordinates of the fit
     """
     problem, starts, layout = lay_out_new_groups(fitted, x, columns, codes)
     log_joint, m = estimate_effects(*problem, starts)

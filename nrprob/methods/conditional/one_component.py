@@ -1,4 +1,7 @@
-"""One Gaussian per known group with a common covariance, fitted to incomplete numbers by EM."""
+"""One-component model: one Gaussian per known group, with a common covariance.
+
+The model is fitted to numbers with missing values, by EM.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,12 @@ from nrprob.statistics.weighted import (
     total_weight,
 )
 
-_STEPS = 100
-_TOLERANCE = 1e-5  # of the group means, in units of the residuals' root mean square
-_CHUNK = 1 << 22  # numbers of the matrices that are inverted together
-_LEAST_TAU = 1e-3
+_STEPS = 100  # maximum number of EM steps
+_TOLERANCE = (
+    1e-5  # change of group means at convergence, relative to the residuals' standard deviation
+)
+_CHUNK = 1 << 22  # entries of the matrices that are inverted in one call
+_LEAST_TAU = 1e-3  # lower bound of the variance of group effects, in squares of the scale
 
 
 class OneComponent(NamedTuple):
@@ -25,9 +30,10 @@ class OneComponent(NamedTuple):
     Attributes
     ----------
     means : (L, d) means of the known groups, in units of x
-    covariance : (d, d) of the samples about them, with n - L degrees of freedom
-    completed : (n, d) residuals, conditional expectations where values are missing
-    scale : root mean square of the observed residuals, for n - L degrees of freedom
+    covariance : (d, d) covariance of the residuals about the group means, with n - L degrees of
+        freedom
+    completed : (n, d) residuals; conditional expectations replace missing values
+    scale : root mean square of the observed residuals, with n - L degrees of freedom
     """
 
     means: np.ndarray
@@ -39,15 +45,16 @@ class OneComponent(NamedTuple):
 def fit_one_component(
     x: np.ndarray, groups: np.ndarray, n_groups: int, weights: np.ndarray | None = None
 ) -> OneComponent:
-    """Group means and the covariance by EM over missing patterns; exact for complete numbers.
+    """Fit group means and the covariance by EM; complete numbers need one step.
 
-    Means of observed values alone would be biased where missingness depends on other columns.
+    Means of the observed values alone would be biased if the probability of a missing value depends
+    on other columns.
 
     Parameters
     ----------
-    x : (n, d), NaN where missing
+    x : (n, d) numbers, NaN where missing
     groups : (n,) known group of every sample
-    n_groups : int
+    n_groups : number of known groups, L
     weights : (n,) weights of the samples; by default 1
     """
     d = x.shape[1]
@@ -56,7 +63,8 @@ def fit_one_component(
     size = np.bincount(groups, weights, minlength=n_groups).astype(float)
     dof = max(n - (size > 0).sum(), 1)
     divisor = np.where(size > 0, size, 1)[:, None]
-    # Start from means of observed values; a group without any takes the mean of all samples.
+    # Start from means and variances of observed values. A group without an observed value of a
+    # column starts from the overall mean of the column.
     observed = scale_rows(seen.astype(float), weights)
     observed_sums = _sums_by_group(np.where(seen, x, 0.0) * observed, groups, n_groups)
     count = _sums_by_group(observed, groups, n_groups)
@@ -73,7 +81,7 @@ def fit_one_component(
         turn, spread = _conditional(covariance, patterns)
         filled = np.where(seen, x - means[groups], 0.0)
         filled = np.where(seen, filled, _turned(filled, turn, pattern))
-        # M-step.
+        # M-step: group means and covariance of the completed residuals.
         shift = _sums_by_group(scale_rows(filled, weights), groups, n_groups) / divisor
         means = means + shift
         filled = filled - shift[groups]
@@ -88,13 +96,26 @@ def fit_one_component(
 
 
 def _sums_by_group(values: np.ndarray, groups: np.ndarray, n_groups: int) -> np.ndarray:
+    """Sums (L, d) of values (n, d) by known group."""
     out = np.zeros((n_groups, values.shape[1]))
     np.add.at(out, groups, values)
     return out
 
 
 def _conditional(covariance: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sigma A_p (P, d, d), which predicts missing numbers, and what they vary by (P, d, d)."""
+    """Conditional distribution of missing numbers given observed numbers, by missing pattern.
+
+    Parameters
+    ----------
+    covariance : (d, d) covariance Sigma
+    patterns : (P, d) whether a column is observed in a pattern
+
+    Returns
+    -------
+    turn : (P, d, d) Sigma A_p, which maps observed residuals to the expectations of all residuals;
+        A_p is the inverse of Sigma on the observed columns, padded with zeros
+    spread : (P, d, d) conditional covariances, which are 0 for observed columns
+    """
     d = len(covariance)
     turn = np.empty((len(patterns), d, d))
     for start in range(0, len(patterns), max(_CHUNK // (d * d), 1)):
@@ -106,7 +127,7 @@ def _conditional(covariance: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarr
 
 
 def _turned(values: np.ndarray, turn: np.ndarray, pattern: np.ndarray) -> np.ndarray:
-    """Values (n, d), each times the matrix of its pattern."""
+    """Multiply every row of values (n, d) by the matrix of its pattern, ``turn[pattern[i]]``."""
     out = np.empty_like(values)
     order = np.argsort(pattern, kind="stable")
     edges = np.searchsorted(pattern[order], np.arange(len(turn) + 1))
@@ -119,7 +140,15 @@ def _turned(values: np.ndarray, turn: np.ndarray, pattern: np.ndarray) -> np.nda
 def ridge_weight(
     completed: np.ndarray, dof: float, ridge: float, weights: np.ndarray | None = None
 ) -> float:
-    """Weight nu0 of the ridge, from Ledoit and Wolf's intensity of the completed residuals."""
+    """Weight nu0 of the ridge, from the Ledoit-Wolf shrinkage intensity of completed residuals.
+
+    Parameters
+    ----------
+    completed : (n, d) completed residuals
+    dof : residual degrees of freedom
+    ridge : factor of the Ledoit-Wolf ridge
+    weights : (n,) weights of the samples; by default 1
+    """
     shrinkage = min(ledoit_wolf_intensity(completed, weights), 0.99)
     return ridge * dof * shrinkage / (1 - shrinkage)
 
@@ -127,10 +156,11 @@ def ridge_weight(
 def effect_variance(
     fit: OneComponent, groups: np.ndarray, weights: np.ndarray | None = None
 ) -> float:
-    """Mean variance tau0 of group effects, the analysis-of-variance estimate.
+    """Estimate the variance tau0 of the group effects by analysis of variance.
 
-    (B / (L - 1) - W) / n0 with the scatter B between groups, the covariance W within them, and
-    n0 = (n - sum n_z^2 / n) / (L - 1); averaged over columns, and at least 0.001 scale^2.
+    For one column, the estimate is (B / (L - 1) - W) / n0, with the sum of squares B between the L
+    groups, the variance W within groups, and n0 = (n - sum_z n_z^2 / n) / (L - 1). tau0 is the mean
+    over columns, and at least 0.001 scale^2.
     """
     size = np.bincount(groups, weights, minlength=len(fit.means)).astype(float)
     n, n_groups = size.sum(), (size > 0).sum()

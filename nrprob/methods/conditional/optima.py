@@ -1,4 +1,4 @@
-"""Restarts of a fitted conditional mixture: their starts, distinct optima, and how far apart."""
+"""Restarts of a fitted conditional mixture: initial values, distinct optima, objective margin."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from nrprob.methods.conditional.starts import schedule_starts
 from nrprob.statistics.groups import cross_table
 
 _MIN_MARGIN = 1.0  # difference in nats below which two solutions count as equally good
-_ALIKE = 0.8  # adjusted Rand index from which on labels count as one solution
-_MOST = 10  # optima that are reported
+_ALIKE = 0.8  # adjusted Rand index from which on two restarts count as the same optimum
+_MOST = 10  # largest number of optima that are reported
 
 
 def distinct_optima(
     labels: np.ndarray, objective: np.ndarray, n_clusters: int, alike: float, most: int
 ) -> list[int]:
-    """Positions of distinct restarts, the best first.
+    """Indices of restarts with distinct clusters, the best restart first.
 
     Parameters
     ----------
-    labels : (restarts, n) codes below ``n_clusters``
-    objective : (restarts,), minimised
-    n_clusters : int
-    alike : adjusted Rand index to a better optimum from which on a restart is left out
-    most : largest number of optima
+    labels : (restarts, n) labels below ``n_clusters``
+    objective : (restarts,) minimised objectives
+    n_clusters : number of clusters
+    alike : a restart is left out if its adjusted Rand index to a better one is at least ``alike``
+    most : maximum number of restarts that are returned
     """
     shape = n_clusters, n_clusters
     optima: list[int] = []
@@ -72,14 +72,14 @@ class OptimaMixin(Clusterer):
         self.objective_margin_ = float(gap[0]) if gap.size else np.inf
         if self.objective_margin_ < _MIN_MARGIN:
             warn(
-                "two solutions with different clusters are "
-                f"{self.objective_margin_:.2g} nats apart, which the data cannot tell from each "
-                "other; see optima_; raise n_init, lower n_clusters, or look at both"
+                "two solutions with different clusters are almost equally good; got a difference "
+                f"of {self.objective_margin_:.2g} nats; compare both in optima_, raise n_init, or "
+                "lower n_clusters"
             )
 
     @property
     def optima_(self):
-        """Distinct optima of the restarts: an `xarray.Dataset`, as ``restarts_``."""
+        """Distinct optima among the restarts, the best first, as an `xarray.Dataset`."""
         check_is_fitted(self)
         restarts, k = self._restarts, self.n_clusters
         optima = distinct_optima(self._compared, restarts.objective, k, _ALIKE, _MOST)
@@ -100,7 +100,7 @@ class OptimaMixin(Clusterer):
 
     @property
     def start_table_(self):
-        """Initial values and results of all restarts: a `pandas.DataFrame`, as ``restarts_``."""
+        """Initial values and results of all restarts, as a `pandas.DataFrame`."""
         check_is_fitted(self)
         import pandas as pd
 
@@ -125,7 +125,7 @@ class OptimaMixin(Clusterer):
         )
 
     def _table_starts(self, kinds: list[tuple[str, str, float]]) -> Any:
-        """Table of the restarts of a mixed or incomplete table."""
+        """Initial values and results of the restarts, for mixed and incomplete tables."""
         import pandas as pd
 
         result = self._search_restarts
@@ -133,7 +133,7 @@ class OptimaMixin(Clusterer):
         every = [(*kind, warm) for warm in (False, True) for kind in kinds]
         rows = list(itertools.islice(itertools.cycle(every), n))
         if n < self._n_restarts:
-            # A large table, of which the best restarts on a sample went on.
+            # Successive halving: only the best restarts on a subsample continued.
             rows = [("sample", "sample", np.nan, False)] * n
         elif self.init is not None:
             rows[0] = "init", "init", np.nan, False

@@ -1,4 +1,4 @@
-"""Yeo-Johnson transformation of residuals, for one-component models of skewed numbers."""
+"""Yeo-Johnson transformation of residuals, for null models of skewed numeric columns."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _EXPONENTS = (-1.0, 3.0)  # bounds of the exponent lambda
 def transform_residuals(
     residuals: np.ndarray, training: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Transform every column by its exponent of the largest likelihood.
+    """Transform every column with the exponent lambda of maximum likelihood.
 
     Parameters
     ----------
-    residuals : (n, d) of variance about 1, NaN where missing
+    residuals : (n, d) residuals of variance about 1, NaN where missing
     training : indices of the samples that determine the exponents
 
     Returns
     -------
-    transformed : (n, d)
-    log_slope : (n,) sum of the log derivatives over the observed columns
+    transformed : (n, d) transformed residuals, NaN where missing
+    log_slope : (n,) log derivatives of the transformation, summed over the observed columns
     """
     transformed = np.full_like(residuals, np.nan)
     log_slope = np.zeros(len(residuals))

@@ -1,4 +1,4 @@
-"""Residuals after regression on the known structure."""
+"""Least-squares regression of rows on the known structure, and the residuals."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from nrprob.statistics.weighted import row_mean, scale_rows
 
 @dataclass(frozen=True)
 class Removal:
-    """Linear model of the rows given known structure, fitted by least squares.
+    """Linear model of the rows given the known structure, fitted by least squares.
 
     Attributes
     ----------
-    effects : ndarray of shape (n_groups, m) or (1 + q, m)
+    effects : ndarray of shape (n_groups, m) or (n_coefficients, m)
         Means of the known groups, or coefficients of the design matrix.
     rank : int
-        Degrees of freedom that the model takes from every feature.
+        Number of parameters per feature: the residual degrees of freedom are n - rank.
     level : ndarray of shape (m,)
         Mean of all rows.
     """
@@ -37,12 +37,15 @@ class Removal:
 def fit_removal(
     x: np.ndarray, design: Design, weights: np.ndarray | None = None
 ) -> tuple[np.ndarray, Removal]:
-    """Regress rows on the known structure.
+    """Regress rows on the known structure by least squares.
 
-    Labels: the mean of the row's group. Several labelings: the mean of their combination, or one
-    effect per labeling, by least squares. Memberships: one mean per group, mixed by the
-    memberships, by least squares. Covariates: a constant and one slope per column, by least
-    squares. No known structure: the mean of all rows.
+    The fitted value of a row depends on the type of known structure:
+
+    - one labeling, or combinations of several: the mean of the row's group
+    - several labelings with additive effects: the sum of one effect per labeling
+    - soft memberships: the sum over groups of membership times group effect
+    - continuous covariates: a constant plus one slope per covariate
+    - no known structure: the mean of all rows
 
     Parameters
     ----------
@@ -55,7 +58,7 @@ def fit_removal(
     -------
     residuals : ndarray of shape (n, m), float64
     removal : Removal
-        The fitted model, which new rows are adjusted by.
+        The fitted model, which also gives the residuals of new rows.
     """
     x = np.asarray(x, np.float64)
     level = row_mean(x, weights)
@@ -66,7 +69,8 @@ def fit_removal(
         return x - design.matrix @ effects, Removal(effects, int(rank), level)
     codes, n_groups = design.codes, design.n_groups
     effects = group_means(x, codes, n_groups, weights)
-    # The means of the residuals are rounding errors of large means.
+    # If means are large, their rounding errors are not small. The means of the residuals correct
+    # them.
     effects += group_means(x - effects[codes], codes, n_groups, weights)
     return x - effects[codes], Removal(effects, n_groups, level)
 
@@ -78,7 +82,9 @@ def fit_beside_clusters(
     membership: np.ndarray,
     weights: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Additive effects of groups and clusters, by least squares with the groups eliminated.
+    """Fit additive effects of known groups and clusters by least squares.
+
+    The group effects are eliminated from the normal equations first.
 
     Parameters
     ----------
@@ -87,15 +93,16 @@ def fit_beside_clusters(
         Groups.
     n_groups : int
     membership : ndarray of shape (n, K)
+        Memberships of the rows in the clusters.
     weights : ndarray of shape (n,), optional
         Weights of the rows; by default 1.
 
     Returns
     -------
     effects : ndarray of shape (n_groups, m)
-        Effects of the groups with the mean of the rows.
+        Effects of the groups, which include the mean of all rows.
     centres : ndarray of shape (K, m)
-        Effects of the clusters, of mean 0 over the rows.
+        Effects of the clusters, with mean 0 over the rows.
     """
     size = np.bincount(codes, weights, minlength=n_groups)[:, None]
     weighted = scale_rows(membership, weights)

@@ -72,7 +72,7 @@ def test_shares_that_differ_between_groups_are_fitted_with_the_effects(unequal):
     assert adjusted_rand_index(subtracted.labels_, cluster) < 0.5
     assert model.effects_gain_ > 0
     assert model.n_clusters_ == len(np.unique(model.labels_))
-    with pytest.raises(ValueError, match="mixture_covariance needs a fit"):
+    with pytest.raises(ValueError, match="mixture_covariance needs a complete numeric table"):
         model.mixture_covariance()
     np.testing.assert_allclose(model.shares_.sum(1), 1)
     estimate = model.effects_ - model.effects_.mean(0)

@@ -124,7 +124,7 @@ def test_clusters_stay_where_they_are_in_a_corrected_table(seed):
     assert model.effects_kind_ == "random"
     assert group_differences(model.transform(X, known=batch), batch, kind) < 0.06
     subtracted = clone(model).set_params(effects="subtract")
-    with pytest.warns(UserWarning, match="fit of the group effects"):
+    with pytest.warns(UserWarning, match="joint fit of group effects"):
         subtracted.fit(X, known=batch)
     with pytest.warns(UserWarning, match="correction moves clusters"):
         corrected = subtracted.transform(X, known=batch)
@@ -156,7 +156,7 @@ def test_missing_values_of_new_samples_are_integrated_out(unequal):
 def test_optima_are_the_best_distinct_restarts(unequal, effects):
     X, groups, _, model = unequal
     if effects == "subtract":
-        with pytest.warns(UserWarning, match="fit of the group effects"):
+        with pytest.warns(UserWarning, match="joint fit of group effects"):
             model = clone(model).set_params(effects="subtract").fit(X, known=groups)
     optima, restarts = model.optima_, model.restarts_
     labels, gap = optima.labels.values, optima.gap.values

@@ -618,7 +618,7 @@ def test_what_makes_a_result_doubtful_is_said(fitted):
     corner = np.array([[0, 0], [0, 8], [8, 0], [8, 8]])[np.arange(N // 2) % 4]
     half = corner + rng.normal(size=(N // 2, 2))
     sides = np.column_stack([np.concatenate([half, half[:, ::-1]]), rng.normal(size=(N, D - 2))])
-    with pytest.warns(UserWarning, match="cannot tell"):
+    with pytest.warns(UserWarning, match="almost equally good"):
         doubtful = ConditionalMixture(2, **FEW).fit(sides, known=np.arange(N) % L)
     assert doubtful.objective_margin_ < 1
     # One group splits into two parts, and nothing else does.
