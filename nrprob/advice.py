@@ -1,4 +1,4 @@
-"""Recommend an estimator for the data at hand, with the reason."""
+"""Recommend an estimator for a table and its known structure, and state the reason."""
 
 from __future__ import annotations
 
@@ -32,40 +32,41 @@ from nrprob.methods.mixture.em import MixtureEM
 
 __all__ = ["recommend"]
 
-# Below this mean number of samples per combination of labels, effects of labelings are additive.
+# With fewer samples per combination of known labels than this, on average, effects of the labelings
+# are additive.
 _SAMPLES_PER_GROUP = 20
 
 
 def recommend(
     X: Any, *, known: Any = None, y: Any = None, n_clusters: int | None = None
 ) -> BaseEstimator:
-    """Recommend an estimator by the type of the features and of the known structure.
+    """Recommend an estimator for the types of the features and of the known structure.
 
     Parameters
     ----------
     X : array-like, sparse matrix, JAX array or frame of shape (n_samples, n_features)
-        Values may be missing, and a frame may hold text. A frame is prepared by `prepare`, with a
-        warning about changes. Columns that are no features are left out.
+        Features. Values may be missing, and a frame may contain text. A frame is prepared by
+        `prepare`, with a warning about changes. Columns that are no features are left out.
     known : array-like, optional
-        Known structure, in any form that `fit` takes.
+        Known structure, in any form that `fit` accepts: labels, covariates or memberships.
     y : array-like of shape (n_samples,) or (n_samples, 1), optional
-        Target labels; -1 marks unlabelled samples.
+        Target labels; the label -1 marks unlabelled samples.
     n_clusters : int, optional
-        Number of clusters. By default the number of classes in ``y``, or 2 without ``y``; use
-        `nrprob.evidence.n_clusters` to choose it by the data.
+        Number of clusters. By default, the number of classes in ``y``, or 2 without ``y``.
+        `nrprob.evidence.n_clusters` chooses this number by the data.
 
     Returns
     -------
     estimator
-        Unfitted estimator. Parameters that do not depend on the recommendation have their defaults.
-        The attribute ``reason_`` gives the reason in a sentence; clones do not have it.
+        Unfitted estimator. Parameters that the recommendation does not set have their defaults. The
+        attribute ``reason_`` states the reason in a sentence. Clones do not have this attribute.
 
     Raises
     ------
     ValueError
-        If ``X`` is no table, has infinite values, or is sparse with negative entries; if ``known``
-        or ``y`` have another number of samples; or if ``known`` is not labels and ``X`` holds text
-        or misses values.
+        If ``X`` is not two-dimensional, has infinite values, or is sparse with negative entries. If
+        ``known`` or ``y`` have another number of samples. If ``known`` is not labels, and ``X``
+        contains text or missing values.
 
     See Also
     --------
@@ -74,13 +75,13 @@ def recommend(
 
     Notes
     -----
-    Nothing is fitted. The recommendation depends on types, zeros and sizes only:
+    `recommend` fits nothing. The recommendation depends only on types, zeros and sizes:
 
     - `ConditionalMixture` for tables with text or missing values;
     - `MixtureEM` for target labels without known structure;
     - `ResidualSpectral` for counts;
-    - `CCIB` for binary features with known groups, or `ResidualSpectral` if the known structure
-      needs a linear model that CCIB cannot fit to sparse or few samples;
+    - `CCIB` for binary features with known groups. If the known structure needs a linear model that
+      `CCIB` cannot fit to sparse or few samples, `ResidualSpectral`;
     - `ConditionalMixture` for all other tables.
 
     ``benchmarks/realdata.py`` compares estimators on tables and counts.
@@ -114,7 +115,7 @@ def recommend(
 def choose_estimator(
     X: Any, *, known: Any = None, y: Any = None, n_clusters: int | None = None
 ) -> BaseEstimator:
-    """Recommend an estimator as `recommend` does; a frame is not prepared."""
+    """Recommend an estimator as `recommend` does, without preparing a frame."""
     X, known = extract_known(X, known)
     X, mixed = _check_table(X)
     n = X.shape[0]
@@ -128,6 +129,7 @@ def choose_estimator(
     else:
         n_clusters = 2
         reason_for_number = "; 2 clusters are a guess, since n_clusters is None"
+    # Types of the known structure and of the features.
     design = DesignEncoder("product").fit(known, n)
     has_groups = design.kind in ("nothing", "labels")
     if mixed and not has_groups:
@@ -138,7 +140,8 @@ def choose_estimator(
         )
     kind = "mixed" if mixed else kind_of(X)
     n_effects, multi = _count_effects(design)
-    # CCIB fits a linear model of every feature in every cluster, to dense samples only.
+    # Continuous covariates and additive effects need a linear model. CCIB fits this model per
+    # feature and cluster, to dense samples only.
     needs_removal = n_effects > 0 and (sparse.issparse(X) or n_effects * n_clusters >= n)
     estimator, reason = _choose_estimator(
         kind, known is not None, bool(len(classes)), n_clusters, needs_removal, mixed
@@ -150,21 +153,24 @@ def choose_estimator(
             n_effects = 0
         elif discrete:
             estimator.set_params(categorical=[], ordered=[])
-            reason += "; columns of few values are taken for numbers, as known is not labels"
+            reason += "; columns with few values count as numeric, since known is not labels"
     if isinstance(estimator, MixtureEM) and kind == "counts":
-        estimator.set_params(features="multinomial")  # weights of terms need not be integers
+        estimator.set_params(features="multinomial")  # also for term weights with fractions
     if n_effects and multi == "additive":
         estimator.set_params(multi="additive")
         reason += (
-            "; combinations of the known labelings have too few rows, so the effects of the "
-            "labelings are added up"
+            "; combinations of the known labelings have too few samples, so the effects of the "
+            "labelings are additive"
         )
     estimator.reason_ = reason + reason_for_number
     return estimator
 
 
 def _prepare_frame(X: Any, known: Any) -> tuple[Prepared, list[str]]:
-    """Prepare a frame without infinite values and unfit columns, and list these problems."""
+    """Prepare a frame; return it with a list of problems.
+
+    Samples with infinite values and columns that are no features are left out, and listed.
+    """
     problems: list[str] = []
     missing = "keep"
     drop: list[str] = []
@@ -182,7 +188,10 @@ def _prepare_frame(X: Any, known: Any) -> tuple[Prepared, list[str]]:
 def _choose_estimator(
     kind: str, has_known: bool, has_labels: bool, k: int, needs_removal: bool, mixed: str
 ) -> tuple[Any, str]:
-    """Unfitted estimator, and the reason; ``mixed`` describes text and missing values of X."""
+    """Return the unfitted estimator and the reason.
+
+    ``kind`` is the type of the features. ``mixed`` describes text and missing values of ``X``.
+    """
     what = {
         "counts": "X holds counts",
         "binary": "X holds binary features",
@@ -191,7 +200,8 @@ def _choose_estimator(
     }[kind]
     if has_labels and not has_known and not mixed:
         return MixtureEM(k), (
-            f"{what}, and some rows have labels: MixtureEM learns from labelled and unlabelled rows"
+            f"{what}, and some samples have labels: MixtureEM learns from labelled and "
+            "unlabelled samples"
         )
     if kind == "counts":
         return ResidualSpectral(k), (
@@ -201,7 +211,7 @@ def _choose_estimator(
     if kind == "binary" and needs_removal:
         return ResidualSpectral(k), (
             f"{what}, and known structure has continuous covariates or additive effects: "
-            "ResidualSpectral removes these effects from sparse or few rows"
+            "ResidualSpectral removes these effects from sparse or few samples"
         )
     if kind == "binary":
         return CCIB(k), (
@@ -219,9 +229,10 @@ def _choose_estimator(
 
 
 def _check_table(X: Any) -> tuple[Any, str]:
-    """Check that ``X`` is 2-D and not infinite, and describe its text and its missing values.
+    """Check that ``X`` is two-dimensional and finite; describe its text and its missing values.
 
-    A sparse ``X`` stays sparse, and a frame with text stays a frame; all else becomes an array.
+    A sparse ``X`` stays sparse, and a frame with text stays a frame. All other input becomes an
+    array. The description is empty without text and missing values.
     """
     from sklearn.utils import check_array
 
@@ -240,8 +251,8 @@ def _check_table(X: Any) -> tuple[Any, str]:
         if numeric.nnz and numeric.data.min() < 0:
             raise ValueError(
                 "sparse X must not have negative entries, since effects of known structure cannot "
-                f"be removed from such rows; got {numeric.data.min():g}; pass X.toarray(), or use "
-                "CCIB for known labels"
+                f"be removed from such samples; got {numeric.data.min():g}; pass X.toarray(), "
+                "or use CCIB for known labels"
             )
         return numeric, ""
     missing = X.isna().to_numpy() if texts else np.isnan(np.asarray(numeric, np.float64))
@@ -249,20 +260,20 @@ def _check_table(X: Any) -> tuple[Any, str]:
         raise ValueError(
             "X must hold values; got missing values (NaN) only; pass a table with values"
         )
-    gaps = np.flatnonzero(missing.any(0))
+    incomplete = np.flatnonzero(missing.any(0))
     parts = [f"text in {quote_names(texts)}"] if texts else []
-    if gaps.size and not names:
+    if incomplete.size and not names:
         parts.append("missing values")
-    elif gaps.size:
-        parts.append(f"missing values in {quote_names([names[j] for j in gaps])}")
+    elif incomplete.size:
+        parts.append(f"missing values in {quote_names([names[j] for j in incomplete])}")
     return X if texts else numeric, " and ".join(parts)
 
 
 def _count_effects(design: Design) -> tuple[int, str]:
     """Return the number of effects in a linear model of ``known``, and the parameter ``multi``.
 
-    The number is 0 if known groups can be used directly. A linear model is needed for continuous
-    covariates, and for labelings whose combinations have too few samples.
+    A linear model is needed for continuous covariates, and for several labelings whose combinations
+    have too few samples. Otherwise the known groups are used directly, and the number is 0.
     """
     if design.columns is not None:
         return design.columns.shape[1], "product"

@@ -1,6 +1,7 @@
-"""Entropies, information and divergences of finite probability tables.
+"""Entropy, mutual information and divergences of discrete distributions.
 
-A joint table has one axis per variable. For labels of samples, see `nrprob.metrics`.
+A distribution is a table of probabilities, with one axis per variable. `nrprob.metrics` compares
+labels of samples directly.
 
 References
 ----------
@@ -37,13 +38,13 @@ Table = NDArray[np.float64]
 
 
 def _check_probabilities(p: ArrayLike, name: str, ndim: int | None = None) -> tuple[Table, float]:
-    """Return `p` as non-negative finite float64, and the tolerance of its dtype."""
+    """Validate probabilities; return them as float64, with the tolerance of their sum."""
     table = as_array(p, name)
     if table.dtype.kind not in "biuf":
         raise TypeError(
             f"{name} must hold real numbers; got dtype {table.dtype}; convert it to floats first"
         )
-    # The sum of narrower floats has larger rounding errors.
+    # Sums of float32 and float16 have larger rounding errors.
     tol = 1e-6 if table.dtype.kind == "f" and table.dtype.itemsize < 8 else 1e-9
     table = table.astype(np.float64)
     if ndim is not None and table.ndim != ndim:
@@ -71,7 +72,7 @@ def _check_probabilities(p: ArrayLike, name: str, ndim: int | None = None) -> tu
 
 
 def _probability_table(p: ArrayLike, name: str, ndim: int | None = None) -> Table:
-    """Check a probability table and return it as float64 summing to one exactly."""
+    """Validate a probability table; return it as float64, divided by its sum."""
     table, tol = _check_probabilities(p, name, ndim)
     total = float(table.sum())
     if abs(total - 1.0) > tol:
@@ -79,11 +80,12 @@ def _probability_table(p: ArrayLike, name: str, ndim: int | None = None) -> Tabl
             f"{name} must sum to 1; its sum is {total:.9g}; divide counts by their total "
             "(labels can be compared with nrprob.metrics)"
         )
-    # An error within the tolerance would otherwise appear as negative information.
+    # Without the division, an error within the tolerance may give negative information.
     return table / total
 
 
 def _log_base(base: float) -> float:
+    """Validate the base of the logarithm; return its natural logarithm."""
     base = as_number(base, "base")
     if not 1.0 < base < math.inf:
         raise ValueError(
@@ -93,8 +95,8 @@ def _log_base(base: float) -> float:
 
 
 def _clip_at_zero(value: float) -> float:
-    # All quantities are non-negative: negative values are rounding errors. The operation also turns
-    # -0.0 into 0.0.
+    # All quantities are non-negative, so negative values are rounding errors. The maximum also
+    # replaces -0.0 by 0.0.
     return max(0.0, float(value))
 
 
@@ -166,7 +168,7 @@ def joint_entropy(p: ArrayLike, *, base: float = e) -> float:
     See Also
     --------
     entropy : Entropy of one variable.
-    multi_information : Difference to the sum of the entropies.
+    multi_information : Sum of the entropies minus the joint entropy.
 
     Notes
     -----
@@ -182,7 +184,7 @@ def joint_entropy(p: ArrayLike, *, base: float = e) -> float:
 
 
 def conditional_entropy(joint: ArrayLike, *, base: float = e) -> float:
-    r"""Conditional entropy of the variable of axis 0 given the variable of axis 1.
+    r"""Conditional entropy of the variable X of axis 0 given the variable Y of axis 1.
 
     .. math:: H(X \mid Y) = -\sum_{x,y} p(x, y) \log p(x \mid y) = H(X, Y) - H(Y)
 
@@ -206,7 +208,7 @@ def conditional_entropy(joint: ArrayLike, *, base: float = e) -> float:
     See Also
     --------
     entropy : Entropy without conditioning.
-    mutual_information : Reduction of the entropy.
+    mutual_information : Entropy minus conditional entropy.
 
     Notes
     -----
@@ -246,8 +248,8 @@ def mutual_information(joint: ArrayLike, *, base: float = e) -> float:
 
     See Also
     --------
-    conditional_mutual_information : Given a third variable.
-    multi_information : Of any number of variables.
+    conditional_mutual_information : Mutual information given a third variable.
+    multi_information : Mutual information of any number of variables.
 
     Notes
     -----
@@ -265,7 +267,7 @@ def mutual_information(joint: ArrayLike, *, base: float = e) -> float:
 
 
 def conditional_mutual_information(joint_xyz: ArrayLike, *, base: float = e) -> float:
-    r"""Mutual information of the first two variables given the third.
+    r"""Conditional mutual information of the first two variables given the third.
 
     .. math:: I(X; Y \mid Z) = H(X, Z) + H(Y, Z) - H(X, Y, Z) - H(Z)
 
@@ -288,7 +290,7 @@ def conditional_mutual_information(joint_xyz: ArrayLike, *, base: float = e) -> 
 
     See Also
     --------
-    mutual_information : Without conditioning.
+    mutual_information : Mutual information without conditioning.
     conditional_entropy : Entropy given a variable.
 
     Notes
@@ -311,9 +313,10 @@ def conditional_mutual_information(joint_xyz: ArrayLike, *, base: float = e) -> 
 
 
 def _multi_information(p: Table) -> float:
+    """Multi-information in nats of a validated table, one axis per variable."""
     axes = range(p.ndim)
-    # A difference of logarithms: neither the product of the marginals nor its ratio can
-    # underflow, and p = 0 contributes 0.
+    # Differences of logarithms: the product of the marginals could underflow. Entries p = 0
+    # contribute 0.
     terms = xlogy(p, p)
     for axis in axes:
         terms = terms - xlogy(p, p.sum(tuple(a for a in axes if a != axis), keepdims=True))
@@ -344,7 +347,7 @@ def multi_information(joint: ArrayLike, *, base: float = e) -> float:
 
     See Also
     --------
-    mutual_information : Of two variables.
+    mutual_information : Mutual information of two variables.
     joint_entropy : Entropy of several variables.
 
     Notes
@@ -375,7 +378,7 @@ def kl_divergence(p: ArrayLike, q: ArrayLike, *, base: float = e) -> float:
     Returns
     -------
     float
-        Non-negative; 0 for p = q only; `inf` if some p(x) > 0 = q(x). It is not symmetric.
+        Non-negative; 0 for p = q only; `inf` if p(x) > 0 and q(x) = 0 for some x. Not symmetric.
 
     Raises
     ------
@@ -441,8 +444,9 @@ def js_divergence(ps: ArrayLike, weights: ArrayLike | None = None, *, base: floa
 
     Notes
     -----
-    Computed as the mutual information of a row sampled by `weights` and an outcome sampled from
-    that row. It is the cost of merging clusters in Gondek (2005), eq. (6.3.13).
+    The divergence is the mutual information of two variables: the index of a distribution, sampled
+    by `weights`, and an outcome sampled from this distribution. Gondek (2005), eq. (6.3.13), uses
+    it as the cost of merging clusters.
 
     Examples
     --------
@@ -487,8 +491,8 @@ def generalized_entropy(p: ArrayLike, s: float) -> float:
     Returns
     -------
     float
-        Scaled such that a fair coin has entropy 1 at every degree; the limit s -> 1 is in bits.
-        H^2 is twice the Gini impurity.
+        Non-negative. A fair coin has entropy 1 at every degree. The limit s -> 1 is the Shannon
+        entropy in bits. H^2 is twice the Gini impurity.
 
     Raises
     ------
@@ -502,8 +506,8 @@ def generalized_entropy(p: ArrayLike, s: float) -> float:
 
     Notes
     -----
-    Gondek (2005), eqs. (2.4.1) and (2.4.2), after Havrda and Charvat (1967). Eq. (3.6.2) is the
-    same quantity, where the sum must run over clusters instead of clusterings.
+    Gondek (2005), eqs. (2.4.1) and (2.4.2), after Havrda and Charvat (1967). His eq. (3.6.2) is the
+    same quantity if the sum runs over clusters instead of clusterings.
 
     Examples
     --------
@@ -559,8 +563,8 @@ def category_utility(joint: ArrayLike, *, per_cluster: bool = False) -> float:
 
     Notes
     -----
-    Guesses are sampled from p(y|x) and p(y). Gondek (2005), section 3.6, names it without a
-    formula.
+    Y is guessed by sampling: from p(y|x) if X is known, else from p(y). Gondek (2005), section 3.6,
+    names this quantity without a formula.
 
     Examples
     --------
@@ -573,7 +577,7 @@ def category_utility(joint: ArrayLike, *, per_cluster: bool = False) -> float:
     p_y = p.sum(0)
     p = p[p.sum(1) > 0]
     p_x = p.sum(1, keepdims=True)
-    # Equivalent sum of squares: non-negative, and 0 under independence.
+    # An equivalent sum of squares, which is never negative, and exactly 0 under independence.
     utility = float((p_x * (p / p_x - p_y) ** 2).sum())
     return utility / len(p) if per_cluster else utility
 
@@ -600,14 +604,14 @@ def quadratic_mutual_information(joint: ArrayLike) -> float:
 
     See Also
     --------
-    category_utility : Half this quantity.
-    generalized_entropy : The entropy of this information, for s = 2.
+    category_utility : Half of this quantity.
+    generalized_entropy : The entropy H^2, for s = 2.
 
     Notes
     -----
-    Gondek (2005), eq. (3.6.3) at s = 2, without a definition of the conditional entropy. With the
-    expected entropy, I^2 is twice `category_utility`. Kernel methods use the same name for another
-    quantity, the squared distance sum (p(x, y) - p(x) p(y))^2.
+    This is eq. (3.6.3) of Gondek (2005) at s = 2, which does not define the conditional entropy. If
+    the conditional entropy is the expected entropy, I^2 is twice `category_utility`. Kernel methods
+    use the same name for another quantity, the squared distance sum (p(x, y) - p(x) p(y))^2.
 
     Examples
     --------
@@ -644,7 +648,7 @@ def variation_of_information(joint: ArrayLike, *, base: float = e) -> float:
     See Also
     --------
     mutual_information : Information of two variables.
-    conditional_entropy : Its two terms.
+    conditional_entropy : The two terms of this distance.
 
     Notes
     -----

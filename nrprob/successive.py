@@ -1,4 +1,4 @@
-"""Find non-redundant clusterings one after another."""
+"""Find several non-redundant clusterings, each conditioned on the earlier ones."""
 
 from __future__ import annotations
 
@@ -45,31 +45,31 @@ class Exploration:
     Attributes
     ----------
     labels_ : ndarray of shape (n_samples, n_clusterings)
-        The clusterings, in the order of the search.
-    estimators_ : list
-        The fitted estimators, one per clustering.
+        Clusterings in the order of the search, one per column.
+    estimators_ : list of estimators
+        Fitted estimator of every clustering.
     known_ : ndarray of shape (n_samples, n_known)
-        Known labelings at the start, as integers.
+        Known labelings that `explore` received, as integers.
     evidence_ : list of nrprob.evidence.Evidence
-        The significance test of every clustering of ``labels_``; empty if ``n_clusterings`` was
-        passed, since there is no test then.
-    rejected_ : tuple or None
-        The fitted estimator at which the test stopped the search, with its evidence. None if the
-        first clustering is not significant, since it is returned nevertheless, or if nothing was
-        tested.
+        Significance test of every clustering. Empty if ``n_clusterings`` was passed, since
+        `explore` then does no test.
+    rejected_ : tuple (estimator, nrprob.evidence.Evidence) or None
+        Fitted estimator and test of the clustering that stopped the search, which is not in
+        ``labels_``. None without tests, and if the first clustering is not significant: this
+        clustering is returned nevertheless.
     reason_ : str
         Why the search ended.
     failure_ : BaseException or None
-        The exception that ended the search early; None otherwise.
+        Exception of a later fit that ended the search; None otherwise.
     prepared_ : Prepared or None
         Result of `prepare` if ``X`` was a frame.
     params_ : dict
-        The arguments of `explore`; for ``known``, the names of its columns.
+        Arguments of `explore`. The entry ``known`` has only the names of the columns.
 
     See Also
     --------
     explore : Returns this result.
-    nrprob.plotting.plot_alternatives : Plots it.
+    nrprob.plotting.plot_alternatives : Plot the clusterings.
 
     Examples
     --------
@@ -94,10 +94,10 @@ class Exploration:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Mutual information in nats between all labelings, known and new.
+        """Mutual information in nats of every pair of labelings, known and new.
 
-        The diagonal holds their entropies. Independent labelings of n samples with k and l clusters
-        have about (k - 1)(l - 1) / 2n nats by chance.
+        The diagonal has the entropies of the labelings. By chance, independent labelings of n
+        samples with k and l clusters have about (k - 1)(l - 1) / 2n nats.
         """
         import pandas as pd
 
@@ -124,36 +124,39 @@ def explore(
     alpha: float = 0.05,
     random_state: Any = None,
 ) -> Exploration:
-    """Find clusterings one after another, each conditional on all earlier ones.
+    """Find several clusterings, one after another, each conditioned on all earlier ones.
 
     Parameters
     ----------
     X : array-like, sparse matrix or frame of shape (n_samples, n_features)
-        A frame is prepared by `prepare`, with warnings about the changes. Text and missing values
-        are kept, unless the ``estimator`` needs numbers; text then becomes binary columns.
+        Features. A frame is first prepared by `prepare`, with warnings about the changes. Text and
+        missing values are kept if the ``estimator`` accepts them. Otherwise, text becomes binary
+        columns, and missing values raise ValueError.
     estimator : estimator or "auto", default="auto"
-        Clusterer whose ``fit(X, known=...)`` conditions on known labels. "auto" calls `recommend`
-        for every clustering.
+        Clusterer whose ``fit(X, known=...)`` conditions on known labels. With "auto", `recommend`
+        chooses an estimator for every clustering.
     n_clusters : int or "auto", optional
-        Number of clusters of every clustering. By default, the number of the estimator. "auto"
-        chooses it in every fit, including the fits of the test; see `ConditionalMixture`.
+        Number of clusters of every clustering. By default, the number of the estimator. With
+        "auto", every fit chooses the number, including the fits of the test; see
+        `ConditionalMixture`.
     n_clusterings : int, optional
-        Number of clusterings. By default, the search continues while `nrprob.evidence.test`
-        supports another clustering, given groups that are combinations of known labels and earlier
-        clusterings. For tables without a p-value, such as mixed ones, it continues while the
-        clusters predict held-out samples better than every null model. Counts and binary features
-        have no test. The first clustering is returned whatever its test says.
-    known : array-like, optional
-        Known labels, 1-D or one labeling per column. For a frame, also names of its columns.
+        Number of clusterings. By default, the search continues while `nrprob.evidence.test` is
+        significant. The known groups of the test are the combinations of known labels and earlier
+        clusterings. If the test withholds p-values, as for mixed tables, the search continues while
+        the clusters predict held-out samples better than every null model. For counts and binary
+        features without a test, this number is required. The first clustering is returned even if
+        its test is not significant.
+    known : array-like of shape (n_samples,) or (n_samples, n_known), optional
+        Known labels, one labeling per column. For a frame, also names of its columns.
     criterion : {"structure", "gap"}, default="structure"
-        The test that every clustering has to pass. "structure" rejects the one-component null
-        model: one elliptical density per known group. "gap" rejects the absence of a low-density
-        gap between clusters. Overlapping clusters have no such gap; uniform, skew or bent groups
-        have none either.
+        Test that every clustering has to pass. "structure" uses ``p_structure_``, whose null
+        hypothesis is one elliptical distribution per known group. "gap" uses ``p_gap_``, whose null
+        hypothesis is that there is no low-density gap between clusters. Overlapping clusters have
+        no such gap. Uniform, skewed or curved groups have no gap either.
     alpha : float, default=0.05
-        Significance level: the search continues while the p-value is at most alpha. A clustering is
-        tested only if all earlier ones passed. So the probability of adding a spurious clustering
-        is at most alpha, if the test keeps its level. From 0 to 1.
+        Significance level: the search continues while the p-value is at most ``alpha``. A
+        clustering is tested only if all earlier clusterings passed. The probability of adding a
+        spurious clustering is therefore at most ``alpha`` if the test keeps its level. From 0 to 1.
     random_state : int, RandomState instance or None, default=None
         Seed of the tests, and of the estimators that have this parameter.
 
@@ -165,30 +168,31 @@ def explore(
     ------
     ValueError
         If ``n_clusterings`` is below 1, or missing for data without a test, such as counts and
-        binary features; or if the first fit raises it.
+        binary features. Errors of the first fit are raised as well.
     TypeError
         If ``n_clusterings`` is not an integer, or ``estimator`` is not an estimator.
 
     Warns
     -----
     UserWarning
-        About the changes of `prepare` to a frame; or if a later fit fails or is interrupted
-        (:class:`KeyboardInterrupt`). Earlier clusterings are then returned, and ``failure_`` is the
-        exception.
+        States the changes of `prepare` to a frame. Also warns if a later fit fails or is
+        interrupted (:class:`KeyboardInterrupt`). The result then holds the earlier clusterings, and
+        ``failure_`` is the exception.
     nrprob.exceptions.SingleFeatureWarning
         If one discrete feature y, such as a boolean column, determines the clusters c, or one of
-        three or more clusters: I(c; y) / H(c) above 0.7.
+        three or more clusters. The criterion is I(c; y) / H(c) > 0.7, the mutual information
+        divided by the entropy of the clusters.
 
     See Also
     --------
-    recommend : Recommends the estimator.
-    nrprob.evidence.test : The significance test.
+    recommend : Recommend an estimator.
+    nrprob.evidence.test : Test the clusters of one clustering.
 
     Notes
     -----
-    Clustering j is fitted with the known labels and clusterings 1 to j - 1 as known structure. It
-    is tested with the combinations of these labels as known groups. Known groups become smaller
-    with every clustering; the search ends when their median size is below ten samples.
+    Clustering j is fitted with the known labels and clusterings 1 to j - 1 as known structure. The
+    known groups of its test are the combinations of the same labels. These groups become smaller
+    with every clustering. The search ends when their median size is below ten samples.
 
     Examples
     --------
@@ -205,6 +209,7 @@ def explore(
         "known": column_names(known) or None, "criterion": criterion, "alpha": alpha,
         "random_state": random_state,
     }  # fmt: skip
+    # Prepare a frame, and encode the known labelings.
     ready = _prepare_frame(X, known, estimator) if is_table(X) else None
     if ready is not None:
         for line in [*(f"note: {line}" for line in ready.notes), *ready.warnings]:
@@ -226,6 +231,7 @@ def explore(
     while n_clusterings is None or len(estimators) < n_clusterings:
         number = len(estimators) + 1
         try:
+            # Make the estimator, and check that its clusters can be tested.
             structure = labelings if labelings.shape[1] else None
             if isinstance(estimator, str):
                 fixed = None if isinstance(n_clusters, str) else n_clusters
@@ -236,15 +242,15 @@ def explore(
             if n_clusterings is None and not estimators:
                 _check_has_test(model, X, structure)
             elif n_clusterings is None:
-                # Where groups that earlier clusterings define are small, their random effects
-                # explain little, and the same clusters are found again.
+                # If groups that earlier clusterings define are small, subtracting their effects
+                # explains little. The next fit would return the same clusters again.
                 codes = np.unique(labels_as_text, axis=0, return_inverse=True)[1]
                 check_median_size(np.ravel(codes))
-            # Fit conditional on known labels and earlier clusterings.
+            # Fit, conditioned on known labels and earlier clusterings.
             model.fit(X, **({} if structure is None else {"known": structure}))
             if not getattr(model, "_warns_of_single_feature", False):
                 warn_of_single_feature(X, model.labels_)
-            # Test with the same labels as known groups.
+            # Test. The combinations of the same labels are the known groups.
             evidence, is_last = None, False
             if n_clusterings is None:
                 seed = random.randint(2**31 - 1)
@@ -265,11 +271,13 @@ def explore(
                 "clusterings are returned"
             )
             break
+        # End the search at a clustering that is not significant; return it if it is the first.
         if is_last:
             reason = f"clustering {number}: {evidence}"
         if is_last and estimators:
             rejected = model, evidence
             break
+        # Add the clustering to the known structure of the next fit.
         estimators.append(model)
         if evidence is not None:
             tests.append(evidence)
@@ -283,7 +291,7 @@ def explore(
 
 
 def _prepare_frame(X: Any, known: Any, estimator: Any) -> Prepared:
-    """Prepare a frame: as numbers, if the estimator does not take text and missing values."""
+    """Prepare a frame; text becomes binary columns if the estimator accepts numbers only."""
     categories, missing = "keep", "keep"
     if not isinstance(estimator, str):
         tags = get_tags(estimator).input_tags
@@ -295,14 +303,14 @@ def _prepare_frame(X: Any, known: Any, estimator: Any) -> Prepared:
 
 
 def _as_preparation(option: str, value: Any) -> str:
-    """Format an argument of `prepare` as users of `explore` write it."""
+    """Write an argument of `prepare` in a call, for messages to users of `explore`."""
     return f"prepare(X, {option}={value!r})"
 
 
 def _check_arguments(
     estimator: Any, n_clusters: Any, n_clusterings: Any, known: Any, criterion: str, alpha: float
 ) -> None:
-    """Raise for invalid arguments of `explore`."""
+    """Raise an error for invalid arguments of `explore`."""
     if isinstance(n_clusters, str):
         check_choice("n_clusters", n_clusters, ("auto",), "or an integer")
     if n_clusterings is not None:
@@ -326,7 +334,7 @@ def _check_arguments(
 def _set_parameters(
     model: Any, n_clusters: int | str | None, random_state: Any, random: np.random.RandomState
 ) -> None:
-    """Set the number of clusters, and a seed unless the estimator has one."""
+    """Set the number of clusters, and a seed if the user passed one or the estimator has none."""
     parameters = model.get_params(deep=False)
     if n_clusters is not None:
         model.set_params(n_clusters=n_clusters)
@@ -337,7 +345,7 @@ def _set_parameters(
 
 
 def _passes(evidence: Evidence, criterion: str) -> bool:
-    """Whether a clustering passes the test that a criterion names."""
+    """Return whether a clustering passes the test of the criterion."""
     if criterion == "structure":
         return evidence.supports_clusters
     if evidence.p_gap_ is None:
@@ -349,7 +357,7 @@ def _passes(evidence: Evidence, criterion: str) -> bool:
 
 
 def _check_has_test(model: Any, X: Any, known: Any) -> None:
-    """Raise for samples without a significance test, before anything is fitted."""
+    """Raise ValueError for samples without a significance test, before anything is fitted."""
     try:
         check_samples(as_density_estimator(model), X, known)
     except (TypeError, ValueError) as error:
@@ -359,12 +367,12 @@ def _check_has_test(model: Any, X: Any, known: Any) -> None:
 
 
 def _encode_labelings(known: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Known labelings (n, L) as integers, to which clusterings can be added, and as text."""
+    """Encode known labels: return labelings (n, L) as integers, and the same labelings as text."""
     encoder = DesignEncoder("product")
     design = encoder.fit(known, n)
     if design.kind not in ("nothing", "labels"):
         raise ValueError(
-            "known structure of explore must be labels, to which it adds clusterings; got "
+            "known structure must be labels, since explore adds clusterings to it; got "
             f"{design.description}; cut covariates into groups, or fit ConditionalMixture or CCIB"
         )
     codes = design.labelings

@@ -1,6 +1,6 @@
-"""Indices of similarity, quality and independence of partitions.
+"""Compare partitions: agreement, independence, and the quality of their clusters.
 
-Labels are compared only for equality, so they may be of any hashable type.
+Labels are compared for equality only, so they may have any hashable type.
 """
 
 from nrprob.metrics.partitions import (

@@ -42,6 +42,7 @@ BLOCK_SIZE = 2**22
 
 
 def _is_missing(value: object) -> bool:
+    """Return whether a label is None, NaN, NaT or ``pandas.NA``."""
     try:
         return value is None or bool(value != value)
     except (TypeError, ValueError):  # pandas.NA has no truth value; an array has too many
@@ -49,7 +50,7 @@ def _is_missing(value: object) -> bool:
 
 
 def _encode_labels(labels: Labels, name: str) -> Codes:
-    """Replace labels by 0, 1, ... in sorted order, or in order of appearance if not sortable."""
+    """Encode labels as integers 0, 1, ... in sorted order; in order of appearance if unsortable."""
     if isinstance(labels, str) or not hasattr(labels, "__iter__"):
         raise TypeError(
             f"{name} must be a sequence of labels; got {type(labels).__name__}; "
@@ -61,12 +62,13 @@ def _encode_labels(labels: Labels, name: str) -> Codes:
         raise ValueError(
             f"{name} must be one-dimensional; got shape {array.shape}; pass one column at a time"
         )
-    # np.asarray would turn [1, "a"] into strings and a list of tuples into a matrix.
+    # Lists stay lists: np.asarray would turn [1, "a"] into strings, and tuples into a matrix.
     values: list[Hashable] | NDArray[Any] = list(labels) if array is None else array
     n_labels = len(values)
     if n_labels == 0:
         raise ValueError(f"{name} must not be empty; got 0 labels; pass one label per sample")
 
+    # Raise for missing labels.
     if array is not None and array.dtype.kind != "O":
         missing = int(np.count_nonzero(array != array))  # NaN and NaT
     else:
@@ -77,6 +79,7 @@ def _encode_labels(labels: Labels, name: str) -> Codes:
             "drop these samples or give them a separate label"
         )
 
+    # Encode arrays by sorting, and other labels by a dictionary.
     if array is not None and array.dtype.kind != "O":
         return np.unique(array, return_inverse=True)[1].astype(np.int64)
     try:
@@ -94,6 +97,7 @@ def _encode_labels(labels: Labels, name: str) -> Codes:
 
 
 def _encode_pair(a: Labels, b: Labels, names: tuple[str, str]) -> tuple[Codes, Codes]:
+    """Encode two labelings of the same samples as integers; ``names`` are for error messages."""
     a_codes, b_codes = _encode_labels(a, names[0]), _encode_labels(b, names[1])
     _check_same_length(len(a_codes), len(b_codes), names)
     return a_codes, b_codes
@@ -108,7 +112,7 @@ def _check_same_length(n_a: int, n_b: int, names: tuple[str, str]) -> None:
 
 
 def _encode_labelings(labelings: ArrayLike | Sequence[Labels], name: str) -> list[Codes]:
-    """Encode several labelings: columns of a table, elements of a list, or a single labeling."""
+    """Encode labelings as integers: columns of a table, elements of a list, or one labeling."""
     columns: list[Any]
     if hasattr(labelings, "__array__"):
         check_not_masked(labelings, name)
@@ -128,7 +132,7 @@ LABELS_TRUTH = ("labels", "truth")
 
 
 def _occupied_cells(a: Codes, b: Codes) -> tuple[Codes, Codes, Codes]:
-    """Return row, column and count of the occupied cells of the contingency table."""
+    """Rows, columns and counts of the non-empty cells of the contingency table."""
     width = int(b.max()) + 1
     cells, counts = np.unique(a * width + b, return_counts=True)
     return cells // width, cells % width, counts
@@ -145,8 +149,9 @@ def contingency(a: Labels, b: Labels) -> NDArray[np.int64]:
     Returns
     -------
     ndarray of shape (n_clusters_a, n_clusters_b), dtype int64
-        Its entries sum to n_samples. Rows and columns follow the sorted labels, or the order of
-        appearance if labels cannot be sorted.
+        Contingency table: entry (i, j) is the number of samples in cluster i of `a` and cluster j
+        of `b`. Clusters are in the order of their sorted labels, or in the order of appearance if
+        labels cannot be sorted.
 
     Raises
     ------
@@ -157,8 +162,8 @@ def contingency(a: Labels, b: Labels) -> NDArray[np.int64]:
 
     See Also
     --------
-    matched_accuracy : Best one-to-one matching of this table.
-    independence_test : Test of independence on this table.
+    matched_accuracy : Share of samples under the best one-to-one matching of clusters.
+    independence_test : Test whether two labelings are independent.
 
     Examples
     --------
@@ -173,11 +178,12 @@ def contingency(a: Labels, b: Labels) -> NDArray[np.int64]:
 
 
 def _matched_share(a: Codes, b: Codes) -> float:
+    """Share of samples in matched clusters, under the best one-to-one matching."""
     from scipy.optimize import linear_sum_assignment
     from sklearn.metrics.cluster import contingency_matrix
 
     table = contingency_matrix(a, b)
-    # A rectangular assignment leaves surplus clusters unmatched.
+    # If the numbers of clusters differ, the additional clusters have no match.
     matched = table[linear_sum_assignment(table, maximize=True)].sum()
     return float(matched / len(a))
 
@@ -187,17 +193,20 @@ def matched_accuracy(labels: Labels, truth: Labels) -> float:
 
     .. math:: \frac{1}{N} \max_\pi \sum_k n_{k, \pi(k)}
 
+    Here n_kl is the number of samples in cluster k and class l, and :math:`\pi` matches clusters
+    and classes one to one.
+
     Parameters
     ----------
     labels, truth : sequence of hashable, each of shape (n_samples,)
-        Two labelings of the same samples; their numbers of clusters may differ, and samples of
-        unmatched clusters count as errors.
+        Clusters and classes of the same samples. Their numbers K and L may differ; samples of
+        clusters without a matched class count as errors.
 
     Returns
     -------
     float
-        The accuracy, between 1 / max(K, L) and 1; it is symmetric. Two independent labelings into
-        two equal halves reach about 1/2 + 0.4 / sqrt(n_samples), not 1/2.
+        Accuracy between 1 / max(K, L) and 1, symmetric in both labelings. For two independent
+        labelings into equal halves, the mean is about 1/2 + 0.4 / sqrt(n_samples), not 1/2.
 
     Raises
     ------
@@ -206,13 +215,13 @@ def matched_accuracy(labels: Labels, truth: Labels) -> float:
 
     See Also
     --------
-    purity : Share of the majority classes; several clusters may have one class.
+    purity : Share of samples in the majority class of their cluster.
     adjusted_rand_index : Agreement on pairs, corrected for chance.
 
     Notes
     -----
-    The matching is computed by the Hungarian method. Gondek (2005) defines the measure, as
-    precision, for equal numbers of clusters.
+    The matching is computed by the Hungarian method. Gondek (2005) calls the measure precision, and
+    defines it for equal numbers of clusters and classes.
 
     References
     ----------
@@ -229,9 +238,12 @@ def matched_accuracy(labels: Labels, truth: Labels) -> float:
 
 
 def matching_rate(a: Labels, b: Labels) -> float:
-    r"""Share of samples on which two views agree under the best matching of clusters.
+    r"""Matching rate: share of samples on which two views agree, with matched clusters.
 
     .. math:: MR = \frac{1}{N} \max_{I, J} \sum_{m=1}^{\min(K_1, K_2)} n(i_m, j_m)
+
+    Here n(i, j) is the number of samples in cluster i of the first view and cluster j of the second
+    view. The maximum is over one-to-one matchings of the clusters.
 
     Parameters
     ----------
@@ -250,8 +262,8 @@ def matching_rate(a: Labels, b: Labels) -> float:
 
     See Also
     --------
-    matched_accuracy : The same number, for clusters and classes.
-    predictive_rate : Share of the majority classes of combinations of clusters.
+    matched_accuracy : The same measure, for clusters and classes.
+    predictive_rate : Share of samples in the majority class of their combination of clusters.
 
     References
     ----------
@@ -268,6 +280,7 @@ def matching_rate(a: Labels, b: Labels) -> float:
 
 
 def _majority_share(cells: Codes, truth: Codes) -> float:
+    """Share of samples in the majority class of their cell."""
     rows, _, counts = _occupied_cells(cells, truth)
     best = np.zeros(rows.max() + 1, dtype=np.int64)
     np.maximum.at(best, rows, counts)
@@ -279,6 +292,8 @@ def purity(labels: Labels, truth: Labels) -> float:
 
     .. math:: \frac{1}{N} \sum_c \max_l n_{cl}
 
+    Here n_cl is the number of samples in cluster c and class l.
+
     Parameters
     ----------
     labels : sequence of hashable of shape (n_samples,)
@@ -289,8 +304,8 @@ def purity(labels: Labels, truth: Labels) -> float:
     Returns
     -------
     float
-        At least the share of the largest class, at most 1. Splitting a cluster never decreases it,
-        so report the number of clusters as well. It is not symmetric.
+        At least the share of the largest class, at most 1; not symmetric. Splitting a cluster never
+        decreases the purity, so report the number of clusters as well.
 
     Raises
     ------
@@ -299,7 +314,7 @@ def purity(labels: Labels, truth: Labels) -> float:
 
     See Also
     --------
-    matched_accuracy : Matches clusters and classes one to one.
+    matched_accuracy : Accuracy under a one-to-one matching of clusters and classes.
     predictive_rate : Purity of combinations of clusters.
 
     Examples
@@ -312,22 +327,25 @@ def purity(labels: Labels, truth: Labels) -> float:
 
 
 def predictive_rate(labelings: ArrayLike | Sequence[Labels], truth: Labels) -> float:
-    r"""Share of samples in the majority class of their combination of clusters.
+    r"""Predictive rate: share of samples in the majority class of their combination of clusters.
 
     .. math:: PR = \frac{1}{N} \sum_{i,j} \max_k n(i, j, k)
+
+    Here n(i, j, k) is the number of samples of class k in cluster i of the first labeling and
+    cluster j of the second. There may be any number of labelings.
 
     Parameters
     ----------
     labelings : array-like of shape (n_samples, n_labelings) or sequence of labelings
-        A two-dimensional array or data frame holds one labeling per column; a list or tuple
-        holds one sequence of n_samples labels per view. A single labeling is accepted.
+        A two-dimensional array or data frame has one labeling per column. A list or tuple has one
+        sequence of n_samples labels per labeling. A single labeling is accepted.
     truth : sequence of hashable of shape (n_samples,)
         Classes.
 
     Returns
     -------
     float
-        At least the purity of each labeling, at most 1.
+        Rate that is at least the purity of each labeling, and at most 1.
 
     Raises
     ------
@@ -336,13 +354,13 @@ def predictive_rate(labelings: ArrayLike | Sequence[Labels], truth: Labels) -> f
 
     See Also
     --------
-    purity : The same for one labeling.
+    purity : The same measure for one labeling.
     matching_rate : Agreement of two views.
 
     Notes
     -----
-    For independent views, Table 3.1 of Yin (2007) counts only matched pairs of clusters, and is
-    lower.
+    For independent views, Table 3.1 of Yin (2007) counts only matched pairs of clusters. Its values
+    are therefore lower.
 
     References
     ----------
@@ -359,7 +377,7 @@ def predictive_rate(labelings: ArrayLike | Sequence[Labels], truth: Labels) -> f
     cells = np.zeros(len(truth_codes), dtype=np.int64)
     for number, codes in enumerate(_encode_labelings(labelings, "labelings")):
         _check_same_length(len(codes), len(truth_codes), (f"labelings[{number}]", "truth"))
-        # Renumbering after each view keeps the product of the numbers of clusters in range.
+        # Renumber combinations after each labeling, so that integers do not overflow.
         cells = np.unique(cells * (codes.max() + 1) + codes, return_inverse=True)[1]
     return _majority_share(cells, truth_codes)
 
@@ -375,6 +393,8 @@ def normalized_mutual_information(
     .. math:: I(C; L) / h, \quad
         h = \tfrac12 (H(C) + H(L)), \; H(L), \; \sqrt{H(C) H(L)} \;\text{or}\; H(C) H(L)
 
+    Here I is the mutual information and H the entropy.
+
     Parameters
     ----------
     labels : sequence of hashable of shape (n_samples,)
@@ -382,16 +402,16 @@ def normalized_mutual_information(
     truth : sequence of hashable of shape (n_samples,)
         Classes L.
     normalizer : {"arithmetic", "truth", "geometric", "product"}, default="arithmetic"
-        The denominator h; the values stand for the formulas above, in this order. "truth" gives the
-        homogeneity of the clusters, which is not symmetric. It is 1 for every refinement of the
-        classes, so report the number of clusters as well. "product" has the unit 1/nats, and is 1 /
-        H for two equal labelings.
+        Denominator h; the values stand for the formulas above, in this order. "truth" gives the
+        homogeneity of the clusters, which is not symmetric. The homogeneity is 1 for every
+        refinement of the classes, so report the number of clusters as well. "product" has the unit
+        1/nats, and is 1 / H for two equal labelings with the entropy H.
 
     Returns
     -------
     float
-        Between 0 and 1, except for "product". If h = 0: 1 for "truth"; 1 for "arithmetic" and
-        "geometric" if H(C) = H(L) = 0; otherwise 0.
+        Between 0 and 1, except for "product". If h = 0, the value is 1 for "truth", and for
+        "arithmetic" and "geometric" if H(C) = H(L) = 0. Otherwise it is 0.
 
     Raises
     ------
@@ -407,8 +427,8 @@ def normalized_mutual_information(
 
     Notes
     -----
-    "truth" is the measure of Gondek (2005). "product" is printed by Dang and Bailey (2010), whose
-    tables "geometric" reproduces better.
+    Gondek (2005) uses "truth". Dang and Bailey (2010) print "product", but "geometric" reproduces
+    their tables better.
 
     References
     ----------
@@ -455,7 +475,7 @@ def variation_of_information(labels: Labels, truth: Labels, *, base: float = e) 
     Returns
     -------
     float
-        The distance, between 0 (exactly for equal partitions) and the logarithm of n_samples.
+        Distance between 0 and the logarithm of n_samples; exactly 0 for equal partitions.
 
     Raises
     ------
@@ -484,25 +504,29 @@ def variation_of_information(labels: Labels, truth: Labels, *, base: float = e) 
     a, b = _encode_pair(labels, truth, LABELS_TRUTH)
     rows, columns, counts = _occupied_cells(a, b)
     n_a, n_b = np.bincount(a)[rows], np.bincount(b)[columns]
-    # Ratios instead of differences of entropies, so that equal partitions give exactly 0.
+    # Sum logarithms of ratios, not differences of entropies: equal partitions give exactly 0.
     nats = counts @ (np.log(n_a / counts) + np.log(n_b / counts)) / len(a)
     return float(nats / unit)
 
 
 def _count_pairs(labels: Labels, truth: Labels) -> tuple[int, int, int, int]:
-    """Count pairs together in both labelings, in labels only, in truth only and in neither."""
+    """Count pairs together in both labelings, in labels only, in truth only, and in none."""
     from sklearn.metrics.cluster import pair_confusion_matrix
 
     a, b = _encode_pair(labels, truth, LABELS_TRUTH)
-    # Rows: apart or together in truth. Python integers, since products of counts overflow.
+    # Rows of the matrix: pairs apart or together in truth. Python integers do not overflow.
     (neither, only_labels), (only_truth, both) = (pair_confusion_matrix(b, a) // 2).tolist()
     return both, only_labels, only_truth, neither
 
 
 def rand_index(labels: Labels, truth: Labels) -> float:
-    r"""Share of pairs of samples that are together in both labelings or apart in both.
+    r"""Rand index: share of pairs of samples that are together in both labelings or apart in both.
 
     .. math:: (n_{11} + n_{00}) / (n_{11} + n_{10} + n_{01} + n_{00})
+
+    n_11 counts the pairs of samples that are together in both labelings, and n_00 the pairs that
+    are apart in both. n_10 and n_01 count the pairs that are together in the first or in the second
+    labeling only.
 
     Parameters
     ----------
@@ -512,7 +536,7 @@ def rand_index(labels: Labels, truth: Labels) -> float:
     Returns
     -------
     float
-        Between 0 and 1; symmetric; 1 for a single sample.
+        Index between 0 and 1, symmetric; 1 for a single sample.
 
     Raises
     ------
@@ -521,8 +545,8 @@ def rand_index(labels: Labels, truth: Labels) -> float:
 
     See Also
     --------
-    adjusted_rand_index : The index, corrected for chance.
-    hubert_difference : The index, from -1 to 1.
+    adjusted_rand_index : Rand index, corrected for chance.
+    hubert_difference : Rand index, rescaled to the range from -1 to 1.
 
     Examples
     --------
@@ -542,6 +566,10 @@ def adjusted_rand_index(labels: Labels, truth: Labels) -> float:
     .. math:: \frac{n_{11} - E}{\tfrac12 (n_{11} + n_{10} + n_{11} + n_{01}) - E}, \quad
         E = \frac{(n_{11} + n_{10}) (n_{11} + n_{01})}{n_{11} + n_{10} + n_{01} + n_{00}}
 
+    n_11 counts the pairs of samples that are together in both labelings, and n_00 the pairs that
+    are apart in both. n_10 and n_01 count the pairs that are together in the first or in the second
+    labeling only. E is the expectation of n_11 under random permutations.
+
     Parameters
     ----------
     labels, truth : sequence of hashable, each of shape (n_samples,)
@@ -550,8 +578,8 @@ def adjusted_rand_index(labels: Labels, truth: Labels) -> float:
     Returns
     -------
     float
-        Between -0.5 and 1; symmetric; 0 on average for permuted labels. 1 if both labelings have
-        one cluster, or both have clusters of one sample only.
+        Index between -0.5 and 1, symmetric; 0 on average for permuted labels. 1 if both labelings
+        have one cluster, or if all clusters of both have one sample.
 
     Raises
     ------
@@ -560,12 +588,12 @@ def adjusted_rand_index(labels: Labels, truth: Labels) -> float:
 
     See Also
     --------
-    rand_index : The index without the correction.
-    normalized_mutual_information : Agreement by information.
+    rand_index : Rand index without the correction.
+    normalized_mutual_information : Agreement by mutual information.
 
     Notes
     -----
-    Computed by scikit-learn.
+    scikit-learn computes the index.
 
     References
     ----------
@@ -585,9 +613,12 @@ def adjusted_rand_index(labels: Labels, truth: Labels) -> float:
 
 
 def jaccard_index(labels: Labels, truth: Labels) -> float:
-    r"""Share of pairs together in both labelings among pairs together in at least one.
+    r"""Jaccard index: pairs together in both labelings, divided by pairs together in at least one.
 
     .. math:: n_{11} / (n_{11} + n_{10} + n_{01})
+
+    n_11 counts the pairs of samples that are together in both labelings. n_10 and n_01 count the
+    pairs that are together in the first or in the second labeling only.
 
     Parameters
     ----------
@@ -597,8 +628,8 @@ def jaccard_index(labels: Labels, truth: Labels) -> float:
     Returns
     -------
     float
-        Between 0 and 1; symmetric; 1 if no pair is together anywhere. Two independent labelings
-        into k equal clusters are near 1 / (2 k - 1), not 0.
+        Index between 0 and 1, symmetric; 1 if no pair is together in any labeling. For two
+        independent labelings into k equal clusters, the index is near 1 / (2 k - 1), not 0.
 
     Raises
     ------
@@ -607,8 +638,8 @@ def jaccard_index(labels: Labels, truth: Labels) -> float:
 
     See Also
     --------
-    pair_f_measure : Counts pairs together in both twice.
-    fowlkes_mallows_index : Geometric mean of precision and recall.
+    pair_f_measure : Harmonic mean of the precision and the recall of pairs.
+    fowlkes_mallows_index : Geometric mean of the precision and the recall of pairs.
 
     Examples
     --------
@@ -622,9 +653,12 @@ def jaccard_index(labels: Labels, truth: Labels) -> float:
 
 
 def fowlkes_mallows_index(labels: Labels, truth: Labels) -> float:
-    r"""Geometric mean of the precision and the recall of pairs.
+    r"""Fowlkes-Mallows index: geometric mean of the precision and the recall of pairs.
 
     .. math:: n_{11} / \sqrt{(n_{11} + n_{10}) (n_{11} + n_{01})}
+
+    n_11 counts the pairs of samples that are together in both labelings. n_10 and n_01 count the
+    pairs that are together in the first or in the second labeling only.
 
     Parameters
     ----------
@@ -634,7 +668,7 @@ def fowlkes_mallows_index(labels: Labels, truth: Labels) -> float:
     Returns
     -------
     float
-        Between 0 and 1; symmetric; 0 if no pair is together in both.
+        Index between 0 and 1, symmetric; 0 if no pair is together in both labelings.
 
     Raises
     ------
@@ -643,8 +677,8 @@ def fowlkes_mallows_index(labels: Labels, truth: Labels) -> float:
 
     See Also
     --------
-    pair_f_measure : Harmonic mean of precision and recall.
-    jaccard_index : Share of pairs together in both.
+    pair_f_measure : Harmonic mean of the precision and the recall of pairs.
+    jaccard_index : Pairs together in both labelings, divided by pairs together in at least one.
 
     Examples
     --------
@@ -659,9 +693,12 @@ def fowlkes_mallows_index(labels: Labels, truth: Labels) -> float:
 
 
 def pair_f_measure(labels: Labels, truth: Labels) -> float:
-    r"""Harmonic mean of the precision and the recall of pairs.
+    r"""F-measure of pairs: harmonic mean of their precision and recall.
 
     .. math:: 2 n_{11} / (2 n_{11} + n_{10} + n_{01})
+
+    n_11 counts the pairs of samples that are together in both labelings. n_10 and n_01 count the
+    pairs that are together in the first or in the second labeling only.
 
     Parameters
     ----------
@@ -671,7 +708,7 @@ def pair_f_measure(labels: Labels, truth: Labels) -> float:
     Returns
     -------
     float
-        Between 0 and 1; symmetric; 1 if no pair is together anywhere.
+        F-measure between 0 and 1, symmetric; 1 if no pair is together in any labeling.
 
     Raises
     ------
@@ -680,12 +717,13 @@ def pair_f_measure(labels: Labels, truth: Labels) -> float:
 
     See Also
     --------
-    fowlkes_mallows_index : Geometric mean of precision and recall.
-    jaccard_index : Share of pairs together in both.
+    fowlkes_mallows_index : Geometric mean of the precision and the recall of pairs.
+    jaccard_index : Pairs together in both labelings, divided by pairs together in at least one.
 
     Notes
     -----
-    The F-measure 2 P R / (P + R) of Dang and Bailey (2010), computed over pairs of samples.
+    This is the F-measure 2 P R / (P + R) of Dang and Bailey (2010). P is the precision and R the
+    recall of pairs of samples.
 
     References
     ----------
@@ -705,9 +743,13 @@ def pair_f_measure(labels: Labels, truth: Labels) -> float:
 
 
 def hubert_difference(labels: Labels, truth: Labels) -> float:
-    r"""Share of pairs on which two labelings agree, minus the share of all other pairs.
+    r"""Share of pairs on which two labelings agree, minus the share of pairs on which they differ.
 
     .. math:: (n_{11} + n_{00} - n_{10} - n_{01}) / (n_{11} + n_{10} + n_{01} + n_{00})
+
+    n_11 counts the pairs of samples that are together in both labelings, and n_00 the pairs that
+    are apart in both. n_10 and n_01 count the pairs that are together in the first or in the second
+    labeling only.
 
     Parameters
     ----------
@@ -717,7 +759,7 @@ def hubert_difference(labels: Labels, truth: Labels) -> float:
     Returns
     -------
     float
-        Between -1 and 1; symmetric; 2 `rand_index` - 1.
+        Difference between -1 and 1, symmetric; it equals 2 `rand_index` - 1.
 
     Raises
     ------
@@ -726,8 +768,8 @@ def hubert_difference(labels: Labels, truth: Labels) -> float:
 
     See Also
     --------
-    hubert_gamma : The other definition.
-    rand_index : The same index, from 0 to 1.
+    hubert_gamma : Another definition of Hubert's index.
+    rand_index : The same index, rescaled to the range from 0 to 1.
 
     Notes
     -----
@@ -749,10 +791,14 @@ def hubert_difference(labels: Labels, truth: Labels) -> float:
 
 
 def hubert_gamma(labels: Labels, truth: Labels) -> float:
-    r"""Correlation over pairs of samples of the indicators of being in one cluster.
+    r"""Correlation, over pairs of samples, of the indicators that a pair is together.
 
     .. math:: \frac{n_{11} n_{00} - n_{10} n_{01}}
         {\sqrt{(n_{11} + n_{10}) (n_{11} + n_{01}) (n_{00} + n_{10}) (n_{00} + n_{01})}}
+
+    n_11 counts the pairs of samples that are together in both labelings, and n_00 the pairs that
+    are apart in both. n_10 and n_01 count the pairs that are together in the first or in the second
+    labeling only.
 
     Parameters
     ----------
@@ -762,8 +808,8 @@ def hubert_gamma(labels: Labels, truth: Labels) -> float:
     Returns
     -------
     float
-        Between -1 and 1; symmetric; 0 if the correlation is undefined, since a labeling has one
-        cluster or clusters of one sample only.
+        Correlation between -1 and 1, symmetric. If a labeling has one cluster, or only clusters of
+        one sample, the correlation is undefined, and the value is 0.
 
     Raises
     ------
@@ -772,7 +818,7 @@ def hubert_gamma(labels: Labels, truth: Labels) -> float:
 
     See Also
     --------
-    hubert_difference : The other definition.
+    hubert_difference : Another definition of Hubert's index.
     adjusted_rand_index : Agreement on pairs, corrected for chance.
 
     Notes
@@ -812,21 +858,22 @@ class IndependenceTest(NamedTuple):
     dof : int
         Degrees of freedom (K - 1) (L - 1).
     p_chi2 : float
-        Probability of a G at least as large, by the chi-square approximation.
+        Probability of a statistic at least as large as G for independent labelings, by the
+        chi-square approximation.
     p_permutation : float
-        The same probability under random permutations of one labeling, including the observed
-        labeling; `nan` without permutations.
+        The same probability, estimated by random permutations of one labeling; the observed
+        labeling counts as one permutation. `nan` without permutations.
     floor : float
         (K - 1) (L - 1) / (2 N), the approximate mean of I for independent labelings, in nats.
 
     See Also
     --------
     independence_test : Returns this result.
-    normalized_mutual_information : Mutual information, from 0 to 1.
+    normalized_mutual_information : Mutual information, scaled to the range from 0 to 1.
 
     Examples
     --------
-    A clustering that equals the known groups, except for two of forty samples.
+    A clustering that equals the known groups, except for two of forty samples:
 
     >>> from nrprob.metrics import independence_test
     >>> known = [0, 0, 1, 1] * 10
@@ -855,14 +902,18 @@ def independence_test(
     .. math:: G = 2 N I(C; Z), \qquad
         E[I] \approx \frac{(K - 1)(L - 1)}{2 N} \;\text{under independence}
 
+    Here C is the clustering with K clusters, Z the known labeling with L groups, and I their mutual
+    information over N samples.
+
     Parameters
     ----------
     labels, known : sequence of hashable, each of shape (n_samples,)
-        Two labelings of the same samples, with K and L clusters.
+        Clusters and known groups of the same samples.
     n_permutations : int, default=999
-        Number of permutations. More permutations allow smaller p-values; 0 for no permutation test.
+        Number of permutations. The smallest p-value is 1 / (1 + n_permutations). 0 for no
+        permutation test.
     random_state : int, RandomState instance or None, default=None
-        Seeds the permutations.
+        Seed of the permutations.
 
     Returns
     -------
@@ -879,16 +930,16 @@ def independence_test(
 
     See Also
     --------
-    normalized_mutual_information : Mutual information, from 0 to 1.
-    contingency : The table that is tested.
+    normalized_mutual_information : Mutual information, scaled to the range from 0 to 1.
+    contingency : Contingency table of the two labelings.
 
     Notes
     -----
-    The plug-in mutual information of independent labelings is positive; ``floor`` is about its
-    mean. It explains the residual values in Table 9.2 of Gondek (2005). The chi-square
-    approximation needs about five expected samples per cell; the permutation p-value is valid
-    without it. Permutations are sampled as contingency tables, whose distribution given their
-    margins is known.
+    The plug-in mutual information is positive even if the labelings are independent. ``floor``
+    approximates its mean in this case, and explains the residual values in Table 9.2 of Gondek
+    (2005). The chi-square approximation needs about five expected samples per cell. The permutation
+    p-value is valid without this condition. Permutations are sampled as contingency tables with the
+    same margins, whose distribution is known.
 
     References
     ----------
@@ -920,7 +971,7 @@ def independence_test(
     n_a, n_b = np.bincount(a), np.bincount(b)
     dof = (len(n_a) - 1) * (len(n_b) - 1)
     rows, columns, counts = _occupied_cells(a, b)
-    # G statistic; the clip removes rounding errors below 0.
+    # G statistic, clipped at 0 against rounding errors.
     statistic = max(0.0, float(2.0 * counts @ np.log(counts * n / n_a[rows] / n_b[columns])))
     p_chi2 = float(chi2.sf(statistic, dof)) if dof else 1.0
 
@@ -930,8 +981,8 @@ def independence_test(
         p_permutation = 1.0
     else:
         rng = check_random_state(random_state)
-        # Given the margins, G is an increasing function of the sum of n log n. Equal tables may be
-        # summed in another order, so ties need a tolerance.
+        # For fixed margins, G is an increasing function of the sum of n log n over cells. The order
+        # of the sum may differ between equal tables, so ties need a tolerance.
         observed = float(xlogy(counts, counts).sum())
         threshold = observed - 1e-10 * max(1.0, observed)
         tables, extreme = random_table(n_a, n_b), 0

@@ -15,6 +15,7 @@ __all__ = ["dunn_index", "silhouette_width", "vector_quantization_error"]
 
 
 def _rows_and_codes(X: ArrayLike, labels: Labels) -> tuple[NDArray[np.float64], Codes]:
+    """Validate samples (n, m) and labels (n,); return the labels as integers."""
     from sklearn.utils import check_array
 
     from nrprob.statistics.features import check_range
@@ -33,33 +34,35 @@ def dunn_index(
     separation: Literal["single", "average", "centroid"] = "single",
     diameter: Literal["max", "mean", "radius"] = "max",
 ) -> float:
-    r"""Dunn index: smallest separation of two clusters divided by the largest cluster diameter.
+    r"""Dunn index: smallest separation of two clusters, divided by the largest cluster diameter.
 
     .. math:: \min_{i \ne j} \delta(c_i, c_j) \,/\, \max_l \Delta(c_l)
+
+    Here :math:`\delta` is the separation of two clusters, and :math:`\Delta` the diameter of one.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        Points; distances are Euclidean.
+        Samples. Distances are Euclidean.
     labels : sequence of hashable of shape (n_samples,)
         Clusters.
     separation : {"single", "average", "centroid"}, default="single"
-        Distance between two clusters: between their nearest points, the mean over pairs of points,
-        or between their means.
+        Distance between two clusters: the distance of their nearest samples, the mean distance over
+        pairs of samples, or the distance of their means.
     diameter : {"max", "mean", "radius"}, default="max"
-        Extent of a cluster: the largest or the mean distance between two of its points, or the mean
-        distance of its points to their mean. A cluster of one point has diameter 0.
+        Diameter of a cluster: the largest or the mean distance of two samples, or the mean distance
+        of the samples to their mean. A cluster of one sample has diameter 0.
 
     Returns
     -------
     float
         Non-negative, larger is better. `nan` for fewer than two clusters, or if every cluster has
-        one point; `inf` if all diameters are 0 and the separation is not.
+        one sample. `inf` if all diameters are 0, but the separation is not 0.
 
     Raises
     ------
     ValueError
-        As for `contingency`; also if `X` is not a finite two-dimensional array with a row per
+        As for `contingency`; also if `X` is not a finite two-dimensional array with one sample per
         label, or for another `separation` or `diameter`.
     TypeError
         As for `contingency`.
@@ -69,10 +72,9 @@ def dunn_index(
     silhouette_width : Mean separation of samples.
     score_solutions : Quality of several clusterings.
 
-    Notes
-    -----
-    Dang and Bailey (2010) define neither distance; ``separation="average", diameter="mean"`` gives
-    values of the magnitude of theirs. Takes O(n_samples^2) time; memory is bounded.
+    Notes ----- Dang and Bailey (2010) define neither distance. Their values have the magnitude of
+    the index with ``separation="average", diameter="mean"``. The computation takes O(n_samples^2)
+    time and bounded memory.
 
     References
     ----------
@@ -102,7 +104,7 @@ def dunn_index(
     starts = np.cumsum(sizes) - sizes
     centroids = np.add.reduceat(points, starts) / sizes[:, None]
     nearest, farthest, total = np.full((k, k), np.inf), np.zeros((k, k)), np.zeros((k, k))
-    # Smallest, largest and summed distance of all pairs of clusters, in blocks of points.
+    # Smallest, largest and summed distance for every pair of clusters, in blocks of samples.
     if separation != "centroid" or diameter != "radius":
         rows = max(1, BLOCK_SIZE // len(points))
         for first in range(0, len(points), rows):
@@ -131,41 +133,43 @@ def dunn_index(
 
 
 def silhouette_width(X: ArrayLike, labels: Labels) -> float:
-    r"""Silhouette width: mean over points of the relative distance to the nearest other cluster.
+    r"""Silhouette width: how much nearer samples are to their cluster than to the next cluster.
 
     .. math:: \frac{1}{N} \sum_i \frac{b_i - a_i}{\max(a_i, b_i)}
+
+    For sample i of N, a_i is the mean distance to the other samples of its cluster. b_i is the
+    smallest mean distance to the samples of another cluster.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        Points; distances are Euclidean.
+        Samples. Distances are Euclidean.
     labels : sequence of hashable of shape (n_samples,)
         Clusters.
 
     Returns
     -------
     float
-        Between -1 and 1, larger is better; `nan` for fewer than two clusters, or if every cluster
-        has one point.
+        Between -1 and 1, larger is better. `nan` for fewer than two clusters, or if every cluster
+        has one sample.
 
     Raises
     ------
     ValueError
-        As for `contingency`; also if `X` is not a finite two-dimensional array with a row per
+        As for `contingency`; also if `X` is not a finite two-dimensional array with one sample per
         label.
     TypeError
         As for `contingency`.
 
     See Also
     --------
-    dunn_index : Smallest separation over largest diameter.
+    dunn_index : Smallest separation divided by largest diameter.
     vector_quantization_error : Mean squared distance to the mean of the cluster.
 
     Notes
     -----
-    a is the mean distance to the other samples of the same cluster, b the smallest mean distance to
-    the samples of another cluster. A cluster of one sample counts 0. Computed by scikit-learn in
-    O(n_samples^2) time; memory is bounded.
+    The term of a sample that is alone in its cluster is 0. scikit-learn computes the width in
+    O(n_samples^2) time and bounded memory.
 
     References
     ----------
@@ -188,23 +192,25 @@ def silhouette_width(X: ArrayLike, labels: Labels) -> float:
 
 
 def vector_quantization_error(X: ArrayLike, labels: Labels) -> float:
-    r"""Mean squared distance of points to the mean of their cluster.
+    r"""Mean squared distance of samples to the mean of their cluster.
 
     .. math:: \frac{1}{N} \sum_k \sum_{i \in c_k} \lVert x_i - m_k \rVert^2
+
+    Here N is the number of samples, and m_k the mean of cluster c_k.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        Points; distances are Euclidean.
+        Samples. Distances are Euclidean.
     labels : sequence of hashable of shape (n_samples,)
         Clusters.
 
     Returns
     -------
     float
-        In squared units of `X`, smaller is better: 0 if all points of a cluster are equal, the sum
-        of the variances of the features for one cluster. Splitting a cluster never increases it,
-        so report the number of clusters as well.
+        Error in squared units of `X`, smaller is better. 0 if all samples of every cluster are
+        equal. For one cluster, the sum of the variances of the features. Splitting a cluster never
+        increases the error, so report the number of clusters as well.
 
     Raises
     ------
@@ -213,13 +219,13 @@ def vector_quantization_error(X: ArrayLike, labels: Labels) -> float:
 
     See Also
     --------
-    dunn_index : Smallest separation over largest diameter.
+    dunn_index : Smallest separation divided by largest diameter.
     silhouette_width : Mean separation of samples.
 
     Notes
     -----
-    The objective of k-means (Lloyd, 1982) per sample. Papers often print the sum, which is
-    n_samples times as large.
+    This is the objective of k-means (Lloyd, 1982) divided by N. Papers often print the sum, which
+    is N times as large.
 
     References
     ----------

@@ -49,7 +49,7 @@ _AGREEMENTS: dict[str, Callable[[Labels, Labels], float]] = {
 
 
 def _encode_same_length(n: int, labelings: Labelings, name: str) -> list[Codes]:
-    """Encode labelings of n samples; for n = 0, of as many samples as the first labeling."""
+    """Encode labelings of n samples as integers; n = 0 takes the number of the first labeling."""
     result = _encode_labelings(labelings, name)
     n = n or len(result[0])
     for number, codes in enumerate(result):
@@ -67,13 +67,16 @@ def pairwise_agreement(
 
     .. math:: A_{ij} = a(C_i, C_j), \quad D_{ij} = 1 - A_{ij}
 
+    Here a is the agreement, A_ij the agreement of labelings C_i and C_j, and D_ij their
+    dissimilarity.
+
     Parameters
     ----------
     labelings : array-like of shape (n_samples, n_labelings) or sequence of labelings
-        A two-dimensional array or data frame holds one labeling per column; a list or tuple
-        holds one sequence of n_samples labels per labeling. A single labeling is accepted.
+        A two-dimensional array or data frame has one labeling per column. A list or tuple has one
+        sequence of n_samples labels per labeling. A single labeling is accepted.
     others : like `labelings`, of n_others labelings, optional
-        Labelings to compare with, such as known or true ones; by default `labelings` themselves.
+        Labelings to compare with, such as known or true labelings. By default, `labelings`.
     measure : str, default="normalized_mutual_information"
         The agreement a: a symmetric function of this module that is 1 for equal partitions.
         "adjusted_rand_index", "jaccard_index", "matched_accuracy", "normalized_mutual_information",
@@ -82,9 +85,9 @@ def pairwise_agreement(
     Returns
     -------
     ndarray of shape (n_labelings, n_labelings) or (n_labelings, n_others)
-        Agreements, 1 for a labeling with itself. ``1 - A`` are dissimilarities, such as the Jaccard
-        dissimilarity. The largest entry of a column belongs to the labeling most similar to the
-        labeling of the column.
+        Agreements A; 1 for a labeling with itself. ``1 - A`` are dissimilarities, such as the
+        Jaccard dissimilarity. The largest entry of column j is in the row of the labeling that is
+        most similar to labeling j.
 
     Raises
     ------
@@ -102,9 +105,9 @@ def pairwise_agreement(
     Notes
     -----
     Dang and Bailey (2010) report the mutual information and the Jaccard index of an alternative and
-    the known clustering. Bae and Bailey (2006) and Davidson and Qi (2008) report the latter. The
-    expected agreement of independent labelings is 0 for the adjusted Rand index and nearly 0 for
-    the mutual information, but not for the other measures; see `jaccard_index`.
+    the known clustering. Bae and Bailey (2006) and Davidson and Qi (2008) report the Jaccard index.
+    For independent labelings, the expected agreement is 0 for the adjusted Rand index and nearly 0
+    for the mutual information. It is larger for the other measures; see `jaccard_index`.
 
     References
     ----------
@@ -147,17 +150,19 @@ def mean_dissimilarity(
 
     .. math:: \frac{2}{M (M - 1)} \sum_{i < j} (1 - a(C_i, C_j))
 
+    The sum is over pairs of the M labelings, and a is their agreement.
+
     Parameters
     ----------
     labelings : array-like of shape (n_samples, n_labelings) or sequence of labelings
-        As for `pairwise_agreement`; at least two.
+        Labelings as for `pairwise_agreement`; at least two.
     measure : str, default="normalized_mutual_information"
         The agreement a, as for `pairwise_agreement`.
 
     Returns
     -------
     float
-        Larger for less similar labelings; 0 if all are equal.
+        Mean dissimilarity, larger for less similar labelings; 0 if all labelings are equal.
 
     Raises
     ------
@@ -185,7 +190,7 @@ def mean_dissimilarity(
 
 
 def _without_diagonal(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows of a square matrix without their diagonal entry, (m, m - 1)."""
+    """Remove the diagonal of a square matrix (m, m); return (m, m - 1)."""
     m = len(values)
     return values[~np.eye(m, dtype=bool)].reshape(m, m - 1)
 
@@ -201,30 +206,34 @@ def score_solutions(
 ) -> pd.DataFrame:
     """Quality and dissimilarity of alternative clusterings.
 
-    An alternative clustering should be dissimilar to known clusterings and have compact, separated
-    clusters. Permuted labels have the first property only, known labels the second.
+    A good alternative clustering has two properties. It is dissimilar to known clusterings, and its
+    clusters are compact and separated. Random labels have only the first property, and the known
+    clustering itself only the second.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        Points; distances are Euclidean.
+        Samples. Distances are Euclidean.
     labelings : array-like of shape (n_samples, n_labelings) or sequence of labelings
-        The solutions, as for `pairwise_agreement`.
+        Alternative clusterings (solutions), as for `pairwise_agreement`.
     known : like `labelings`, of n_known labelings, optional
-        Known labelings, to which solutions should be dissimilar.
+        Known labelings, from which solutions should differ.
     measure : str, default="normalized_mutual_information"
-        The agreement whose complement is the dissimilarity, as for `pairwise_agreement`.
+        Agreement a, as for `pairwise_agreement`; the dissimilarity is 1 - a.
     separation, diameter : str
         As for `dunn_index`.
 
     Returns
     -------
     DataFrame of shape (n_labelings, 5 + n_known), or (1, 4 + n_known) for a single labeling
-        A row per solution, by its number or the name of its column. ``n_clusters``;
-        ``silhouette_width`` and ``dunn_index``, larger is better; ``vector_quantization_error`` in
-        squared units of `X`, smaller is better; ``dissimilarity_from_others``, the mean over the
-        other solutions, if there are any; and ``dissimilarity_from_known``. For several known
-        labelings, ``dissimilarity_from_`` and the name or number of each column.
+        One row per solution, with its number or the name of its column as index. Columns are:
+
+        - ``n_clusters``;
+        - ``silhouette_width`` and ``dunn_index``, larger is better;
+        - ``vector_quantization_error`` in squared units of `X`, smaller is better;
+        - ``dissimilarity_from_others``, the mean over the other solutions, if there are any;
+        - ``dissimilarity_from_known``, if `known` is one labeling. For several known labelings, one
+          column ``dissimilarity_from_`` plus the name or number of each.
 
     Raises
     ------
@@ -234,13 +243,14 @@ def score_solutions(
 
     See Also
     --------
-    pairwise_agreement : The agreement of every pair.
-    dunn_index : A measure of quality.
+    pairwise_agreement : Agreement of every pair.
+    dunn_index : Separation of clusters divided by their diameter.
 
     Notes
     -----
-    Dang and Bailey (2010) plot the Dunn index against the dissimilarity, by mutual information and
-    by the Jaccard index. The latter follows Bae and Bailey (2006) and Davidson and Qi (2008).
+    Dang and Bailey (2010) plot the Dunn index against two dissimilarities, by mutual information
+    and by the Jaccard index. Bae and Bailey (2006) and Davidson and Qi (2008) use the Jaccard
+    index.
 
     References
     ----------
@@ -297,5 +307,5 @@ def score_solutions(
 
 
 def _column_names(labelings: Any, count: int) -> list[Any]:
-    """Names of the columns of a frame, or numbers."""
+    """Names of the columns of a frame, or numbers 0, 1, ... for other input."""
     return list(getattr(labelings, "columns", range(count)))

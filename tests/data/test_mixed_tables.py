@@ -174,7 +174,7 @@ def test_covariates_need_complete_numbers(table):
         recommend(frame, known=age)
     ready = prepare(frame, known="site", categories="indicators", missing="mean")
     model = recommend(ready.X, known=age).set_params(n_init=2, max_iter=3, random_state=0)
-    assert "taken for numbers" in model.reason_
+    assert "count as numeric" in model.reason_
     model.fit(ready.X, known=age)
 
 
