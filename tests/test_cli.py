@@ -252,7 +252,7 @@ def test_fit_without_known_says_how_it_agrees(invoke, data, tmp_path):
         (["--k", "1000"], "1000"),
         (["--k", "few"], "--k must be a number or auto; got 'few'"),
         (["--k", "auto", "--method", "ccib"], "--k auto with ccib; pass a number, or use one of "),
-        (["--k", "auto", "--method", "mixture"], "got zeros and ones"),
+        (["--k", "auto", "--method", "mixture"], "got binary values"),
         (["--feature-names", "species"], "have names already; got --feature-names species"),
         (["--known", "data.npz:z"], "no such data file; data.npz"),
         (["--solver", "magic"], "magic"),
@@ -408,10 +408,10 @@ def test_what_is_wrong_with_a_table_is_told_before_jax_is_loaded(untidy, tmp_pat
         "--n-clusterings must be given if the features have no test; got no number for counts": [
             *("explore", counts)
         ],
-        f"{alone} says anything more; got 40 groups for 40 rows; --known g; pass": [
+        f"{alone} adds information; got 40 groups for 40 rows; --known g; pass": [
             *("fit", own, "--known", "g", "--method", "ccib")
         ],
-        f"{alone} says": ["fit", own, "--known", "g"],
+        f"{alone} adds": ["fit", own, "--known", "g"],
         f"{alone} ": ["explore", own, "--known", "g"],
         "IBSI needs a parameter that has no default; --set gamma; add it": [
             *("fit", own, "--known", "g", "--method", "ibsi")
@@ -714,7 +714,7 @@ def test_text_and_empty_cells_need_no_options(invoke, mixed, tmp_path):
     assert result.exit_code == 0, result.output
     for line in (
         "'name' is left out: text that differs in every row", "'id' is left out: whole numbers",
-        "rows without a value of known 'group' (5) are a group of their own",
+        "rows without a value of known 'group' (5) form a separate group",
         "X has text in 'colour' and missing values in 'size', 'colour'",
     ):  # fmt: skip
         assert sum(line in said for said in result.stderr.splitlines()) == 1
@@ -760,7 +760,7 @@ def test_covariates_make_numbers_of_text(invoke, mixed, tmp_path):
     assert "missing values: 6 in 'size', 7 in 'colour', 5 in known 'group'" in line
     result = invoke("fit", mixed[0], *arguments, "--missing", "drop")
     assert result.exit_code == 0, result.output
-    assert "text 'colour' became 0/1" in result.stderr
+    assert "text 'colour' became binary columns" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -811,7 +811,7 @@ def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, com
     assert result.exit_code == 0, result.output
     said = [line for line in result.stderr.splitlines() if line.startswith("note: ")]
     for line in (
-        "'sample' is left out: text that differs in every row names rows",
+        "'sample' is left out: text that differs in every row identifies rows",
         "3 of 60 rows left out, for missing values: 2 in 'weight', 1 in known 'group'",
         "--compare partly: rows without a value (1) form a separate group",
         "'sample_id' is left out: whole numbers that differ in every row",
@@ -819,7 +819,10 @@ def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, com
     ):
         assert any(line in own for own in said), (line, result.stderr)
     warned = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
-    assert "'year built' looks like a year; if so, leave out with --drop 'year built'" in warned[0]
+    assert (
+        "'year built' looks like a year; if so, leave the column out with --drop 'year built'"
+        in warned[0]
+    )
     stored = json.loads((tmp_path / "out" / "result.json").read_text())
     assert stored["command"] == f"nrprob {command} untidy.csv --known 'a b'"
     digest = hashlib.sha256(untidy.read_bytes()).hexdigest()
@@ -864,8 +867,11 @@ def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
         ("a,b,species\n", "the table has no rows; "),
         ("a,a,species\n1,2,x\n3,4,y\n", "columns need different names; a in "),
         ("a;b;species\n1;2;x\n3;4;y\n", "columns are separated by commas; "),
-        ("a,b,species\nu,v,x\nu,v,y\n", "no feature is left; got 'a', 'b', without numbers"),
-        ("a,b,species\n1,2,\n3,4,\n", "known columns must have values; got 'species' without"),
+        ("a,b,species\nu,v,x\nu,v,y\n", "no feature is left; got 'a', 'b', which hold neither"),
+        (
+            "a,b,species\n1,2,\n3,4,\n",
+            "known columns must have values; got only missing values in 'species'",
+        ),
         (
             'a,b,species\n1,"2,5",x\n3,"4,25",y\n',
             "got commas in the numbers of 'b'; write numbers with decimal points, or leave columns "

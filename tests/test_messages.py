@@ -150,7 +150,7 @@ WRONG = {
     "data set": (lambda: datasets.load(["iris"]), "must be a string; got"),
     "classes": (lambda: datasets.make_crossed_counts(X**2, LABELS, 0, [1]), "must list classes"),
     "dropped": (lambda: prepare(X, drop=3), "drop must be a list of column names; got 3"),
-    "known": (lambda: prepare(X, known={"a": LABELS}), "known has no rows for 24 of X"),
+    "known": (lambda: prepare(X, known={"a": LABELS}), "known has no rows for 24 rows of X"),
     "devices": (lambda: sharded("cpu").__enter__(), "devices must be a list of JAX's devices"),
     "title": (lambda: plotting.plot_contingency(LABELS, LABELS, labels_name=X), "must be a string"),
     "surrogate": (

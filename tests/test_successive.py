@@ -67,9 +67,9 @@ def test_same_seed_same_result_and_estimator_untouched(four):
 def test_refusals(four):
     X, _ = four
     rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="n_clusterings must be given.*got zeros and ones"):
+    with pytest.raises(ValueError, match="n_clusterings must be given.*got binary values"):
         explore(X, CCIB(2))
-    with pytest.raises(ValueError, match="n_clusterings must be given.*got zeros and ones"):
+    with pytest.raises(ValueError, match="n_clusterings must be given.*got binary values"):
         explore(X, ConditionalMixture(2, categorical=[]))
     with pytest.raises(ValueError, match="n_clusterings must be given.*too few rows"):
         explore(

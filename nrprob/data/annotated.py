@@ -19,7 +19,7 @@ __all__ = ["annotate", "rows_of"]
 
 @dataclass(frozen=True, eq=False)
 class AnnotatedRows:
-    """Rows of annotated data other than its ``X``; see `rows_of`."""
+    """A layer, or an entry of obsm, of annotated data as the rows of a fit; see `rows_of`."""
 
     data: Any
     layer: str | None = None
@@ -30,12 +30,14 @@ class AnnotatedRows:
 
     @property
     def obs(self) -> Any:
-        """Short description of the rows for ``repr``."""
+        """Annotations of the rows: a frame with one line per row."""
         return self.data.obs
 
 
 def rows_of(adata: Any, *, layer: str | None = None, obsm: str | None = None) -> Any:
-    """Rows of annotated data other than its ``X``, as input of `fit` and `predict`.
+    """Select a layer, or an entry of obsm, of annotated data as input of `fit` and `predict`.
+
+    Without this function, estimators use the ``X`` of annotated data.
 
     Parameters
     ----------
@@ -56,7 +58,7 @@ def rows_of(adata: Any, *, layer: str | None = None, obsm: str | None = None) ->
     TypeError
         If ``adata`` is not annotated data.
     ValueError
-        If it has no such entry, or both arguments are passed.
+        If ``adata`` has no such entry, or both ``layer`` and ``obsm`` are passed.
 
     See Also
     --------
@@ -76,16 +78,16 @@ def rows_of(adata: Any, *, layer: str | None = None, obsm: str | None = None) ->
     _check_annotated(adata)
     if layer is not None and obsm is not None:
         raise ValueError(
-            f"rows are of a layer or of obsm; got layer={short_repr(layer)} and "
-            f"obsm={short_repr(obsm)}; name one"
+            f"rows come from a layer or from obsm; got layer={short_repr(layer)} and "
+            f"obsm={short_repr(obsm)}; pass only one of them"
         )
     for what, name, entries in (("layer", layer, adata.layers), ("obsm", obsm, adata.obsm)):
         if name is not None and not (isinstance(name, str) and name in entries):
             # Some versions list X among the layers, without a name.
             listed = ", ".join(repr(entry) for entry in entries if entry is not None) or "none"
             raise ValueError(
-                f"{what} names what adata does not have; got {short_repr(name)}, and it has "
-                f"{listed}; name one of these"
+                f"{what} must name an entry of adata; got {short_repr(name)}, and adata has "
+                f"{listed}; pass one of these names"
             )
     return AnnotatedRows(adata, layer, obsm)
 
@@ -105,12 +107,12 @@ def _check_annotated(adata: Any) -> None:
 
 
 def matrix_of(X: Any) -> Any:
-    """Rows of annotated data as an array or a sparse matrix.
+    """Features (n, m) of annotated data as an array or a sparse matrix.
 
     Raises
     ------
     ValueError
-        If it has no rows.
+        If the annotated data have no ``X``.
     """
     rows = X if isinstance(X, AnnotatedRows) else AnnotatedRows(X)
     data = rows.data.to_memory() if rows.data.isbacked else rows.data
@@ -121,7 +123,7 @@ def matrix_of(X: Any) -> Any:
         result = data.obsm[rows.obsm]
     if result is None:
         raise ValueError(
-            "annotated data have no rows; got X=None; name a layer by nrprob.rows_of, or set X"
+            "annotated data have no X; got X=None; select a layer with nrprob.rows_of, or set X"
         )
     if not data.is_view:
         return result
@@ -156,12 +158,13 @@ def annotate(
     Parameters
     ----------
     adata : AnnData
-        The data whose rows ``model`` was fitted to. They are changed, or copied first.
+        The data whose rows ``model`` was fitted to. The function adds these entries:
         ``obs[key_added]`` holds the clusters as categories "0", "1", and so on, and missing values
         for rows without a cluster. With several clusterings, such as from `explore`, there are
-        ``obs[key_added + "_1"]`` and so on. ``uns[key_added]`` describes the fit with its
-        parameters and, for an Exploration, the evidence of every clustering, as plain values.
-        ``obsm[key_added + "_membership"]`` holds p(cluster given row), if the model has it.
+        ``obs[key_added + "_1"]`` and so on. ``uns[key_added]`` holds the parameters of the fit and,
+        for an Exploration, the test results of every clustering, as plain values.
+        ``obsm[key_added + "_membership"]`` holds the probabilities (n, k) of the clusters given the
+        row, if the model has memberships.
     model : fitted estimator or Exploration
         Fitted estimator or Exploration, with ``labels_``.
     key_added : str, default="nrprob"
@@ -180,11 +183,12 @@ def annotate(
     TypeError
         If ``adata`` is not annotated data, or ``model`` is not fitted.
     ValueError
-        If the numbers of rows differ, or another entry has the name.
+        If ``model`` was fitted to another number of rows, or an existing entry would be overwritten
+        that is not a result of this function.
 
     See Also
     --------
-    rows_of : rows of annotated data other than its ``X``.
+    rows_of : Select a layer, or an entry of obsm, for a fit.
 
     Examples
     --------
@@ -205,8 +209,8 @@ def annotate(
     labels = np.asarray(model.labels_)
     if len(labels) != adata.n_obs:
         raise ValueError(
-            f"model must be one of the rows of adata; got one of {len(labels)} rows for "
-            f"{adata.n_obs}; pass the data of the fit"
+            f"model must be fitted to the rows of adata; got a fit of {len(labels)} rows for "
+            f"{adata.n_obs} rows; pass the data of the fit"
         )
     import pandas as pd
 
@@ -228,7 +232,7 @@ def annotate(
 
 
 def _check_free(adata: Any, key: Any, columns: list[str]) -> None:
-    """Raise ValueError for names of entries that are not results."""
+    """Raise ValueError if an entry exists that is not a result of `annotate`."""
     if not (isinstance(key, str) and key):
         raise ValueError(
             f"key_added must be a name; got {short_repr(key)}; pass a text that is not empty"
@@ -241,8 +245,8 @@ def _check_free(adata: Any, key: Any, columns: list[str]) -> None:
     taken = [f"{what}[{short_repr(name)}]" for what, name in names if name in getattr(adata, what)]
     if taken:
         raise ValueError(
-            f"key_added must be a free name, or one of earlier results; got {short_repr(key)}, "
-            f"and adata has {' and '.join(taken)} already; pass another one"
+            f"key_added must be an unused name, or the name of earlier results; got "
+            f"{short_repr(key)}, and adata has {' and '.join(taken)} already; pass another name"
         )
 
 
@@ -252,9 +256,11 @@ def _describe_model(model: Any, evidence: Any = None) -> dict[str, Any]:
     if hasattr(model, "get_params"):
         parameters = model.get_params(deep=False)
     result = {"method": type(model).__name__, "params": _plain_values(parameters)}
-    result |= _plain_values({name: getattr(model, name, None) for name in _FOUND})
+    result |= _plain_values({name: getattr(model, name, None) for name in _FITTED_ATTRIBUTES})
     if evidence is not None:
-        values = {k: v for k, v in vars(evidence).items() if isinstance(v, _PLAIN | np.generic)}
+        values = {
+            k: v for k, v in vars(evidence).items() if isinstance(v, _PLAIN_TYPES | np.generic)
+        }
         result["evidence"] = {"summary": str(evidence), **_plain_values(values)}
     if hasattr(model, "evidence_"):
         pairs = itertools.zip_longest(model.estimators_, model.evidence_)
@@ -264,12 +270,15 @@ def _describe_model(model: Any, evidence: Any = None) -> dict[str, Any]:
     return result
 
 
-_FOUND = ("objective_", "n_clusters_", "converged_", "reason_")
-_PLAIN = bool | int | float | str
+_FITTED_ATTRIBUTES = ("objective_", "n_clusters_", "converged_", "reason_")
+_PLAIN_TYPES = bool | int | float | str
 
 
 def _plain_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Non-missing values, with types that an h5ad file can store; no name may end in "_"."""
+    """Values that are not None, with types that an h5ad file can store.
+
+    The trailing underscore of attribute names is removed.
+    """
     return {
         name.removesuffix("_"): _plain_value(value)
         for name, value in values.items()
@@ -278,7 +287,7 @@ def _plain_values(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_value(value: Any) -> Any:
-    if isinstance(value, _PLAIN):
+    if isinstance(value, _PLAIN_TYPES):
         return value
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()

@@ -13,23 +13,25 @@ NUMBER, CATEGORICAL, ORDERED, COUNT, CONSTANT = (
     "number", "categorical", "ordered", "count", "constant",
 )  # fmt: skip
 DISCRETE = CATEGORICAL, ORDERED, COUNT
-MOST_VALUES = 50  # of a count column, and of a categorical one whose values hardly repeat
-_FEW_VALUES = 12  # distinct values of a numeric column up to which it is ordered
+# Maximum number of distinct values of a count column, and of a categorical column with rare values.
+MOST_VALUES = 50
+_FEW_VALUES = 12  # maximum number of distinct values of an ordered column of numbers
 _MOST_COUNT = 100  # largest value of a count column
-_IMAGE = 32  # such columns from which on a table is taken for images, not for counts
-_LEAST_REPEATS = 5  # samples per value of a discrete column
+_IMAGE = 32  # minimum number of integer columns that are treated as the pixels of images
+_LEAST_REPEATS = 5  # minimum mean number of samples per distinct value of a discrete column
 
 
 def infer_kinds(X: Any) -> list[str]:
-    """Kinds of the columns of a frame, or of an array of floats, by their values."""
+    """Infer the kind of every column of a frame, or of an array of floats, from its values."""
     return guess_kinds(X, read_cells(X)[1])
 
 
 def guess_kinds(X: Any, cells: list[np.ndarray]) -> list[str]:
-    """Kinds of the columns of a table with these `read_cells`."""
+    """Infer the kind of every column of a table; ``cells`` are its columns from `read_cells`."""
     kinds = [_guess_kind(X, j, cells[j]) for j in range(len(cells))]
-    # Many columns of whole numbers are an image, whose correlations matter. In a frame, columns of
-    # few values have names, and are the items of a questionnaire.
+    # Many integer columns are probably pixels of images. They are treated as numeric, since models
+    # of discrete columns ignore correlations. In a frame, integer columns of few values stay
+    # ordered, since they are probably items of a questionnaire.
     of_image = (COUNT,) if is_frame(X) else (ORDERED, COUNT)
     if sum(kind in of_image for kind in kinds) >= _IMAGE:
         kinds = [NUMBER if kind in (ORDERED, COUNT) else kind for kind in kinds]
@@ -37,7 +39,9 @@ def guess_kinds(X: Any, cells: list[np.ndarray]) -> list[str]:
 
 
 def read_cells(X: Any) -> tuple[list[Any], list[np.ndarray]]:
-    """Names of the columns, and their cells (n,): floats, or objects with None where missing.
+    """Names of the columns, and the values (n,) of every column.
+
+    Values are floats with NaN where missing, or objects with None where missing.
 
     Raises
     ------
@@ -68,7 +72,7 @@ def read_cells(X: Any) -> tuple[list[Any], list[np.ndarray]]:
             raise ValueError(
                 "X must hold numbers, booleans or text; got "
                 f"{'dates or times' if dates else 'lists or other objects'} (column "
-                f"{short_repr(name)}); turn it into numbers of a unit of your choice, or drop it"
+                f"{short_repr(name)}); convert the column to numbers, or drop it"
             )
         if kinds == {"number"}:
             cells.append(np.array([np.nan if v is None else float(v) for v in values]))
@@ -80,7 +84,7 @@ def read_cells(X: Any) -> tuple[list[Any], list[np.ndarray]]:
 
 
 def distinct_values(cells: np.ndarray) -> np.ndarray:
-    """Distinct values that are not missing, sorted if they can be."""
+    """Distinct values that are not missing, sorted if they are comparable."""
     if cells.dtype.kind == "f":
         return np.unique(cells[~np.isnan(cells)])
     values = list(dict.fromkeys(v for v in cells.tolist() if v is not None))
@@ -97,6 +101,7 @@ def hardly_repeat(n_values: int, n_seen: int) -> bool:
 
 
 def _guess_kind(X: Any, j: int, cells: np.ndarray) -> str:
+    """Infer the kind of column j from its type and its distinct values."""
     values = distinct_values(cells)
     if len(values) <= 1:
         return CONSTANT
@@ -107,7 +112,7 @@ def _guess_kind(X: Any, j: int, cells: np.ndarray) -> str:
     if is_frame(X) and hasattr(X.dtypes.iloc[j], "categories"):
         return CATEGORICAL
     if (~np.isnan(cells)).sum() < _LEAST_REPEATS * len(values):
-        return NUMBER  # values that hardly repeat say nothing of their kind
+        return NUMBER  # discrete values would repeat more often
     if len(values) <= _FEW_VALUES:
         return ORDERED
     is_whole = (values == np.round(values)).all() and values[0] == 0

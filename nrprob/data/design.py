@@ -36,12 +36,12 @@ class Design:
     memberships : float array of shape (n, n_groups), or None
         Probabilities of the groups, if these are soft.
     columns : float array of shape (n, q), or None
-        Columns of a linear model without its constant, if effects add up.
+        Columns of a linear model with additive effects, without the constant column.
     labelings : int array of shape (n, m)
-        Codes of every labeling, by order of first appearance.
+        Codes of the labels of every labeling, numbered by first appearance.
     group_labels : list of tuple
         Labels of every group: one label per labeling.
-    covariate_names, label_names : names of the known columns, if they have any
+    covariate_names, label_names : names of the known columns; empty if they have no names
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Design:
     def from_groups(
         cls, codes: np.ndarray, n_groups: int = 1, columns: np.ndarray | None = None
     ) -> Design:
-        """Return the design of group codes, or of columns."""
+        """Make a design from group codes (n,), or from columns (n, q) of a linear model."""
         kind = "continuous" if columns is not None else "labels" if n_groups > 1 else "nothing"
         labelings = codes[:, None] if kind == "labels" else np.empty((len(codes), 0), int)
         return cls(kind, codes, n_groups, None, columns, labelings)
@@ -70,17 +70,20 @@ class Design:
 
     @property
     def n_hard_groups(self) -> int:
-        """Number of groups that samples can be sorted into."""
+        """Number of groups to which samples are assigned; 1 for soft memberships."""
         return self.n_groups if self.memberships is None else 1
 
     @property
     def has_structure(self) -> bool:
-        """Whether there are several groups, or columns."""
+        """Whether there are several groups, or columns of a linear model."""
         return self.n_groups > 1 or self.columns is not None
 
     @cached_property
     def matrix(self) -> Any:
-        """Design matrix of a regression: memberships, or 1 and ``columns``; None for groups."""
+        """Design matrix of a regression; None for groups.
+
+        The memberships (n, n_groups), or a constant column and ``columns`` (n, 1 + q).
+        """
         if self.columns is None:
             return self.memberships
         return np.concatenate([np.ones((self.n_samples, 1)), self.columns], 1)
@@ -137,17 +140,17 @@ class DesignEncoder:
     """Encode known structure as a `Design`, and the known structure of new samples equally.
 
     Labels are numbered in the order of their first appearance, so their names have no influence.
-    Several labelings combine to their product: a group is a combination of labels that occurs.
-    Continuous covariates are standardised columns. Labels whose effects add up are indicator
-    columns, one per label; covariates come first.
+    With ``multi="product"``, a group is a combination of labels that occurs in the data. With
+    ``multi="additive"``, every label has an indicator column in a linear model. Continuous
+    covariates become standardised columns, which come before the indicators.
 
     Parameters
     ----------
     multi : {"product", "additive"}, optional
-        How labelings combine in an estimator with a linear model. By default there is no such
-        model, and `fit` refuses covariates.
+        How labelings combine in an estimator with a linear model. By default the estimator has no
+        linear model: labelings combine to their product, and `fit` refuses covariates.
     min_additive : int, default=1
-        Number of labelings from which ``multi="additive"`` makes columns.
+        Minimum number of labelings for which ``multi="additive"`` makes indicator columns.
     drop_first : bool, default=True
         Whether to omit the column of the first label of every labeling.
 
@@ -156,7 +159,7 @@ class DesignEncoder:
     categories_ : list of dict
         Labels of every labeling and their codes.
     has_columns_ : bool
-        Whether the design has columns instead of groups.
+        Whether the design has columns of a linear model instead of groups.
     """
 
     categories_: list[dict[Any, int]]
@@ -166,9 +169,9 @@ class DesignEncoder:
         self.multi, self.min_additive, self.drop_first = multi, min_additive, drop_first
 
     def fit(self, known: Any, n_samples: int, weights: np.ndarray | None = None) -> Design:
-        """Learn groups, or centre and scale of columns, and encode ``known``.
+        """Learn groups, or mean and scale of columns, and encode ``known``.
 
-        ``weights`` (n,) weight the samples in the centre and the scale.
+        The mean and the scale use the sample weights ``weights`` (n,), if they are given.
 
         Raises
         ------
@@ -188,7 +191,7 @@ class DesignEncoder:
     def fit_labelings(
         self, labelings: np.ndarray, categories: list[dict[Any, int]], names: Sequence[Any]
     ) -> Design:
-        """Learn labelings (n, m) that are already encoded; see `fit`."""
+        """Learn labelings (n, m) that are already encoded by ``categories``; see `fit`."""
         return self._learn_groups(
             _Input(labels=list(labelings.T), label_names=names), labelings, categories
         )
@@ -203,7 +206,9 @@ class DesignEncoder:
         self._kind, self._sizes, self._is_float = source.kind, source.sizes, source.is_float
         self.categories_ = categories
         names = [list(labels) for labels in categories]
-        codes, self._groups = None, np.arange(sum(map(len, names)))[:, None]  # of one labeling
+        # With one labeling, every label is a group. With several, a group is a combination of
+        # labels that occurs.
+        codes, self._groups = None, np.arange(sum(map(len, names)))[:, None]
         if len(names) > 1:
             codes, groups = factorize(labelings)
             self._groups = np.array(list(groups), int)
@@ -220,7 +225,7 @@ class DesignEncoder:
     def _learn_columns(
         self, source: _Input, labelings: np.ndarray, weights: np.ndarray | None
     ) -> None:
-        """Learn centre and scale of covariates, and which columns vary."""
+        """Learn mean and scale of the covariates, and which columns vary."""
         z, q = self._raw_columns(source, labelings), self._sizes["columns"]
         self._centre, self._scale = np.zeros(z.shape[1]), np.ones(z.shape[1])
         self._centre[:q], self._scale[:q] = z[:, :q].mean(0), z[:, :q].std(0)
@@ -236,7 +241,7 @@ class DesignEncoder:
         names = [*source.covariate_names, *source.label_names]
         if all(constant):
             raise ValueError(
-                "known does not vary, so there is nothing to avoid; got constant columns only"
+                "known does not vary, so that it has no effect; got only constant columns"
                 f"{_format_where(names)}; leave known out"
             )
         if any(constant):
@@ -246,7 +251,7 @@ class DesignEncoder:
     def transform(self, known: Any, n_samples: int, new_groups: bool = False) -> Design:
         """Encode the known structure of new samples with the encoding of `fit`.
 
-        With ``new_groups``, groups that did not occur in `fit` have the numbers after its groups.
+        With ``new_groups``, groups that did not occur in `fit` are allowed, and get the next codes.
 
         Raises
         ------
@@ -261,8 +266,8 @@ class DesignEncoder:
             )
         if known is not None and self._kind == "nothing":
             raise ValueError(
-                "known was given to predict but not to fit; the model has no use for it; "
-                "leave it out, or fit with known="
+                "known was given to predict but not to fit; got known for a model without known "
+                "structure; leave known out, or fit with known="
             )
         source = _read_known(known, n_samples, self._is_float)
         if source.kind != self._kind or (
@@ -276,7 +281,7 @@ class DesignEncoder:
             if size != self._sizes[what]:
                 raise ValueError(
                     f"known has {size} {what}; the fit had {self._sizes[what]}; "
-                    "pass the same ones in the same order"
+                    f"pass the same {what} in the same order"
                 )
         pairs = zip(source.labels, self.categories_, strict=True)
         coded = [_look_up(labels, categories, new_groups) for labels, categories in pairs]
@@ -307,7 +312,7 @@ class DesignEncoder:
         return codes
 
     def _number_combinations(self, labelings: np.ndarray) -> np.ndarray:
-        """Groups (n,) of combinations of labels (n, m); new ones have the numbers after these."""
+        """Groups (n,) of combinations of labels (n, m); new combinations get the next codes."""
         if labelings.shape[1] == 1:
             return labelings[:, 0]
         return factorize(np.concatenate([self._groups, labelings]))[0][len(self._groups) :]
@@ -364,7 +369,7 @@ def _read_known(known: Any, n_samples: int, was_float: np.ndarray | None = None)
         return _read_array(known, n_samples)
     frame = as_frame(known).infer_objects()
     if not frame.shape[1]:
-        raise ValueError("known must hold a labeling; got a frame of no columns; leave known out")
+        raise ValueError("known must hold a labeling; got a frame without columns; leave known out")
     _check_length(len(frame), n_samples)
     is_float = float_columns(frame, was_float)
     names, label_names = list(frame.columns[is_float]), list(frame.columns[~is_float])
@@ -420,7 +425,10 @@ def _check_finite(covariates: np.ndarray, names: Sequence[Any]) -> None:
 def _look_up(
     labels: np.ndarray, categories: dict[Any, int], new_labels: bool = False
 ) -> np.ndarray:
-    """Codes (n,) of labels by the categories of `fit`; new labels may follow them."""
+    """Codes (n,) of labels by the categories of `fit`.
+
+    With ``new_labels``, labels that did not occur in `fit` get the next codes.
+    """
     if new_labels:
         unseen = dict.fromkeys(v for v in labels.tolist() if v not in categories)
         categories = categories | {v: len(categories) + i for i, v in enumerate(unseen)}

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-# Dense rows of integers are counts if at least this share of the entries is 0, as in documents.
-# Otherwise they are measurements, such as the grey levels of images.
+# Dense integer features are counts, as of words in documents, if at least this share of the entries
+# is 0. Otherwise they are measurements, such as the grey levels of images.
 _ZEROS = 0.5
 FEW_VALUES = 20  # a column of fewer distinct values is discrete
 
@@ -19,7 +19,7 @@ def values_of(x: Any) -> Any:
 
 
 def guess_features(x: Any) -> str:
-    """Family of distributions that the values suggest."""
+    """Infer the distribution of the features: "multinomial", "bernoulli" or "gaussian"."""
     values = values_of(x)
     if not values.size:
         return "multinomial"
@@ -29,7 +29,7 @@ def guess_features(x: Any) -> str:
 
 
 def kind_of(x: Any) -> str:
-    """Type of the values: "counts", "binary" or "real"."""
+    """Infer the type of the features: "counts", "binary" or "real" (continuous)."""
     guess = guess_features(x)
     if guess == "bernoulli":
         return "binary"
@@ -39,12 +39,9 @@ def kind_of(x: Any) -> str:
 
 
 def describe_discrete(rows: np.ndarray) -> str | None:
-    """Reason why dense rows are not continuous, and so have no test of clusters.
-
-    None for rows that may be continuous.
-    """
-    kind = {"binary": "zeros and ones", "counts": "counts"}.get(kind_of(rows))
+    """Describe discrete dense features (n, m), whose clusters have no test; None if continuous."""
+    kind = {"binary": "binary values", "counts": "counts"}.get(kind_of(rows))
     most = max(np.unique(column).size for column in rows.T)
     if kind is None and most < min(FEW_VALUES, len(rows)):
-        return f"columns of {most} distinct values at most"
+        return f"columns of at most {most} distinct values"
     return kind

@@ -1,4 +1,4 @@
-"""Data frames: recognise them, and take known columns out of the features."""
+"""Recognise and convert data frames, and separate known columns from features."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ def is_frame(values: Any) -> bool:
 
 
 def is_table(values: Any) -> bool:
-    """Whether ``values`` is a table with named columns: of pandas, polars, Arrow or the like."""
+    """Whether ``values`` is a table with named columns, such as of pandas, polars or Arrow."""
     if is_pandas(values) or type(values).__module__.split(".")[0] == _FOREIGN:
         return is_frame(values)
     if hasattr(values, "__dataframe__"):
         return True
-    # One column alone, of polars or Arrow, is a stream as well; such are arrays.
+    # A single column of polars or Arrow also has a stream; it is treated as an array.
     column = hasattr(values, "__array__") and not hasattr(values, "columns")
     return hasattr(values, "__arrow_c_stream__") and not column
 
 
 def as_frame(table: Any) -> Any:
-    """A pandas frame of a table of whatever library; one of pandas as it is.
+    """Convert a table of any library to a pandas frame; a pandas frame is returned unchanged.
 
     Raises
     ------
     ValueError
-        If it can be read by Arrow only, which is not there, or has columns without a counterpart.
+        If only Arrow can read the table and pyarrow is not installed, or if pandas has no
+        counterpart of a column.
     """
     if is_frame(table):
         return table
@@ -59,7 +60,7 @@ def as_frame(table: Any) -> Any:
         if pa is not None and hasattr(table, "__arrow_c_stream__"):
             return pa.table(table).to_pandas()
         if hasattr(table, "__dataframe__"):
-            with warnings.catch_warnings():  # pandas means the library, not its user
+            with warnings.catch_warnings():  # pandas warns the authors of the other library
                 warnings.simplefilter("ignore")
                 return pd.api.interchange.from_dataframe(table)
     except (AttributeError, TypeError, ValueError, NotImplementedError, RuntimeError) as error:
@@ -76,7 +77,8 @@ def as_frame(table: Any) -> Any:
 def float_columns(frame: Any, were_float: np.ndarray | None = None) -> np.ndarray:
     """Mask of the columns of a frame that hold floats.
 
-    Integers count as floats in a column that held floats before, as ``were_float`` says.
+    ``were_float`` masks the columns that held floats in `fit`; integers in these columns count as
+    floats.
     """
     kinds = np.array([getattr(dtype, "kind", "O") for dtype in frame.dtypes], str)
     if were_float is None or len(were_float) != len(kinds):
@@ -85,13 +87,13 @@ def float_columns(frame: Any, were_float: np.ndarray | None = None) -> np.ndarra
 
 
 def describe_columns(covariates: Sequence[Any], labels: Sequence[Any]) -> str:
-    """Names of columns of floats and of labels, for a message."""
+    """List the names of the columns of floats and of the columns of labels, for a message."""
     parts = ("floats", covariates), ("labels", labels)
     return " and ".join(f"{what} in {quote_names(names)}" for what, names in parts if len(names))
 
 
 def kind_of_value(value: Any) -> str:
-    """What a value of a table is: "number", "boolean", "text", "date", "missing" or "object"."""
+    """Type of a value: "number", "boolean", "text", "date", "missing" or "object"."""
     import pandas as pd
 
     if isinstance(value, bool | np.bool_):
@@ -107,7 +109,7 @@ def kind_of_value(value: Any) -> str:
 
 
 def column_names(known: Any) -> list[str]:
-    """Names of columns that hold what is known; none if it is passed itself."""
+    """Column names in ``known``; empty if ``known`` holds the known structure itself."""
     if isinstance(known, str):
         return [known]
     named = isinstance(known, list | tuple) and known and all(isinstance(k, str) for k in known)
@@ -115,12 +117,14 @@ def column_names(known: Any) -> list[str]:
 
 
 def names_among(known: Any, columns: Sequence[Any], n_samples: int, what: str) -> list[str]:
-    """Names of the columns that ``known`` names; none if it is a label for every row.
+    """Column names in ``known``; empty if ``known`` holds one label for every row.
+
+    A list of ``n_samples`` strings counts as labels. ``what`` is the name of the argument.
 
     Raises
     ------
     ValueError
-        If there is no such column, or one is named twice.
+        If ``known`` names a column that is not in ``columns``, or names a column twice.
     """
     names = column_names(known)
     if not isinstance(known, str) and len(names) == n_samples:
@@ -132,21 +136,35 @@ def names_among(known: Any, columns: Sequence[Any], n_samples: int, what: str) -
                 f"{quote_names(columns)}; name one of these, or pass one label per row"
             )
     if len(set(names)) < len(names):
-        raise ValueError(f"a column is known once; got {quote_names(names)}; name each column once")
+        raise ValueError(
+            f"{what} must name each column only once; got {quote_names(names)}; leave out the "
+            "repetitions"
+        )
     return names
 
 
 def extract_known(X: Any, known: Any, what: str = "known") -> tuple[Any, Any]:
-    """Rows, and what is known of them: columns of ``X`` that it names leave ``X`` for it.
+    """Separate features and known structure.
 
-    Tables of other libraries than pandas become frames of pandas, and annotated data their rows,
-    what is known of which are columns of its ``obs``; all else is returned as it is.
+    If ``known`` names columns of ``X``, these columns are removed from ``X`` and returned as a
+    frame. Tables of any library become pandas frames. Annotated data become their matrix, and
+    ``known`` names columns of their ``obs``. All other input is returned unchanged.
+
+    Parameters
+    ----------
+    X : features as a user passes them
+    known : column names, or known structure of the n rows
+    what : name of the argument ``known``, for messages
+
+    Returns
+    -------
+    features, known : features without known columns, and known structure
 
     Raises
     ------
     ValueError
-        If rows of both are named by the same index in another order, or ``known`` names columns
-        that are not there.
+        If ``known`` names a column that does not exist, or has the index labels of ``X`` in another
+        order.
     """
     if is_annotated(X):
         if names := names_among(known, X.obs.columns, len(X.obs), what):
@@ -167,14 +185,14 @@ def extract_known(X: Any, known: Any, what: str = "known") -> tuple[Any, Any]:
 
 
 def split_columns(X: Any, names: list[str], what: str = "known") -> tuple[Any, Any]:
-    """Rows without the columns of these names, and a frame of these columns.
+    """Split ``X`` into features without the named columns, and a frame of the named columns.
 
-    Of annotated data they are columns of ``obs``.
+    In annotated data, the names are columns of ``obs``.
 
     Raises
     ------
     ValueError
-        If there are no other columns.
+        If no feature is left.
     """
     if is_annotated(X):
         return matrix_of(X), X.obs[names]
@@ -182,7 +200,7 @@ def split_columns(X: Any, names: list[str], what: str = "known") -> tuple[Any, A
     if len(names) == X.shape[1]:
         raise ValueError(
             f"no feature is left in X; got {what}={short_repr(names)} of columns "
-            f"{quote_names(X.columns)}; pass a frame that has others"
+            f"{quote_names(X.columns)}; pass a frame with further columns"
         )
     return X.drop(columns=names), X[names]
 
@@ -195,27 +213,28 @@ def has_columns(X: Any, names: list[str]) -> bool:
 
 
 def check_same_order(X: Any, **others: Any) -> None:
-    """Refuse what names the rows by the same pandas index as ``X``, but in another order.
+    """Raise if another argument has the index labels of ``X`` in another order.
 
-    All are used by position. Other labels than those of ``X`` are no statement about its rows.
+    Rows are matched by position. If an argument has other index labels than ``X``, its order cannot
+    be checked.
     """
     X = X.obs if is_annotated(X) else X
     if not is_pandas(X):
         return
     for name, other in others.items():
-        index: Any = getattr(other, "index", None)  # of a list, a method
+        index: Any = getattr(other, "index", None)  # a list has a method of this name
         if not hasattr(index, "isin") or len(index) != len(X) or index.equals(X.index):
             continue
         if X.index.isin(index).all() and index.isin(X.index).all():
             raise ValueError(
                 f"{name} must have its rows in the order of X; got the same index in another "
-                f"order; pass {name}.loc[X.index], or {name}.to_numpy() if the rows belong "
-                "together as they stand"
+                f"order; pass {name}.loc[X.index], or {name}.to_numpy() if rows correspond by "
+                "position"
             )
 
 
 def quote_names(names: Any, most: int = 8) -> str:
-    """The first of some names, quoted, for a message."""
+    """List the first names, quoted, for a message."""
     names = list(names)
     return ", ".join(map(short_repr, names[:most])) + (", ..." if len(names) > most else "")
 
@@ -223,7 +242,8 @@ def quote_names(names: Any, most: int = 8) -> str:
 def as_codes(frame: Any) -> tuple[Any, dict[Any, list[str]]]:
     """Return a numeric frame with the same names, and the original values of encoded columns.
 
-    Columns that are not numeric hold the position of their value, NaN where it is missing.
+    A column that is not numeric becomes a column of integer codes, NaN where a value is missing.
+    The code of a value is its position in the list of original values.
     """
     import pandas as pd
 
@@ -243,7 +263,8 @@ def as_codes(frame: Any) -> tuple[Any, dict[Any, list[str]]]:
         except TypeError as error:
             raise ValueError(
                 f"X must hold numbers, booleans or text; got lists or other objects in column "
-                f"{short_repr(name)}: {error}; make columns of the numbers in objects, or drop it"
+                f"{short_repr(name)}: {error}; convert the objects to numeric columns, or drop the "
+                "column"
             ) from None
         values[name] = [str(level) for level in levels]
         columns[j] = pd.Series(np.where(codes < 0, np.nan, codes), index=frame.index)

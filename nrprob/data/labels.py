@@ -19,8 +19,9 @@ __all__ = [
 def as_plain_array(values: Any, name: str) -> np.ndarray:
     """Labels or numbers as an array that preserves the types that the user passed.
 
-    Objects that are all numbers, some with fractions, become floats. A list of numbers and text
-    becomes an array of objects, since NumPy would convert all entries to text.
+    An array of objects becomes an array of floats if all entries are numbers and some are floats. A
+    list of numbers and text becomes an array of objects, since NumPy would convert all entries to
+    text.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def refuse_own_groups(n_groups: int, n: int, where: str = "") -> None:
     """
     if n_groups == n > 1:
         raise ValueError(
-            "every row has its own known group, so no clustering says anything more; "
+            "every row has its own known group, so no clustering adds information; "
             f"got {n_groups} groups for {n} rows{where}; pass fewer groups"
         )
 
@@ -114,8 +115,8 @@ def check_hashable(array: np.ndarray, where: str = "") -> None:
         set(array.tolist())
     except TypeError as error:
         raise ValueError(
-            "known labels must be numbers, text or the like; got objects that cannot be "
-            f"compared{where} ({error}); pass one number or text per row"
+            "known labels must be numbers, text or other hashable values; got objects that cannot "
+            f"be compared{where} ({error}); pass one number or text per row"
         ) from None
 
 
@@ -155,7 +156,10 @@ def read_labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:
-    """Code values, or rows of values, by order of first appearance; returns codes and values."""
+    """Number the distinct values, or distinct rows of values, by first appearance.
+
+    Returns the codes (n,), and a dictionary from values to codes.
+    """
     if array.dtype.kind == "O":
         categories: dict[Any, int] = {}
         codes = np.array([categories.setdefault(v, len(categories)) for v in array.tolist()], int)
@@ -170,6 +174,6 @@ def factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:
 
 
 def list_examples(values: Any) -> str:
-    """The first few of the values, for a message."""
+    """List the first five values, for a message."""
     shown = [short_repr(v) for v, _ in zip(values, range(5), strict=False)]
     return ", ".join(shown) + (", ..." if len(values) > 5 else "")

@@ -1,4 +1,4 @@
-"""Input checks with our own messages, where other libraries accept bad input or fail obscurely."""
+"""Checks of user input that other libraries would accept, or refuse with an unclear message."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def check_number(
     Raises
     ------
     TypeError
-        If it is not a number, or not an integer if one is required.
+        If ``value`` is not a number, or not an integer although ``integer`` is True.
     ValueError
-        If it is outside these bounds.
+        If ``value`` is outside these bounds.
     """
     kind: Any = numbers.Integral if integer else numbers.Real
     if isinstance(value, bool) or not isinstance(value, kind):
@@ -56,12 +56,12 @@ def check_number(
 
 
 def check_entries(name: str, n_entries: float, remedy: str) -> None:
-    """Raise for arrays of more than `ENTRIES` numbers, before any allocation.
+    """Check the size of a new array before it is allocated; ``remedy`` ends the message.
 
     Raises
     ------
     ValueError
-        If there are more.
+        If the array would have more than `ENTRIES` entries.
     """
     if n_entries > ENTRIES:
         raise ValueError(
@@ -75,7 +75,7 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...], extra: str = "
     Raises
     ------
     ValueError
-        If it is another word, or not a word.
+        If ``value`` is not among the choices.
     """
     if not isinstance(value, str) or value not in choices:
         words = ", ".join(map(repr, choices))
@@ -86,12 +86,14 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...], extra: str = "
 
 
 def check_fitted(name: str, value: Any, what: str, *attributes: str) -> None:
-    """Raise unless ``value`` is a fitted estimator; ``what`` names estimators with the attributes.
+    """Raise unless ``value`` is a fitted estimator with these attributes.
+
+    ``name`` is the name of the argument, and ``what`` describes estimators with the attributes.
 
     Raises
     ------
     TypeError
-        If it is unfitted, or not an estimator.
+        If an attribute is missing, or ``value`` is a class.
     """
     missing = [name for name in attributes if getattr(value, name, None) is None]
     if missing or isinstance(value, type):
@@ -108,7 +110,7 @@ def check_flag(name: str, value: Any) -> None:
     Raises
     ------
     TypeError
-        If it is another value.
+        If ``value`` is not a boolean.
     """
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False; got {short_repr(value)}; pass one of them")
@@ -121,7 +123,7 @@ def check_verbosity(name: str, value: Any) -> None:
 
 
 def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
-    """Rows from scikit-learn's ``validate``, called with ``settings``.
+    """Validate the rows ``X`` by scikit-learn's ``validate(X, **settings)``, with clearer messages.
 
     Raises
     ------
@@ -144,7 +146,7 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
             "rename them"
         )
     if any(getattr(dtype, "kind", "") in ("m", "M") for _, dtype in _column_dtypes(X)):
-        raise ValueError(_non_numeric_message(X))  # which scikit-learn treats as numbers
+        raise ValueError(_non_numeric_message(X))  # scikit-learn would use dates as numbers
     if frame and 0 in X.shape:
         X = np.empty(X.shape)  # scikit-learn has a message for this, but not for a frame
     try:
@@ -157,7 +159,7 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
         text = re.sub(".*'NAType'.*", "Input X contains NaN", str(error))  # pandas.NA in an array
         contains = re.match(r"Input .* contains (NaN|infinity)", text)
         if contains and (result := _not_finite(X, contains[1] == "NaN")):
-            remedy = "leave out such rows by prepare(X, missing='drop'), or mend them"
+            remedy = "leave out such rows by prepare(X, missing='drop'), or correct the values"
             if contains[1] == "NaN":
                 remedy = (
                     "use ConditionalMixture, which takes missing values, or fill them in by "
@@ -172,7 +174,7 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
 
 
 def _shape_message(error: str) -> str:
-    """Replacement for a message of scikit-learn that contains the values of X; otherwise empty."""
+    """Replacement for a message of scikit-learn that contains the values of X; else empty text."""
     if result := re.match(r"Expected 2D array, got (\w+) array", error):
         # scikit-learn's estimator checks require the first words.
         return (
@@ -184,16 +186,16 @@ def _shape_message(error: str) -> str:
     return ""
 
 
-def _not_finite(X: Any, gaps: bool) -> str:
+def _not_finite(X: Any, missing: bool) -> str:
     """Location of missing (or else infinite) values: columns of a frame, or the first entry."""
     import pandas as pd
 
-    what, is_one = ("missing", pd.isna) if gaps else ("infinite", np.isinf)
+    what, is_one = ("missing", pd.isna) if missing else ("infinite", np.isinf)
     if is_frame(X):
         named = [
             name
             for name, dtype in _column_dtypes(X)
-            if (gaps or _is_numeric(dtype)) and is_one(X[name]).any()
+            if (missing or _is_numeric(dtype)) and is_one(X[name]).any()
         ]
         return f"{what} values in {_format_columns(named)}" if named else ""
     if sparse.issparse(X):
@@ -201,34 +203,34 @@ def _not_finite(X: Any, gaps: bool) -> str:
         rows, columns = (indices[is_one(entries.data)] for indices in entries.coords)
     else:
         x = np.asarray(X)
-        rows, columns = np.nonzero(is_one(x if gaps or x.dtype.kind == "f" else x.astype(float)))
+        rows, columns = np.nonzero(is_one(x if missing or x.dtype.kind == "f" else x.astype(float)))
     if not rows.size:
-        return ""  # too large for the type of the fit
+        return ""  # a finite value overflows only in the type of the fit
     first, several = np.lexsort((columns, rows))[0], rows.size > 1
     where = f"{', the first' * several} in row {rows[first]}, column {columns[first]}"
     return f"{rows.size} {what} value{'s' * several}{where}"
 
 
 _OTHERS = {
-    "date": ("dates or times", "turn dates into numbers of a unit of your choice"),
+    "date": ("dates or times", "convert dates to numbers"),
     "text": (
         "text",
         "pass a frame with text to ConditionalMixture, or encode text by prepare(X, "
         "categories='indicators', missing='mean')",
     ),
-    "object": ("lists or other objects", "make columns of the numbers in objects"),
+    "object": ("lists or other objects", "convert objects to numeric columns"),
 }
 
 
 def _non_numeric_message(X: Any) -> str:
-    """Message for columns that contain anything but numbers; None if all are numeric."""
+    """Message for columns that contain anything but numbers; empty if all are numeric."""
     kinds = {
         name: _value_kinds(X, name) for name, dtype in _column_dtypes(X) if not _is_numeric(dtype)
     }
     got, ways = [], []
     for kind, (what, instead) in _OTHERS.items():
         if kind == "object" and not is_frame(X):
-            continue  # for which scikit-learn has a message
+            continue  # scikit-learn has a message for an array of objects
         if names := [name for name, values in kinds.items() if kind in values]:
             where = _format_columns(names) if is_frame(X) else f"dtype {np.asarray(X).dtype}"
             got.append(f"{what} ({where})")
@@ -302,7 +304,7 @@ def check_not_masked(values: Any, name: str) -> None:
     if np.ma.is_masked(values):
         raise ValueError(
             f"{name} must not have masked entries; found {np.ma.count_masked(values)}; "
-            "fill them, or drop what they belong to"
+            "fill them, or drop their rows"
         )
 
 
@@ -352,7 +354,7 @@ def check_sample_weight(sample_weight: Any, n: int) -> np.ndarray:
 
 
 def check_random_state(random_state: Any) -> np.random.RandomState:
-    """The same as scikit-learn's function, with a message for integers that are not seeds.
+    """Convert a seed to a RandomState as scikit-learn does, with a clearer message.
 
     Raises
     ------
@@ -393,7 +395,8 @@ def _check_indices(X: Any) -> None:
         ):
             raise ValueError(
                 "sparse X must have an indptr that starts at 0, grows, and ends at the number of "
-                f"entries; got another one, for {len(X.indices)} entries; build the matrix anew"
+                f"entries; got an invalid indptr for {len(X.indices)} entries; build the matrix "
+                "again"
             )
         pairs = [(X.indices[: ends[-1]], n_minor)]
     for indices, size in pairs:
@@ -401,5 +404,5 @@ def _check_indices(X: Any) -> None:
             wrong = indices[(indices < 0) | (indices >= size)][0]
             raise ValueError(
                 f"sparse X must have indices within its shape; got {wrong} for a size of {size}; "
-                "build the matrix anew"
+                "build the matrix again"
             )

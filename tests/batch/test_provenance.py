@@ -101,9 +101,9 @@ def test_what_is_done_with_columns_is_said(invoke, folder):
         "note: ": ["'site' is left out: features of a model file are columns of numbers"],
         "warning: ": [
             "features should be measurements; 'customer_id' looks like an identifier; if so, leave "
-            'out with data.drop = ["customer_id"]',
-            "features should be measurements; 'year' looks like a year; if so, leave out with "
-            'data.drop = ["year"]',
+            'the column out with data.drop = ["customer_id"]',
+            "features should be measurements; 'year' looks like a year; if so, leave the column "
+            'out with data.drop = ["year"]',
             "features should share a scale; scales are ",
         ],
     }
@@ -115,7 +115,7 @@ def test_what_is_done_with_columns_is_said(invoke, folder):
             assert len(told) == len(lines)
             for line, start in zip(told, lines, strict=True):
                 assert line.startswith(kind + start)
-    assert "data.standardize = true brings them to one" in told[-1]
+    assert "data.standardize = true standardises them" in told[-1]
     # A page of several fits contains this, and the provenance.
     assert invoke("report", out).exit_code == 0
     page = page_of(out / "report.html")

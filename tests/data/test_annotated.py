@@ -142,7 +142,7 @@ def test_all_that_takes_rows_takes_annotated_data(cells):
     ("arguments", "message"),
     [
         (dict(known="bach"), "known names a column that X does not have; got 'bach', and X has"),
-        (dict(known=["batch", "batch"]), "a column is known once"),
+        (dict(known=["batch", "batch"]), "must name each column only once"),
         (dict(known=["x"] * 3), "column that X does not have; got 'x'"),
     ],
 )
@@ -159,14 +159,14 @@ def test_gaps_in_what_is_known_are_told_by_name(cells):
 
 
 def test_rows_that_are_not_there(cells):
-    with pytest.raises(ValueError, match="layer names what .* got 'raw', and it has 'counts'"):
+    with pytest.raises(ValueError, match="layer must name .* got 'raw', and adata has 'counts'"):
         rows_of(cells, layer="raw")
     with pytest.raises(ValueError, match="got layer='counts' and obsm='X_pca'; name one"):
         rows_of(cells, layer="counts", obsm="X_pca")
     with pytest.raises(TypeError, match="adata must be annotated data; got ndarray"):
         rows_of(np.zeros((3, 2)), layer="counts")
     empty = anndata.AnnData(obs=cells.obs)
-    with pytest.raises(ValueError, match="annotated data have no rows; got X=None"):
+    with pytest.raises(ValueError, match="annotated data have no X; got X=None"):
         CCIB(**FIT).fit(empty, known="batch")
     mixed = cells.obs["batch"][::-1]
     with pytest.raises(ValueError, match="known must have its rows in the order of X"):
@@ -262,7 +262,9 @@ def test_the_evidence_of_an_exploration_is_written(cells, tmp_path):
 
 def test_what_cannot_be_written(cells):
     model = CCIB(**FIT).fit(cells, known="batch")
-    with pytest.raises(ValueError, match="got one of 60 rows for 10; pass the data of the fit"):
+    with pytest.raises(
+        ValueError, match="got a fit of 60 rows for 10 rows; pass the data of the fit"
+    ):
         annotate(cells[:10], model)
     with pytest.raises(TypeError, match="model must be fitted; got CCIB without labels_"):
         annotate(cells, CCIB(2))

@@ -120,7 +120,7 @@ def test_named_columns_leave_the_rows():
     [
         (["x", "batch"], "bach", "does not have; got 'bach', and X has 'x', 'batch'; name one"),
         (["x", "batch"], ["batch", "bach"], "does not have; got 'bach'"),
-        (["x", "batch"], ["batch", "batch"], "a column is known once"),
+        (["x", "batch"], ["batch", "batch"], "must name each column only once"),
         (["batch"], "batch", "no feature is left"),
     ],
 )
@@ -398,6 +398,7 @@ def test_all_columns_of_no_numbers_are_named_at_once(library):
     if library is LIBRARIES["interchange"]:  # which only supports dates
         frame["when"] = pd.to_datetime(frame["when"])
     with pytest.raises(
-        ValueError, match=r"dates or times \(column 'when'\), text \(column 'group'\); turn dates"
+        ValueError,
+        match=r"dates or times \(column 'when'\), text \(column 'group'\); convert dates",
     ):
         check_rows(library(frame), check_array, dtype=float)

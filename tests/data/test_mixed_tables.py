@@ -66,7 +66,7 @@ def test_missing_labels_are_a_group(table):
     frame.loc[:9, "site"] = None
     ready = prepare(frame, known="site")
     assert (ready.known == "(missing)").sum() == 10 and len(ready.rows_) == ROWS
-    assert "rows without a value of known 'site' (10) are a group of their own" in ready.notes
+    assert "rows without a value of known 'site' (10) form a separate group" in ready.notes
     frame["batch"] = np.where(np.arange(ROWS) == 3, np.nan, np.arange(ROWS) % 2)
     assert set(prepare(frame, known="batch").known) == {"0", "1", "(missing)"}
     frame["age"] = np.where(np.arange(ROWS) == 3, np.nan, np.linspace(20, 60, ROWS))
@@ -77,7 +77,7 @@ def test_missing_labels_are_a_group(table):
 @pytest.mark.parametrize(
     ("values", "note"),
     [
-        (lambda i: f"person {i}", "text that differs in every row names rows"),
+        (lambda i: f"person {i}", "text that differs in every row identifies rows"),
         (lambda i: f"remark {i % (ROWS - 5)}", "the values of this text hardly repeat"),
         (lambda i: i, "whole numbers that differ in every row"),
     ],
@@ -98,7 +98,10 @@ def test_text_of_many_values_that_repeat_is_kept(table):
 def test_columns_that_known_groups_determine_are_named(table):
     frame, _ = table
     code = frame.assign(code=(frame["site"] == "north") * 1, region=frame["site"].str[:1])
-    with pytest.warns(UserWarning, match="'code', 'region' have one value in each; leave out with"):
+    with pytest.warns(
+        UserWarning,
+        match="'code', 'region' have only one value in each group; leave the columns out with",
+    ):
         prepare(code, known="site")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -108,7 +111,9 @@ def test_columns_that_known_groups_determine_are_named(table):
 
 def test_text_has_no_mean(table):
     frame, _ = table
-    with pytest.raises(ValueError, match="text has no mean; .* in 'colour'.*; missing='keep' le"):
+    with pytest.raises(
+        ValueError, match="text has no mean; .* in 'colour'.*; missing='keep' keeps"
+    ):
         prepare(frame, known="site", missing="mean")
     ready = prepare(frame.drop(columns="colour"), known="site", missing="mean")
     assert not ready.X.isna().any().any()

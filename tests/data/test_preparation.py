@@ -66,8 +66,8 @@ def test_columns_become_features(frame):
     np.testing.assert_array_equal(ready.rows_, np.arange(ROWS))
     assert ready.scales_ == {}
     assert ready.notes == [
-        f"text 'site' became 0/1 in {', '.join(map(repr, sites))}",
-        "'smokes' is 0/1 for false/true",
+        f"text 'site' became binary columns: {', '.join(map(repr, sites))}",
+        "'smokes' is encoded as 0 for false and 1 for true",
     ]
     assert list(ready.frame) == ready.feature_names_
     # Complete numbers stay unchanged.
@@ -123,7 +123,7 @@ def test_kinds_of_columns(values, kind):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (pd.Timestamp("2020-01-01"), "got dates in 'new'; turn dates into numbers of a unit"),
+        (pd.Timestamp("2020-01-01"), "got dates in 'new'; convert dates to numbers"),
         ("2020-01-01", "got dates in 'new'"),
         (["a", 1] * (ROWS // 2), "got several kinds of values in 'new'"),
         (
@@ -134,7 +134,7 @@ def test_kinds_of_columns(values, kind):
             ["1,5", "2", "-,5", "3e2", "3,1e-2", *["2,25"] * (ROWS - 5)],
             "commas in the numbers of 'new'",
         ),
-        ([[1, 2]] * ROWS, "got lists or other objects in 'new'; make columns of the numbers"),
+        ([[1, 2]] * ROWS, "got lists or other objects in 'new'; convert objects to numeric"),
         (
             ["?", *map(str, range(ROWS - 1))],
             "got .* among the numbers in 'new'; leave cells without a number empty",
@@ -202,15 +202,15 @@ def test_columns_that_are_kept_as_they_are_are_told(frame):
     ready = quietly(new, known="batch")
     assert {"same", "on", "off"} <= set(ready.feature_names_)
     assert "'same', 'off' are constant, without information, and kept" in ready.notes
-    assert "'smokes', 'on' are 0/1 for false/true" in ready.notes
+    assert "'smokes', 'on' are encoded as 0 for false and 1 for true" in ready.notes
     assert not any("constant" in note for note in prepare(ready.X).notes)
 
 
 def test_known_columns_of_one_group_are_told_by_name(frame):
     gone = frame.assign(site="north", batch=["a", None] * (ROWS // 2))
-    with pytest.warns(UserWarning, match="known 'batch', 'site' are the same in all rows, so"):
+    with pytest.warns(UserWarning, match="'batch', 'site' are the same in all rows, so"):
         prepare(gone, known=["batch", "site"], missing="drop")
-    with pytest.warns(UserWarning, match="known 'site' is the same in all rows, so that there"):
+    with pytest.warns(UserWarning, match="'site' is the same in all rows, so that there"):
         prepare(frame.assign(site="north"), known="site")
 
 
@@ -223,7 +223,9 @@ def test_two_values_are_one_column_and_categories_keep_their_order(frame):
 
 
 def test_names_may_not_collide(frame):
-    with pytest.raises(ValueError, match="got 'site=west' twice, once from a value of a text"):
+    with pytest.raises(
+        ValueError, match="got 'site=west' twice, once as the binary column of a text"
+    ):
         prepare(frame.assign(**{"site=west": 1.0}))
     twice = frame[["size", "size"]]
     with pytest.raises(ValueError, match="different names; got 'size' more than once"):
@@ -269,7 +271,10 @@ def test_gaps_are_filled_in(frame):
     ready = quietly(frame, known="batch", missing="mean", standardize=False)
     whole = frame.dropna()
     sites = quote_names(sorted(name for name in ready.feature_names_ if name.startswith("site=")))
-    assert f"text 'site' became 0/1, and shares where it is missing in {sites}" in ready.notes
+    assert (
+        f"text 'site' became binary columns, with the share of ones where missing: {sites}"
+        in ready.notes
+    )
     X = ready.frame
     assert X["size"][1] == X["size"][2] == pytest.approx(frame["size"].mean())
     assert X["site=west"][3] == pytest.approx((frame["site"] == "west").sum() / (ROWS - 1))
@@ -330,7 +335,10 @@ def test_counts_and_zeros_and_ones_keep_their_scales():
     # A column without zeros may be a measurement.
     ones["age"] = rng.integers(20, 80, 60)
     ones = ones.assign(**{f"more {j}": ones["a"] for j in range(4)})
-    with pytest.warns(UserWarning, match="got 'age', which never are; standardize=True has them"):
+    with pytest.warns(
+        UserWarning,
+        match="got 'age', without any 0; if these are measurements, standardize=True treats them",
+    ):
         ready = prepare(ones)
     np.testing.assert_array_equal(ready.X, ones)
 
@@ -341,7 +349,7 @@ def test_whole_numbers_beside_zeros_and_ones_are_no_counts():
     frame = pd.DataFrame({"rooms": rng.integers(1, 9, 60), "kind": rng.choice(list("abcdef"), 60)})
     ready = prepare(frame)
     assert set(ready.scales_) == {"rooms"}
-    assert "taken for counts, together with columns of 0 and 1: 'rooms'" in ready.notes[-1]
+    assert "modelled as counts, together with binary columns: 'rooms'" in ready.notes[-1]
 
 
 def test_scales_that_are_left_apart_are_told(frame):
@@ -413,8 +421,8 @@ def test_codes_for_missing_values_are_told_and_left(frame):
         ready = prepare(frame, known="batch")
     n = int((frame["age"] == -9999).sum())
     (said,) = [str(w.message) for w in caught]
-    assert said.startswith(f"-9999 in 'age' ({n} rows): more than ten times") and n > 1
-    assert said.endswith("leave its cells empty") and "age" in ready.feature_names_
+    assert f"; got -9999 in 'age' ({n} rows), farther from the other" in said and n > 1
+    assert said.endswith("leave these cells empty") and "age" in ready.feature_names_
     quietly(frame.replace({"age": {-9999: np.nan}}), known="batch", missing="drop")
 
 
@@ -425,9 +433,10 @@ def test_identifiers_and_years_are_told_and_left(frame):
         ready = prepare(frame, known="batch")
     said = [str(w.message) for w in caught]
     assert (
-        "'sample_id' looks like an identifier; if so, leave out with drop=['sample_id']" in said[0]
+        "'sample_id' looks like an identifier; if so, leave the column out with drop=['sample_id']"
+        in said[0]
     )
-    assert "'year' looks like a year; if so, leave out with drop=['year']" in said[1]
+    assert "'year' looks like a year; if so, leave the column out with drop=['year']" in said[1]
     assert said == ready.warnings and len(said) == 2
     assert {"sample_id", "year"} <= set(ready.feature_names_)
     assert caught[0].filename == __file__
@@ -460,7 +469,9 @@ def test_what_is_known(frame):
     assert gappy.known.dtype.kind == "i" and len(gappy.known) == ROWS - 2
     assert "known 'gappy' holds few whole numbers and is read as labels" in gappy.notes
     many = pd.concat([frame[["size"]]] * 2, ignore_index=True).assign(age=np.arange(48) % 30)
-    with pytest.warns(UserWarning, match="known 'age' is labels of 30 different whole numbers"):
+    with pytest.warns(
+        UserWarning, match="known 'age' is read as labels; got 30 different whole numbers"
+    ):
         prepare(many, known="age")
 
 
@@ -477,7 +488,7 @@ def test_what_is_known_may_be_no_column(frame, missing):
     assert ready.rows_.tolist() == kept and ready.known.tolist() == labels[kept].tolist()
     soft = known.Memberships(np.full((ROWS, 2), 0.5))
     assert prepare(frame, known=soft, missing="drop").known.probabilities.shape == (ROWS - 1, 2)
-    with pytest.raises(ValueError, match="known has 7 rows for 24 of X"):
+    with pytest.raises(ValueError, match="known has 7 rows for 24 rows of X"):
         prepare(frame, known=labels[:7].tolist(), missing="drop")
 
 
@@ -485,7 +496,9 @@ def test_arrays_are_used_as_they_are():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(ROWS, 3)) * [1, 100, 1e4]
     X[:, 2] = np.arange(ROWS)
-    with pytest.warns(UserWarning, match="from 'column 0' to 'column 1'; standardize=True brings"):
+    with pytest.warns(
+        UserWarning, match="from 'column 0' to 'column 1'; standardize=True standardises"
+    ):
         ready = prepare(X, known=np.arange(ROWS) % 2)
     np.testing.assert_array_equal(ready.X, X)
     assert ready.feature_names_ == ["column 0", "column 1", "column 2"] and not ready.notes
@@ -510,14 +523,18 @@ def test_arrays_are_used_as_they_are():
         ([["a", "b"]], {}, "X must be a table of numbers"),
         (pd.DataFrame({"a": [1.0]}), {"drop": ["b"]}, "drop names a column that X does not have"),
         (pd.DataFrame({"a": [1.0]}), {"drop": ["a"]}, "no feature is left; got drop="),
-        (pd.DataFrame({"a": ["x"] * 3}), {}, "no feature is left; got 'a', without numbers"),
+        (
+            pd.DataFrame({"a": ["x"] * 3}),
+            {},
+            "no feature is left; got 'a', which hold neither numbers",
+        ),
         (pd.DataFrame({"a": [1.0]}), {"missing": "median"}, "missing must be one of"),
         (pd.DataFrame({"a": [1.0]}), {"standardize": "yes"}, "standardize must be one of 'auto'"),
         (pd.DataFrame({"a": [1.0]}), {"known": "b"}, "known names a column that X does not have"),
         (
             pd.DataFrame({"a": [1.0], "b": [None]}),
             {"known": "b", "missing": "drop"},
-            "known columns must have values; got 'b' without any",
+            "known columns must have values; got only missing values in 'b'",
         ),
     ],
 )
@@ -620,7 +637,7 @@ def test_explore_makes_a_frame_ready_and_says_so(frame):
 
 def test_explore_makes_numbers_for_estimators_that_need_them(frame):
     estimator = CCIB(2, n_init=1)
-    with pytest.warns(UserWarning, match="note: text 'site' became 0/1"):
+    with pytest.warns(UserWarning, match="note: text 'site' became binary columns"):
         result = explore(frame, estimator, n_clusterings=1, known="batch", random_state=0)
     assert "site=west" in result.estimators_[0].feature_names_in_
     frame.loc[2, "site"] = None

@@ -256,7 +256,7 @@ def test_text_is_wanted_beside_minus_one():
 
 BAD_KNOWN = {
     "masked": (np.ma.masked_equal(Z, 1), "known must not have masked entries"),
-    "unhashable": ([{}, {1: 2}] * 30, "known labels must be numbers, text or the like"),
+    "unhashable": ([{}, {1: 2}] * 30, "known labels must be numbers, text or other hashable"),
     "ragged": ([[1], [1, 2]] * 30, "known must be an array"),
     "a frame of nothing": (FRAME[[]], "known must hold a labeling"),
     "NaN": (np.where(Z > 1, None, Z), "known labels must be non-missing"),

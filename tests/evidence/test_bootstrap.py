@@ -91,7 +91,7 @@ def test_it_is_withheld_where_nothing_is_found():
 def test_rows_that_cannot_be_tested_have_to_be_forced():
     ones = (APART > 6).astype(float)
     model = clone(MODEL).set_params(categorical=[], ordered=[])
-    with pytest.raises(ValueError, match="in continuous features only; got zeros and ones"):
+    with pytest.raises(ValueError, match="in continuous features only; got binary values"):
         evidence.confidence(model, ones, known=Z)
     sure = evidence.confidence(model, ones, known=Z, force=True, n_resamples=2, random_state=0)
     assert sure.evidence_ is None and str(sure).endswith("without a significance test)")

@@ -9,10 +9,10 @@ import numpy as np
 
 from nrprob.data.frames import kind_of_value
 
-MOST_VALUES = 20  # maximum number of distinct values of a text that becomes columns of 0 and 1
-_FEW = 10  # minimum number of rows for such checks
-_FAR = 10  # times the range of all other values
-_MOSTLY = 0.8  # minimum share of numbers in a text column that should be numeric
+MOST_VALUES = 20  # maximum number of distinct values of a text column that becomes binary columns
+_FEW = 10  # minimum number of values for the checks of suspicious columns
+_FAR = 10  # minimum distance of a code for missing values, in ranges of all other values
+_MOSTLY = 0.8  # minimum share of numbers in a text column that was meant to be numeric
 
 _TIME = r"\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?\s*(Z|[+-]\d{2}:?\d{2})?"
 _MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|sept|oct|nov|dec|january|february|march|april|"
@@ -24,14 +24,14 @@ _DAYS = (
     rf"{_MONTH}[ .]*(\d{{1,2}}(st|nd|rd|th)?[ ,]+)?\d{{4}}",
     r"(18|19|20)\d{2}[-/](0[1-9]|1[0-2])", r"(18|19|20)\d{2}[ -]?q[1-4]",
 )  # fmt: skip
-_HOUR = r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d*)?)?"  # alone; 1:10 is a ratio
+_HOUR = r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d*)?)?"  # two digits, since 1:10 may be a ratio
 _DATE = re.compile(rf"\s*(({'|'.join(_DAYS)})([t ]{_TIME})?|{_HOUR})\s*", re.IGNORECASE)
 _COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _IDENTIFIER = re.compile(
     r"(.*[\s_.:-])?(id|ids|idx|uuid|guid|rowid|rownum|identifier)([\s_.:-].*)?|unnamed: \d+"
 )
-# These words also occur in texts, whose counts may be features.
+# Columns with these names may also be features, such as the counts of these words in documents.
 _PERHAPS = re.compile(
     r"(.*[\s_.:-])?(index|key|row|nr|no|number|code|barcode|account|serial)([\s_.:-].*)?"
 )
@@ -96,7 +96,10 @@ def differs_in_every_row(values: Any) -> bool:
 
 
 def first_non_number(values: Any) -> str | None:
-    """First value of a text column that is not a number, if nearly all are; otherwise None."""
+    """First value of a text column that is not a number, if nearly all other values are numbers.
+
+    None otherwise.
+    """
     import pandas as pd
 
     numeric = pd.to_numeric(values.astype(object), errors="coerce").notna().to_numpy()
@@ -108,7 +111,7 @@ def first_non_number(values: Any) -> str | None:
 def has_decimal_commas(values: Any) -> bool:
     """Whether nearly all values of a text column are numbers with a decimal comma.
 
-    At least one needs a comma, since "12" alone is a number anyway.
+    At least one value must have a comma, since values such as "12" are numbers anyway.
     """
     texts = [str(value) for value in values]
     shares = [sum(map(bool, map(regex.fullmatch, texts))) for regex in (_COMMA, _WHOLE)]
@@ -116,7 +119,7 @@ def has_decimal_commas(values: Any) -> bool:
 
 
 def is_identifier(name: str, values: np.ndarray) -> bool:
-    """Whether numbers look like row identifiers, by their name or their order."""
+    """Whether a column of integers looks like row identifiers, by its name or by its order."""
     is_whole = len(values) >= _FEW and bool((values == np.round(values)).all())
     if not is_whole or is_binary(values):
         return False
@@ -131,7 +134,7 @@ def is_identifier(name: str, values: np.ndarray) -> bool:
 
 
 def is_index(name: str, values: np.ndarray) -> bool:
-    """Whether numbers are a row index: they differ in every row, and look like one."""
+    """Whether a column of integers is a row index: all values differ, and look like identifiers."""
     return is_identifier(name, values) and len(np.unique(values)) == len(values)
 
 
@@ -145,10 +148,10 @@ def is_year(name: str, values: np.ndarray) -> bool:
 
 
 def missing_value_code(values: np.ndarray) -> float | None:
-    """The lowest or highest value, if it is far from all others; otherwise None.
+    """The lowest or highest value, if it is probably a code for missing values; otherwise None.
 
-    Far means more than ten times the range of the others, which suggests a code for missing values,
-    such as -9999 among shares.
+    Such a value is farther from all other values than ten times their range. An example is -9999
+    among shares.
     """
     if len(values) < _FEW or values.min() == values.max():
         return None

@@ -1,4 +1,4 @@
-"""Encode columns of a table as features, and check what features look like."""
+"""Encode columns of a table as features, and warn of suspicious features."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nrprob.known import Memberships
 
 
 def as_categories(column: pd.Series) -> pd.Series:
-    """Convert text columns to categories, in their own order if they have one, else sorted."""
+    """Convert a text column to categories: in the order of an ordered column, else sorted."""
     column = column.reset_index(drop=True)
     if isinstance(column.dtype, pd.CategoricalDtype):
         return column.cat.remove_unused_categories()
@@ -34,7 +34,11 @@ def as_categories(column: pd.Series) -> pd.Series:
 def encode_features(
     columns: dict[str, pd.Series], n: int, is_frame: bool, missing: str, record: Record
 ) -> Features:
-    """Encode columns of n rows as numbers; means are imputed if ``missing`` says so."""
+    """Encode columns of n rows as numeric features.
+
+    Booleans become 0 and 1. Text becomes binary columns, one per value, or one for two values. With
+    ``missing="mean"``, missing values become the mean of the column. ``record`` receives notes.
+    """
     names: list[str] = []
     parts: list[np.ndarray] = []
     is_number: list[bool] = []
@@ -62,11 +66,11 @@ def encode_features(
         record.note_columns(constant, "{} constant, without information, and kept")
     booleans = [name for name, kind in kinds.items() if kind == "boolean"]
     if not record.keeps:
-        record.note_columns(booleans, "{} 0/1 for false/true")
+        record.note_columns(booleans, "{} encoded as 0 for false and 1 for true")
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise ValueError(
-            f"columns must have different names; got {quote_names(repeated)} twice, once from "
-            "a value of a text; rename a column"
+            f"columns must have different names; got {quote_names(repeated)} twice, once as the "
+            "binary column of a text value; rename a column"
         )
     dtype = np.float32 if {p.dtype for p in parts} == {np.dtype(np.float32)} else np.float64
     table = np.column_stack(parts).astype(dtype) if parts else np.empty((n, 0))
@@ -78,7 +82,7 @@ def encode_features(
 def _encode_text(
     name: str, column: pd.Series, missing: str, record: Record
 ) -> dict[str, np.ndarray]:
-    """Indicators (n,) of the values of a text column, by the names of the new columns."""
+    """Binary columns (n,) for the values of a text column, by the names of the new columns."""
     values = _distinct_texts(column)
     has_two = len(values) == 2
     is_missing = column.isna().to_numpy(bool)
@@ -91,17 +95,18 @@ def _encode_text(
             indicators[key] = _impute_mean(indicators[key])
         record.indicators[key] = (name, str(values[0]) if has_two else "", str(value))
     if len(values) > 1:
-        shares = ", and shares where it is missing" * bool(is_missing.any())
-        record.notes.append(f"text {name!r} became 0/1{shares} in {quote_names(indicators, 20)}")
+        shares = ", with the share of ones where missing" * bool(is_missing.any())
+        columns = quote_names(indicators, 20)
+        record.notes.append(f"text {name!r} became binary columns{shares}: {columns}")
     else:
-        record.notes.append(f"{name!r} is constant in the rows that are left")
+        record.notes.append(f"{name!r} is constant in the remaining rows")
     return indicators
 
 
 def warn_of_suspicious(features: Features, record: Record) -> None:
     """Warn of features that look like identifiers, years, or codes of missing values."""
     columns = list(zip(features.names, features.values.T, strict=True))
-    if record.keeps:  # columns of few values are not taken for measurements
+    if record.keeps:  # columns of few values are discrete, and not measurements
         columns = [c for c, number in zip(columns, features.is_number, strict=True) if number]
     columns = [(name, values[~np.isnan(values)]) for name, values in columns]
     years = [name for name, values in columns if is_year(name, values)]
@@ -111,7 +116,7 @@ def warn_of_suspicious(features: Features, record: Record) -> None:
             subject = f"{'each of ' * (len(names) > 1)}{quote_names(names)}"
             record.warnings.append(
                 f"features should be measurements; {subject} looks like {what}; if so, leave "
-                f"out with {record.say('drop', names)}"
+                f"the column{'s' * (len(names) > 1)} out with {record.say('drop', names)}"
             )
     outliers = []
     for name, values in columns:
@@ -120,9 +125,9 @@ def warn_of_suspicious(features: Features, record: Record) -> None:
             outliers.append(f"{code:.10g} in {name!r} ({n} row{'s' * (n > 1)})")
     if outliers:
         record.warnings.append(
-            f"{', '.join(outliers[:8])}{', ...' * (len(outliers) > 8)}: more than ten times "
-            "the range of all other values away from them; if this is a code for missing "
-            "values, leave its cells empty"
+            "a value may be a code for missing values; got "
+            f"{', '.join(outliers[:8])}{', ...' * (len(outliers) > 8)}, farther from the other "
+            "values of the column than ten times their range; if so, leave these cells empty"
         )
 
 
@@ -145,13 +150,13 @@ def warn_of_determined(columns: dict[str, pd.Series], known: Any, record: Record
     if names:
         record.warnings.append(
             f"features should vary within known groups; {quote_names(names)} "
-            f"{'has' if len(names) == 1 else 'have'} one value in each; leave out with "
-            f"{record.say('drop', names)}"
+            f"{'has' if len(names) == 1 else 'have'} only one value in each group; leave the "
+            f"column{'s' * (len(names) > 1)} out with {record.say('drop', names)}"
         )
 
 
 def _impute_mean(values: np.ndarray) -> np.ndarray:
-    """Values with missing values replaced by the mean of the others."""
+    """Replace missing values of a column (n,) by the mean of the other values."""
     is_missing = np.isnan(values)
     return np.where(is_missing, values[~is_missing].mean(), values) if is_missing.any() else values
 

@@ -1,4 +1,4 @@
-"""Missing values of a table, and complete rows."""
+"""Select complete rows, keep or impute missing values of a table."""
 
 from __future__ import annotations
 
@@ -25,22 +25,34 @@ def select_complete_rows(
     missing: str,
     record: Record,
 ) -> np.ndarray:
-    """Positions of the rows to keep; missing features of these rows are kept or imputed.
+    """Select the rows to keep, by the treatment of missing and infinite values.
 
     Parameters
     ----------
-    columns : features
-    known_frame : known columns; missing covariates are imputed in place
-    missing_known : mask (n,) of missing known values, if these are not a table
+    columns : features, by name
+    known_frame : known columns; missing covariates are imputed in place if ``missing`` is "mean"
+    missing_known : mask (n,) of missing known values, if the known structure is an array
     n : number of rows
     missing : see `prepare`
     record : receives notes and warnings
+
+    Returns
+    -------
+    positions of the rows to keep
+
+    Raises
+    ------
+    MissingValues
+        If values are missing or infinite, and ``missing`` does not allow these values.
+    ValueError
+        If missing labels or text would need a mean, or if no row is complete.
     """
+    # Find missing and infinite values of all features and known columns.
     known = {} if known_frame is None else {name: known_frame[name] for name in known_frame}
     all_columns = [(repr(name), column) for name, column in columns.items()]
     all_columns += [(f"known {name!r}", column) for name, column in known.items()]
     is_missing = {name: column.isna().to_numpy(bool) for name, column in all_columns}
-    if missing == "keep":  # of the known columns, covariates alone still have missing values
+    if missing == "keep":  # refuse missing covariates only; missing known labels form a group
         is_missing = {n: mask for n, mask in is_missing.items() if n not in map(repr, columns)}
     if missing_known is not None:
         is_missing["known"] = missing_known
@@ -56,10 +68,11 @@ def select_complete_rows(
     if is_infinite and missing != "drop":
         raise MissingValues(
             f"values must be finite; got infinity: {_format_counts(is_infinite)}; "
-            f"{record.say('missing', 'drop')} leaves out such rows, or mend the columns"
+            f"{record.say('missing', 'drop')} leaves out such rows, or correct the columns"
         )
     if not is_missing and not is_infinite:
         return np.arange(n)
+    # Count the incomplete rows by column, for messages.
     none = np.zeros(n, bool)
     is_bad = {
         name: is_missing.get(name, none) | is_infinite.get(name, none)
@@ -84,7 +97,7 @@ def select_complete_rows(
         if texts:
             raise ValueError(
                 f"text has no mean; got missing values: {counts}; {record.say('missing', 'keep')} "
-                f"leaves them missing, or {record.say('missing', 'drop')} leaves out such rows"
+                f"keeps missing values, or {record.say('missing', 'drop')} leaves out such rows"
             )
         if lacks_labels:
             raise ValueError(
@@ -96,6 +109,7 @@ def select_complete_rows(
                 known_frame[name] = column.fillna(column.mean())
         record.notes.append(f"missing values imputed by the mean of the column: {counts}")
         return np.arange(n)
+    # missing="drop": leave out the incomplete rows.
     rows = np.flatnonzero(~incomplete)
     worst = max(is_bad, key=lambda name: is_bad[name].sum())
     if not rows.size:
@@ -132,7 +146,7 @@ def missing_rows(known: Any, n: int) -> np.ndarray | None:
     array = as_plain_array(known, "known")
     if array.ndim == 0 or len(array) != n:
         raise ValueError(
-            f"known has {array.shape[0] if array.ndim else 'no'} rows for {n} of X; got "
-            f"{short_repr(known)}; pass one label, or row of numbers, per row"
+            f"known has {array.shape[0] if array.ndim else 'no'} rows for {n} rows of X; got "
+            f"{short_repr(known)}; pass one label, or one row of numbers, per row of X"
         )
     return pd.isna(array).reshape(n, -1).any(1) if array.size else None

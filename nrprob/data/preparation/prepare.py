@@ -50,19 +50,18 @@ class Prepared:
     ----------
     X : ndarray, frame or sparse matrix of shape (n_rows, n_features)
         The features: a frame if a table was passed and its text is kept, else an array. A sparse
-        matrix is unchanged.
+        matrix stays sparse.
     known : ndarray, DataFrame or None
-        Known structure of these rows: one labeling, or a frame of several labelings or of
-        covariates.
+        Known structure of these rows: one labeling, or a frame of several labelings and covariates.
     feature_names_ : list of str
-        The column names of ``X``; ``column=value`` is 1 if a text has this value.
+        The column names of ``X``. The binary column ``column=value`` is 1 in rows with this value.
     rows_ : ndarray of shape (n_rows,)
         Positions of these rows in the table.
     scales_ : dict
         Mean and standard deviation of every standardised column.
     kinds_ : dict
-        Kind of every column of a frame whose text is kept, as `ConditionalMixture` takes it:
-        "number", "categorical", "ordered", "count" or "constant".
+        Kind of every column of a frame whose text is kept, which `ConditionalMixture` uses to
+        choose a distribution: "number", "categorical", "ordered", "count" or "constant".
     indicators_ : dict
         For every binary column made from booleans or text: the column of the table, its value at 0
         and its value at 1. The value at 0 is empty if several values become 0.
@@ -103,13 +102,13 @@ def prepare(
 ) -> Prepared:
     """Prepare a table for a fit, and report the changes.
 
-    Numeric columns of a frame stay as they are, booleans become 0 and 1, and text becomes
-    categories. Columns that name rows are left out: text whose values hardly repeat, and whole
-    numbers that look like an index. Text of one value and empty columns are left out, too. Dates
-    raise ValueError. Arrays must be numeric.
+    Numeric columns of a frame are kept, booleans become 0 and 1, and text becomes categories.
+    Columns that identify rows are left out: text whose values hardly repeat, and integers that look
+    like an index. Text with a single value and empty columns are left out, too. Dates raise
+    ValueError. Arrays must be numeric.
 
-    `ConditionalMixture` fits the result with the default parameters. Other estimators need numbers
-    without missing values: ``categories="indicators"`` with ``missing="drop"`` or ``"mean"``.
+    The defaults suit `ConditionalMixture`. Other estimators need numbers without missing values:
+    pass ``categories="indicators"``, and ``missing="drop"`` or ``"mean"``.
 
     Parameters
     ----------
@@ -120,22 +119,23 @@ def prepare(
         covariates; other columns, including dates, are labels. Floats with at most 20 different
         integer values are labels, too, since missing values turn integers into floats.
     categories : {"keep", "indicators"}, default="keep"
-        "keep" makes text a column of pandas categories. "indicators" makes text of up to 20 values
-        binary columns ``column=value``: one per value, or one for the second of two values. Text of
-        more values raises ValueError.
+        "keep" converts a text column to pandas categories. "indicators" replaces a text column of
+        up to 20 distinct values by binary columns ``column=value``: one per value, or, for two
+        values, one for the second value. A text column of more values raises ValueError.
     missing : {"keep", "error", "drop", "mean"}, default="keep"
-        "keep" leaves missing features as they are; missing known labels of a frame become a group
-        of their own. "error" raises ValueError for missing values, "drop" leaves out their rows,
-        and "mean" imputes the mean of the column, for binary columns the share of ones. Known
-        labels and text that is kept cannot be imputed. Infinite values raise ValueError unless
-        ``missing="drop"``.
+        "keep" leaves missing features missing; rows with a missing known label form a separate
+        group if ``known`` is a frame. "error" raises ValueError for missing values, "drop" leaves
+        out their rows, and "mean" imputes the mean of the column (for binary columns, the share of
+        ones). Known labels and text that is kept cannot be imputed. Infinite values raise
+        ValueError unless ``missing="drop"``.
     standardize : {"auto", True, False}, default="auto"
         Whether to scale features to mean 0 and standard deviation 1. "auto" scales measurements in
-        a frame if standard deviations differ by a factor of ten. With ``categories="indicators"``
-        binary columns count as 1, and measurements are scaled, too, if they and binary columns
-        together would be modelled as counts. Counts (non-negative whole numbers, at least half of
-        them 0), columns of other kinds than "number" and arrays are not scaled. An array whose
-        scales differ by a factor of ten causes a warning, unless it is annotated data.
+        a frame if standard deviations differ by a factor of ten. With ``categories="indicators"``,
+        the standard deviation of a binary column counts as 1. Measurements are then also scaled if
+        measurements and binary columns together would be modelled as counts. "auto" does not scale
+        arrays, counts (non-negative integers, at least half of them 0), or columns of another kind
+        than "number". If the standard deviations of an array differ by a factor of ten, the
+        function warns, unless ``X`` is annotated data.
     drop : collection of str, default=()
         Columns of a frame to drop.
 
@@ -146,8 +146,9 @@ def prepare(
     Raises
     ------
     ValueError
-        If a column cannot be a feature or does not exist, values are missing or infinite and not
-        allowed, or no row or feature is left. The message names the columns.
+        If a column cannot be a feature or does not exist; if values are missing or infinite, and
+        ``missing`` does not allow them; or if no row or feature is left. The message names the
+        columns.
 
     Warns
     -----
@@ -195,9 +196,12 @@ def prepare_table(
 ) -> Prepared:
     """Prepare a table without warnings; see `prepare`.
 
-    ``names`` are the names of the columns of an array, ``units`` says whether its columns may have
-    different units, ``say`` formats arguments in messages (see `Record`), and ``chosen`` says that
-    the user has chosen the columns, which stay if they look like an index.
+    Parameters
+    ----------
+    names : names of the columns of an array
+    say : function that formats an argument in messages, see `Record`
+    units : whether the columns of an array may have different units
+    chosen : whether the user has chosen the columns; then columns that look like an index stay
     """
     check_choice("categories", categories, ("keep", "indicators"))
     check_choice("missing", missing, ("keep", "error", "drop", "mean"))
@@ -221,16 +225,16 @@ def prepare_table(
     X, known = extract_known(_name_columns(X, drop), known)
     X = X.drop(columns=[name for name in drop if name in X.columns])
     if not X.shape[1]:
-        raise ValueError(f"no feature is left; got {say('drop', drop)}; leave fewer columns out")
+        raise ValueError(f"no feature is left; got {say('drop', drop)}; drop fewer columns")
     preparation = _TablePreparation(say, categories=categories)
     columns = preparation.select_features(X, chosen)
     return preparation.finish(columns, known, len(X), missing, standardize, of_frame=True)
 
 
 def as_indicators(X: pd.DataFrame) -> Prepared:
-    """Describe a table by numbers: text becomes binary columns, and values stay missing.
+    """Convert text to binary columns; missing values stay missing.
 
-    Of a text of many values, all but the most frequent are one value.
+    If a text column has more than 20 values, the least frequent values become one value.
     """
     texts = [name for name in X if kind_of_column(X[name]) == "text"]
     merged = {}
@@ -255,7 +259,7 @@ def _prepare_array(
     if drop and names is None:
         raise ValueError(
             f"drop needs named columns; got drop={short_repr(drop)} "
-            f"and a {type(X).__name__}; pass X as a frame, or cut the array"
+            f"and a {type(X).__name__}; pass X as a frame, or leave out columns of the array"
         )
     check_not_masked(X, "X")
     array = X if sparse.issparse(X) else as_plain_array(X, "X")
@@ -291,7 +295,7 @@ def _prepare_array(
 
 
 class _TablePreparation(Record):
-    """Preparation of the columns of one table."""
+    """Preparation of the columns of one table, with a record of notes and warnings."""
 
     def finish(
         self, columns: dict[str, pd.Series], known: Any, n: int, missing: str,
@@ -299,8 +303,8 @@ class _TablePreparation(Record):
     ) -> Prepared:  # fmt: skip
         """Select rows, encode features and standardise them.
 
-        Columns of a frame are checked for identifiers, years and codes; ``units`` states whether
-        columns may have different units.
+        Columns of a frame are checked for identifiers, years and codes for missing values.
+        ``units`` states whether columns may have different units.
         """
         rows, known = self.select_rows(columns, known, n, missing)
         selected = {name: column.iloc[rows] for name, column in columns.items()}
@@ -330,12 +334,12 @@ class _TablePreparation(Record):
     def select_rows(
         self, columns: dict[str, pd.Series], known: Any, n: int, missing: str
     ) -> tuple[np.ndarray, Any]:
-        """Positions of the rows to keep, and their known structure."""
+        """Select rows by missing values; return their positions, and their known structure."""
         frame = self._read_known(known, missing)
         if frame is not None and (empty := [z for z in frame if not frame[z].notna().any()]):
             raise ValueError(
-                f"known columns must have values; got {quote_names(empty)} without any; name "
-                "another"
+                f"known columns must have values; got only missing values in {quote_names(empty)}; "
+                "name another column"
             )
         rows = select_complete_rows(columns, frame, missing_rows(known, n), n, missing, self)
         if frame is not None and len(rows) > 1:
@@ -343,13 +347,23 @@ class _TablePreparation(Record):
             if constant:
                 verb = "is" if len(constant) == 1 else "are"
                 self.warnings.append(
-                    f"known {quote_names(constant)} {verb} the same in all rows, so that there is "
-                    "nothing to avoid"
+                    f"known columns should vary; {quote_names(constant)} {verb} the same in all "
+                    "rows, so that there is no effect to remove; leave out such columns"
                 )
         return rows, _take_known_rows(known if frame is None else frame, rows, n)
 
     def select_features(self, X: pd.DataFrame, chosen: bool) -> dict[str, pd.Series]:
-        """Columns of numbers, booleans, or text whose values repeat."""
+        """Select the columns that can be features: numbers, booleans, and text of few values.
+
+        Text that identifies rows, constant text, empty columns and indices are left out, with
+        notes. ``chosen`` states that the user has chosen the columns, so indices stay.
+
+        Raises
+        ------
+        ValueError
+            If a column can be neither used nor left out, or no feature is left.
+        """
+        # Find the type of every column, and among text columns the numbers written as text.
         kinds = {name: kind_of_column(X[name]) for name in X}
         texts = {name: X[name].dropna() for name, kind in kinds.items() if kind == "text"}
         commas = [name for name, values in texts.items() if has_decimal_commas(values)]
@@ -366,11 +380,12 @@ class _TablePreparation(Record):
             rare = [name for name in rare if stray[name] is None and name not in constant]
             n_values = {}
         self._refuse_columns(kinds, {n: v for n, v in stray.items() if v is not None}, n_values)
-        self.note_columns(unique, "{} left out: text that differs in every row names rows")
+        self.note_columns(unique, "{} left out: text that differs in every row identifies rows")
         self.note_columns(rare, "{} left out: the values of this text hardly repeat")
         self.note_columns(constant, "{} left out: text of one value has no information")
         self.note_columns(empty, "{} left out: no row has a value")
         left_out = {*unique, *rare, *constant, *empty}
+        # Leave out row indices, unless no other feature would be left.
         if not chosen:
             indices = [n for n in X if kinds[n] == "number" and n not in left_out]
             indices = [n for n in indices if is_index(n, as_numbers(X[n]))]
@@ -380,8 +395,8 @@ class _TablePreparation(Record):
         features = {name: X[name] for name in X if name not in left_out}
         if not features:
             raise ValueError(
-                f"no feature is left; got {quote_names(kinds)}, without numbers or text of a few "
-                "values; pass other columns"
+                f"no feature is left; got {quote_names(kinds)}, which hold neither numbers nor "
+                "text of few values; pass other columns"
             )
         return features
 
@@ -390,20 +405,23 @@ class _TablePreparation(Record):
     ) -> None:
         """Raise one error for all columns that cannot be features.
 
-        ``stray`` are texts among numbers by column, ``n_values`` numbers of distinct values of
-        texts.
+        Parameters
+        ----------
+        kinds : type of every column
+        stray : for columns of numbers written as text, the first value that is not a number
+        n_values : number of distinct values of text columns
         """
         got: dict[str, str] = {}
         remedies: list[str] = []
         if dates := [name for name, kind in kinds.items() if kind == "date"]:
             got |= {name: f"dates in {name!r}" for name in dates}
-            remedies.append("turn dates into numbers of a unit of your choice")
+            remedies.append("convert dates to numbers")
         if mixed := [name for name, kind in kinds.items() if kind == "mixed"]:
             got |= {name: f"several kinds of values in {name!r}" for name in mixed}
             remedies.append("give a column one kind of values")
         if others := [name for name, kind in kinds.items() if kind == "object"]:
             got |= {name: f"lists or other objects in {name!r}" for name in others}
-            remedies.append("make columns of the numbers in objects")
+            remedies.append("convert objects to numeric columns")
         if commas := [name for name, kind in kinds.items() if kind == "comma"]:
             got |= {name: f"commas in the numbers of {name!r}" for name in commas}
             remedies.append("write numbers with decimal points")
@@ -424,7 +442,7 @@ class _TablePreparation(Record):
     def _read_known(self, known: Any, missing: str) -> pd.DataFrame | None:
         """Known columns of a table; None for arrays and without known structure.
 
-        If missing values are kept, those of labels are a group.
+        If missing values are kept, rows with a missing label form a separate group.
         """
         if not is_table(known):
             return None
@@ -445,7 +463,7 @@ class _TablePreparation(Record):
             if missing == "keep" and 0 < n_missing < len(column) and not is_float(frame[name]):
                 frame[name] = frame[name].astype(object).map(str).mask(column.isna(), "(missing)")
                 self.notes.append(
-                    f"rows without a value of known {name!r} ({n_missing}) are a group of their own"
+                    f"rows without a value of known {name!r} ({n_missing}) form a separate group"
                 )
             if not is_float(frame[name]) and dtype_kind == "f":
                 continue
@@ -454,10 +472,10 @@ class _TablePreparation(Record):
                 what, alternative = "dates or times", ""
                 if is_integer:
                     what = "whole numbers"
-                    alternative = ", or make it floats, if it is a measurement"
+                    alternative = ", or convert the column to floats if it is a measurement"
                 self.warnings.append(
-                    f"known {name!r} is labels of {n_values} different {what}; cut it into "
-                    f"groups{alternative}"
+                    f"known {name!r} is read as labels; got {n_values} different {what}; merge "
+                    f"the values into groups{alternative}"
                 )
         return frame
 

@@ -22,6 +22,7 @@ class UnfitColumns(ValueError):
     Attributes
     ----------
     columns : list of str
+        Names of the columns that cannot be features.
     """
 
     def __init__(self, message: str, columns: Sequence[str] = ()) -> None:
@@ -53,7 +54,8 @@ class Record:
     categories : treatment of text, "keep" or "indicators"
     notes : descriptions of the changes
     warnings : descriptions of suspicious columns
-    indicators : source of every 0/1 column: column of the table, and its values at 0 and 1
+    indicators : source of every binary column: the column of the table, its value that became 0,
+        and its value that became 1
     """
 
     say: Say = as_python
@@ -69,7 +71,7 @@ class Record:
         return self.categories == "keep"
 
     def note_columns(self, names: list[str], line: str) -> None:
-        """Add a note about columns; subject and verb replace ``{}``."""
+        """Add a note about columns; the names and "is" or "are" replace ``{}`` in ``line``."""
         if names:
             verb = "is" if len(names) == 1 else "are"
             self.notes.append(line.format(f"{quote_names(names)} {verb}"))

@@ -1,4 +1,4 @@
-"""Scales of features, and standardisation."""
+"""Compare the scales of features, and standardise them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ _APART = 10  # ratio of scales from which they suggest different units
 
 
 class Features(NamedTuple):
-    """Columns that are features.
+    """Numeric features of a table.
 
     Attributes
     ----------
-    names, values : (m,) and (n, m)
-    is_number : (m,) whether there is more in a column than 0 and 1
-    is_text : (m,) whether it was made of text or of booleans, which are no counts
+    names : names of the m columns
+    values : values (n, m), NaN where missing
+    is_number : mask (m,) of the columns with other values than 0 and 1
+    is_text : mask (m,) of the columns that encode text or booleans, and so are not counts
     """
 
     names: list[str]
@@ -32,7 +33,12 @@ class Features(NamedTuple):
 def standardise_features(
     features: Features, standardize: bool | str, record: Record
 ) -> tuple[np.ndarray, dict[str, tuple[float, float]]]:
-    """Standardised values, and the mean and standard deviation of columns that were changed."""
+    """Standardise columns, and return the values (n, m) and the moments of changed columns.
+
+    The moments are a dictionary from column names to mean and standard deviation. ``standardize``
+    is as in `prepare`; with "auto", columns are changed only if their scales differ tenfold, or if
+    they would be modelled as counts together with binary columns.
+    """
     names, values, is_number, is_text = features
     wide = values.astype(np.float64)
     if not names:
@@ -42,35 +48,35 @@ def standardise_features(
         mean, deviation = np.asarray(seen.mean(0)), np.asarray(seen.std(0))
     # The tolerance is relative to the values, because the mean of equal values has rounding errors.
     varies = np.isfinite(deviation) & (deviation > 1e-12 * np.asarray(abs(seen).max(0)))
-    # Columns of few values have models of their own if text is kept.
+    # If text is kept, columns of few values are discrete, and are not standardised.
     varies &= is_number | (not record.keeps)
     measured = is_number & varies
     chosen = np.zeros(len(names), bool)
     if standardize is True and varies.any():
         chosen = varies
         shown = quote_names([names[j] for j in np.flatnonzero(chosen)])
-        record.notes.append(f"standardised, as was asked for: {shown}")
+        record.notes.append(f"standardised, as requested: {shown}")
     kind = "counts" if is_text.all() else kind_of(wide[:, ~is_text])
     if standardize is not True and measured.any() and kind == "counts":
         if (wide[:, is_number] != 0).all():
-            # Examples are ages among many columns of 0 and 1; counts hardly ever have such columns.
+            # An example is an age among many binary columns. Counts are rarely all positive.
             record.warnings.append(
-                "whole numbers are taken for counts where half of all numbers are 0; got "
-                f"{quote_names(np.array(names)[is_number].tolist())}, which never are; "
-                f"{record.say('standardize', True)} has them as measurements"
+                "integers are modelled as counts if at least half of all entries are 0; got "
+                f"{quote_names(np.array(names)[is_number].tolist())}, without any 0; if these "
+                f"are measurements, {record.say('standardize', True)} treats them so"
             )
     elif standardize is not True and measured.any():
         together = not record.keeps
         apart = _describe_scales(names, deviation, measured, together and not is_number.all())
         if standardize == "auto" and (apart or (together and kind_of(wide) != "real")):
             chosen = measured
-            why = apart or "they would be taken for counts, together with columns of 0 and 1"
+            why = apart or "they would be modelled as counts, together with binary columns"
             shown = quote_names([names[j] for j in np.flatnonzero(chosen)])
             record.notes.append(f"standardised, since {why}: {shown}")
         elif not standardize and apart:
             record.warnings.append(
                 f"features should share a scale; {apart}; "
-                f"{record.say('standardize', True)} brings them to one"
+                f"{record.say('standardize', True)} standardises them"
             )
     scales = {names[j]: (float(mean[j]), float(deviation[j])) for j in np.flatnonzero(chosen)}
     if not scales:
@@ -82,12 +88,15 @@ def standardise_features(
 def _describe_scales(
     names: list[str], deviation: np.ndarray, measured: np.ndarray, others: bool
 ) -> str:
-    """Ratio of the largest and smallest scale, if it is tenfold; other columns count as scale 1."""
+    """Describe the ratio of the largest and the smallest scale; empty if it is below 10.
+
+    With ``others``, binary columns count as one more scale, 1.
+    """
     indices = np.flatnonzero(measured)
     low, high = indices[deviation[indices].argmin()], indices[deviation[indices].argmax()]
     ends = [(deviation[low], repr(names[low])), (deviation[high], repr(names[high]))]
     if others:
-        ends.append((1.0, "columns of 0 and 1"))
+        ends.append((1.0, "binary columns"))
     (least, small), (most, large) = min(ends), max(ends)
     if most < _APART * least:
         return ""

@@ -1,9 +1,8 @@
-"""Blocks of rows of one shape, and sums over them: local, on a cluster, or multi-process.
+"""Blocks of rows of equal shape, and sums over blocks: local, on a cluster, or multi-process.
 
-A step stores only the value that it returns for a block. A caller that needs sums over all rows
-defines the contribution of one block, and does not depend on the location of the blocks: in memory,
-in a scratch file, with the workers of a ``dask.distributed`` cluster, or with the processes of
-`jax.distributed`.
+A caller that needs a sum over all rows defines a *step*: a function that returns the contribution
+of one block. The step does not depend on the location of the blocks: in memory, in a scratch file,
+with the workers of a ``dask.distributed`` cluster, or with the processes of `jax.distributed`.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ class Blocks(Protocol):
         """Yield ``step(block, *arguments)`` for the blocks of this process, in order."""
 
     def transform_blocks(self, step: Step, *arguments: Any) -> Blocks:
-        """Replace every block by ``step(block, *arguments)``; these blocks are freed."""
+        """Replace every block by ``step(block, *arguments)``, and free the old blocks."""
 
 
 def add_trees(left: Any, right: Any) -> Any:
-    """Sum of two trees of arrays; floats in float64, and unsigned integers wrap."""
+    """Add two trees of arrays; floats are added in float64, and unsigned integers wrap around."""
     return jax.tree.map(lambda a, b: _as_float64(a) + _as_float64(b), left, right)
 
 
@@ -217,7 +216,10 @@ class WorkerBlocks:
 
 @dataclass(frozen=True)
 class _NamedStep:
-    """A step that is sent by name, since workers would compile every copy of a function again."""
+    """A step that is sent by its name.
+
+    If the function itself were sent, a worker would compile every copy again.
+    """
 
     module: str
     name: str

@@ -1,7 +1,7 @@
-"""Sources of stored rows, as parts that any process can read in order.
+"""Sources of stored rows, divided into parts that any process can read in order.
 
-A part is an object that can be sent to a worker of a cluster; `read_pieces` reads it. Files,
-datasets and arrays are read by their own libraries, which are imported only when needed.
+A part can be sent to a worker of a cluster; `read_pieces` reads the rows of a part. The libraries
+that read files, datasets and arrays are imported only when needed.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def exclude_columns(source: Source, others: Sequence[str]) -> Source:
     Raises
     ------
     InputError
-        If such a column is missing, or no feature or a feature that is not numeric remains.
+        If a named column is missing, or if no feature or a non-numeric feature remains.
     """
     if others and (source.names is None or source.features is None):
         raise InputError(
@@ -168,7 +168,7 @@ def read_pieces(part: Any, source: Source, others: Sequence[str] = ()) -> Iterat
                 count = (min(start + _PIECE_ROWS, part.stop) - start) * width
                 x = np.fromfile(file, part.dtype, count).reshape(-1, width)
                 yield Piece(x.astype(source.dtype, copy=False), {})
-    elif type(part).__module__.startswith("dask"):  # which has every attribute
+    elif type(part).__module__.startswith("dask"):  # first, since dask accepts any attribute name
         yield from read_pieces(part.compute(scheduler="synchronous"), source, others)
     elif hasattr(part, "to_batches"):
         assert source.features is not None
@@ -220,10 +220,11 @@ class _Shape(NamedTuple):
 def _source_from_array(array: Any, columns: Sequence[str] | None) -> Source:
     shape, dtype = array.shape, np.dtype(array.dtype)
     if columns is not None:
-        raise InputError("columns= needs named columns; got an array; leave it out")
+        raise InputError("columns= needs named columns; got an array; leave columns= out")
     if len(shape) != 2 or min(shape) == 0 or dtype.kind not in "biuf":
         raise InputError(
-            f"rows must be a 2-D array of numbers; got shape {tuple(shape)} of {dtype}; pass one"
+            f"rows must be a 2-D array of numbers; got shape {tuple(shape)} of {dtype}; pass such "
+            "an array"
         )
     size = 16 * _PIECE_ROWS
     parts = [Slice(array, i, min(i + size, shape[0])) for i in range(0, shape[0], size)]
@@ -284,7 +285,8 @@ def _source_from_dask(source: Any, columns: Sequence[str] | None) -> Source:
         return _select_features(source.to_delayed(), dtypes, columns)
     if not hasattr(source, "chunks") or source.ndim != 2:
         raise InputError(
-            f"rows of dask must be a frame or a 2-D array; got {type(source).__name__}; pass one"
+            f"rows of dask must be a frame or a 2-D array; got {type(source).__name__}; pass a "
+            "frame or such an array"
         )
     result = _source_from_array(_Shape(tuple(1 for _ in source.shape), source.dtype), columns)
     row_chunks = source.rechunk({1: -1})
@@ -311,7 +313,9 @@ def _select_features(
                     "or name it as known="
                 )
     if not features:
-        raise InputError(f"no column is numeric; got {quote_names(names)}; pass others")
+        raise InputError(
+            f"no column is numeric; got {quote_names(names)}; pass rows with numeric columns"
+        )
     dtype = _common_dtype(dtypes, features)
     return Source(list(parts), names, features, dtype, dtypes, columns is not None)
 

@@ -1,4 +1,4 @@
-"""Stored rows: the user's description, and statistics of one pass over the data."""
+"""Rows outside memory: their description, and the statistics of a first pass over them."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def stored(
 ) -> Stored:
     """Describe rows that need not fit into memory, to be passed as ``X``.
 
-    `CCIB` and `IB` (``solver="anneal"``) and `ConditionalMixture` accept them. Every pass over the
-    rows adds up statistics of blocks; memory holds a group code and a label per row. ``known`` and
-    ``y`` are names of columns, or arrays in memory.
+    `CCIB` and `IB` (``solver="anneal"``) and `ConditionalMixture` accept such rows. Every iteration
+    reads the rows block by block and sums the statistics of the blocks. Memory holds a group code
+    and a label per row. ``known`` and ``y`` are names of columns, or arrays in memory.
 
     Parameters
     ----------
@@ -84,8 +84,8 @@ def stored(
         the order of the processes, and ``labels_`` are the labels of the rows of this process. If
         one process raises an error because of its rows, the others wait forever.
     memory : int, default=2**29
-        Bytes of rows that stay in memory; further rows go to a scratch file of about their size.
-        From 0 to 2**50.
+        Bytes of rows to hold in memory, from 0 to 2**50. All further rows go to a scratch file of
+        about their size.
     scratch : path, optional
         Folder of the scratch file; by default the folder of `tempfile`.
     membership : bool, default=False
@@ -122,7 +122,8 @@ def stored(
     """
     if not isinstance(memory, int | np.integer) or not 0 <= memory <= 2**50:
         raise InputError(
-            f"memory must be a number of bytes from 0 to 2**50; got {short_repr(memory)}; pass one"
+            f"memory must be a number of bytes from 0 to 2**50; got {short_repr(memory)}; pass for "
+            "example 2**29"
         )
     check_flag("processes", processes)
     check_flag("membership", membership)
@@ -185,8 +186,8 @@ def refuse_stored(X: Any, who: str) -> None:
     """Raise if rows are stored and a function needs all rows in memory."""
     if isinstance(X, Stored):
         raise TypeError(
-            f"{who} needs rows in memory; got stored rows; pass an array of a sample of them, and "
-            "fit the resulting estimator to all rows"
+            f"{who} needs rows in memory; got stored rows; pass an array with a sample of the "
+            "rows, and fit the resulting estimator to all rows"
         )
 
 
@@ -201,8 +202,10 @@ class Moments(NamedTuple):
         Sums of squared deviations from the mean.
     largest : float
         Largest absolute value.
-    is_count, is_binary : bool
-        Whether all values are non-negative integers, and at most 1.
+    is_count : bool
+        Whether all values are non-negative integers.
+    is_binary : bool
+        Whether all values are at most 1; counts are then binary.
     """
 
     n_rows: int
@@ -268,11 +271,13 @@ class Survey:
     ----------
     rows : Stored
     source : the source, whose features exclude known columns and target labels
-    sizes : numbers of rows of the parts
-    n_samples, first, n_all : numbers of rows of this process, before them, and of all processes
+    sizes : number of rows of every part
+    n_samples : number of rows of this process
+    first : number of rows of all earlier processes, the position of the first row of this process
+    n_all : number of rows of all processes
     moments : moments of the rows of all processes
-    design, encoder : known structure of the rows of this process, with the groups of all
-        processes, and its encoder
+    design : known structure of the rows of this process, with the groups of all processes
+    encoder : encoder of the design
     target_labels : labels of shape (n_samples,), or None
     client : client of a cluster, or None
     """
@@ -292,9 +297,9 @@ class Survey:
     def make_blocks(
         self, size: int, make_block: MakeBlock, arrays: Mapping[str, np.ndarray]
     ) -> Blocks:
-        """Make a block of every `Chunk` of ``size`` rows.
+        """Divide the rows into chunks of ``size`` rows, and apply ``make_block`` to every chunk.
 
-        ``arrays`` (n_samples,) are divided among the chunks.
+        The ``arrays`` (n_samples,) are divided among the chunks, too; see `Chunk`.
         """
         starts = list(itertools.accumulate(self.sizes, initial=0))
         if self.client is not None:
@@ -341,6 +346,7 @@ def survey_rows(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
             from nrprob.scheduler import connect
 
             client = stack.enter_context(connect(rows.scheduler))
+        # Read every part once, in this process or on the workers.
         survey_part = partial(
             _survey_part, source=source, known_names=known_names, label_names=label_names
         )
@@ -351,6 +357,7 @@ def survey_rows(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
 
             lazy = [dask.delayed(survey_part, pure=False)(part) for part in source.parts]
             results = client.gather(client.compute(lazy, optimize_graph=False))
+        # Join the codes and the moments of all parts, then of all processes.
         sizes = [0 if moments is None else moments.n_rows for moments, _ in results]
         n, first = sum(sizes), 0
         columns = [
@@ -363,12 +370,13 @@ def survey_rows(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
             first = sum(sent[0] for sent in totals[: jax.process_index()])
         moments = _merge_moments([sent[1] for sent in totals])
         if moments is None or n == 0:
-            raise InputError("there are no rows; the source is empty; pass another")
+            raise InputError("there are no rows; the source is empty; pass a source with rows")
         if moments.largest > LARGEST:
             raise ValueError(
-                f"X must lie between {-LARGEST} and {LARGEST}, or squares leave float64; got a "
-                f"value of size {moments.largest:.3g}; multiply X by a power of ten"
+                f"X must lie between {-LARGEST} and {LARGEST}, since its squares would overflow; "
+                f"got a value of size {moments.largest:.3g}; divide X by a power of ten"
             )
+        # Encode the known structure and the target labels.
         encoder = DesignEncoder("product")
         if known_names:
             codes, categories = zip(*columns[: len(known_names)], strict=True)
@@ -463,16 +471,18 @@ def _merge_moments(parts: Sequence[Moments | None]) -> Moments | None:
 
 
 def _join_processes(design: Design, encoder: DesignEncoder) -> Design:
-    """Encode the same labels by the categories of all processes."""
+    """Encode the known labels of this process by the joint categories of all processes."""
     labelings = [list(categories) for categories in encoder.categories_]
     everyone = [pickle.loads(sent) for sent in gather_bytes(pickle.dumps(labelings))]
     if any(len(sent) != len(labelings) for sent in everyone):
         raise ValueError(
-            "every process must pass known, or none; got it in some of them; pass the same kinds"
+            "all processes must pass the same number of known labelings; got different numbers; "
+            "pass known in every process, or in none"
         )
     if len(labelings) > 1:
         raise ValueError(
-            f"rows of several processes take one labeling; got {len(labelings)}; join them into one"
+            f"rows of several processes take one known labeling; got {len(labelings)}; combine the "
+            "labelings into one"
         )
     if not labelings:
         return design

@@ -428,7 +428,7 @@ def test_bad_input_is_refused():
         (lambda: fitted.predict(sparse.csr_array(X), known=z), "need dense X"),
         (lambda: model.fit(X, known=holes), "found nan at row 3, column 1"),
         (lambda: model.fit(X, known=z[:-1]), "pass one label per row"),
-        (lambda: model.fit(X, known=np.ones((80, 2))), "constant columns only"),
+        (lambda: model.fit(X, known=np.ones((80, 2))), "only constant columns"),
         (lambda: model.fit(X[:20], known=np.random.default_rng(0).random((20, 10))), "too many"),
         (lambda: Model(2, ridge=0).fit(X, known=z), "ridge must be at least 1e-09"),
         (lambda: Model(2, multi="sum").fit(X, known=z), "multi must be one of"),
