@@ -1,4 +1,7 @@
-"""Refits of a table to parts of its samples, with the decisions of the fit to all of them."""
+"""Refits of a conditional mixture to parts of a table, for significance tests.
+
+All refits have the form of the model that a fit to all samples chose.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +26,21 @@ from nrprob.methods.conditional.table_data import TableData
 from nrprob.methods.conditional.table_starts import initial_labels, unconditional_labels
 from nrprob.settings import standard
 
-_STEPS, _SEARCH_STEPS = 100, 60  # EM steps of a fit, and of starts of a joint fit
-_COLUMN_STEPS = 30  # EM steps of the model in which a column is the clustering
-_MOST_CLASSES = 6  # classes of values of such a column
+_STEPS, _SEARCH_STEPS = 100, 60  # maximum numbers of EM steps: of a fit, of starts of a joint fit
+_COLUMN_STEPS = 30  # EM steps of the null model in which one column determines the clusters
+_MOST_CLASSES = 6  # largest number of classes to which the values of this column are merged
 _JITTER = 1e-9  # relative addition to covariances that may be singular
 
 
 @dataclass(frozen=True)
 class Refit:
-    """A fit to some samples, evaluated at all samples of the table.
+    """A fit to the training samples, evaluated at all n samples of the table.
 
     Attributes
     ----------
-    fitted : parameters
+    fitted : parameters of the fit
     data : the whole table
-    training : (n,) whether the sample belongs to the fit
+    training : (n,) whether a sample is a training sample
     """
 
     fitted: FittedTable
@@ -46,7 +49,7 @@ class Refit:
 
     @cached_property
     def log_density(self) -> np.ndarray:
-        """Predictive log density (n,), with the covariance S_z of the group effects added."""
+        """Predictive log density (n,), which includes the posterior covariance of group effects."""
         return logsumexp(self._log_joint(spread=True), axis=1)
 
     @cached_property
@@ -56,16 +59,17 @@ class Refit:
         return np.exp(log_p - logsumexp(log_p, axis=1, keepdims=True))
 
     def _log_joint(self, *, spread: bool) -> np.ndarray:
+        """Log share plus log density (n, K); see `FittedTable.log_joint`."""
         data = self.data
         return self.fitted.log_joint(data.x, data.columns, data.groups, spread=spread)
 
     def value_log_probabilities(self, j: int) -> np.ndarray:
-        """Log probabilities (n, V) of the values of a column in the first cluster."""
+        """Log probabilities (n, V) of the values of discrete column ``j`` in the first cluster."""
         return self.fitted.tables[j][self.data.groups, 0]
 
     @cached_property
     def discrete_log_density(self) -> np.ndarray:
-        """Log probability (n,) of the discrete values in the first cluster."""
+        """Log probability (n,) of the observed discrete values in the first cluster."""
         out = np.zeros(self.data.n_samples)
         for j, column in enumerate(self.data.columns):
             values = self.value_log_probabilities(j)
@@ -75,7 +79,11 @@ class Refit:
 
     @cached_property
     def pooled_log_density(self) -> np.ndarray:
-        """Log density (n,) of the numbers under one Gaussian with the covariance of the mixture."""
+        """Log density (n,) of the numbers under one Gaussian per known group.
+
+        Its covariance is the total covariance of the mixture: the covariance of the errors plus the
+        covariance of the centres.
+        """
         fitted = self.fitted
         weights = fitted.overall_shares
         mean = weights @ fitted.b
@@ -100,10 +108,10 @@ class Refit:
         return residual
 
     def standard_residuals(self) -> tuple[np.ndarray, np.ndarray]:
-        """Whitened observed residuals (n, d), NaN where missing, and log determinants (n,).
+        """Whitened residuals (n, d), NaN where missing, and log determinants (n,); see `whiten`.
 
-        The group effect is estimated from the samples of the fit, so that their residuals have the
-        covariance Sigma - S_z, and the residuals of other samples Sigma + S_z.
+        The group effects are estimated from the training samples. Residuals of training samples
+        therefore have the covariance Sigma - S_z, and residuals of other samples Sigma + S_z.
         """
         fitted, residuals, groups = self.fitted, self.residuals, self.data.groups
         assert residuals is not None
@@ -114,9 +122,10 @@ class Refit:
         return whiten(residuals, covariance, groups + self.training * len(fitted.s))
 
     def power_residuals(self) -> tuple[np.ndarray, np.ndarray]:
-        """Whitened residuals (n, d) after a power transformation of every column.
+        """Residuals (n, d) after a Yeo-Johnson transformation of every column and whitening.
 
-        The log determinants (n,) include the slopes of the transformations.
+        The log determinants (n,) are returned as well. They include the log derivatives of the
+        transformations.
         """
         fitted, residuals = self.fitted, self.residuals
         assert residuals is not None
@@ -139,9 +148,18 @@ class Refit:
 def whiten(
     values: np.ndarray, covariances: np.ndarray, which: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Whitened observed values (n, d), NaN where missing, and log determinants (n,) of the maps.
+    """Multiply the observed values of every sample by a root of their precision matrix.
 
-    Sample i has the covariance ``covariances[which[i]]``.
+    Parameters
+    ----------
+    values : (n, d) values, NaN where missing
+    covariances : (q, d, d) covariance matrices
+    which : (n,) index of the covariance matrix of every sample
+
+    Returns
+    -------
+    white : (n, d) whitened values, NaN where missing
+    log_det : (n,) log determinants of the matrices by which values were multiplied
     """
     white, log_det = np.full_like(values, np.nan), np.zeros(len(values))
     seen, pattern = np.unique(~np.isnan(values), axis=0, return_inverse=True)
@@ -159,20 +177,22 @@ def whiten(
 
 @dataclass(frozen=True)
 class TableRefits:
-    """Refits of a table, which share the effects, shares and location effects of one fit.
+    """Refits of a table, which have the form of the model of one fit to all samples.
 
-    All refits have the layout of the whole table: samples outside of the fit have the mass 0. So
-    they share one compiled program.
+    The arrays of a refit always contain the whole table, and samples outside of the training
+    samples have mass 0. All refits therefore use one compiled program.
 
     Attributes
     ----------
     data : the whole table
     names : names of the discrete columns
-    kind : "subtract", "random" or "fixed"
-    shares : UNIFORM, FREE or BY_GROUP
+    kind : form of the group effects: "subtract", "random" or "fixed"
+    shares : form of the cluster shares: UNIFORM, FREE or BY_GROUP
     location : whether there are location effects
-    labels, n_clusters : (n,) clusters of the fit to all samples, and their number
-    covariance, ridge, tol, max_iter, exponents : settings of the fits
+    labels : (n,) clusters of the fit to all samples
+    n_clusters : number of these clusters
+    covariance, ridge, tol, max_iter : settings of the fits; see `ConditionalMixture`
+    exponents : whitening exponents of the initial k-means
     """
 
     data: TableData
@@ -195,13 +215,13 @@ class TableRefits:
 
     @property
     def values(self) -> np.ndarray | None:
-        """Numbers and codes (n, m), NaN where missing; None without numeric columns."""
+        """Numbers and codes of discrete values (n, m), NaN where missing; None without numbers."""
         codes = [np.where(c.codes < 0, np.nan, c.codes) for c in self.data.columns]
         return None if self.data.x is None else np.column_stack([self.data.x, *codes])
 
     @property
     def traits(self) -> TableTraits:
-        """What the table and its clusters are like."""
+        """Properties of the table and its clusters on which the significance tests depend."""
         data, skewness, cells = self.data, 0.0, [c.codes < 0 for c in self.data.columns]
         d = 0 if data.x is None else data.x.shape[1]
         if data.x is not None and data.one_component is not None:
@@ -216,11 +236,12 @@ class TableRefits:
 
     @property
     def _steps(self) -> int:
-        """Largest number of EM steps: few, since held-out densities hardly change after them."""
+        """Maximum number of EM steps; held-out densities hardly change after 100 steps."""
         return min(self.max_iter, _STEPS)
 
     @property
     def _form(self) -> Form:
+        """Form of the model in all refits."""
         held, fixed = self.kind == "subtract", self.kind == "fixed"
         return Form(held, fixed, False, self.shares, self.location)
 
@@ -228,9 +249,15 @@ class TableRefits:
         self, training: np.ndarray, n_clusters: int, n_init: int, seed: int,
         initial: np.ndarray | None = None,
     ) -> Refit:  # fmt: skip
-        """Fit to the samples with these indices, which may repeat.
+        """Fit the model to training samples.
 
-        ``initial`` labels (n,) replace the first start.
+        Parameters
+        ----------
+        training : indices of the training samples, which may repeat
+        n_clusters : number of clusters
+        n_init : number of restarts
+        seed : random seed
+        initial : (n,) labels that replace the first initial labels
         """
         part = self.data.take(training)
         none = np.full(self.data.n_samples, -1)
@@ -247,7 +274,10 @@ class TableRefits:
         self, part: TableData, training: np.ndarray, problem: Problem, n_init: int, seed: int,
         initial: np.ndarray | None,
     ) -> Ends:  # fmt: skip
-        """Restarts with held group effects, and joint fits from the best of them."""
+        """Run restarts with held group effects, and joint fits from the best of them.
+
+        See `fit` and `_problem` for the arguments.
+        """
         rng = np.random.default_rng(seed)
         k = problem.n_clusters
         n_tables = (part.x is not None) + bool(part.columns)
@@ -262,7 +292,7 @@ class TableRefits:
         held = Form(True, False, False, common, self.location)
         forms = [held] * len(starts)
         if self.kind != "subtract":
-            # Starts that do not use the known groups.
+            # Add restarts without group effects, from k-means that ignores the known groups.
             labels = unconditional_labels(part, k, self._metrics(1), rng)
             starts = np.concatenate([starts, self._scatter(labels, training)])
             warm = np.concatenate([warm, np.zeros(len(labels), bool)])
@@ -272,27 +302,28 @@ class TableRefits:
         best = [int(ends.objective[:n_held].argmax())]
         if self.kind == "subtract":
             return ends.pick(best[0])
+        # Joint fits start from the best restart with held effects, and the best without effects.
         best.append(n_held + int(ends.objective[n_held:].argmax()))
         r = np.asarray(ends.state.r)[best]
         ends = problem.run(r, [self._form] * len(r), max_iter=self._steps)
         return ends.pick(int(ends.objective.argmax()))
 
     def _metrics(self, count: int) -> Sequence[float]:
-        """Some of the metrics of the starts, spread evenly."""
+        """Select ``count`` whitening exponents, evenly spaced in the list of all exponents."""
         exponents = list(self.exponents)
         count = min(count, len(exponents))
         place = (np.arange(count) + 0.5) * len(exponents) / count
         return [exponents[int(i)] for i in place]
 
     def _scatter(self, labels: np.ndarray, training: np.ndarray) -> np.ndarray:
-        """Labels (S, n) of all samples from labels of the training samples."""
+        """Extend labels (S, n') of the training samples to all samples (S, n); others get 0."""
         out = np.zeros((len(labels), self.data.n_samples), int)
         out[:, training] = labels
         return out
 
     @cached_property
     def _layout(self):
-        """Layout of the whole table."""
+        """The whole table in blocks, and the positions of the samples there."""
         data = self.data
         return lay_out_table(data.x, data.columns, data.groups, data.n_groups)
 
@@ -300,9 +331,15 @@ class TableRefits:
         self, part: TableData, training: np.ndarray, n_clusters: int, labels: np.ndarray,
         without: int | None,
     ) -> Problem:  # fmt: skip
-        """Fit of the training samples in the layout of all samples.
+        """Problem of a fit to the training samples, with the arrays of the whole table.
 
-        The discrete column ``without`` is left out.
+        Parameters
+        ----------
+        part : table of the training samples
+        training : indices of the training samples
+        n_clusters : number of clusters
+        labels : (n,) cluster of labelled samples, else -1
+        without : discrete column that the likelihood leaves out; None to use all columns
         """
         data = self.data
         problem = make_problem(
@@ -335,12 +372,14 @@ class TableRefits:
         return problem._replace(table=table, layout=layout)
 
     def _refit(self, end: Ends, part: TableData, training: np.ndarray) -> Refit:
+        """Refit with the parameters of a final state; see `_problem` for the other arguments."""
         fitted = FittedTable.from_state(end.state, part, self.location)
         data = self.data
         if self.location and part.location is not None:
             fitted = replace(fitted, slopes=fitted.slopes[: len(part.location.scale)])
         if self.shares == BY_GROUP:
-            # A predictive share is the mean of the posterior, not its mean logarithm.
+            # A predictive share is the posterior mean of the share. EM uses the exponential of the
+            # mean logarithm, which is smaller.
             shares = end.state.shares
             count = np.asarray(shares.counts)[: data.n_groups] + np.asarray(shares.concentration)
             fitted = replace(fitted, log_share=np.log(count / count.sum(1, keepdims=True)))
@@ -349,7 +388,7 @@ class TableRefits:
             fitted = replace(fitted, log_share=fitted.log_share - total)
         inside = np.zeros(data.n_samples, bool)
         inside[training] = True
-        # A group without samples has the prior of the effects.
+        # The effects of a group without training samples have their prior covariance T.
         unseen = np.bincount(data.groups[training], minlength=data.n_groups) == 0
         if data.x is not None and unseen.any():
             s = np.where(unseen[:, None, None], fitted.t, fitted.s)
@@ -357,21 +396,33 @@ class TableRefits:
         return Refit(fitted, data, inside)
 
     def dependent_log_density(self, training: np.ndarray, single: Refit) -> np.ndarray:
-        """Log density (n,) of one cluster whose discrete columns depend on all other columns."""
+        """Log density (n,) of the null model of `dependence`.
+
+        Parameters
+        ----------
+        training : indices of the training samples
+        single : refit with one cluster
+        """
         data = self.data
         if self.location:
-            # Here the discrete columns depend on the numbers, not the reverse.
+            # In this null model, the discrete columns depend on the numbers. A model in which the
+            # numbers also depend on the discrete columns would count the dependence twice.
             single = replace(self, location=False).fit(training, 1, 1, 0)
         tables = [single.value_log_probabilities(j) for j in range(len(data.columns))]
         log_p = conditional_log_probability(data.columns, tables, single.residuals, training)
         return single.log_density - single.discrete_log_density + log_p
 
     def column_log_density(self, training: np.ndarray, single: Refit, j: int) -> np.ndarray:
-        """Predictive log density (n,) with a discrete column in the place of the clusters.
+        """Predictive log density (n,) of a null model in which a column replaces the clusters.
 
-        The column has its own distribution by known group, taken from the fit ``single`` of one
-        cluster. All other columns depend on it alone. Values of a column of many values are merged
-        to classes.
+        All other columns depend on column j, as they would depend on clusters. Column j has its
+        distribution by known group. If column j has many values, they are merged to classes.
+
+        Parameters
+        ----------
+        training : indices of the training samples
+        single : refit with one cluster, which has the distributions of column j
+        j : index of a discrete column
         """
         data = self.data
         column = data.columns[j]
@@ -380,6 +431,8 @@ class TableRefits:
         part = self.data.take(training)
         problem = self._problem(part, training, self._n_classes, label, j)
         classes_of = np.eye(self._n_classes)[classes]
+        # Initial memberships: the class of the sample. If the value is missing, all classes are
+        # equally likely.
         start = np.where(
             (label < 0)[:, None], classes_of.max(0) / classes_of.max(0).sum(),
             classes_of[column.codes],
@@ -395,13 +448,14 @@ class TableRefits:
             for i, c in enumerate(data.columns)
         ]
         if fitted.location:
-            # The location effects of the column stay: only its own probability is replaced.
+            # Location effects of column j need its codes. Its probabilities do not count here.
             tables = [t * 0 if i == j else t for i, t in enumerate(fitted.tables)]
             fitted, others = replace(fitted, tables=tables), data.columns
         log_p = fitted.log_joint(data.x, others, data.groups, spread=True)
         log_p = log_p - fitted.log_share[data.groups]
         log_value = single.value_log_probabilities(j)
-        # Log probability of the value, and of the class of a missing value.
+        # Add the log probability of the value of column j. If the value is missing, sum over its
+        # classes.
         by_class = np.stack(
             [logsumexp(log_value[:, classes == c], axis=1) for c in range(classes.max() + 1)], 1
         )
@@ -412,15 +466,15 @@ class TableRefits:
 
     @cached_property
     def _n_classes(self) -> int:
-        """Largest number of classes of a discrete column."""
+        """Largest number of classes of a discrete column; see `merge_values`."""
         return max(int(merge_values(column).max()) + 1 for column in self.data.columns)
 
 
 def merge_values(column: DiscreteColumn) -> np.ndarray:
-    """Class (V,) of every value: at most 6 classes.
+    """Merge the values of a column to at most 6 classes; return the class (V,) of every value.
 
-    Neighbouring values of ordered columns are merged to classes of similar size, and the rarest
-    values of categorical columns to one class.
+    Adjacent values of an ordered or count column are merged to classes of similar size. The rarest
+    values of a categorical column are merged to one class.
     """
     n_values = column.n_values
     if n_values <= _MOST_CLASSES:

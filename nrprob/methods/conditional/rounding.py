@@ -1,7 +1,7 @@
 """Rounding errors of numeric columns.
 
-A column that was rounded to multiples of a step h stands for values within h / 2 of it. Errors that
-are uniform in this interval have the variance h^2 / 12 (Sheppard's correction).
+If a value was rounded to a multiple of a step h, the true value is within h / 2 of the rounded
+value. Errors that are uniform in this interval have the variance h^2 / 12 (Sheppard's correction).
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import numpy as np
 from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.statistics.groups import group_means
 
-_LEAST = 1e-3  # rounding variance, relative to the residual variance, that is left out
+_LEAST = 1e-3  # smaller rounding variances, relative to the residual variance, count as 0
 _DIGITS = 9  # decimals, in residual standard deviations, to which values count as equal
-_MOST = 1 << 14  # samples from which steps are taken
-_FEW_STEPS = 3  # steps from which on a column is tested for equal steps
-_COARSE = 0.25  # rounding variance, relative to the residual variance, of coarse columns
-_EQUAL = 0.25  # lower decile of the steps, relative to their median, of rounded columns
+_MOST = 1 << 14  # maximum number of samples from which the step is computed
+_FEW_STEPS = 3  # columns with at most this many steps count as rounded
+_COARSE = 0.25  # a column is coarse if its rounding variance is larger, relative to the residuals
+_EQUAL = 0.25  # a column is rounded if the lower decile of its steps is above this x the median
 
 
 def rounding_variances(x: np.ndarray, variances: np.ndarray) -> np.ndarray:
-    """Variances (d,) of the rounding errors of the columns; 0 for measured columns.
+    """Variances (d,) of the rounding errors of the columns; 0 for columns that are not rounded.
 
-    The step of a column is the median difference between consecutive distinct values. Values that
-    are not multiples of a step have unequal differences, and count as measured. A rounding variance
-    below 0.001 of the residual variance is left out.
+    The step of a column is the median difference between consecutive distinct values. If the
+    differences are very unequal, the values are not multiples of a step, and the column is not
+    rounded. A rounding variance below 0.001 of the residual variance counts as 0.
 
     Parameters
     ----------
@@ -47,12 +47,18 @@ def rounding_variances(x: np.ndarray, variances: np.ndarray) -> np.ndarray:
 
 
 def is_coarse(rounding: np.ndarray, variances: np.ndarray) -> bool:
-    """Whether rounding variances (d,) are a large part of the residual variance of a column."""
+    """Whether a column is coarse: its rounding variance exceeds a quarter of its variance.
+
+    ``rounding`` and ``variances`` (d,) are rounding variances and residual variances.
+    """
     return bool((rounding > _COARSE * variances).any())
 
 
 def has_coarse_scores(columns: list[DiscreteColumn], groups: np.ndarray, n_groups: int) -> bool:
-    """Whether an ordered or count column is coarse, about the means of the known groups."""
+    """Whether the scores of an ordered or count column are coarse; see `is_coarse`.
+
+    The residual variance is the variance of the scores about the means of the known groups.
+    """
     for column in columns:
         if column.scores is None:
             continue

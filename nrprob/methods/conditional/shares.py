@@ -1,4 +1,7 @@
-"""Shares of the clusters: equal, common and fitted, or by known group with a Dirichlet prior."""
+"""Cluster shares: equal, fitted and common to all groups, or by known group.
+
+Shares by known group have a Dirichlet prior, whose concentration is fitted.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,18 @@ import jax.numpy as jnp
 from jax.scipy.special import digamma, gammaln
 
 UNIFORM, FREE, BY_GROUP = range(3)
-_LEAST, _MOST = 1e-3, 1e3  # of a concentration
-_FIXED_POINT_STEPS = 3
+_LEAST, _MOST = 1e-3, 1e3  # bounds of a concentration
+_FIXED_POINT_STEPS = 3  # fixed-point steps of the concentration per M-step
 
 
 class Shares(NamedTuple):
-    """Log shares of the clusters, and what they follow from.
+    """Log shares of K clusters in L known groups, and the parameters of their posterior.
 
     Attributes
     ----------
-    log_share : (L, K) expected log shares
-    counts : (L, K) expected numbers of samples, of which the posterior by group is made
-    concentration : (K,) of the Dirichlet prior of the shares by group
+    log_share : (L, K) log shares; expected log shares under the posterior for shares by group
+    counts : (L, K) expected numbers of samples by group and cluster
+    concentration : (K,) concentration of the Dirichlet prior of the shares by group
     """
 
     log_share: jax.Array
@@ -29,7 +32,7 @@ class Shares(NamedTuple):
 
 
 def initial_shares(n_groups: int, n_clusters: int, dtype) -> Shares:
-    """Equal shares."""
+    """Equal shares, before the first M-step."""
     return Shares(
         jnp.full((n_groups, n_clusters), -jnp.log(n_clusters), dtype),
         jnp.zeros((n_groups, n_clusters), dtype),
@@ -38,20 +41,29 @@ def initial_shares(n_groups: int, n_clusters: int, dtype) -> Shares:
 
 
 def update_shares(counts: jax.Array, old: Shares, kind: jax.Array) -> Shares:
-    """Shares that maximise the objective, from expected numbers of samples (L, K).
+    """Update the shares to maximise the objective.
 
-    By group, the concentration takes Minka's fixed-point steps (2000, Estimating a Dirichlet
-    distribution) of the Dirichlet-multinomial likelihood.
+    For shares by group, the concentration takes Minka's fixed-point steps (2000, Estimating a
+    Dirichlet distribution), which raise the Dirichlet-multinomial likelihood.
+
+    Parameters
+    ----------
+    counts : (L, K) expected numbers of samples by group and cluster
+    old : the previous shares
+    kind : UNIFORM, FREE or BY_GROUP, traced
     """
     n_groups, k = counts.shape
     size = counts.sum(1)
     occupied = size > 0
 
     def fixed_point(_, carry):
-        """Next concentration, the present one, and expected log shares (L, K) at the latter."""
+        """Return the next concentration, the present one, and the expected log shares (L, K).
+
+        The log shares are expectations under the present concentration.
+        """
         alpha = carry[0]
         total = alpha.sum()
-        # One call, since every call is compiled to hundreds of operations.
+        # Evaluate digamma in one call, because every call compiles to hundreds of operations.
         posterior = jnp.concatenate([counts + alpha, alpha[None]])
         totals = jnp.concatenate([size + total, total[None]])
         psi = digamma(jnp.concatenate([posterior, totals[:, None]], 1))
@@ -70,9 +82,12 @@ def update_shares(counts: jax.Array, old: Shares, kind: jax.Array) -> Shares:
 
 
 def dirichlet_divergence(counts: jax.Array, concentration: jax.Array) -> jax.Array:
-    """Divergence (L,) of Dir(counts + concentration) from Dir(concentration), for counts (L, K)."""
+    """Kullback-Leibler divergence (L,) of the posterior of the shares from their prior.
+
+    The posterior is Dir(counts + concentration) with counts (L, K), the prior Dir(concentration).
+    """
     k, prior = counts.shape[1], concentration[None]
-    # Parameters and their sums together, since every call of these functions is compiled.
+    # Evaluate gammaln for parameters and their sums in one call; every call is compiled separately.
     post = jnp.concatenate([counts + prior, prior])
     post = jnp.concatenate([post, post.sum(1, keepdims=True)], 1)
     log_norm = gammaln(post)
@@ -82,7 +97,7 @@ def dirichlet_divergence(counts: jax.Array, concentration: jax.Array) -> jax.Arr
 
 
 def shares_penalty(shares: Shares, kind: jax.Array) -> jax.Array:
-    """Part of the objective: the priors of common and of group-wise shares."""
+    """Log priors and divergences of the shares, which are added to the objective."""
     counts, k = shares.counts, shares.counts.shape[1]
     divergence = dirichlet_divergence(counts, shares.concentration)
     by_group = -jnp.where(counts.sum(1) > 0, divergence, 0).sum()

@@ -1,4 +1,4 @@
-"""Search for the best conditional mixture: EM from many starts, with successive halving."""
+"""Search for the best mixture of residuals: EM from many initial labels, successive halving."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from nrprob.statistics.xlogx import xlogx
 
 CAPACITY = 512  # entries of the trace
 _WARM = 30  # maximum number of steps of a balanced warm-up
-_CERTAIN = 0.95  # initial membership of a row in its cluster
-_TINY = 1e-30
-_CLEARER = 0.1  # decrease of the mean entropy of memberships, over log K, that frees weights
-_ALIKE = 0.8  # adjusted Rand index from which on weights are freed without such a decrease
+_CERTAIN = 0.95  # initial membership of a row in the cluster of its label
+_TINY = 1e-30  # lower bound of divisors
+# Free weights are selected only if one of two conditions holds; see `choose_weights`.
+_CLEARER = 0.1  # the mean entropy of memberships, over log K, falls by more than this
+_ALIKE = 0.8  # the adjusted Rand index to the clusters with equal weights is above this
 _SAMPLE_STEPS = 10  # EM steps on the sample, and of the warm-up before them
 _LEADER_STEPS = 20  # EM steps of the leaders on all rows
 _FINALISTS = 2  # restarts that run to convergence
@@ -30,10 +31,10 @@ class Sample(NamedTuple):
 
     Attributes
     ----------
-    data : the sample, with masses that add up to the mass of all rows
-    hyperparameters : in the type of ``data``
-    fixed : (B, r) classes, as of all rows
-    place : (B, r) slots of the sample's rows among all slots
+    data : the sampled rows, with masses that add up to the mass of all rows
+    hyperparameters : hyperparameters in the floating-point type of ``data``
+    fixed : (B, r) classes of labelled rows, else -1; None without labels
+    place : (B, r) positions of the sampled rows in the layout of all rows
     """
 
     data: Residuals
@@ -47,9 +48,9 @@ class Fit(NamedTuple):
 
     Attributes
     ----------
-    log_likelihood, penalty : in nats
-    centres : (K, p)
-    covariance : (p, p) scale matrix Sigma; (p,) unless tied
+    log_likelihood, penalty : parts of the objective, in nats
+    centres : (K, p) centres
+    covariance : (p, p) scale matrix Sigma; its diagonal (p,) unless the covariance is tied
     offset : (K, L) log weights that balance the known groups
     log_weights : (K,) log of K times the clusters' weights
     steps : (S,) EM steps of every restart, without steps on the sample
@@ -67,7 +68,12 @@ class Fit(NamedTuple):
 
 
 class End(NamedTuple):
-    """Final state of a restart: labels, parameters, and the fields of `IterationResult`."""
+    """Final state of a restart.
+
+    ``labels`` are the labels of all rows, ``t`` the parameters, and ``u`` (K, L) the log weights
+    that balance the known groups. ``objective`` is maximised. ``done``, ``n_iter`` and ``trace``
+    are the fields of `IterationResult`.
+    """
 
     labels: jax.Array
     objective: jax.Array
@@ -80,14 +86,20 @@ class End(NamedTuple):
 
     @classmethod
     def from_result(cls, model: Model, result: IterationResult) -> End:
-        """Final state of a loop."""
+        """Final state of a restart, from the result of its loop."""
         state = result.state
         labels = model.row_labels(state.w)
         return cls(labels, state.objective, state.penalty, state.t, state.u, *result[1:])
 
 
 class Climb:
-    """EM of one restart on one set of rows, from labels or from parameters."""
+    """EM of one restart on all rows or on the sample, from labels or from parameters.
+
+    Parameters
+    ----------
+    model : E-step, M-step and objective of the rows
+    fixed : (B, r) classes of labelled rows, else -1; None without labels
+    """
 
     def __init__(self, model: Model, fixed: jax.Array | None):
         self.model = model
@@ -100,7 +112,14 @@ class Climb:
             self.mask = jnp.where(other, -jnp.inf, jnp.zeros((), model.y.dtype))
 
     def initial_state(self, labels: jax.Array, warm: jax.Array | None, most: int) -> State:
-        """State of initial labels (n,); ``warm`` tells whether a warm-up comes first."""
+        """State before the first EM step.
+
+        Parameters
+        ----------
+        labels : (n,) initial labels
+        warm : whether a balanced warm-up comes first; None if no restart has a warm-up
+        most : maximum number of steps of the warm-up
+        """
         model = self.model
         hit = labels == jnp.arange(model.k)[:, None]
         w = jnp.where(hit, _CERTAIN, 0) + (1 - _CERTAIN) / jnp.exp(model.log_k)
@@ -120,12 +139,12 @@ class Climb:
         return ready._replace(u=state.u, objective=state.objective)
 
     def warm_up(self, labels: jax.Array, warm: jax.Array | None, most: int, max_iter: Any) -> State:
-        """State after ``most`` steps from labels, and as many of a warm-up before them."""
+        """State after at most ``most`` EM steps, which follow a warm-up of as many steps."""
         state = self.initial_state(labels, warm, most)
         return self.run_em(state, jnp.minimum(most, max_iter)).state
 
     def resume_from(self, t: Parameters, u: jax.Array) -> State:
-        """State of given parameters, which may come from other rows."""
+        """State with the parameters ``t`` and ``u``, which may result from other rows."""
         t, u = self.model.cast_parameters(t), u.astype(self.model.y.dtype)
         w, sums, u, free, _ = self.model.evaluate_rows(t, u, None, self.damp, self.mask)
         return State(w, sums, u, t, *self.model.objective_value(t, w, u, free))
@@ -159,20 +178,35 @@ def solve_residuals(
     side_by_side: int,
     n_leaders: int,
 ) -> solve.Solution:
-    """Run EM from all starts, and keep the best restart.
+    """Run EM from all initial labels, and return the best restart.
 
-    Starts are labels (S, B, r), of the rows of the ``sample`` if there is one. Starts with
-    ``warm`` (S,) run with balanced groups first. On a sample, all restarts take a few steps. Up
-    to ``n_leaders`` distinct restarts with the best objective on all rows take further steps on
-    all rows, and the best of these run to convergence. ``side_by_side`` restarts run in parallel,
-    until the last of them has converged. If weights are to be both equal and free, the best
-    restart with equal weights is the last start with free weights.
+    With a ``sample``, the search uses successive halving. All restarts take a few EM steps on the
+    sample. Up to ``n_leaders`` distinct restarts with the best objective on all rows take further
+    steps on all rows. The best of these run to convergence.
+
+    ``hyperparameters.free`` may ask for fits with equal and with free weights. The search then runs
+    twice, and the labels of the best restart with equal weights replace the last initial labels of
+    the search with free weights. `choose_weights` selects one of the two results.
+
+    Parameters
+    ----------
+    data, hyperparameters : all rows, and the settings
+    starts : (S, B, r) initial labels; of the sampled rows if there is a sample
+    warm : (S,) whether a balanced warm-up comes first
+    fixed : (B, r) classes of labelled rows, else -1; None without labels
+    sample : sample of the rows; None to run all restarts on all rows
+    n_clusters : number of clusters, with padding
+    warm_up : whether any restart has a warm-up
+    covariance : "tied", "diag" or "spherical"
+    robust : whether errors have a t distribution
+    side_by_side : number of restarts that run in parallel, until the last has converged
+    n_leaders : maximum number of restarts that continue after the sample
     """
     k = n_clusters
     starts = starts.reshape(len(starts), -1)
 
     def run_restarts(last, free):
-        """All restarts, by equal or free weights; ``last`` replaces the last start."""
+        """Run all restarts with equal or free weights; ``last`` replaces the last start."""
         model = Model(data, hyperparameters, covariance, robust, k, free)
         full = Climb(model, fixed)
         inputs = jax.tree.map(lambda a, b: a.at[-1].set(b), (starts, warm), last)
@@ -231,10 +265,19 @@ def _successive_halving(
     n_leaders: int,
     side_by_side: int,
 ) -> End:
-    """Evaluate restarts of a sample on all rows, and continue the leading ones.
+    """Evaluate the restarts of a sample on all rows, and continue the best distinct restarts.
 
-    One of several restarts with the same clusters continues. If another of them turns out to be
-    slightly better, it continues as well: the best restart has always converged on all rows.
+    Rounds repeat until the best restart has converged on all rows, or has taken ``max_iter`` steps.
+    This matters if a restart was left out as a duplicate, but is slightly better in the end.
+
+    Parameters
+    ----------
+    full : EM on all rows
+    sample : the sample
+    sample_results : parameters of all restarts after the sample
+    max_iter : maximum number of EM steps
+    n_leaders : maximum number of restarts of the first round
+    side_by_side : number of restarts that run in parallel
     """
     place, k = sample.place.reshape(-1), full.model.k
     real = sample.data.mass.reshape(-1) > 0
@@ -246,6 +289,7 @@ def _successive_halving(
         )
         return End.from_result(full.model, no_steps)
 
+    # Numbers of restarts that continue in the first, the second, and every later round.
     turns = jnp.asarray([n_leaders, _FINALISTS, 1])
 
     def halving_round(carry):
@@ -280,9 +324,20 @@ def _successive_halving(
 def distinct_leaders(
     labels: jax.Array, objective: jax.Array, real: jax.Array, k: int, most: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Indices (most,) of restarts with distinct clusters, best first, and which of them exist.
+    """Select at most ``most`` restarts with distinct clusters, the best first.
 
-    A missing index is beyond the last restart. ``labels`` (S, n) are of a sample of the rows.
+    Parameters
+    ----------
+    labels : (S, n) labels of the sampled rows
+    objective : (S,) maximised objectives
+    real : (n,) False for padding
+    k : number of clusters
+    most : maximum number of restarts
+
+    Returns
+    -------
+    lead : (most,) indices of the restarts; S if there are no more distinct restarts
+    exists : (most,) whether the index is a restart
     """
     s = len(labels)
     hits = ((labels[:, None] == jnp.arange(k)[:, None]) & real).astype(jnp.float32)
@@ -298,15 +353,21 @@ def distinct_leaders(
 
 
 def choose_weights(solutions: solve.Solution, data: Residuals, n: jax.Array) -> jax.Array:
-    """Choice between two solutions: 0 for equal weights, 1 for free weights.
+    """Choose between solutions with equal weights (0) and with free weights (1).
 
-    Free weights must lower the objective by half the log of the number n of rows per weight. They
-    must also make memberships clearer, or leave the clusters unchanged. Equal weights that miss a
-    minority cluster split the majority, which makes memberships unclear, whereas free weights may
-    lose clusters that were clear.
+    Free weights must lower the objective by more than log(n) / 2 per free weight, as in BIC. They
+    must also lower the mean entropy of the memberships, or leave the clusters almost unchanged.
+    Otherwise free weights might lose clear clusters. If equal weights miss a minority cluster, they
+    split the majority, and the memberships have a high entropy.
+
+    Parameters
+    ----------
+    solutions : solutions with a leading axis of length 2
+    data : all rows
+    n : number of rows, or sum of their weights
     """
     k = solutions.w.shape[-1] if data.active is None else data.active.sum()
-    # Masses add up to the degrees of freedom; weights of the rows to n.
+    # The masses add up to the degrees of freedom. Rescale them to add up to n.
     mass = data.mass.astype(jnp.float64)
     row_weight = (mass * (n / mass.sum()))[..., None]
     share = solutions.w / jnp.maximum(solutions.w.sum(-1, keepdims=True), _TINY)
@@ -321,11 +382,16 @@ def choose_weights(solutions: solve.Solution, data: Residuals, n: jax.Array) -> 
 
 
 def free_weights_improve(gain: Any, entropy: Any, table: Any, k: Any, n: Any, xp: Any = jnp) -> Any:
-    """Whether to take free weights; see `choose_weights`.
+    """Whether free weights are better than equal weights; see `choose_weights`.
 
-    Depends on the decrease of the objective in nats (``gain``), the mean entropies (2,) of the
-    memberships with equal and with free weights, and the contingency table (K, K) of both. In NumPy
-    or JAX.
+    Parameters
+    ----------
+    gain : decrease of the objective by free weights, in nats
+    entropy : (2,) mean entropies of the memberships with equal and with free weights
+    table : (K, K) contingency table of the clusters with equal and with free weights
+    k : number of clusters
+    n : number of rows, or sum of their weights
+    xp : `numpy` or `jax.numpy`
     """
     clearer = entropy[0] - entropy[1] > _CLEARER * xp.log(k)
     alike = adjusted_rand(table, xp) > _ALIKE
@@ -333,7 +399,7 @@ def free_weights_improve(gain: Any, entropy: Any, table: Any, k: Any, n: Any, xp
 
 
 def adjusted_rand(table: Any, xp: Any = jnp) -> Any:
-    """Adjusted Rand index of two partitions by their contingency table, in NumPy or JAX."""
+    """Adjusted Rand index of two partitions, from their contingency table, in NumPy or JAX."""
 
     def count_pairs(counts):
         return (counts * (counts - 1)).sum() / 2

@@ -1,4 +1,4 @@
-"""Residual spectral clustering of counts, with a consensus over many views."""
+"""Residual spectral clustering of counts: an ensemble of spectral clusterings and its consensus."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from nrprob.statistics.features import raise_where
 from nrprob.statistics.weighted import scale_rows
 
 _MODES = ("within", "across")
-# Settings of the members in their order; a single member takes the first.
+# Settings (mode, power, rank) of the members, in their order. A single member uses the first.
 _SETTINGS = tuple(
     (mode, power, rank)
     for rank, other in ((10, 20), (20, 10))
@@ -53,14 +53,20 @@ _SETTINGS = tuple(
     for mode, rank in (("within", rank), ("across", other))
 )
 _MIN_ROWS = 3  # minimum number of rows of a retained term, and of a known group without warning
-_TOL = 1e-2  # relative tolerance of eigenvalues; directions of pure noise need not be accurate
-_RIDGE = 1e-3  # added to the variances of mixtures
+_TOL = 1e-2  # relative tolerance of eigenvalues; eigenvectors of noise need not be accurate
+_RIDGE = 1e-3  # number that is added to the variances of mixtures
 
 
 class Member(NamedTuple):
-    """Settings of one clustering of the ensemble: type of moments, term weights, directions.
+    """Settings of one clustering of the ensemble.
 
-    ``start`` is the index among members of the same setting.
+    Attributes
+    ----------
+    mode : type of the second moments, "within" or "across"
+    power : exponent of the inverse document frequency in the term weights
+    rank : maximum number of eigenvectors
+    start : index among the members with the same mode, power and rank, which differ in their
+        initial values
     """
 
     mode: str
@@ -70,14 +76,20 @@ class Member(NamedTuple):
 
 
 class View(NamedTuple):
-    """Directions of one (mode, power), and the effects of the known structure on them."""
+    """Eigenvectors of one (mode, power), and the effects of known structure on the scores.
+
+    Attributes
+    ----------
+    vectors : (m', q) eigenvectors
+    known : (L, q) group means of the scores, or coefficients of the design matrix
+    """
 
     vectors: np.ndarray
     known: np.ndarray
 
 
 class Model(NamedTuple):
-    """The mixture of one member; see `Mixtures`."""
+    """The mixture of one member; see `Member` and `Mixtures`."""
 
     mode: str
     power: float
@@ -91,12 +103,12 @@ class Ensemble(NamedTuple):
 
     Attributes
     ----------
-    columns : (n, members) labels
+    columns : (n, members) labels of the members
     rows : row of ``members_`` for every member
     models : mixture of every member
-    weights : (members,) in the consensus, with mean 1
+    weights : (members,) weights in the consensus, with mean 1
     agreement : the consensus
-    nothing_left : reason why the counts have no structure left; empty if they have
+    nothing_left : warning if the counts have no structure besides the known structure; else empty
     """
 
     columns: np.ndarray
@@ -109,7 +121,17 @@ class Ensemble(NamedTuple):
 
 @dataclass
 class SpectralInput:
-    """Checked input of one fit."""
+    """Checked input of one fit.
+
+    Attributes
+    ----------
+    x : (n, m) counts
+    fixed : (n,) cluster of labelled rows, else -1; None without labels
+    design : known structure
+    members : settings of the members
+    weights : (n,) weights of the rows; None if all are 1
+    calls : empty, since the fit is not made of shared program calls
+    """
 
     x: sparse.csr_array
     fixed: np.ndarray | None
@@ -123,96 +145,109 @@ class SpectralInput:
 class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     r"""Consensus of spectral clusterings of sparse counts, after regression on known structure.
 
-    Counts n are damped to 1 + log n, multiplied by a power of the inverse document frequency, and
-    scaled to rows Y of unit length. Least squares on the known structure D leaves the residuals
-    :math:`R = Y - D (D'D)^+ D'Y`, which are never formed. A member of the ensemble takes the r
-    leading eigenvectors V of one of two matrices of second moments, whose diagonal is corrected
-    for noise,
+    A count x > 0 becomes 1 + log x, and is multiplied by a power of the inverse document frequency
+    of its term. The rows are scaled to unit length; they form the matrix Y. Least squares on the
+    known structure D leaves the residuals :math:`R = Y - D (D'D)^+ D'Y`, which are never stored as
+    a matrix.
 
-    .. math:: C = R'R - \mathrm{diag}, \qquad
-        \sum_{l \ne k} C_l C_k, \quad C_l = R_l'R_l - \mathrm{diag}
+    The ensemble has M members, which are clusterings. A member computes the r leading eigenvectors
+    V of a matrix of second moments. There are two such matrices; :math:`R_l` are the rows of known
+    group l:
 
-    "within" is the first; "across" is the second, the moments that known groups share, where
-    :math:`R_l` are the rows of group l. The member clusters the rows of RV, at unit length, by a
-    Gaussian mixture with a tied covariance. The result is a consensus of the clusterings
-    :math:`C_j` of all M members, which have the weights
+    .. math:: \text{within:} \quad C = R'R - \mathrm{diag}(R'R), \qquad
+        \text{across:} \quad \sum_{l \ne k} C_l C_k, \quad C_l = R_l'R_l - \mathrm{diag}(R_l'R_l)
 
-    .. math:: w_j \propto \Big[\frac{1}{M-1} \sum_{k \ne j} \mathrm{NMI}(C_j, C_k)\Big]^2
+    The diagonal is subtracted because it contains the noise of the counts. "across" contains the
+    moments that different groups have in common. The member clusters the rows of RV, scaled to unit
+    length, by a Gaussian mixture with a tied covariance: all clusters have the same covariance
+    matrix.
 
-    with mean 1. The indicators of the members' clusters, times :math:`\sqrt{w_j / M}`, form a
-    matrix whose K + 1 leading principal components are clustered by a mixture of K Gaussians with a
-    tied covariance. No setting is tuned to the data.
+    The result is a consensus of the clusterings :math:`S_j` of all members. A member has the weight
+
+    .. math:: w_j \propto \Big[\frac{1}{M-1} \sum_{k \ne j} \mathrm{NMI}(S_j, S_k)\Big]^2
+
+    with mean 1, where NMI is the normalised mutual information. The cluster indicators of member j
+    are multiplied by :math:`\sqrt{w_j / M}`. A mixture of K Gaussians with a tied covariance
+    clusters the K + 1 leading principal components of all indicators. No setting is tuned to the
+    data.
 
     Parameters
     ----------
     n_clusters : int, default=2
         Number of clusters. No reliable method selects it for text.
     damp : {"log", "none"}, default="log"
-        "log" replaces a count n > 0 by 1 + log n. "none" uses counts as they are: better if
-        frequent terms carry the signal without bursts, worse for text.
+        "log" replaces a count x > 0 by 1 + log x. "none" uses the counts unchanged. "none" is worse
+        for text; it is better if frequent terms determine the clusters, and high counts are not
+        repetitions of a term within one document.
     members : int or sequence of (mode, power, rank), default=32
-        Members of the ensemble. A number takes the first settings of {"within", "across"} x power
-        {0.5, 1, 1.5, 2} x rank {10, 20}, and repeats the 16 settings with new initial values; at
-        most 10,000. Without known groups all are "within". ``members=1`` is
-        ``[("within", 1.0, 10)]``, and much faster.
+        Members of the ensemble. A sequence lists the settings of every member. A number uses that
+        many settings of {"within", "across"} x power {0.5, 1, 1.5, 2} x rank {10, 20}; beyond 16
+        members, settings are repeated with new initial values. At most 10,000. Without known
+        groups, all members are "within". ``members=1`` means ``[("within", 1.0, 10)]``, and is much
+        faster.
     multi : {"product", "additive"}, default="product"
-        Combination of several known labelings: every combination of labels is a group, or the
-        labelings have additive effects. Prefer "additive" if combinations have few rows.
+        How several known labelings are combined. With "product", every combination of labels is a
+        group. With "additive", the effects of the labelings add up. Prefer "additive" if
+        combinations have few rows.
     consensus : {"mixture", "scatter"}, default="mixture"
-        Criterion of the consensus. "mixture" is the weighted mixture above. "scatter" takes the
-        clustering C that minimises :math:`\frac{n}{2} \sum_j [H^2(C_j) - I^2(C;C_j)]` for n rows,
-        with the quadratic entropy :math:`H^2` and the quadratic mutual information :math:`I^2`, as
-        in `CondEns`. This is the within-cluster scatter of the indicators; members have equal
-        weights. Its labels were worse on joined articles. A single member is its own consensus.
+        Criterion of the consensus. "mixture" is the weighted mixture above. "scatter" minimises the
+        within-cluster scatter of the indicators, with equal weights of the members. For n rows and
+        a consensus S, this is :math:`\frac{n}{2} \sum_j [H^2(S_j) - I^2(S;S_j)]` with the quadratic
+        entropy :math:`H^2` and the quadratic mutual information :math:`I^2`, as in `CondEns`. Its
+        labels were worse in experiments with joined articles. If the ensemble has a single member,
+        the consensus is the clustering of this member.
     n_init : int, default=10
-        Number of starts of the consensus; the best one is kept. A mixture starts from k-means. The
-        scatter is minimised from the members with the smallest objective as a consensus.
+        Number of restarts of the consensus; the best one is retained. For "mixture", restarts
+        differ in their k-means. For "scatter", they start from the members whose labels have the
+        smallest scatter.
     max_iter : int, default=100
         Maximum number of iterations of a mixture, and of the consensus; at most 10**6.
     tol : float, default=1e-3
         A mixture has converged when its mean log likelihood, in nats per row, increases by less
         than ``tol``. From 0 to 1.
     random_state : int, RandomState instance or None, default=None
-        Determines the initial values of the mixtures.
+        Seed of the initial values of the mixtures.
     <verbose>
 
     Attributes
     ----------
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
-        Shares of the members that vote for a cluster, after matching the clusters of each member
-        to the consensus one to one, with the weights of the members. The largest share may differ
-        from ``labels_`` if members disagree.
+        Weighted share of the members that assign the row to a cluster. For this, the clusters of
+        every member are matched one-to-one to the clusters of the consensus. If members disagree,
+        the cluster of the largest share may differ from ``labels_``.
     agreement_ : ndarray of shape (n_samples,)
-        Weighted share of the members that vote for the row's own cluster. Low values for all rows
-        indicate that there is little structure.
+        Weighted share of the members that assign the row to its cluster in ``labels_``. Low values
+        for all rows indicate that there is little structure.
     <n_clusters_>
     objective_ : float
-        The minimised objective of the consensus: minus the log likelihood of its mixture. If
-        ``consensus="scatter"``, a sum of squares, to which a row contributes from 0 (all members
-        agree) to the number of members. 0 for a single member.
+        The minimised objective of the consensus. For "mixture": minus the log likelihood of the
+        mixture, in nats. For "scatter": a sum of squares, to which a row contributes from 0 (all
+        members agree) to the number of members. 0 for a single member.
     members_ : pandas.DataFrame
-        One row per member: ``mode``, ``power``, ``rank`` (number of directions that exist, at most
-        the requested number), ``start``, ``objective`` (minus the log likelihood of its mixture,
-        in nats; comparable between starts only), ``converged``, ``weight`` (in the consensus, mean
+        One row per member: ``mode``, ``power``, ``rank`` (number of eigenvectors with a positive
+        eigenvalue, at most the requested number), ``start`` (index among members with the same
+        settings), ``objective`` (minus the log likelihood of its mixture, in nats; comparable only
+        between members with the same settings), ``converged``, ``weight`` (in the consensus, mean
         1), and ``agreement`` (normalised mutual information with the consensus).
     member_labels_ : ndarray of shape (n_samples, n_members)
         Labels of every member.
     eigenvalues_ : dict of (mode, power) to ndarray
-        Eigenvalues of the moments, descending.
+        Eigenvalues of the second moments, descending.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
         Means of the counts of every cluster; the mean of all rows for an empty cluster.
     member_centers_ : ndarray of shape (n_clusters, n_indicators)
-        For every member, p(member's cluster given cluster); for an empty cluster, the mean over
-        all rows.
+        For every cluster of the consensus, the shares of the clusters of every member; for an empty
+        cluster, the shares over all rows. ``n_indicators`` is the number of members times
+        ``n_clusters``.
     objective_trace_ : ndarray
-        Objective of the best start of the consensus after every iteration.
+        Objective of the best restart of the consensus after every iteration.
     n_iter_ : int
-        Number of iterations of the best start of the consensus.
+        Number of iterations of the best restart of the consensus.
     converged_ : bool
-        Whether the consensus converged. A warning reports members that did not.
+        Whether the consensus converged. A warning reports members that did not converge.
     restarts_ : xarray.Dataset
-        Labels, objective and convergence of all starts of the consensus.
+        Labels, objective and convergence of all restarts of the consensus.
     <n_features_in_>
     <feature_names_in_>
     <classes_>
@@ -220,12 +255,13 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     Warns
     -----
     nrprob.exceptions.SingleFeatureWarning
-        If one discrete feature y, such as a boolean column, determines the clusters c, or one of
-        three or more clusters: I(c; y) / H(c) above 0.7.
+        If one discrete feature y, such as a boolean column, determines the clusters c: the ratio
+        I(c; y) / H(c) of mutual information and entropy is above 0.7. With three or more clusters,
+        also if y determines one of them.
 
     See Also
     --------
-    ConditionalMixture : Mixture of residuals, for continuous features.
+    ConditionalMixture : Mixture model given known groups, for tables and images.
     CondEns : Ensemble clustering conditional on known structure.
     CCIB : Information bottleneck conditional on known structure.
 
@@ -233,26 +269,29 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     -----
     The algorithm has these steps:
 
-    1. Damp and weight the counts; terms in fewer than three rows are dropped.
+    1. Transform and weight the counts; leave out terms that occur in fewer than three rows.
     2. For every member, compute eigenvectors by a block Krylov method on sparse products.
     3. Fit the mixture of every member by EM from k-means.
-    4. Weight the members, and fit the mixture of their indicators by EM from ``n_init`` starts; or
-       minimise the scatter by moving rows to the nearest cluster, from ``n_init`` members.
+    4. Compute the weights of the members, and fit the mixture of their indicators by EM from
+       ``n_init`` initialisations by k-means. For "scatter", move rows to the nearest cluster until
+       no row moves, from the labels of ``n_init`` members.
 
-    Eigenvectors take time and memory proportional to the entries of X, and no dense array of the
-    size of X is formed. An EM step of a mixture costs :math:`O(n r K)` for rank r and K clusters.
-    Sparse products run on the CPU, where they were faster than compiled ones; mixtures run on
-    JAX's device.
+    Eigenvectors take time and memory proportional to the number of entries of X, and no dense array
+    of the size of X is formed. An EM step of a mixture costs :math:`O(n r K)` for rank r and K
+    clusters. Sparse products run on the CPU, where SciPy was faster than a JAX program. Mixtures
+    run on JAX's default device.
 
-    Rows without a retained term take part in no step, and go where a row of zeros would go.
+    Rows without a retained term have no influence on the fit. They get the label of a row of zeros.
+    ``y`` fixes the memberships of labelled rows in the mixtures and in the consensus.
+
     ``known`` may be labels, several labelings, `nrprob.known.Memberships` or continuous covariates.
-    The last two, additive labelings, and a single group have no "across" members. Without
-    ``known`` the mean is removed, which is ordinary spectral clustering of documents. ``y`` fixes
-    the memberships of labelled rows in the mixtures and in the consensus.
+    "across" members need several groups of labels: there are none for memberships, covariates,
+    additive labelings, and a single group. Without ``known``, the mean of all rows is subtracted;
+    the method is then ordinary spectral clustering of documents.
 
     The initial values of a mixture depend on the contents of rows, not on their order. On data
-    without a clear structure the result depends on the seed. If the known structure explains most
-    of the rows, the fit may find nothing; see ``agreement_``.
+    without a clear structure, the result depends on the seed. If the known structure explains most
+    of the variation, the clusters may be meaningless; see ``agreement_``.
 
     References
     ----------
@@ -300,7 +339,7 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     # Input
 
     def _plan_members(self, grouped: bool) -> list[Member]:
-        """Members of the ensemble; ``grouped`` tells whether there are two known groups."""
+        """Settings of the members; ``grouped`` tells whether there are several known groups."""
         if isinstance(self.members, str) or not isinstance(self.members, Sequence):
             self._check_number("members", self.members, low=1, high=10_000, integer=True)
             settings = [s for s in _SETTINGS if grouped or s[0] == "within"]
@@ -312,8 +351,8 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         for setting in self.members:
             if isinstance(setting, str) or not isinstance(setting, Sequence) or len(setting) != 3:
                 raise ValueError(
-                    "members must be a number, or a list of (mode, power, rank); "
-                    f"got {short_repr(setting)} in it; write ('within', 1.0, 10) for instance"
+                    "members must be a number, or a list of (mode, power, rank); got the entry "
+                    f"{short_repr(setting)}; pass for example [('within', 1.0, 10)]"
                 )
             mode, power, rank = setting
             self._check_choice("the mode of a member", mode, _MODES)
@@ -321,17 +360,17 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
             self._check_number("the rank of a member", rank, low=1, high=10_000, integer=True)
             if mode == "across" and not grouped:
                 raise ValueError(
-                    "mode 'across' needs two known groups, since it is what groups share; got "
-                    "members with 'across' and no such groups; use 'within'"
+                    "mode 'across' needs at least two known groups, since it compares groups; got "
+                    "a member with mode 'across', but no labels of several groups; use 'within'"
                 )
             member = mode, float(power), int(rank)
             plan.append(Member(*member, sum(p[:3] == member for p in plan)))
         if not plan:
-            raise ValueError("members must hold a member; got an empty list; pass a number")
+            raise ValueError("members must not be empty; got an empty list; pass a number")
         return plan
 
     def prepare(self, X, y, known=None, sample_weight=None) -> SpectralInput:
-        """Check the input; nothing is computed yet."""
+        """Check the input, before any computation."""
         x, fixed = self._check_input(X, y)
         n = x.shape[0]
         self._encoder = DesignEncoder(self.multi, min_additive=2)
@@ -342,21 +381,21 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
             few = few[(few > 1) & (few < _MIN_ROWS)]
             if few.size:
                 self._warn_degenerate(
-                    f"{few.size} known group(s) have two rows, of which their mean leaves one "
-                    "direction only; got group sizes down to 2; merge small groups, or pass "
-                    "multi='additive' if they are combinations"
+                    f"{few.size} known group(s) have two rows, whose residuals about the group "
+                    "mean are opposite; got group sizes down to 2; merge small groups, or pass "
+                    "multi='additive' if groups are combinations of labels"
                 )
         members = self._plan_members(design.kind == "labels" and design.n_groups > 1)
         return SpectralInput(x, fixed, design, members, sample_weight)
 
     def _validate(self, X, *, reset: bool) -> sparse.csr_array:
-        """Checked counts in CSR form, with sorted columns and no entry twice."""
+        """Check the counts; return a CSR array with sorted and unique entries."""
         X = super()._validate(X, reset=reset)
         raise_where(
             X,
             lambda v: v < 0,
-            "ResidualSpectral takes counts, or other non-negative weights of terms",
-            "pass raw counts; for other features see ConditionalMixture or CCIB",
+            "ResidualSpectral needs counts, or other non-negative weights of terms",
+            "pass raw counts; for other features use ConditionalMixture or CCIB",
         )
         x = sparse.csr_array(X)
         if not x.has_canonical_format or (x.data == 0).any():
@@ -368,7 +407,8 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     # Fitting
 
     def compute(self, task):
-        """Cluster by every member of the ensemble; see `Clusterer.compute`."""
+        """Fit all members of the ensemble and their consensus; see `Clusterer.compute`."""
+        # 1. Transform the counts; rows without a retained term have mass 0.
         x, dtype, design = task.x, task.x.dtype, task.design
         n = x.shape[0]
         self._weighting = Weighting.from_counts(x, self.damp, _MIN_ROWS, task.weights)
@@ -376,12 +416,13 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         present = np.diff(damped.indptr) > 0
         self._check_present(present)
         mass = scale_rows(present.astype(np.float64), task.weights)
-        root = np.sqrt(mass)  # of rows that enter second moments
+        root = np.sqrt(mass)  # factors of the rows in second moments
         divisor = np.where(present, root, 1)[:, None]
         random = check_random_state(self.random_state)
         starts = [random.randint(2**31 - 1) for _ in range(1 + max(m.start for m in task.members))]
         keys = row_keys(x.indptr, x.indices, x.data)
-        # Directions are looked for in float32: they are known to no more than their tolerance.
+        # 2. Least squares on the known structure. Eigenvectors are computed in float32, which is
+        #    more accurate than their tolerance.
         removal, narrow = (
             Projection.of_groups(design.codes, design.n_groups, mass, kind)
             if design.matrix is None
@@ -391,6 +432,8 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         across = any(m.mode == "across" for m in task.members)
         shared = Shared(damped.astype(np.float32), design.codes) if across else None
 
+        # 3. Members of the same mode and power share their eigenvectors. Fit their mixtures
+        #    together.
         views: dict[tuple[str, float], list[int]] = {}
         for j, member in enumerate(task.members):
             views.setdefault((member.mode, member.power), []).append(j)
@@ -398,7 +441,7 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         rows, models = {}, {}
         self._views: dict[tuple[str, float], View] = {}
         self.eigenvalues_ = {}
-        near = None  # directions of one power are not far from those of the next
+        near = None  # eigenvectors of the previous view, which are similar to the next ones
         for done, ((mode, power), which) in enumerate(views.items(), 1):
             members = [task.members[j] for j in which]
             weighted = self._weighting.weigh_terms(damped, power)
@@ -425,7 +468,7 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
             if self.verbose:
                 print(f"directions {done}/{len(views)}: {mode}, power {power:g}, {len(values)}")
             ranks = [min(member.rank, values.size) for member in members]
-            # Fewer directions are the others with coordinates of 0, so that all share a program.
+            # Members with a smaller rank have coordinates of 0, so that all use one program.
             stacked = np.zeros((len(which), n, max(rank, 1)), dtype)
             for i, r in enumerate(ranks):
                 stacked[i, :, :r] = unit_rows(scores[:, :r])
@@ -439,7 +482,7 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
                 models[j] = Model(mode, power, r, result.coef[i][:, :r], result.intercept[i])
                 end = {"objective": float(result.objective[i]), "converged": result.converged[i]}
                 rows[j] = task.members[j]._asdict() | {"rank": r} | end
-        # Leave out members without a direction, unless all members have none.
+        # 4. Leave out members without an eigenvector, unless no member has an eigenvector.
         informative = [j for j in sorted(rows) if rows[j]["rank"] > 0] or [0]
         nothing_left = ""
         if rows[informative[0]]["rank"] == 0 and self.n_clusters > 1:
@@ -451,6 +494,7 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
             columns = np.maximum(columns, 0)
         else:
             columns = columns[:, informative]
+        # 5. Consensus of the members.
         weights = np.ones(columns.shape[1])
         if self.consensus == "scatter" or columns.shape[1] == 1 or self.n_clusters == 1:
             agreement = find_consensus(
@@ -468,21 +512,22 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         return [Ensemble(columns, rows_left, models_left, weights, agreement, nothing_left)]
 
     def _check_present(self, present: np.ndarray) -> None:
+        """Check that rows have retained terms; ``present`` (n,) tells which rows have some."""
         if present.all():
             return
         if not present.any():
             raise ValueError(
-                f"no row has a term that {_MIN_ROWS} rows share; got n_samples={present.size}; "
-                "pass more rows, or counts of more common terms"
+                f"no term occurs in at least {_MIN_ROWS} rows; got n_samples={present.size}; pass "
+                "more rows, or counts of more common terms"
             )
         absent = np.flatnonzero(~present)
         warn(
-            f"row {absent[0]} has no counts of terms that {_MIN_ROWS} rows share; got "
-            f"{absent.size} such row(s), which carry no information; drop them"
+            f"{absent.size} row(s) have no term that occurs in at least {_MIN_ROWS} rows, and "
+            f"carry no information; got row {absent[0]} for example; drop these rows"
         )
 
     def finish(self, task, result):
-        """Find the consensus of the members, and set the fitted attributes."""
+        """Set the fitted attributes; see `Clusterer.finish`."""
         import pandas as pd
         from sklearn.metrics import normalized_mutual_info_score
 
@@ -530,14 +575,14 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         return {"member_labels_": columns, "agreement_": votes[rows, labels]}
 
     def _consensus_labels(self, columns: np.ndarray) -> np.ndarray:
-        """Cluster (n,) of rows with the members' labels (n, members)."""
+        """Consensus labels (n,) of rows, from the members' labels ``columns`` (n, members)."""
         if self._consensus_model is not None:
             return self._consensus_model.predict(columns)
         x = stack_indicators(columns, [np.arange(self.n_clusters)] * columns.shape[1])
         return centroid_scores(x, self.member_centers_, self._holds_rows).argmax(1)
 
     def _member_columns(self, X, known) -> np.ndarray:
-        """Labels (n, members) of new rows."""
+        """Labels (n, members) that the members assign to new rows."""
         check_is_fitted(self)
         x = self._validate(X, reset=False)
         n = x.shape[0]
@@ -556,17 +601,17 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         return columns
 
     def predict(self, X, *, known=None):
-        """Cluster of new rows by the votes of all members.
+        """Predict the cluster of new rows.
 
-        The effects of the known structure are subtracted, and every member assigns the rows by its
-        mixture. The mixture of the consensus then assigns the labels of the members, or the nearest
-        centroid if ``consensus="scatter"``.
+        After subtracting the effects of known structure, the mixture of every member assigns the
+        rows to clusters of the member. These labels determine the cluster of the consensus: by the
+        mixture of the consensus, or by the nearest centroid if ``consensus="scatter"``.
 
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
         known : as in `fit`; required if the model was fitted with it
-            If `fit` took columns of a frame ``X`` by name, they are taken from this ``X`` as well.
+            If `fit` used columns by name, these columns of a frame ``X`` are the default.
 
         Returns
         -------
@@ -575,19 +620,22 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         Raises
         ------
         ValueError
-            If ``known`` is missing, or contains a group that did not occur in the fit.
+            If the model was fitted with ``known``, and ``known`` is missing or contains a group
+            that did not occur in `fit`.
         """
         X, known = self._split_known(X, known)
         return self._consensus_labels(self._member_columns(X, known))
 
     def predict_proba(self, X, *, known=None):
-        """Shares of the members that vote for every cluster, as ``membership_`` of new rows.
+        """Weighted shares of the members that assign new rows to every cluster.
+
+        See ``membership_``.
 
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
         known : as in `fit`; required if the model was fitted with it
-            If `fit` took columns of a frame ``X`` by name, they are taken from this ``X`` as well.
+            If `fit` used columns by name, these columns of a frame ``X`` are the default.
 
         Returns
         -------

@@ -1,7 +1,8 @@
 """Gaussian mixtures with a tied covariance, for many sets of coordinates in one compiled program.
 
-With a tied covariance, x' A x is the same for all components: memberships need one product of rows
-and means, and the covariance is the total scatter minus the scatter of the means.
+All components share one covariance matrix with the inverse A. The term x' A x of the log density is
+then the same for all components, so memberships need one product of rows and means. The covariance
+is the total scatter minus the scatter of the means.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ from nrprob.statistics.rows import active_mask, bucket_size
 _HIGHEST = jax.lax.Precision.HIGHEST
 _LLOYD = 100  # maximum number of iterations of the k-means that initialises EM
 _CAPACITY = 256  # entries of a trace
-_CANDIDATES = 4  # candidates per initial centre, of which the best is taken
+_CANDIDATES = 4  # candidates per initial centre, of which the best is selected
 
 
 class Mixtures(NamedTuple):
-    """Fitted mixtures, one per start.
+    """S fitted mixtures, one per set of coordinates and seed.
 
     Attributes
     ----------
-    labels : (S, n)
-    objective : (S,) minus the log likelihood, nats
-    coef : (S, K, p), intercept : (S, K); the log posterior is ``x @ coef.T + intercept + const``
-    n_iter : (S,)
-    converged : (S,)
-    trace : (S, capacity) objective after every EM step; NaN after the last
+    labels : (S, n) components of the rows
+    objective : (S,) minus the log likelihood, in nats
+    coef, intercept : (S, K, p) and (S, K); the log membership of a row x (p,) in the components is
+        ``coef @ x + intercept``, up to a constant
+    n_iter : (S,) numbers of EM steps
+    converged : (S,) whether EM converged
+    trace : (S, capacity) objective after every EM step; NaN after the last step
     """
 
     labels: np.ndarray
@@ -65,15 +67,16 @@ def fit_mixtures(
 
     Parameters
     ----------
-    coordinates : (S, n, p)
-    mass : (n,) weights of the rows, 0 for rows that take no part
-    keys : (n,) uint32, random numbers of the rows, which make starts independent of row order
-    seeds : (S,) uint32
-    n_clusters : number of components
-    fixed : (n,) component of labelled rows, else -1
-    reg : added to the variances
+    coordinates : (S, n, p) coordinates of the rows
+    mass : (n,) weights of the rows; 0 for rows without influence
+    keys : (n,) uint32 random numbers that depend on the contents of the rows; with them, initial
+        values do not depend on the order of rows (see `row_keys`)
+    seeds : (S,) uint32 random seeds
+    n_clusters : number of components, K
+    fixed : (n,) component of labelled rows, else -1; None without labels
+    reg : number that is added to the variances
     max_iter : maximum number of EM steps
-    tol : smallest increase of the mean log likelihood for which EM continues
+    tol : EM continues as long as the mean log likelihood increases by more than ``tol``
     """
     s, n, p = coordinates.shape
     n_classes = 0 if fixed is None else int(fixed.max()) + 1
@@ -94,7 +97,7 @@ def fit_mixtures(
         np.asarray(max_iter, np.int32),
         np.asarray(tol, dtype),
     )
-    # On a CPU one after another is faster, since each stops when it is done.
+    # On a CPU, fit the mixtures one after another: in parallel, all wait for the slowest.
     together = 1 if on_cpu(arguments) else s
     result = Mixtures(*jax.device_get(_fit_program(*arguments, n_clusters=k, together=together)))
     return result._replace(
@@ -108,6 +111,10 @@ def fit_mixtures(
 def _fit_program(
     x, mass, keys, seeds, k, n_classes, fixed, reg, max_iter, tol, *, n_clusters, together
 ):
+    """Fit the mixtures of `fit_mixtures`, with padded rows and components; return `Mixtures`.
+
+    ``n_clusters`` is the padded number of components, and ``k`` the actual number.
+    """
     active = jnp.arange(n_clusters) < k
     is_fixed = (fixed >= 0)[:, None]
     fixed_labels = jax.nn.one_hot(fixed, n_clusters, dtype=x.dtype)  # a row of zeros for -1
@@ -133,13 +140,16 @@ def _fit_program(
             new, size = cluster_means(r)
             return jnp.where((size > 0)[:, None], new, centre)
 
+        # 1. K-means.
         centre = _initial_centres(x, seed, mass, keys, n_classes, fixed_labels, n_clusters)
         _, r = lloyd_iterations(nearest_centre, update_centres, centre, _LLOYD)
 
+        # 2. EM.
         scatter = dot((x * mass[:, None]).T, x)
         unit = jnp.eye(x.shape[1], dtype=x.dtype)
 
         def m_step(r):
+            """Coefficients, intercepts, and the common part of all log densities, summed."""
             mu, size = cluster_means(r)
             covariance = (scatter - dot((mu * size[:, None]).T, mu)) / total + reg * unit
             white, log_det = whitener(covariance)
@@ -147,11 +157,12 @@ def _fit_program(
             share = jnp.where(active, jnp.maximum(size, 1e-10) / total, 1)
             prior = jnp.where(active, jnp.log(share), -jnp.inf)
             intercept = prior - 0.5 * (coef * mu).sum(1)
-            # Of all rows together: half the trace, and the determinant.
+            # Terms that do not depend on the component, summed over all rows.
             half = 0.5 * (dot(white, scatter) * white).sum() + 0.5 * total * log_det
             return coef, intercept, half + 0.5 * total * x.shape[1] * jnp.log(2 * jnp.pi)
 
         def e_step(coef, intercept, constant):
+            """Memberships (n, K), and the log likelihood."""
             score = dot(x, coef.T) + intercept
             norm = jax.nn.logsumexp(score, axis=1)
             fixed_scores = jnp.where(fixed_labels > 0, score, 0).sum(1)
@@ -175,11 +186,12 @@ def _fit_program(
 
 
 def _initial_centres(x, seed, mass, keys, n_classes, fixed_labels, n_clusters):
-    """Initial centres (K, p): means of the classes, then k-means++.
+    """Initial centres (K, p): means of the classes of labelled rows, then k-means++.
 
-    The probability of a row grows with its squared distance from the centres so far, by the
-    Gumbel trick on random numbers of the row, so that row order has no effect. The candidate
-    with the smallest sum of squares is taken.
+    A row is sampled as the next centre with a probability proportional to its squared distance from
+    the nearest centre. The sampling applies the Gumbel trick to the keys of the rows, so that the
+    order of rows has no effect. Of several candidates, the one with the smallest sum of squared
+    distances becomes the centre.
     """
     size = (fixed_labels * mass[:, None]).sum(0)
     classes = jnp.matmul((fixed_labels * mass[:, None]).T, x, precision=_HIGHEST)
@@ -200,27 +212,29 @@ def _initial_centres(x, seed, mass, keys, n_classes, fixed_labels, n_clusters):
         left = jnp.minimum(jax.vmap(squared_distance)(candidates), least)
         return jnp.where(j < n_classes, classes[j], candidates[(left * mass).sum(1).argmin()])
 
-    # Before there is a centre, all rows are equally likely, and farther from it than any can be.
+    # Before the first centre, all rows have the same distance 8, so they are equally likely. Rows
+    # have unit length, so no squared distance from a centre is larger than 8.
     room, far = jnp.zeros((n_clusters, x.shape[1]), x.dtype), jnp.full_like(square, 8)
     return kmeans_plus_plus(draw_centre, squared_distance, room, far)[0]
 
 
 def _key_uniform(keys: jax.Array, seed: jax.Array) -> jax.Array:
-    """Numbers in (0, 1), one per key."""
+    """Uniform random numbers in (0, 1), one per key."""
     h = fold_in(seed ^ keys, 0)
     return ((h >> 8).astype(jnp.float32) + 0.5) * 2.0**-24
 
 
 def _one_hot_labels(score: jax.Array) -> jax.Array:
+    """Indicators (n, K) of the largest score of every row."""
     return jax.nn.one_hot(score.argmax(1), score.shape[1], dtype=score.dtype)
 
 
 def row_keys(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """Random numbers (n,) uint32 of sparse rows, which depend on their entries only."""
+    """Random numbers (n,) uint32 that depend only on the entries of the sparse rows."""
     value = np.asarray(data, np.float64).view(np.uint64)
     h = _splitmix_hash(value ^ _splitmix_hash(indices.astype(np.uint64) + np.uint64(1)))
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(h, dtype=np.uint64)])
-    # Differences modulo 2^64 are exact, so that neither order nor place of a row matters.
+    # Sums of hashes are exact modulo 2^64, so that the position of a row has no influence.
     return (_splitmix_hash(total[indptr[1:]] - total[indptr[:-1]]) >> np.uint64(32)).astype(
         np.uint32
     )

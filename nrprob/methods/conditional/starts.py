@@ -1,8 +1,10 @@
-"""Initial labels of a conditional mixture: k-means of all rows, or within every known group.
+"""Initial labels of a conditional mixture, by k-means of all rows or within every known group.
 
-They are computed by NumPy on the host: compiled programs would take seconds to compile and
-milliseconds to run. Rows lie in blocks of one known group each, as
-`nrprob.statistics.rows.make_layout` lays them out, so that every step is a matrix product.
+K-means runs in NumPy, because a JAX program would take seconds to compile and milliseconds to run.
+Rows are in blocks, as in `nrprob.statistics.rows.make_layout`; all rows of a block belong to one
+known group. Every step is then a matrix product.
+
+Sizes: B blocks of r rows, S initial labelings, L groups, K clusters, p coordinates.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class BlockedRows(NamedTuple):
     mass : (B, r) weights of the rows, 0 on padding
     place : (B, r) indices of the rows in the input
     group : (B,) group of every block, ascending
-    n_groups : number of groups, some of which may have no block
+    n_groups : number of groups, L; a group may have no block
     """
 
     z: np.ndarray
@@ -45,21 +47,24 @@ class BlockedRows(NamedTuple):
     def by_group(
         self, values: np.ndarray, reduce: np.ufunc = np.add, empty: float = 0
     ) -> np.ndarray:
-        """Reduce values (B, ...) over the blocks of every group: (L, ...)."""
+        """Reduce values (B, ...) over the blocks of every group: (L, ...).
+
+        ``empty`` is the result for a group without blocks.
+        """
         first = np.flatnonzero(np.diff(self.group, prepend=-1))
         out = np.full((self.n_groups, *values.shape[1:]), empty, values.dtype)
         out[self.group[first]] = reduce.reduceat(values, first)
         return out
 
     def inner_products(self, centres: np.ndarray) -> np.ndarray:
-        """Inner products (B, r, S, K) of the rows and their groups' centres (S, L, K, p)."""
+        """Inner products (B, r, S, K) of every row and the centres (S, L, K, p) of its group."""
         s, n_groups, k, p = centres.shape
         flat = np.moveaxis(centres, 1, 0).reshape(n_groups, s * k, p)
         out = np.matmul(self.z, flat[self.group].swapaxes(1, 2))
         return out.reshape(*self.real.shape, s, k)
 
     def cluster_sums(self, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sums (S, L, K, p) of the rows with labels (B, r, S), and their masses (S, L, K)."""
+        """Sums (S, L, K, p) and total masses (S, L, K) of the clusters of labels (B, r, S)."""
         s = labels.shape[-1]
         hits = np.where(labels[..., None] == np.arange(k), self.mass[..., None, None], 0)
         hits = hits.reshape(*self.real.shape, s * k).astype(self.z.dtype)
@@ -70,9 +75,14 @@ class BlockedRows(NamedTuple):
 
 
 def schedule_starts(n_init: int, n_kinds: int) -> tuple[int, np.ndarray]:
-    """Number of starts of each of ``n_kinds`` types, and which of them make ``n_init`` restarts.
+    """Distribute ``n_init`` restarts over ``n_kinds`` types of initial values.
 
-    The types take turns, so that their numbers differ by at most one.
+    The types alternate, so that their numbers of restarts differ by at most one.
+
+    Returns
+    -------
+    n_each : number of initial values to compute per type
+    restarts : (n_init,) indices of the initial values to use, if these are sorted by type
     """
     n_each = -(-n_init // n_kinds)
     turn = np.arange(n_each) * n_kinds + np.arange(n_kinds)[:, None]
@@ -82,9 +92,20 @@ def schedule_starts(n_init: int, n_kinds: int) -> tuple[int, np.ndarray]:
 def stratified_sample(
     strata: np.ndarray, size: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Stratified sample of about ``size`` rows, and how many rows each stands for.
+    """Draw a stratified sample of about ``size`` rows without replacement.
 
-    Strata (n,) are integers from 0. Every stratum has a few rows at least.
+    Every stratum contributes in proportion to its size, but at least a few rows.
+
+    Parameters
+    ----------
+    strata : (n,) stratum of every row, numbered from 0
+    size : size of the sample
+    rng : random number generator
+
+    Returns
+    -------
+    chosen : indices of the sampled rows, ascending
+    times : weight of every sampled row: size of its stratum over the number of sampled rows
     """
     n = strata.size
     if n <= size:
@@ -112,22 +133,25 @@ def make_starts(
     fixed: np.ndarray | None = None,
     weights: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Initial labels (S, n): per metric ``n_each`` of all rows, then as many of aligned groups.
-
-    With ``tries`` > 1, distinct labelings are selected from ``tries`` times as many.
+    """Compute initial labels by k-means in several metrics.
 
     Parameters
     ----------
     y : (n, p) rows
-    layout : layout of the rows, in blocks of the known groups
+    layout : positions of the rows in blocks of the known groups
     n_groups : number of known groups
-    maps : (p, p) maps from y to every metric
-    k, n_each : int
+    maps : for every metric, the linear map (p, p) from y to the space of k-means
+    k : number of clusters
+    n_each : number of labelings per metric and type of k-means
     rng : random number generator
-    aligned : whether to include starts from aligned groups
-    tries : int
+    aligned : whether to run k-means within the known groups as well, and match the clusters
+    tries : k-means runs per labeling; distinct labelings are preferred
     fixed : (n,) classes of labelled rows, else -1
     weights : (n,) weights of the rows; by default 1
+
+    Returns
+    -------
+    (S, n) labels: first k-means of all rows, ``n_each`` per metric; then k-means within groups
     """
     real = layout.to_blocks(np.ones(len(y), bool))
     mass = real if weights is None else layout.to_blocks(weights)
@@ -157,7 +181,7 @@ def make_starts(
 
 
 def distinct_first(labels: np.ndarray, count: int) -> np.ndarray:
-    """Indices of ``count`` of the labelings (S, n), distinct partitions first."""
+    """Indices of ``count`` of the labelings (S, n); repeated partitions come last."""
     named = {factorize(row)[0].tobytes(): i for i, row in reversed([*enumerate(labels)])}
     first = sorted(named.values())
     others = np.setdiff1d(np.arange(len(labels)), first)
@@ -167,12 +191,12 @@ def distinct_first(labels: np.ndarray, count: int) -> np.ndarray:
 def grouped_kmeans(
     rows: BlockedRows, k: int, n_each: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cluster the rows of every group separately, ``n_each`` times.
+    """Run k-means within every group separately, ``n_each`` times.
 
     Returns
     -------
-    labels : (B, r, S) with S = n_each
-    centres : (S, L, k, p)
+    labels : (B, r, S) labels of the rows, with S = n_each
+    centres : (S, L, k, p) centres of the clusters of every group
     """
     z, real = rows.z, rows.real[..., None]
     square = (z * z).sum(-1)[..., None]
@@ -188,24 +212,29 @@ def grouped_kmeans(
         return centre_scores(centres).argmax(-1)
 
     mass = rows.mass[..., None]
+    # Initial centres by k-means++: a row is sampled with a probability proportional to its mass
+    # times its squared distance from the nearest centre.
     nearest = mass + np.zeros((*rows.real.shape, n_each), z.dtype)
     centres = np.zeros((n_each, rows.n_groups, k, z.shape[-1]), z.dtype)
     for j in range(k):
-        # The first arrival of independent Poisson processes draws a row by its weight.
+        # Every row has an exponential waiting time with its weight as rate. The first row to arrive
+        # in a group is then a sample with probabilities proportional to the weights.
         u = rng.random((rows.place.max() + 1, n_each), z.dtype)[rows.place]
         with np.errstate(divide="ignore"):
             time = np.where(nearest > 0, -np.log1p(-u) / nearest, np.inf)
         row = time.argmin(1)  # (B, S)
         first = np.take_along_axis(time, row[:, None], 1)[:, 0]
         earliest = rows.by_group(first, np.minimum, np.inf)
-        # Where several are first, as where all weights are 0, the first of them.
+        # If several rows arrive at the same time, which happens if all weights are 0, take the row
+        # of the first block.
         block = np.where(first <= earliest[rows.group], blocks, len(z))
         block = rows.by_group(block, np.minimum, 0)  # (L, S)
         centres[:, :, j] = np.moveaxis(z[block, np.take_along_axis(row, block, 0)], 1, 0)
         left = square - 2 * centre_scores(centres[:, :, j : j + 1])[..., 0]
-        # Rows that equal a centre are not sampled.
+        # Rows that equal a centre have weight 0: rounding errors must not count as a distance.
         away = mass * np.where((left > rounding * square) & real, left, 0)
         nearest = away if j == 0 else np.minimum(nearest, away)
+    # Lloyd iterations. Only labelings that still change are updated.
     labels = assign_rows(centres)
     going = np.arange(n_each)
     for _ in range(_LLOYD):
@@ -225,18 +254,23 @@ def grouped_kmeans(
 def align_groups(
     rows: BlockedRows, labels: np.ndarray, centres: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Match clusters of different groups to common labels by the positions of their centres.
+    """Match the clusters of different groups by their centres.
 
-    In turn, the clusters of every group are matched with common centres at the smallest sum of
-    squares (Hungarian method), and the centres become the means of the matched clusters. The
-    first common centres come from a group sampled by its size.
+    Two steps alternate. First, the clusters of every group are assigned to k common centres, with
+    the smallest sum of squared distances (Hungarian method). Then every common centre becomes the
+    mean of its clusters. The first common centres are the centres of one group, which is sampled
+    with a probability proportional to its size.
 
     Parameters
     ----------
     rows : BlockedRows
-    labels : (B, r, S)
-    centres : (S, L, k, p)
+    labels : (B, r, S) labels within the groups
+    centres : (S, L, k, p) centres of the clusters of every group
     rng : random number generator
+
+    Returns
+    -------
+    (B, r, S) labels that mean the same cluster in all groups
     """
     s, n_groups, k, _ = centres.shape
     sizes = rows.cluster_sums(labels, k)[1]
@@ -261,9 +295,15 @@ def align_groups(
 
 
 def name_classes(labels: np.ndarray, fixed: np.ndarray, k: int) -> np.ndarray:
-    """Rename clusters (S, n) so that they agree with as many labelled rows as possible.
+    """Rename clusters so that they agree with the classes of as many labelled rows as possible.
 
-    Labelled rows then get their own class. ``fixed`` (n,) is -1 where there is no label.
+    Labelled rows then get the label of their class.
+
+    Parameters
+    ----------
+    labels : (S, n) labels below ``k``
+    fixed : (n,) classes of labelled rows, else -1
+    k : number of clusters
     """
     labelled = fixed >= 0
     out = np.empty_like(labels)

@@ -1,4 +1,4 @@
-"""Checks of parameters and columns of stored rows."""
+"""Checks of a fit to stored rows: parameters, and columns with two values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nrprob.data.storage.blocks import Blocks
 from nrprob.exceptions import short_repr, warn
 from nrprob.methods.conditional.streaming import take_rows
 
-_KIND_ROWS = 1000  # rows by which columns of two values are recognised
+_KIND_ROWS = 1000  # size of the sample of rows in which columns with two values are detected
 
 
 def check_in_memory(model: Any) -> None:
-    """Refuse parameters that stored rows do not support."""
+    """Raise ValueError for parameters of ``model`` that need all rows in memory."""
     needs = {
         "balance": (model.balance > 0, "balance=0"),
         "noise": (model.noise != 0, "noise=0"),
@@ -34,14 +34,18 @@ def check_in_memory(model: Any) -> None:
 
 
 def _names_columns(value: Any) -> bool:
-    """Whether the user names columns, by a list or a single name."""
+    """Whether the parameter ``categorical`` or ``ordered`` names columns."""
     return value != "auto" if isinstance(value, str) else len(value) > 0
 
 
 def warn_discrete(model: Any, blocks: Blocks, n: int) -> None:
-    """Warn of columns of two values, which stored rows take for numbers.
+    """Warn of columns with two values: fits to stored rows treat all columns as numeric.
 
-    ``blocks`` are of raw rows, of which a sample is read.
+    Parameters
+    ----------
+    model : the estimator
+    blocks : blocks of the stored rows
+    n : number of stored rows
     """
     if not isinstance(model.categorical, str):
         return
@@ -54,7 +58,7 @@ def warn_discrete(model: Any, blocks: Blocks, n: int) -> None:
     two = np.flatnonzero(edge.all(0) & (np.ptp(rows, 0) > 0))
     if two.size:
         warn(
-            f"{two.size} column(s) of the stored rows have two values, such as column {two[0]}, "
-            "and are taken for numbers, so that such a column may determine the clusters; pass an "
-            "array, whose columns of two values are categorical, or categorical=[]"
+            f"{two.size} column(s) of the stored rows have two values and are treated as numeric, "
+            f"so that one of them may determine the clusters; got column {two[0]} for example; "
+            "pass an array, in which such columns are categorical, or categorical=[] to accept this"
         )

@@ -1,4 +1,4 @@
-"""Search for clusters of residuals: layout, initial values, and programs of one fit."""
+"""Search for clusters of residuals after subtracting known structure: layout and program calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, lay_out
 
 
 class ResidualSearch(Clusterer):
-    """Restarts of the mixture of residuals, whose group effects were subtracted."""
+    """Search for the mixture of residuals with subtracted group effects."""
 
     # Parameters and fitted state of the estimator.
     balance: float
@@ -40,12 +40,17 @@ class ResidualSearch(Clusterer):
     def _check_left(self, design: Design, dof: float, square: float, before: float) -> None:
         """Raise ValueError if residuals are 0, or if too few degrees of freedom remain.
 
-        ``square`` is the mean square of the residuals, ``before`` the mean square of the rows.
+        Parameters
+        ----------
+        design : known structure
+        dof : residual degrees of freedom
+        square : mean square of the residuals
+        before : mean square of the rows before regression on the known structure
         """
         n, k = design.n_samples, self.n_clusters
         if k > max(dof, 1):
             raise ValueError(
-                f"n_clusters={k} is more than the {dof} degrees of freedom that are left; got "
+                f"n_clusters={k} is more than the {dof} residual degrees of freedom; got "
                 f"n_samples={n} and known structure of rank {self._removal.rank}; lower "
                 "n_clusters, or pass more rows or fewer groups"
             )
@@ -58,7 +63,13 @@ class ResidualSearch(Clusterer):
             )
 
     def _search_groups(self, design: Design) -> Design:
-        """Return groups that align and balance initial values, made from other structure."""
+        """Derive groups from the known structure, which align and balance initial values.
+
+        The groups are the known groups if there are any. For soft memberships, they are the most
+        probable groups. For continuous covariates, they are quantiles of the first principal
+        component. For additive labelings, they are the combinations of labels, or the labels of one
+        labeling if combinations are small.
+        """
         n = design.n_samples
         if design.memberships is not None:
             return _number_groups(design.memberships.argmax(1))
@@ -80,6 +91,7 @@ class ResidualSearch(Clusterer):
         return Design.from_groups(design.labelings[:, best], int(sizes[best]))
 
     def _lay_out(self, r, dof, design, fixed, dtype, init, rounding, weights) -> ResidualTask:
+        """Task of the fit to residuals r (n, m); see `task.lay_out`."""
         coordinates, y = Coordinates.from_residuals(
             r, dof, self.covariance, self.ridge, rounding, weights
         )
@@ -93,10 +105,11 @@ class ResidualSearch(Clusterer):
         )
 
     def _solver_calls(self, task: ResidualTask) -> list[solve.SolverCall]:
+        """Calls of the compiled program, one per error distribution."""
         data = task.data
         k = self.n_clusters if data.active is None else len(data.active)
-        # On a CPU one restart at a time keeps to its caches, and waits for no slower one: with ten
-        # side by side all took 1.8 times as long.
+        # On a CPU, restarts run one after another. A single restart fits into the cache, and does
+        # not wait for slower ones; ten parallel restarts took 1.8 times as long.
         slots = data.mass.size
         nbytes = 10 * k * slots * data.y.dtype.itemsize
         side = 1 if on_cpu(data) else at_once(self._n_restarts, nbytes, device_of(data))
@@ -118,7 +131,7 @@ class ResidualSearch(Clusterer):
         return calls
 
     def _log_constant(self, hyperparameters: Hyperparameters, errors: str) -> float:
-        """Constant part of the log densities in the objective."""
+        """Constant part of the log likelihood: normalising constants, and -log K per row."""
         d, dof = float(hyperparameters.d), float(hyperparameters.dof)
         normaliser = -d / 2 * math.log(2 * math.pi)
         if errors == "t":
@@ -128,6 +141,6 @@ class ResidualSearch(Clusterer):
 
 
 def _number_groups(codes: np.ndarray) -> Design:
-    """Groups, numbered in the order in which they first appear."""
+    """Design of groups with these codes, renumbered in the order in which they first appear."""
     codes, names = factorize(codes)
     return Design.from_groups(codes, len(names))

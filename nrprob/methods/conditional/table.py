@@ -1,4 +1,9 @@
-"""Lay out a mixed table for the EM: cells of one missing pattern and known group, padded shapes."""
+"""Arrange a mixed table for the joint EM.
+
+Samples with the same missing pattern and the same known group form a cell. The samples of every
+cell are in blocks of equal size. Sizes of arrays are padded, so that tables of similar size use one
+compiled program.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +19,15 @@ from nrprob.statistics.rows import Layout, bucket_size, make_layout
 
 @dataclass(frozen=True)
 class DiscreteColumn:
-    """One discrete column.
+    """One discrete column, with V values.
 
     Attributes
     ----------
-    codes : (n,) position of the value of every sample among the values; -1 where missing
-    n_values : int
-    scores : (n_values,) the values of an ordered or count column, which is a tilt; None for a
-        categorical column
-    fitted_marginal : (n_values,) shares of the values in the fit, for new samples
+    codes : (n,) index of the value of every sample, below V; -1 for missing values
+    n_values : number of values, V
+    scores : (V,) numeric scores of the values of an ordered or count column; None for a categorical
+        column
+    fitted_marginal : (V,) for new samples, shares of the values in the fit; else None
     mass : (n,) weights of the samples; None if all are 1
     """
 
@@ -34,7 +39,11 @@ class DiscreteColumn:
 
     @property
     def marginal(self) -> np.ndarray:
-        """Shares of the values in the fit, or in these samples with half a sample added to each."""
+        """Shares (V,) of the values in the fit.
+
+        They are computed from the samples, with half a sample added to every value, unless
+        ``fitted_marginal`` gives them.
+        """
         if self.fitted_marginal is not None:
             return self.fitted_marginal
         seen = self.codes >= 0
@@ -44,7 +53,7 @@ class DiscreteColumn:
 
     @property
     def standard_scores(self) -> np.ndarray:
-        """Scores with mean 0 and variance 1 under the marginal; 0 for a categorical column."""
+        """Scores (V,) with mean 0 and variance 1 under the marginal; 0 for categorical columns."""
         if self.scores is None:
             return np.zeros(self.n_values)
         p = self.marginal
@@ -53,17 +62,24 @@ class DiscreteColumn:
 
 
 def take_rows(columns: list[DiscreteColumn], rows: np.ndarray) -> list[DiscreteColumn]:
-    """Return the columns of some samples."""
+    """Return the columns of the samples with the indices ``rows``."""
     return [replace(column, codes=column.codes[rows]) for column in columns]
 
 
 def _padded(size: int) -> int:
-    """Size class of an axis."""
+    """Padded size of an axis."""
     return bucket_size(max(size, 1), 1 << 20)
 
 
 def lay_out_values(columns: list[DiscreteColumn], layout: Layout, dtype: type) -> Values:
-    """Discrete columns in blocks; values that are padding belong to one column of padding."""
+    """Arrange discrete columns in blocks; padding values belong to a padding column.
+
+    Parameters
+    ----------
+    columns : discrete columns
+    layout : positions of the samples in blocks
+    dtype : floating-point type
+    """
     sizes = [column.n_values for column in columns]
     n_values = _padded(sum(sizes) + 1)
     spare = n_values - sum(sizes)
@@ -102,23 +118,23 @@ def lay_out_table(
     mass: np.ndarray | None = None,
     labels: np.ndarray | None = None,
 ) -> tuple[Table, Layout]:
-    """Blocks of samples that share the missing pattern and the known group.
+    """Arrange a table in blocks of samples with one missing pattern and one known group.
 
     Parameters
     ----------
-    x : (n, d) numbers, NaN where missing; None where there are no numeric columns
+    x : (n, d) numbers, NaN where missing; None without numeric columns
     columns : discrete columns
     groups : (n,) known group of every sample
-    n_groups : int
-    q : (n, s) design of the location effects
-    mass : (n,) weights of the samples
-    labels : (n,) cluster of labelled samples, else -1
+    n_groups : number of known groups
+    q : (n, s) design of the location effects; None without location effects
+    mass : (n,) weights of the samples; by default 1
+    labels : (n,) cluster of labelled samples, else -1; None without labels
 
     Returns
     -------
     table : Table
     layout : Layout
-        Where every sample is.
+        Position of every sample in the blocks.
     """
     n = len(groups)
     dtype = np.dtype(np.float64 if x is None else x.dtype).type

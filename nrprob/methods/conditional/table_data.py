@@ -1,4 +1,4 @@
-"""A checked table with its one-component fit and the design of its location effects."""
+"""Table of a joint fit, with its one-component fit and the design of its location effects."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from nrprob.statistics.weighted import row_mean, total_weight
 
 @dataclass
 class TableData:
-    """A checked table.
+    """Table of a joint fit.
 
     Attributes
     ----------
-    x : (n, d) numbers in the coordinates of the fit, NaN where missing; None where there are none
+    x : (n, d) numbers in the coordinates of the fit, NaN where missing; None without numbers
     columns : discrete columns
     groups : (n,) known group of every sample
-    n_groups : int
-    labels : (n,) cluster of labelled samples, else -1; None where no sample has a label
-    target : (d,) diagonal that covariances shrink to, up to a factor; by default 1
-    rounding : (d, d) covariance of rounding errors of the numbers; by default 0
-    nu0, tau0 : weight of the ridge, and variance of the group effects; by default estimated
+    n_groups : number of known groups, L
+    labels : (n,) cluster of labelled samples, else -1; None without labels
+    target : (d,) diagonal of the matrix that covariances shrink to, up to a factor; by default 1
+    rounding : (d, d) covariance of the rounding errors of the numbers; by default 0
+    nu0, tau0 : weight of the ridge, and variance of the group effects; estimated if None
     mass : (n,) weights of the samples; None if all are 1
-    one_component : one-component fit of the numbers
-    location : design of the location effects
+    one_component : one-component fit to the numbers; None without numbers
+    location : design of the location effects; None without numbers or without discrete columns
     """
 
     x: np.ndarray | None
@@ -76,11 +76,11 @@ class TableData:
 
     @property
     def location_matrix(self) -> np.ndarray | None:
-        """Design (n, s) of the location effects."""
+        """Design matrix (n, s) of the location effects; None without location effects."""
         return None if self.location is None else self.location(self.columns, self.groups)
 
     def take(self, indices: np.ndarray) -> TableData:
-        """Return the table of some samples, with the known groups of all."""
+        """Return the table of the samples with these indices; ``n_groups`` does not change."""
         columns = take_rows(self.columns, indices)
         x = None if self.x is None else self.x[indices]
         labels = None if self.labels is None else self.labels[indices]
@@ -94,9 +94,21 @@ def complete_table(
     X: np.ndarray, design: Design, fixed: np.ndarray | None, mass: np.ndarray | None,
     coordinates: Coordinates,
 ) -> tuple[TableData, Units]:  # fmt: skip
-    """Return a complete numeric table in the coordinates of the subtraction fit, and its units.
+    """Express a complete numeric table in the coordinates of the fit with subtracted means.
 
-    ``fixed`` (n,) are classes of labelled samples, and ``mass`` (n,) weights of the samples.
+    Parameters
+    ----------
+    X : (n, m) the table
+    design : known groups
+    fixed : (n,) classes of labelled samples, else -1; None without labels
+    mass : (n,) weights of the samples; None if all are 1
+    coordinates : coordinates of the fit with subtracted means
+
+    Returns
+    -------
+    data : TableData
+    units : Units
+        Map from the columns to the coordinates.
     """
     basis, back = coordinates.basis / coordinates.inflation, coordinates.back
     centre = row_mean(X, mass)

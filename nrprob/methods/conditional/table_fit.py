@@ -1,4 +1,8 @@
-"""Conditional mixtures of tables: mixed columns, missing values, and effects fitted jointly."""
+"""Fits of the conditional mixture by the joint EM.
+
+The joint EM fits mixed and incomplete tables, and all tables whose group effects are fitted with
+the clusters.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +46,16 @@ from nrprob.statistics.weighted import scale_rows, total_weight
 
 @dataclass(frozen=True)
 class TableInput:
-    """A table as its columns are read.
+    """A checked table, before residuals or coordinates are computed.
 
     Attributes
     ----------
-    columns : kinds and values of the columns
-    x : (n, d) numbers, NaN where missing; None where there are none
+    columns : types and values of the columns
+    x : (n, d) numeric columns of a mixed or incomplete table, NaN where missing; else None
     discrete : discrete columns
-    plain : (n, n_features) the whole table if it holds complete numbers alone, else None
-    n_missing : (n_features,) missing values by column
-    cells : (n, n_features) the table as floats; codes in columns of text
+    plain : (n, n_features) the whole table if it is numeric and complete; else None
+    n_missing : (n_features,) number of missing values by column
+    cells : (n, n_features) the table as floats, with codes in columns of text
     mass : (n,) weights of the samples; None if all are 1
     """
 
@@ -70,7 +74,7 @@ class TableInput:
 
     @property
     def missing_by_column(self) -> dict[Any, np.ndarray]:
-        """Mask (n,) of missing values of every column that varies."""
+        """For every column that is not constant, the mask (n,) of missing values."""
         numeric = [self.columns.columns[j].name for j in self.columns.numeric_positions]
         missing: dict[Any, np.ndarray] = {}
         if self.x is not None:
@@ -79,7 +83,7 @@ class TableInput:
         return missing | {column.name: values.codes < 0 for column, values in discrete}
 
     def take(self, indices: np.ndarray) -> TableInput:
-        """Return the table of some samples; ``n_missing`` is that of all."""
+        """Return the table of the samples with these indices; ``n_missing`` does not change."""
         return replace(
             self,
             x=None if self.x is None else self.x[indices],
@@ -92,20 +96,20 @@ class TableInput:
 
 @dataclass
 class TableTask:
-    """A table that is fitted outside of the programs that batch runs share.
+    """Task of a fit to a mixed or incomplete table; see `ResidualTask` for other tables.
 
     Attributes
     ----------
-    table : the columns
-    data : numbers in coordinates, codes and groups
+    table : the table as it was read
+    data : the table in the coordinates of the fit
     design : known structure
-    scale : units of the coordinates
-    centre : (d,) origin of the coordinates
-    is_coarse : whether rounding errors are a large part of the residuals of a numeric column
-    initial : (n,) initial labels of the user
-    seeks_noise : whether noise is fitted after the first search
-    noise : fit with a noise component, if there was one
-    calls : none
+    scale : factor from coordinates to units of the table
+    centre : (d,) origin of the coordinates, in units of the table; None without numbers
+    is_coarse : whether rounding errors are a large part of the residuals of a column
+    initial : (n,) initial labels of the user; None without them
+    seeks_noise : whether to fit noise after the first search
+    noise : the fit with noise; None before this fit
+    calls : empty, because the fit does not use the program calls that batch runs share
     """
 
     table: TableInput
@@ -121,7 +125,7 @@ class TableTask:
 
     @property
     def source(self) -> tuple[TableInput, Design, np.ndarray | None]:
-        """Table, known structure and classes of labelled samples, of which the task is made."""
+        """Input of the task: table, known structure, and classes of labelled samples."""
         return self.table, self.design, self.data.labels
 
     @property
@@ -131,7 +135,7 @@ class TableTask:
 
 
 class TableMixin(DiagnosticsMixin):
-    """Joint fits and tables of mixed columns, for the conditional mixture."""
+    """Fits of the conditional mixture by the joint EM."""
 
     # Parameters and fitted state of the estimator.
     balance: float
@@ -156,12 +160,12 @@ class TableMixin(DiagnosticsMixin):
     _columns: Any
     _coordinates: Coordinates
     _encoder: Any
-    _fitted: Any  # FittedTable of a joint fit; None where group means were subtracted
-    _units: Any  # Units of its numbers; None without numbers
-    _noise_table: FittedTable | None  # density of the noise; None without noise
+    _fitted: Any  # FittedTable of a fit by the joint EM; else None
+    _units: Any  # Units of the numeric columns of this fit; None without numbers
+    _noise_table: FittedTable | None  # noise density; None without noise
 
     def _choices(self) -> Choices:
-        """Settings that bound the choice of effects, shares and location effects."""
+        """Settings that restrict the choice of effects, shares and location effects."""
         effects = self.effects
         if self.balance > 0 or self.errors == "t":
             effects = "subtract"
@@ -169,13 +173,14 @@ class TableMixin(DiagnosticsMixin):
 
     @property
     def _start_exponents(self) -> list[float]:
+        """Whitening exponents of initial k-means, without "kurtosis"."""
         exponents = [e for e in self.whitening_exponents if e != "kurtosis"]
         return exponents or [0.0, 0.5, 1.0]
 
     # Input
 
     def _read_table(self, X, *, reset: bool) -> TableInput:
-        """Checked columns of a table."""
+        """Check a table and read its columns; ``reset`` tells whether to learn their types."""
         if is_table(X):
             X = as_frame(X)
         checked = self._validate(as_codes(X)[0] if is_frame(X) else X, reset=reset)
@@ -185,8 +190,8 @@ class TableMixin(DiagnosticsMixin):
             columns = Columns.learn(cells, self.categorical, self.ordered)
             if all(kind == "constant" for kind in columns.kinds.values()) and missing.any():
                 raise ValueError(
-                    "X must have a column that varies; got missing values and equal values only; "
-                    "pass other features"
+                    "X must have a column with different values; got only equal and missing values "
+                    "in every column; pass other features"
                 )
         else:
             columns = self._columns
@@ -195,14 +200,14 @@ class TableMixin(DiagnosticsMixin):
         return TableInput(columns, x, discrete, plain, missing.sum(0), checked)
 
     def _check_table(self, table: TableInput, design: Design) -> None:
-        """Raise ValueError for settings that mixed or incomplete tables do not take."""
+        """Raise ValueError for settings that mixed or incomplete tables do not support."""
         n_groups = len(np.unique(design.codes))
         total = total_weight(table.n_samples, table.mass)
         if self.n_clusters > max(total - n_groups, 1):
             raise ValueError(
-                f"n_clusters={self.n_clusters} is more than the degrees of freedom that are left; "
-                f"got n_samples={table.n_samples} and {n_groups} known groups; lower n_clusters, "
-                "or pass more rows or fewer groups"
+                f"n_clusters={self.n_clusters} is more than the residual degrees of freedom; got "
+                f"n_samples={table.n_samples} and {n_groups} known groups; lower n_clusters, or "
+                "pass more rows or fewer groups"
             )
         what = "missing values" if not table.discrete else "discrete columns"
         refused = {
@@ -210,17 +215,18 @@ class TableMixin(DiagnosticsMixin):
             f"balance={self.balance}": self.balance > 0,
             f"multi={self.multi!r}": design.columns is not None and design.kind == "labels",
         }
-        numbers_only = "pass categorical=[] and ordered=[] to take all columns for numbers"
+        numbers_only = "pass categorical=[] and ordered=[] to treat all columns as numeric"
         remedy = numbers_only if table.discrete else "impute missing values first"
         for name, is_set in refused.items():
             if is_set:
                 raise ValueError(
-                    f"a table with {what} does not take {name}; got it; leave it out, or {remedy}"
+                    f"a table with {what} does not support {name}; got both; leave {name} out, "
+                    f"or {remedy}"
                 )
         if design.kind not in ("nothing", "labels"):
             raise ValueError(
-                f"known must be labels for a table with {what}; got {design.description}; turn "
-                "it into groups, or pass complete numeric columns"
+                f"known must be labels for a table with {what}; got {design.description}; convert "
+                "known to groups, or pass complete numeric columns"
             )
         if self.effects == "fixed" and table.x is not None:
             count = np.zeros((design.n_groups, table.x.shape[1]))
@@ -228,11 +234,12 @@ class TableMixin(DiagnosticsMixin):
             if (count == 0).any():
                 raise ValueError(
                     "effects='fixed' needs an observed value of every numeric column in every "
-                    "known group; got a group without one; pass effects='random'"
+                    "known group; got a group in which a column has missing values only; pass "
+                    "effects='random'"
                 )
 
     def _prepare_table(self, table: TableInput, design: Design, fixed, initial) -> TableTask:
-        """Lay out a mixed or incomplete table."""
+        """Task of the fit to a mixed or incomplete table."""
         self._check_table(table, design)
         if not _varies_within(table, design):
             alike = design.kind == "nothing"
@@ -243,8 +250,8 @@ class TableMixin(DiagnosticsMixin):
             )
         if table.x is None and self.noise not in (0, "auto"):
             raise ValueError(
-                f"noise needs a numeric column; got noise={self.noise} and discrete columns only; "
-                "pass noise='auto' or 0"
+                f"noise={self.noise} needs a numeric column; got discrete columns only; pass "
+                "noise='auto' or 0"
             )
         x, centre, scale, rounding, coarse = table.x, None, 1.0, None, False
         if x is not None:
@@ -252,7 +259,7 @@ class TableMixin(DiagnosticsMixin):
             if not one_component.scale > 0:
                 raise ValueError(
                     "numeric columns do not vary within known groups; got residuals of 0; leave "
-                    "them out, or pass other known groups"
+                    "these columns out, or pass other known groups"
                 )
             centre, scale = one_component.means.mean(0), one_component.scale
             variances = np.diagonal(one_component.covariance)
@@ -298,6 +305,7 @@ class TableMixin(DiagnosticsMixin):
         warn_of_missing(task.table.missing_by_column, membership, task.design.codes)
 
     def _row_log_densities(self, task: TableTask) -> np.ndarray:
+        """Log densities (n,) of the samples of the fit, in units of the table."""
         fitted, data = self._fitted, task.data
         value = logsumexp(fitted.log_joint(data.x, data.columns, data.groups), axis=1)
         if self._units is not None and task.table.x is not None:
@@ -307,7 +315,7 @@ class TableMixin(DiagnosticsMixin):
     def _set_joint(
         self, decision: Decision, data: TableData, units: Units | None, table: TableInput
     ) -> None:
-        """Set what follows from the parameters of a fit by the joint EM."""
+        """Set the fitted attributes that follow from the parameters of the joint EM."""
         self._shares_by_group = decision.weights == "by_group"
         fitted = FittedTable.from_state(
             decision.end.state, data, decision.location, self._shares_by_group
@@ -327,7 +335,7 @@ class TableMixin(DiagnosticsMixin):
         self.effects_ = np.zeros((data.n_groups, d))
         self.effects_covariance_ = np.zeros((d, d))
         if units is not None:
-            # The level of all samples belongs to the effects, so that centres are about 0.
+            # The overall mean belongs to the effects, so that the weighted mean of centres is 0.
             level = self.weights_ @ fitted.b
             self.means_ = (fitted.b - level) @ units.back
             self.effects_ = units.centre + (level + fitted.m) @ units.back
@@ -339,7 +347,7 @@ class TableMixin(DiagnosticsMixin):
         self._set_columns(table)
 
     def _set_columns(self, table: TableInput) -> None:
-        """Set what follows from the columns of the table."""
+        """Set the fitted attributes that describe the columns of the table."""
         import pandas as pd
 
         self._columns = table.columns
@@ -363,7 +371,17 @@ class TableMixin(DiagnosticsMixin):
     def _held_fit(
         self, X: np.ndarray, design: Design, fixed, mass: np.ndarray | None
     ) -> tuple[TableData, Units, Problem, Ends]:
-        """Express the subtraction fit in the objective of the joint fits."""
+        """Evaluate the fit with subtracted means by the objective of joint fits.
+
+        The joint EM runs with held group effects, from the memberships of this fit. See
+        `complete_table` for the arguments.
+
+        Returns
+        -------
+        data, units : the table in the coordinates of the fit, and the map to these coordinates
+        problem : layout and settings of the joint fits
+        held : final state of the EM with held group effects
+        """
         data, units = complete_table(X, design, fixed, mass, self._coordinates)
         problem = make_problem(
             data, self.n_clusters, covariance=self.covariance, ridge=self.ridge, location=False,
@@ -374,7 +392,10 @@ class TableMixin(DiagnosticsMixin):
         return data, units, problem, problem.run(r, [Form(True, False, False, shares)]).pick(0)
 
     def _fit_joint(self, X: np.ndarray, design: Design, fixed, mass: np.ndarray | None) -> None:
-        """Choose group effects and shares, and take over the joint fit if it is chosen."""
+        """Run joint fits of a complete numeric table; use the best one if it is better.
+
+        See `complete_table` for the arguments.
+        """
         data, units, problem, held = self._held_fit(X, design, fixed, mass)
         choices = replace(self._choices(), location=False)
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
@@ -396,7 +417,7 @@ class TableMixin(DiagnosticsMixin):
         table = TableInput(self._columns, X, [], None, self.n_missing_, X)
         self._set_joint(decision, data, units, table)
         if units.basis.shape[1] < X.shape[1]:
-            # Effects in directions that the fit did not use.
+            # Add the group effects in directions that the coordinates leave out.
             more, self._unspanned_centres = fit_beside_clusters(
                 units.unspanned(X), design.codes, design.n_groups, membership, mass
             )
@@ -407,7 +428,7 @@ class TableMixin(DiagnosticsMixin):
 
 
 def _varies_within(table: TableInput, design: Design) -> bool:
-    """Whether a column has different values within a known group."""
+    """Whether some column has different values within some known group."""
     columns = [column.codes.astype(float) for column in table.discrete]
     columns = [np.where(codes < 0, np.nan, codes) for codes in columns]
     columns += [] if table.x is None else list(table.x.T)
@@ -422,21 +443,21 @@ def _varies_within(table: TableInput, design: Design) -> bool:
 
 
 def _restarts(search: SearchResult, offset: float) -> Restarts:
-    """Record of restarts by F; ``offset`` brings it to units of X."""
+    """Restarts with the minimised objective -F; ``offset`` converts F to units of X."""
     return Restarts(search.labels, -(search.objective + offset), search.converged)
 
 
 def _trace(end: Any) -> np.ndarray:
-    """Objectives of a restart after its warm-up."""
+    """Objective F after every EM step of a restart, without the warm-up."""
     trace = np.asarray(end.trace)
     trace = trace[~np.isnan(trace)]
     return trace[-min(int(end.n_iter), len(trace)) :] if len(trace) else trace
 
 
 def _effects_gain(decision: Decision) -> float:
-    """Objective of the best joint fit less the one with subtracted means, in nats.
+    """Objective F of the best joint fit less F with subtracted means, in nats.
 
-    Fixed effects have a flat prior, so that their objective does not compare.
+    The gain is 0 for fixed effects: the flat prior makes the two objectives incomparable.
     """
     gains = decision.gains
     if "gain_equal" not in gains or decision.kind == "fixed":

@@ -1,4 +1,7 @@
-"""Initial labels of a mixed table: k-means of its numbers, discrete columns, and both."""
+"""Initial labels of a mixed or incomplete table.
+
+K-means runs on the numeric columns, on the discrete columns, and on both together.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,15 @@ from nrprob.methods.conditional.table_data import TableData
 from nrprob.statistics.rows import make_layout
 from nrprob.statistics.weighted import column_variances, row_mean, row_products, total_weight
 
-_START_RIDGE = 0.1  # share of the mean variance in the metrics of the starts
+_START_RIDGE = 0.1  # weight of the mean variance in the variances that define a metric
 
 
 def _metric_maps(y: np.ndarray, exponents: Any, weights: np.ndarray | None) -> list[np.ndarray]:
-    """Maps (p, p) that divide principal axes by their standard deviation to an exponent."""
+    """For every whitening exponent, the linear map (p, p) to the space of k-means.
+
+    The map divides the principal components of ``y`` (n, p) by their standard deviation to the
+    power of the exponent.
+    """
     square = row_products(y, weights) / total_weight(len(y), weights)
     variances, axes = np.linalg.eigh(square)
     variances = (1 - _START_RIDGE) * np.maximum(variances, 0) + _START_RIDGE * variances.mean()
@@ -25,14 +32,20 @@ def _metric_maps(y: np.ndarray, exponents: Any, weights: np.ndarray | None) -> l
 
 
 def _standardised(y: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Scale the columns of ``y`` (n, p) to standard deviation 1; constant columns are unchanged."""
     deviation = np.sqrt(column_variances(y, weights))
     return y / np.where(deviation > 0, deviation, 1)
 
 
 def start_coordinates(data: TableData, conditional: bool) -> list[np.ndarray]:
-    """Tables of coordinates (n, p) for k-means: numbers, discrete columns, and both.
+    """Coordinates (n, p) for k-means: of numbers, of discrete columns, and of both together.
 
-    ``conditional`` coordinates are those of residuals about the known groups.
+    If the table has only numbers or only discrete columns, there is one array of coordinates.
+
+    Parameters
+    ----------
+    data : the table
+    conditional : whether to use residuals about the known groups
     """
     parts = []
     if data.one_component is not None:
@@ -51,7 +64,11 @@ def start_coordinates(data: TableData, conditional: bool) -> list[np.ndarray]:
 
 
 def start_kinds(data: TableData, n_clusters: int, exponents: Any) -> list[tuple[str, str, float]]:
-    """Coordinates, "plain" or "aligned", and metric of all kinds of starts, in their order."""
+    """Types of initial labels, in the order of the restarts.
+
+    Every type is a tuple of coordinates ("numbers", "discrete" or "both"), type of k-means
+    ("plain" for all rows, "aligned" within known groups), and whitening exponent.
+    """
     tables = ["numbers"] if data.one_component is not None else []
     tables += ["discrete"] if data.columns else []
     tables += ["both"] if len(tables) == 2 else []
@@ -63,9 +80,22 @@ def start_kinds(data: TableData, n_clusters: int, exponents: Any) -> list[tuple[
 def initial_labels(
     data: TableData, n_clusters: int, n_init: int, exponents: Any, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Initial labels (n_init, n), and which of them (n_init,) are warmed up.
+    """Compute the initial labels of all restarts.
 
-    The kinds of `start_kinds` take turns, without and with a warm-up.
+    The restarts alternate between the types of `start_kinds`, without and with a warm-up.
+
+    Parameters
+    ----------
+    data : the table
+    n_clusters : number of clusters
+    n_init : number of restarts
+    exponents : whitening exponents
+    rng : random number generator
+
+    Returns
+    -------
+    labels : (n_init, n) initial labels
+    warm : (n_init,) whether a warm-up comes first
     """
     names = start_kinds(data, n_clusters, exponents)
     aligned = any(start == "aligned" for _, start, _ in names)
@@ -80,7 +110,8 @@ def initial_labels(
         )  # fmt: skip
         kinds.append(labels.reshape(-1, n_each, data.n_samples))
     labels = np.concatenate(kinds)
-    # Take turns: the first start of every kind, plain and warmed up, then the second ...
+    # Order of the restarts: the first labels of every type without warm-up, then the same labels
+    # with warm-up, then the second labels of every type, and so on.
     labels = np.concatenate([labels.swapaxes(0, 1)] * 2, 1).reshape(-1, data.n_samples)
     warm = np.tile(np.repeat([False, True], len(names)), n_each)
     return labels[:n_init], warm[:n_init]
@@ -89,7 +120,10 @@ def initial_labels(
 def unconditional_labels(
     data: TableData, n_clusters: int, exponents: Any, rng: np.random.Generator
 ) -> np.ndarray:
-    """Initial labels (S, n) by k-means that does not use the known groups."""
+    """Initial labels (S, n) by k-means that ignores the known groups.
+
+    See `initial_labels` for the arguments.
+    """
     tables = start_coordinates(data, False)
     if len(tables) == 3:
         del tables[1]

@@ -1,4 +1,7 @@
-"""Residuals, initial labels and the sample for successive halving, laid out for one fit."""
+"""Input of the search for clusters of residuals.
+
+The input consists of the residuals, the initial labels, and the sample for successive halving.
+"""
 
 from __future__ import annotations
 
@@ -24,34 +27,36 @@ from nrprob.methods.conditional.starts import (
 from nrprob.statistics.rows import Layout, active_mask, bucket_size, make_layout, padded_count
 from nrprob.statistics.weighted import scale_rows, total_weight
 
-# Whether each fit estimates the clusters' weights, by the parameter `weights`.
+# For every value of the parameter `weights`: the fits to run, and whether their weights are free.
 WEIGHTS = {"uniform": (False,), "free": (True,), "auto": (False, True)}
-_TRIES = 4  # k-means for every start, of which different ones are taken
-_LARGE = 1 << 18  # rows x columns x clusters above which restarts are halved successively
-_FEW, _EACH = 4096, 256  # rows of the sample: at least, and for every cluster
-_LEAD, _ONE_IN = 3, 10  # restarts that survive the sample: at least, and one of how many
+_TRIES = 4  # k-means runs per initial labeling, from which distinct labelings are selected
+# Data sets with more rows x columns x clusters are searched by successive halving.
+_LARGE = 1 << 18
+_FEW, _EACH = 4096, 256  # rows of the sample: in all or per cluster, the larger
+_LEAD, _ONE_IN = 3, 10  # restarts that continue after the sample: 1 in 10, but at least 3
 
 
 @dataclass
 class ResidualTask:
-    """Residuals laid out for one fit, and its program calls.
+    """Task of a fit to residuals: data, settings, initial labels and program calls.
 
     Attributes
     ----------
-    data : residuals in the coordinates of the program
+    data : residuals in the coordinates of the fit, in blocks
     hyperparameters : settings of the program
-    layout : position of every row
-    design : known groups, by which starts are aligned and balanced
+    layout : position of every row in the blocks
+    design : groups within which initial values are aligned and balanced
     fixed : (B, r) classes of labelled rows, else -1; None without labels
-    sample : rows for the first round of successive halving, or None
-    starts : (S, B, r) initial labels, of the sample's rows if there is a sample
-    warm : (S,) which starts are warmed up
-    n_leaders : maximum number of restarts that survive the sample
+    sample : sample of the rows for successive halving; None to use all rows
+    starts : (S, B, r) initial labels; of the sampled rows if there is a sample
+    warm : (S,) whether a balanced warm-up comes first
+    n_leaders : maximum number of restarts that continue after the sample
     weights : (n,) weights of the rows; None if all are 1
-    joint : rows, design and labels for fits of effects with the clusters, where these are possible
-    source : table, known structure and classes of labelled samples, of which the task is made
+    joint : rows, design, labels and weights for joint fits of effects and clusters; None if joint
+        fits are not possible
+    source : input of the task: table, known structure, and classes of labelled samples
     is_coarse : whether rounding errors are a large part of the residuals of a column
-    initial : (n,) initial labels of the user
+    initial : (n,) initial labels of the user; None without them
     calls : program calls, one per error distribution
     """
 
@@ -73,20 +78,27 @@ class ResidualTask:
 
 
 def count_leaders(n_init: int) -> int:
-    """Maximum number of restarts that survive the first round of successive halving."""
+    """Maximum number of restarts that continue after the sample, in successive halving."""
     return max(_LEAD, -(-n_init // _ONE_IN))
 
 
 def start_from(labels: Any, n: int, k: int) -> np.ndarray:
-    """Initial labels (n,) as integers below ``k``; ValueError if they do not fit."""
+    """Encode the parameter ``init`` as integers (n,) below ``k``.
+
+    Raises
+    ------
+    ValueError
+        If there is not one label per row, or if there are more than ``k`` distinct labels.
+    """
     labels = np.asarray(labels)
     if labels.shape == (n,):
         codes, names = factorize(labels)
         if len(names) <= k:
             return codes
     raise ValueError(
-        f"init must have a label for each of {n} rows, and n_clusters={k} different ones at most; "
-        f"got shape {labels.shape} with {np.unique(labels).size} labels; pass one labeling"
+        f"init must have one label for each of {n} rows, and at most n_clusters={k} distinct "
+        f"labels; got shape {labels.shape} with {np.unique(labels).size} distinct labels; pass one "
+        "labeling"
     )
 
 
@@ -103,25 +115,25 @@ def lay_out(
     init: np.ndarray | None = None,
     weights: np.ndarray | None = None,
 ) -> ResidualTask:
-    """Lay out rows, starts, and the sample for successive halving.
+    """Arrange residuals in blocks, compute initial labels, and draw the sample.
 
     Parameters
     ----------
-    model : a `ConditionalMixture`, of which parameters are read
-    coordinates : coordinates
-    y : (n, p) residuals in them
-    design : groups by which initial values are aligned and balanced
-    fixed : (n,) classes of labelled rows, else -1; None where there are none
-    free : whether weights are fitted, of every fit that is made
-    dtype : of the search; the sample is searched in float32
-    mass : (n,) weights of rows that are a sample themselves; None if all weights are equal
-    seed : of the starts; by default drawn from the model's ``random_state``
-    init : (n,) labels in place of the first start
+    model : the `ConditionalMixture`, for its parameters
+    coordinates : coordinates of the residuals
+    y : (n, p) residuals in these coordinates
+    design : groups within which initial values are aligned and balanced
+    fixed : (n,) classes of labelled rows, else -1; None without labels
+    free : (1,) or (2,) for every fit to run, whether its weights are free
+    dtype : floating-point type of the fit; the search on the sample uses float32
+    mass : (n,) masses, if the rows are a sample of stored rows; else None
+    seed : random seed of the initial labels; by default from the model's ``random_state``
+    init : (n,) labels that replace the first initial labels
     weights : (n,) weights of the rows; None if all are 1
     """
     n, p = y.shape
     k, dof, total = model.n_clusters, coordinates.dof, total_weight(n, weights)
-    n_groups = padded_count(design.n_groups, y.size)  # padded for one group as well
+    n_groups = padded_count(design.n_groups, y.size)  # a single group is padded as well
     pad = bucket_size(p, 256) - p
     log_scale = float(np.log(coordinates.variances).sum())
     rounding = np.pad(coordinates.rounding, (0, pad))
@@ -132,6 +144,7 @@ def lay_out(
     }  # fmt: skip
 
     def laid_out(chosen: np.ndarray, mass: np.ndarray, dtype: Any) -> ResidualTask:
+        """Task of the rows with the indices ``chosen``, without initial labels."""
         layout = make_layout(design.codes[chosen], n_groups)
         data = Residuals(
             layout.to_blocks(np.pad(y[chosen], ((0, 0), (0, pad))).astype(dtype)),
@@ -154,6 +167,7 @@ def lay_out(
         places = None if fixed is None else layout.to_blocks(fixed[chosen], -1)
         return ResidualTask(data, hyperparameters, layout, design, places, weights=weights)
 
+    # 1. All rows. Their masses add up to the residual degrees of freedom.
     part = mass is not None
     chosen = np.arange(n)
     if mass is None:
@@ -162,6 +176,7 @@ def lay_out(
         seed = check_random_state(model.random_state).randint(2**31 - 1)
     rng = np.random.default_rng(seed)
     task = few = laid_out(chosen, mass, dtype)
+    # 2. Sample for successive halving, stratified by group and class.
     n_leaders = min(count_leaders(model._n_restarts), model._n_restarts)
     many = y.size * k > _LARGE
     if model.successive_halving and many and not part:
@@ -175,6 +190,7 @@ def lay_out(
             Sample(few.data, few.hyperparameters, few.fixed, place),
             n_leaders,
         )
+    # 3. Initial labels, and the order in which the restarts use them.
     maps = [coordinates.metric_map(y, metric, k, weights) for metric in model.whitening_exponents]
     n_each, restarts = schedule_starts(
         model._n_restarts, len(maps) * (1 + model.aligned) * (1 + model.warm_up)

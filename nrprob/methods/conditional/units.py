@@ -1,4 +1,4 @@
-"""Map from the numeric columns of a table to the coordinates of a fit."""
+"""Map between the numeric columns of a table and the coordinates of a joint fit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Units:
-    """Map from the numeric columns to the coordinates of a fit.
+    """Linear map from numeric columns x (n, d) to coordinates (x - centre) @ basis, and back.
 
     Attributes
     ----------
-    centre : (d,) origin
-    basis, back : (d, p), (p, d) to the coordinates and back
-    log_det : log determinant of ``basis`` by complete sample
+    centre : (d,) origin of the coordinates
+    basis : (d, p) map to the coordinates
+    back : (p, d) map from the coordinates
+    log_det : log of the factor by which the map changes volumes, for complete samples
     """
 
     centre: np.ndarray
@@ -25,27 +26,27 @@ class Units:
 
     @classmethod
     def from_scale(cls, centre: np.ndarray, scale: float) -> Units:
-        """Return units of one common scale, which leave missing values alone."""
+        """Return the map that divides all columns by one scale; it allows missing values."""
         eye = np.eye(len(centre))
         return cls(centre, eye / scale, eye * scale, -len(centre) * np.log(scale))
 
     @property
     def is_diagonal(self) -> bool:
-        """Whether every coordinate is a multiple of one column."""
+        """Whether every coordinate is a multiple of one column, so that values may be missing."""
         n, p = self.basis.shape
         return n == p and not (self.basis * (1 - np.eye(p))).any()
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Coordinates (n, p) of numbers (n, d)."""
+        """Coordinates (n, p) of numbers (n, d); missing values need a diagonal map."""
         if np.isnan(x).any():
             return (x - self.centre) * np.diagonal(self.basis)
         return (x - self.centre) @ self.basis
 
     def unspanned(self, x: np.ndarray) -> np.ndarray:
-        """Part (n, d) of numbers that the coordinates do not span."""
+        """Part (n, d) of numbers in directions that the coordinates leave out."""
         return x - self.centre - self(x) @ self.back
 
     def log_density_unit(self, x: np.ndarray) -> np.ndarray:
-        """Log (n,) of the volume by which densities in coordinates differ from those of numbers."""
+        """Log densities (n,) in units of the columns less log densities in coordinates."""
         share = (~np.isnan(x)).mean(1)
         return share * self.log_det

@@ -130,8 +130,8 @@ def test_what_a_mixed_table_does_not_take_is_refused():
     ages = np.linspace(20, 60, 60)[:, None]
     table = frame.drop(columns="site")
     cases = [
-        ({"errors": "t"}, {"known": frame["site"]}, "does not take errors='t'"),
-        ({"balance": 1.0}, {"known": frame["site"]}, "does not take balance"),
+        ({"errors": "t"}, {"known": frame["site"]}, "does not support errors='t'"),
+        ({"balance": 1.0}, {"known": frame["site"]}, "does not support balance"),
         ({}, {"known": ages}, "known must be labels for a table with discrete columns"),
         ({"categorical": ["nothing"]}, {}, "categorical must name columns of X"),
         ({"categorical": ["flag"], "ordered": ["flag"]}, {}, "either categorical or ordered"),
@@ -190,7 +190,9 @@ def test_stored_columns_of_two_values_are_reported():
     X, groups = rng.normal(size=(600, 3)), np.arange(600) % 3
     X[:, 1] = X[:, 0] > 0
     settings = {"effects": "subtract", "n_init": 4, "random_state": 0}
-    with pytest.warns(UserWarning, match="two values, such as column 1, and are taken for numbers"):
+    with pytest.warns(
+        UserWarning, match="two values and are treated as numeric, .* column 1 for example"
+    ):
         ConditionalMixture(2, **settings).fit(stored(X), known=groups)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*two values.*")
