@@ -596,7 +596,7 @@ def test_refusals_name_a_way_out(fitted):
         (ConditionalMixture(2, covariance="full"), X, z, "covariance must be one of"),
         (ConditionalMixture(2, multi="sum"), X, z, "multi must be one of"),
         (ConditionalMixture(2, init=z[:-1]), X, z, "init must have one label for each of"),
-        (ConditionalMixture(2, init=np.arange(N) % 3), X, z, "with 3 labels"),
+        (ConditionalMixture(2, init=np.arange(N) % 3), X, z, "with 3 distinct labels"),
     ]
     for model, data, known, message in cases:
         with pytest.raises(ValueError, match=message):
