@@ -198,8 +198,8 @@ def _final_kind(
 ) -> str:  # fmt: skip
     """Type of column ``j``: the declared type, else the type ``guess`` that its values suggest.
 
-    If the user lists the categorical (ordered) columns, other columns are not guessed to be
-    categorical (ordered): they are numeric, and columns of text are categorical.
+    If the user lists the categorical columns, other columns that look categorical are numeric.
+    The same rule applies to a list of ordered columns. Columns of text are always discrete.
     """
     if guess == CONSTANT:
         return CONSTANT

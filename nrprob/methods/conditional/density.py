@@ -201,8 +201,9 @@ class ResidualDensity(Clusterer):
     def residuals_of(self, X, *, known=None):
         """Residuals of samples after subtracting the effects of known structure.
 
-        The residuals are expressed in the coordinates of the fit, which are linear in them. In
-        these coordinates, the covariance of the training residuals plus the ridge is the identity.
+        The residuals are in the coordinates of the fit, a linear map of the residuals in units of
+        X. In these coordinates, the covariance of the training residuals plus the ridge is the
+        identity.
 
         Parameters
         ----------
@@ -315,10 +316,10 @@ class ResidualDensity(Clusterer):
     def has_flexible_clusters(self):
         """Whether the clusters can fit heavy tails, or unequal covariances of known groups.
 
-        If they can, the significance test uses more null models. Clusters can fit heavy tails if a
-        cluster may have few samples: with free weights, with more than two clusters, or if one of
-        two clusters has few samples. They also can if errors follow a t distribution, or if
-        the covariance is not "tied".
+        If so, the significance test uses additional null models that can do the same. The result is
+        True if a cluster may have few samples: with free weights, with more than two clusters, or
+        if one of two clusters has few samples. The result is also True if errors follow a t
+        distribution, or if the covariance is not "tied".
 
         Returns
         -------

@@ -130,6 +130,7 @@ def _fit_weights(
     rows = np.arange(len(codes))
 
     def loss(flat):
+        """Penalised negative log likelihood, and its gradient (p * r,)."""
         weights = flat.reshape(shape)
         log_p = log_softmax(offset + features @ weights @ basis.T, axis=1)
         error = np.exp(log_p)

@@ -6,8 +6,8 @@ group z, its value v has the probability
 .. math:: \log p_j(v | c, z) = \beta_{jcv} + u_{jzv} - \log Z_{jcz}
 
 with cluster effects :math:`\beta`, group effects u and normalising constants Z. An ordered or count
-column is called a *tilt*, because clusters and groups tilt a free marginal :math:`\alpha_j`
-exponentially, with standardised scores :math:`t_j` of the values:
+column is called a *tilt*: clusters and groups tilt a free marginal :math:`\alpha_j` exponentially.
+With standardised scores :math:`t_j` of the values,
 
 .. math:: \log p_j(v | c, z) = \alpha_{jv} + (\beta_{jc} + u_{jz})\, t_j(v) - \log Z_{jcz}.
 
@@ -267,8 +267,8 @@ class DiscreteBlock:
     def _group_effects(self, observed: jax.Array, fit: jax.Array, theta: Discrete) -> jax.Array:
         """Update group effects u (L, W) of categorical columns.
 
-        The step delta of an effect solves T - E exp(delta) - (u + delta) / tau^2 = 0, with the
-        observed number T and the fitted number E of samples.
+        The step delta of an effect solves T - E exp(delta) - (u + delta) / tau^2 = 0. T is the
+        observed number of samples with the value in the group, and E the fitted number.
         """
         tau2 = theta.tau2[self.data.column]
         shift = tau2 * observed - theta.u

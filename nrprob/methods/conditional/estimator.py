@@ -96,7 +96,8 @@ class ConditionalMixture(
     If all values of a numeric column j are multiples of a step :math:`h_j`, the column was rounded.
     For rounded columns, the objective contains one more term,
     :math:`\frac{n-L}{2} \mathrm{tr}(\Sigma^{-1} Q)` with :math:`Q = \mathrm{diag}(h_j^2 / 12)`.
-    Without this term, a cluster of equal values could have a variance near 0.
+    Without this term, clusters could coincide with single values of the column, and the error
+    variance of the column could approach 0.
 
     With "random" effects :math:`a_z \sim N(0, T)`, variational EM fits group effects and clusters
     jointly. It maximises a lower bound F of the log likelihood, in which missing numbers are
@@ -127,20 +128,23 @@ class ConditionalMixture(
     effects : {"auto", "subtract", "fixed", "random"}, default="auto"
         Method for the effects of the known groups. "subtract" subtracts the means of the groups.
         "random" and "fixed" fit the effects jointly with the clusters: "random" with a normal
-        prior, "fixed" with a flat prior. "auto" selects "random" if this raises F by more than 1.5
-        margins over "subtract". A margin is
-        :math:`\frac{1}{2} \min(K - 1, d) (\sum_z \log n_z - \max_z \log n_z)` nats, for d numeric
-        columns and the groups of at least ten samples. If the median group has fewer than ten
-        samples, "auto" never subtracts. Covariates, t errors and ``balance`` require "subtract",
-        which "auto" then selects.
+        prior, "fixed" with a flat prior.
+
+        "auto" selects "random" if F is larger than with "subtract" by more than 1.5 margins. For d
+        numeric columns, a margin is
+        :math:`\frac{1}{2} \min(K - 1, d) (\sum_z \log n_z - \max_z \log n_z)` nats. The sum and the
+        maximum are over groups of at least ten samples. If the median group has fewer than ten
+        samples, "auto" never subtracts. Covariates, t errors and ``balance`` require "subtract";
+        "auto" then selects "subtract".
     categorical, ordered : "auto" or sequence of str or int, default="auto"
         Names or positions of categorical and of ordered columns; an empty sequence for none. "auto"
         derives the type of a column from its values. Text, booleans and columns of two values are
         categorical. Ordered categories, and numbers with 3 to 12 distinct values, are ordered.
-        Whole numbers from 0 to at most 100, with at most 50 distinct values, are counts; the model
-        treats counts like ordered columns. A numeric column is discrete only if there are at least
-        five samples per distinct value. An array with at least 32 ordered or count columns is
-        assumed to hold images, whose columns are numeric; so is a frame with at least 32 counts.
+        Whole numbers with 13 to 50 distinct values, the smallest 0 and the largest at most 100, are
+        counts. The model treats counts like ordered columns. Numbers with three or more distinct
+        values are numeric if there are fewer than five samples per value, on average. An array with
+        at least 32 ordered or count columns is assumed to hold images, and its columns are numeric.
+        The same rule applies to a frame with at least 32 count columns.
     location : "auto" or bool, default="auto"
         Whether to fit location effects: within clusters, the means of the numeric columns depend on
         the discrete columns. "auto" fits location effects if they raise F by more than their
@@ -148,31 +152,32 @@ class ConditionalMixture(
     noise : float or "auto", default=0.0
         Share of a noise component for outliers, which are samples far from all clusters; at most
         0.2. Samples with a noise probability above 0.5 are set aside: the clusters are then fitted
-        again, without these samples. The noise density of the numeric columns is
-        :math:`N(\mu_z, 9 S)`, where :math:`\mu_z` is the mean of known group z and S the covariance
-        of the residuals with the ridge of the fit. The noise probabilities of a discrete column are
+        again, without these samples. In known group z, the noise density of the numeric columns is
+        :math:`N(\mu_z, 9 S)`. Here :math:`\mu_z` is the mean of the group, and S the covariance of
+        the residuals with the ridge of the fit. The noise probabilities of a discrete column are
         its marginal in the group.
 
-        "auto" uses noise with a share of 0.02 if this raises the objective by more than
-        max(10, n/10) nats. "auto" uses no noise if rounding errors are more than a quarter of the
-        residual variance of a numeric, ordered or count column, since rare values of such a column
-        resemble noise. With 0, there is no noise, and `fit` warns if "auto" would set samples
-        aside. Stored rows require 0. Refits of `nrprob.evidence` have no noise.
+        "auto" uses noise with a share of 0.02 if this improves the objective by more than
+        max(10, n/10) nats. The exception are tables with a numeric, ordered or count column whose
+        rounding errors are more than a quarter of its residual variance. Rare values of such a
+        column resemble noise, so "auto" uses no noise. With 0, there is no noise, and `fit` warns
+        if "auto" would set samples aside. Stored rows require 0. Refits of `nrprob.evidence` have
+        no noise.
     weights : {"auto", "uniform", "free", "by_group"}, default="auto"
         Weights of the clusters. "uniform" weights favour clusters of similar size. "free" weights
         detect minority clusters, but may prefer a few outliers to the actual clusters. "by_group"
         fits cluster shares for every known group, with a Dirichlet prior; this requires effects
         that are fitted jointly. With ``balance``, weights are uniform. "auto" selects as follows.
 
-        - Shares by group, with random effects, need two conditions. They raise F over "subtract" by
-          more than 1.5 margins (see ``effects``) and
-          :math:`\frac{1}{2} (K - 1) \sum_z \log n_z` nats. They lower the mean entropy of the
-          memberships by more than log(K)/10. If ``effects`` is "random" or "fixed", or if the
-          median group has fewer than ten samples, only the gain over common shares counts.
-        - Free weights with subtracted means have to lower the objective by more than
-          (K - 1)/2 log n nats. In addition, they either lower the mean entropy of the memberships
-          by more than log(K)/10, or leave the clusters almost unchanged (adjusted Rand index above
-          0.8).
+        - A fit with shares by group and random effects has to meet two conditions. F exceeds F with
+          "subtract" by more than 1.5 margins (see ``effects``) plus
+          :math:`\frac{1}{2} (K - 1) \sum_z \log n_z` nats. The mean entropy of the memberships is
+          lower by more than log(K)/10. If ``effects`` is "random" or "fixed", or if the median
+          group has fewer than ten samples, only the gain over common shares counts.
+        - A fit with free weights and subtracted means also has to meet two conditions. The
+          objective is lower than with uniform weights by more than (K - 1)/2 log n nats. The mean
+          entropy of the memberships is lower by more than log(K)/10, or the clusters are almost the
+          same (adjusted Rand index above 0.8).
         - Otherwise, weights are uniform.
     balance : float, default=0.0
         Weight :math:`\kappa` of the penalty on unequal cluster shares within known groups. Set it
@@ -191,16 +196,17 @@ class ConditionalMixture(
         Whether some restarts start from k-means within every known group, with clusters matched
         between groups.
     warm_up : bool, default=True
-        Whether every initial value is used a second time, after a warm-up of at most 30 EM steps in
-        which the cluster shares are equal in every known group.
+        Whether every initial value is used a second time, after a warm-up of at most 30 EM steps.
+        In a warm-up, the cluster shares are equal in every known group.
     successive_halving : bool, default=True
         Whether to search large data sets (n x columns x K above 262,144) by successive halving:
 
         1. All restarts take ten EM steps in float32 on a sample, after warm-ups of at most ten
            steps. The sample has 4096 rows, or 256 per cluster if this is more, and is stratified by
            known group.
-        2. The best tenth by the objective on all rows take twenty further steps on all rows. There
-           are at least 3 of them, and they are distinct (adjusted Rand index below 0.95).
+        2. The best tenth of the restarts, by the objective on all rows, take twenty further steps
+           on all rows. At least 3 restarts continue, and their clusters are distinct (adjusted Rand
+           index below 0.95).
         3. The best two run to convergence. The other restarts stop unconverged.
     init : array-like of shape (n_samples,), optional
         Initial labels, which replace the first of the other initial values.
@@ -271,8 +277,8 @@ class ConditionalMixture(
     decisions_ : dict
         Gains and thresholds in nats that decided on location effects, group effects and shares.
     objective_ : float
-        Minimised objective in nats, ``penalty_ - log_likelihood_``. Compare it only between fits of
-        the same ``effects_kind_``.
+        Minimised objective in nats, ``penalty_ - log_likelihood_``; for joint fits, it is -F in
+        units of X. Compare it only between fits of the same ``effects_kind_``.
     log_likelihood_ : float
         Weighted log likelihood of the residuals.
     penalty_ : float

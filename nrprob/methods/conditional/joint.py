@@ -6,8 +6,10 @@ densities, an M-step, and a penalty in the objective F. Every EM step raises
 
 .. math:: F = \sum_i \log \sum_c e^{l_{z_i c}} \prod_{blocks} e^{g(x_i, c, z_i)} + penalties,
 
-where :math:`l_{zc}` is the log share of cluster c in known group z, and g the log density of a
-block in expectation over the posterior of the group effects.
+where :math:`l_{zc}` is the log share of cluster c in known group z. The log density of a block is
+g, in expectation over the posterior of the group effects.
+
+A table is called *mixed* if it has discrete columns, and *incomplete* if it has missing values.
 """
 
 from __future__ import annotations

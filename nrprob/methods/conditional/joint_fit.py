@@ -222,10 +222,11 @@ def thresholds(data: TableData, n_clusters: int) -> tuple[float, float]:
     """Margin of joint effects, and penalty on shares by group, in nats.
 
     Both are half the log of the group size per degree of freedom, as in BIC. The sums run over
-    known groups z of at least 10 samples:
+    known groups z of at least 10 samples, and d is the number of numeric columns:
 
-    - margin = min(K - 1, d) (sum_z log n_z - max_z log n_z) / 2 for d numeric columns
-    - penalty = (K - 1) sum_z log n_z / 2
+        margin = min(K - 1, d) (sum_z log n_z - max_z log n_z) / 2
+
+        penalty = (K - 1) sum_z log n_z / 2
     """
     size = data.group_sizes
     logs = np.log(size[size >= _SMALL_GROUP])
@@ -297,11 +298,11 @@ def choose_effects(
 
     With effects="auto", the fit with subtracted means is the default. A joint fit with common
     shares has to raise the objective by 1.5 margins (see `thresholds`). A joint fit with shares by
-    group has to raise the objective by 1.5 margins and the penalty, and has to lower the mean
+    group has to raise the objective by 1.5 margins plus the penalty. It also has to lower the mean
     entropy of the memberships.
 
     Means are never subtracted from small groups, because every sample is a large part of the mean.
-    They are not subtracted either if there are only discrete columns. In these cases, and if the
+    Tables with only discrete columns have no means to subtract. In both cases, and if the
     user chose joint effects, shares by group only have to gain a penalty.
 
     Parameters

@@ -104,6 +104,7 @@ def run_restarts(
     n_groups = len(table.sizes)
 
     def run(form, r, warm, max_iter):
+        """Run one restart."""
         effects = Effects(form.held, form.fixed, form.absent)
         located = table
         if table.numeric is not None:

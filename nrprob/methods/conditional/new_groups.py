@@ -1,8 +1,8 @@
 r"""Effects and clusters of new groups: known groups that did not occur in the fit.
 
-The parameters of the clusters stay fixed. A new group has an effect a on the numeric columns with
-the prior N(0, T), effects :math:`u_j` on the discrete columns with the priors
-:math:`N(0, \tau_j^2)`, and shares :math:`\pi_c` of the clusters. They maximise
+The parameters of the clusters stay fixed. A new group has an effect a on the numeric columns, with
+the prior N(0, T). It has effects :math:`u_j` on the discrete columns, with the priors
+:math:`N(0, \tau_j^2)`. It has shares :math:`\pi_c` of the clusters. Effects and shares maximise
 
 .. math:: \sum_i \log \sum_c \pi_c\, p(x_i | c, a, u) - \frac12 a^T T^{-1} a
     - \sum_j \frac{|u_j|^2}{2 \tau_j^2},
@@ -11,9 +11,9 @@ with the Dirichlet prior of the shares integrated out by a variational bound. Th
 several maxima, because a shift of all samples of the group may look like other clusters. EM
 therefore starts from several effects, and the largest maximum of every group is retained.
 
-The memberships of a sample then use the effect that is estimated from the *other* samples of its
-group, with the posterior covariance of this effect. For a single sample of a group, this is the
-prior: the covariance of the sample is :math:`\Sigma + T`.
+The memberships of a sample then use an effect that is estimated from the *other* samples of its
+group, and the posterior covariance of this effect. If a group has a single sample, the effect has
+its prior, so the covariance of the sample is :math:`\Sigma + T`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ With the share :math:`\epsilon` of noise, sample i has the density
     + \epsilon\, N(x_{i,o}; \mu_{z_i}, 9 S_{oo}) \prod_j p_j(y_{ij} | z_i)
 
 where :math:`x_i` are the numbers of the sample and o their observed columns, :math:`y_i` its
-discrete values, and :math:`z_i` its known group. :math:`\mu_z` is the mean of group z, S the
-covariance of the residuals with the ridge, and :math:`p_j(v | z)` the marginal of discrete column j
+discrete values, and :math:`z_i` its known group. :math:`\mu_z` is the mean of group z, and S the
+covariance of the residuals with the ridge. :math:`p_j(v | z)` is the marginal of discrete column j
 in the group. The noise density is computed before the clusters are fitted, and then stays fixed.
 """
 

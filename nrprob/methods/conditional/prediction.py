@@ -110,6 +110,7 @@ class PredictionMixin(
     # Clusters and densities
 
     def _log_membership(self, X, known, unseen="refuse") -> np.ndarray:
+        """Log memberships (n, K) of new samples, up to a constant per sample."""
         check_is_fitted(self)
         self._check_unseen(unseen)
         if self._fitted is not None:
@@ -130,6 +131,7 @@ class PredictionMixin(
         return log_p + self._offset[:, codes].T
 
     def _row_scores(self, X, known, unseen="refuse") -> np.ndarray:
+        """Log densities (n,) of new samples, in units of X."""
         check_is_fitted(self)
         self._check_unseen(unseen)
         if self._fitted is not None:
@@ -176,8 +178,8 @@ class PredictionMixin(
         if x is None or units is None:
             return NewSamples(None, table.discrete, design.codes, fitted, np.zeros(()))
         if np.isnan(x).any() and not units.is_diagonal:
-            # Coordinates that combine several columns do not exist if one of these is missing:
-            # transform the parameters to units of the columns instead.
+            # If a coordinate combines several columns, and a value of one of them is missing, the
+            # coordinate is unknown. Transform the parameters to units of the columns instead.
             fitted, units = fitted.in_units(units), Units.from_scale(units.centre, 1.0)
         unit = units.log_density_unit(x)[:, None]
         return NewSamples(units(x), table.discrete, design.codes, fitted, unit)

@@ -184,9 +184,9 @@ def solve_residuals(
     sample. Up to ``n_leaders`` distinct restarts with the best objective on all rows take further
     steps on all rows. The best of these run to convergence.
 
-    ``hyperparameters.free`` may ask for fits with equal and with free weights. The search then runs
-    twice, and the labels of the best restart with equal weights replace the last initial labels of
-    the search with free weights. `choose_weights` selects one of the two results.
+    If ``hyperparameters.free`` has two entries, the search runs twice: with equal weights, and then
+    with free weights. In the second search, the labels of the best restart with equal weights
+    replace the last initial labels. `choose_weights` selects one of the two results.
 
     Parameters
     ----------
@@ -293,6 +293,7 @@ def _successive_halving(
     turns = jnp.asarray([n_leaders, _FINALISTS, 1])
 
     def halving_round(carry):
+        """Continue the leading restarts; return all restarts and the number of the next round."""
         ends, turn = carry
         most = jnp.where(turn == 0, jnp.minimum(_LEADER_STEPS, max_iter), max_iter)
         on = turns[jnp.minimum(turn, len(turns) - 1)]
@@ -343,6 +344,7 @@ def distinct_leaders(
     hits = ((labels[:, None] == jnp.arange(k)[:, None]) & real).astype(jnp.float32)
 
     def choose_next(available, _):
+        """Select the best available restart; restarts with the same clusters become unavailable."""
         best = jnp.where(available, objective, -jnp.inf).argmax()
         exists = available.any()
         tables = jnp.einsum("skn,jn->skj", hits, hits[best]).astype(jnp.float64)

@@ -192,10 +192,10 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     consensus : {"mixture", "scatter"}, default="mixture"
         Criterion of the consensus. "mixture" is the weighted mixture above. "scatter" minimises the
         within-cluster scatter of the indicators, with equal weights of the members. For n rows and
-        a consensus S, this is :math:`\frac{n}{2} \sum_j [H^2(S_j) - I^2(S;S_j)]` with the quadratic
-        entropy :math:`H^2` and the quadratic mutual information :math:`I^2`, as in `CondEns`. Its
-        labels were worse in experiments with joined articles. If the ensemble has a single member,
-        the consensus is the clustering of this member.
+        a consensus S, the scatter is :math:`\frac{n}{2} \sum_j [H^2(S_j) - I^2(S;S_j)]`. Here
+        :math:`H^2` is the quadratic entropy and :math:`I^2` the quadratic mutual information, as in
+        `CondEns`. "scatter" was worse in experiments with joined articles. If the ensemble has a
+        single member, the consensus is the clustering of this member.
     n_init : int, default=10
         Number of restarts of the consensus; the best one is retained. For "mixture", restarts
         differ in their k-means. For "scatter", they start from the members whose labels have the
@@ -225,11 +225,16 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         mixture, in nats. For "scatter": a sum of squares, to which a row contributes from 0 (all
         members agree) to the number of members. 0 for a single member.
     members_ : pandas.DataFrame
-        One row per member: ``mode``, ``power``, ``rank`` (number of eigenvectors with a positive
-        eigenvalue, at most the requested number), ``start`` (index among members with the same
-        settings), ``objective`` (minus the log likelihood of its mixture, in nats; comparable only
-        between members with the same settings), ``converged``, ``weight`` (in the consensus, mean
-        1), and ``agreement`` (normalised mutual information with the consensus).
+        One row per member, with these columns:
+
+        - ``mode``, ``power``: settings of the member
+        - ``rank``: number of eigenvectors with a positive eigenvalue, at most the requested number
+        - ``start``: index among the members with the same settings
+        - ``objective``: minus the log likelihood of the mixture, in nats; compare it only between
+          members with the same settings
+        - ``converged``: whether the mixture converged
+        - ``weight``: weight in the consensus; the mean weight is 1
+        - ``agreement``: normalised mutual information with the consensus
     member_labels_ : ndarray of shape (n_samples, n_members)
         Labels of every member.
     eigenvalues_ : dict of (mode, power) to ndarray

@@ -203,6 +203,8 @@ def _initial_centres(x, seed, mass, keys, n_classes, fixed_labels, n_clusters):
         return jnp.maximum(d, 0)
 
     def draw_centre(j, least):
+        """Centre j (p,), given the squared distances ``least`` (n,) from the nearest centre."""
+
         def draw_candidate(t):
             u = _key_uniform(keys, fold_in(seed, _CANDIDATES * j + t)).astype(x.dtype)
             weight = jnp.log(jnp.maximum(least, 1e-30)) - jnp.log(-jnp.log(u))
