@@ -72,9 +72,11 @@ def dunn_index(
     silhouette_width : Mean separation of samples.
     score_solutions : Quality of several clusterings.
 
-    Notes ----- Dang and Bailey (2010) define neither distance. Their values have the magnitude of
-    the index with ``separation="average", diameter="mean"``. The computation takes O(n_samples^2)
-    time and bounded memory.
+    Notes
+    -----
+    Dang and Bailey (2010) define neither distance. Their values have the magnitude of the index
+    with ``separation="average", diameter="mean"``. The computation takes O(n_samples^2) time and
+    bounded memory.
 
     References
     ----------

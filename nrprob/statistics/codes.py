@@ -1,19 +1,19 @@
-r"""Cell codes: description lengths of the rows of a cell, as functions of its statistics.
+r"""Cell codes: description lengths of the samples of a cell, as functions of the cell's statistics.
 
-A code is a cell cost that accounts for the parameters of the cell, in one of two ways:
+A code is a cell cost that accounts for the unknown parameters of the cell, in one of two ways:
 
 .. math:: L(S) = -\max_\theta \log p(x | \theta) + \log \int \max_\theta p(y | \theta) \, dy
     \quad \text{(NML)}, \qquad
-    L(S) = -\log \int p(x | \theta) \, p(\theta) \, d\theta \quad \text{(conjugate prior)},
+    L(S) = -\log \int p(x | \theta) \, p(\theta) \, d\theta \quad \text{(conjugate prior)}.
 
-where x are the rows of the cell and theta its parameters; the second term of the normalised maximum
-likelihood (NML) is the parametric complexity. The costs of `nrprob.statistics.costs` have the first
-term only. ``exp(-L)`` with L summed over cells is an unnormalised density of partitions, which
-samplers require.
+Here x are the samples of the cell, y is any data set of the same size, and theta are the parameters
+of the cell. NML is the normalised maximum likelihood; its second term is the parametric complexity.
+The costs of `nrprob.statistics.costs` have the first term only. The sum of L over cells is minus
+the logarithm of an unnormalised density of partitions. Samplers need such a density.
 
-A code maps statistics (..., p), whose last entry is the number of rows of the cell, to nats (...);
-the empty cell costs 0. Functions of a number of rows are tables, computed outside of compiled
-programs. The arrays of a code are traced, so a program serves all data of one shape.
+A code maps statistics (..., p) to nats (...). The last statistic is the number of samples of the
+cell. An empty cell costs 0. Functions of the number of samples are tables, computed outside of
+compiled programs. The arrays of a code are traced, so a program serves all data of one shape.
 
 References
 ----------
@@ -42,34 +42,35 @@ from nrprob.trees import node
 
 Table: TypeAlias = "np.ndarray | jax.Array"
 _STATIC: dict[str, Any] = {"static": True}
-MAX_TABLE_STEPS = 200_000_000  # operations of an exact table of complexities
+MAX_TABLE_STEPS = 200_000_000  # largest number of operations for an exact table of complexities
 
 
 class CellCode(Protocol):
-    """Description length of the rows of a cell.
+    """Description length of the samples of a cell.
 
-    ``sends`` lists what the code describes: "data" (features or classes of the rows, given their
-    cell), "parameters" (the code depends on no unknown parameters), "labels" (the cells of the
-    rows).
+    ``sends`` lists what the code describes. "data" are features or classes of the samples, given
+    their cells. "parameters" means that the code depends on no unknown parameters. "labels" are the
+    cells of the samples.
     """
 
     sends: ClassVar[frozenset[str]]
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Length in nats of statistics (..., p)."""
+        """Description length in nats (...) of cells with statistics (..., p)."""
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """Precompute arrays (..., K) of cells (p, K) for `join_costs`."""
+        """Precompute arrays (..., K) for `join_costs`, from statistics (p, K) of K cells."""
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) of single rows (p, b) in cells prepared as (..., K, 1 or b).
+        """Cost increase (K, b) if one of b samples, with statistics (p, b), joins one of K cells.
 
-        Rows are on the last axis, along which processors vectorise.
+        Arrays of ``prepared`` have the shape (..., K, 1) or (..., K, b). Samples are on the last
+        axis, along which processors vectorise.
         """
 
 
 class _CodeByDifference:
-    """Join costs as differences of two code lengths, for any code."""
+    """Base class that computes join costs as differences of two description lengths."""
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         raise NotImplementedError
@@ -83,29 +84,36 @@ class _CodeByDifference:
 
 
 def _table_difference(table: Table, count: jax.Array) -> jax.Array:
-    """Return ``table[count + 1] - table[count]`` per cell: far fewer look-ups than per row."""
+    """Return ``table[count + 1] - table[count]`` per cell.
+
+    There are far fewer cells than samples, so this needs fewer look-ups.
+    """
     return _look_up(table, count + 1) - _look_up(table, count)
 
 
 @node
 class CodeTerm(TracedTerm):
-    """A `Term` whose cell cost is a code."""
+    """`Term` whose cell cost is a code."""
 
     cost: CellCode  # type: ignore[assignment]
 
 
 def code_term(code: CellCode, *, weight: float = 1.0, by_group: bool = False) -> CodeTerm:
-    """Make the term of ``code``, with one cell per cluster or per (group, cluster) pair."""
+    """Make the term of a code, with one cell per cluster or per pair of group and cluster."""
     return CodeTerm(np.float64(weight), np.float64(0), None, code, by_group)
 
 
 def _look_up(table: Table, count: jax.Array) -> jax.Array:
+    """Entries (...) of a table at counts (...), which are rounded to integers."""
     index = jnp.round(count).astype(jnp.int32)
     return jnp.asarray(table).at[index].get(mode="clip")
 
 
 def _log_product(x: jax.Array) -> jax.Array:
-    """Sum of logarithms over the first axis; one logarithm per product of eight factors."""
+    """Sum of logarithms over the first axis.
+
+    One logarithm per product of eight factors is faster than eight logarithms.
+    """
     total = jnp.zeros(x.shape[1:], x.dtype)
     for i in range(0, x.shape[0], 8):
         total = total + jnp.log(x[i : i + 8].prod(0))
@@ -117,13 +125,15 @@ _DATA = frozenset({"data", "parameters"})
 
 @node
 class CountCode(_CodeByDifference):
-    """Sequences of symbols with counts T: ``sum_y count_nats[T_y] + total_nats[sum_y T_y]``.
+    """Code of sequences of symbols, with counts T_y of the symbols y in a cell.
+
+    The description length is ``sum_y count_nats[T_y] + total_nats[sum_y T_y]``.
 
     Attributes
     ----------
     count_nats, total_nats : (largest count + 1,) tables; see `count_tables`
-    first, stop : range of the statistics that hold the counts
-    single : whether every row has at most one count, as for classes
+    first, stop : range of the statistics that are counts
+    single : whether every sample has at most one count, as for classes
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -134,12 +144,12 @@ class CountCode(_CodeByDifference):
     single: bool = field(default=False, metadata=_STATIC)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Length in nats of statistics (..., p)."""
+        """Description length in nats (...) of cells with statistics (..., p)."""
         counts = cell[..., self.first : self.stop]
         return _look_up(self.count_nats, counts).sum(-1) + _look_up(self.total_nats, counts.sum(-1))
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """Precompute arrays of cells (p, K) for `join_costs`."""
+        """Precompute arrays for `join_costs`, from statistics (p, K) of K cells."""
         if not self.single:
             return super().prepare_join(cells)
         counts = cells[self.first : self.stop]
@@ -148,7 +158,7 @@ class CountCode(_CodeByDifference):
         )
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Increase (K, b) of the cost if each of the rows (p, b) joins each cluster."""
+        """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
         if not self.single:
             return super().join_costs(prepared, row)
         return sum_of_products(prepared, row[self.first : self.stop])
@@ -156,7 +166,7 @@ class CountCode(_CodeByDifference):
 
 @node
 class BinaryCode(_CodeByDifference):
-    """Binary features: a `CountCode` of two symbols per feature."""
+    """Code of binary features: a `CountCode` of two symbols per feature."""
 
     sends: ClassVar[frozenset[str]] = _DATA
     count_nats: Table
@@ -165,53 +175,53 @@ class BinaryCode(_CodeByDifference):
     stop: int = field(metadata=_STATIC)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Length in nats of statistics (..., p)."""
+        """Description length in nats (...) of cells with statistics (..., p)."""
         ones, n = cell[..., self.first : self.stop], cell[..., -1]
         both = _look_up(self.count_nats, ones) + _look_up(self.count_nats, n[..., None] - ones)
         return both.sum(-1) + (self.stop - self.first) * _look_up(self.total_nats, n)
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """Precompute arrays of cells (p, K) for `join_costs`."""
+        """Precompute arrays for `join_costs`, from statistics (p, K) of K cells."""
         ones, n = cells[self.first : self.stop], cells[-1]
-        zero = _table_difference(self.count_nats, n - ones)  # cost of one more 0, per feature
+        zero = _table_difference(self.count_nats, n - ones)  # cost of another 0 in a feature
         rest = zero.sum(0) + (self.stop - self.first) * _table_difference(self.total_nats, n)
         return _table_difference(self.count_nats, ones) - zero, rest
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Increase (K, b) of the cost if each of the rows (p, b) joins each cluster."""
+        """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
         one_minus_zero, rest = prepared
         return sum_of_products(one_minus_zero, row[self.first : self.stop]) + row[-1] * rest
 
 
 @node
 class LabelCode(_CodeByDifference):
-    """Labels of the rows: ``count_nats[n]`` per cell of n rows, plus a function of k."""
+    """Code of the labels: the part ``count_nats[n]`` per cell of n samples; see `label_code`."""
 
     sends: ClassVar[frozenset[str]] = frozenset({"labels"})
     count_nats: Table
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Length in nats of statistics (..., p)."""
+        """Description length in nats (...) of cells with statistics (..., p)."""
         return _look_up(self.count_nats, cell[..., -1])
 
     def prepare_join(self, cells: jax.Array) -> jax.Array:
-        """Precompute arrays of cells (p, K) for `join_costs`."""
+        """Precompute arrays for `join_costs`, from statistics (p, K) of K cells."""
         return _table_difference(self.count_nats, cells[-1])
 
     def join_costs(self, prepared: jax.Array, row: jax.Array) -> jax.Array:
-        """Increase (K, b) of the cost if each of the rows (p, b) joins each cluster."""
+        """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
         return prepared * row[-1]
 
 
 @node
 class NormalNML(_CodeByDifference):
-    r"""Independent normal features with bounded parameters, by normalised maximum likelihood.
+    r"""Code of independent Gaussian features with bounded parameters, by NML.
 
     .. math:: \sum_d \left( \frac n2 \log 2 \pi s_d^2 + \frac{n v_d}{2 s_d^2} \right) + PC(n)
 
-    with the variance v_d and the standard deviation s_d, clipped to [low, high], of feature d in
-    the cell, and the parametric complexity PC of all features, a table. Statistics are the features
-    and then their squares.
+    Here n is the number of samples of the cell and v_d the variance of feature d in the cell. s_d
+    is the standard deviation clipped to [low, high]. PC is the parametric complexity of all
+    features, a table. Statistics are the features, followed by their squares.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -221,32 +231,32 @@ class NormalNML(_CodeByDifference):
     n_features: int = field(metadata=_STATIC)
 
     def _nats_of_sums(self, first: jax.Array, second: jax.Array, n: jax.Array, inverse: jax.Array):
-        """Sum of the entropy part over features, from sums (m, ...) of features and squares."""
+        """Sum over features without the complexity, from sums (m, ...) of features and squares."""
         shape = (self.n_features,) + (1,) * (first.ndim - 1)
         low, high = (jnp.square(v).reshape(shape) for v in (self.low, self.high))
-        # Variance and clipped variance; ``inverse`` is 1 / n, since divisions dominate.
+        # Variance and clipped variance. ``inverse`` is 1 / n: divisions would dominate the time.
         mean = first * inverse
         variance = jnp.maximum(second * inverse - mean * mean, 0)
         s2 = jnp.clip(variance, low, high)
-        # n v / (2 s^2) differs from n / 2 where the variance is clipped.
+        # Where the variance is clipped, n v / (2 s^2) differs from n / 2.
         excess = jnp.where(variance < low, variance * (1 / low) - 1, 0)
         excess = jnp.where(variance > high, variance * (1 / high) - 1, excess)
         return 0.5 * n * (_log_product(2 * np.pi * s2) + excess.sum(0) + self.n_features)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Length in nats of statistics (..., p)."""
+        """Description length in nats (...) of cells with statistics (..., p)."""
         m, n = self.n_features, cell[..., -1]
         cell = jnp.moveaxis(cell, -1, 0)
         fit = self._nats_of_sums(cell[:m], cell[m : 2 * m], n, 1 / jnp.maximum(n, 1))
         return fit + _look_up(self.complexity, n)
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """Precompute arrays of cells (p, K) for `join_costs`."""
+        """Precompute arrays for `join_costs`, from statistics (p, K) of K cells."""
         n = cells[-1] + 1
         return cells, n, 1 / n, _look_up(self.complexity, n) - self(cells.T)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Increase (K, b) of the cost if each of the rows (p, b) joins each cluster."""
+        """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
         cells, n, inverse, rest = prepared
         m = self.n_features
         first, second = (cells[i : i + m] + row[i : i + m, None] for i in (0, m))
@@ -255,7 +265,7 @@ class NormalNML(_CodeByDifference):
 
 @node
 class NormalInverseGamma(_CodeByDifference):
-    r"""Independent normal features with the normal-inverse-gamma prior.
+    r"""Code of independent Gaussian features with a normal-inverse-gamma prior.
 
     The prior is :math:`\mu | s^2 \sim N(0, s^2 / \kappa)`, :math:`s^2 \sim IG(a, b)` with ``shape``
     a and ``scale`` b. Minus the log marginal likelihood of a feature is
@@ -263,7 +273,7 @@ class NormalInverseGamma(_CodeByDifference):
     .. math:: T(n) + \left(a + \frac n2\right) \log \left( 1 + \frac{1}{2b} \Big(
         \sum x^2 - \frac{(\sum x)^2}{\kappa + n} \Big) \right)
 
-    with a function T of n, summed over the features in ``table``.
+    Here n is the number of samples. T is a function of n, summed over the features in ``table``.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -280,22 +290,22 @@ class NormalInverseGamma(_CodeByDifference):
         return (self.shape + 0.5 * n) * b
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Length in nats of statistics (..., p)."""
+        """Description length in nats (...) of cells with statistics (..., p)."""
         return self._fit_nats(jnp.moveaxis(cell, -1, 0)) + _look_up(self.table, cell[..., -1])
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """Precompute arrays of cells (p, K) for `join_costs`."""
+        """Precompute arrays for `join_costs`, from statistics (p, K) of K cells."""
         return cells, _look_up(self.table, cells[-1] + 1) - self(cells.T)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Increase (K, b) of the cost if each of the rows (p, b) joins each cluster."""
+        """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
         cells, rest = prepared
         return self._fit_nats(cells + row[:, None]) + rest
 
 
 @node
 class NormalInverseWishart:
-    r"""Normal vectors with full covariance and the normal-inverse-Wishart prior.
+    r"""Code of Gaussian vectors with full covariance and a normal-inverse-Wishart prior.
 
     The prior is :math:`\mu | \Sigma \sim N(0, \Sigma / \kappa)`, :math:`\Sigma \sim IW(\nu,
     \text{scale} \cdot I)`. Minus the log marginal likelihood is
@@ -303,8 +313,8 @@ class NormalInverseWishart:
     .. math:: T(n) + \frac{\nu + n}{2} \log \left| I + \frac{1}{\text{scale}} \Big(
         \sum x x' - \frac{(\sum x)(\sum x)'}{\kappa + n} \Big) \right|
 
-    with a function T of n, the ``table``. Statistics are the first moments, then the upper triangle
-    of the second moments, by rows.
+    Here n is the number of samples. T is a function of n, the ``table``. Statistics are the first
+    moments, then the upper triangle of the second moments, row by row of the matrix.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -315,21 +325,21 @@ class NormalInverseWishart:
     n_features: int = field(metadata=_STATIC)
 
     def _scale_matrix(self, cell: jax.Array) -> jax.Array:
-        """Matrix (..., m, m) of the determinant."""
+        """Matrix (..., m, m) whose determinant is in the marginal likelihood."""
         m, n = self.n_features, cell[..., -1]
         first = cell[..., :m]
         outer = first[..., :, None] * first[..., None, :] / (self.kappa + n)[..., None, None]
         return jnp.eye(m) + (cell[..., m + moment_positions(m)] - outer) / self.scale
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Length in nats of statistics (..., p)."""
+        """Description length in nats (...) of cells with statistics (..., p)."""
         n = cell[..., -1]
         return 0.5 * (self.nu + n) * log_determinant(self._scale_matrix(cell)) + _look_up(
             self.table, n
         )
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """Precompute arrays of cells (p, K) for `join_costs`."""
+        """Precompute arrays for `join_costs`, from statistics (p, K) of K cells."""
         n, precision = cells[-1], self.kappa + cells[-1]
         white, log_det = jax.vmap(whitener)(self._scale_matrix(cells.T))
         mean = jnp.einsum("kij,jk->ik", white, cells[: self.n_features] / precision)
@@ -338,7 +348,7 @@ class NormalInverseWishart:
         return constant, 0.5 * (self.nu + n + 1), less, mean, jnp.moveaxis(white, 0, -1)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Increase (K, b) of the cost if each of the rows (p, b) joins each cluster."""
+        """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
         constant, half, less, mean, white = prepared
         return constant + half * jnp.log1p(
             less * _mahalanobis_squares(white, row[: self.n_features], mean)
@@ -346,20 +356,22 @@ class NormalInverseWishart:
 
 
 def _mahalanobis_squares(white: jax.Array, row: jax.Array, mean: jax.Array) -> jax.Array:
-    """Squared Mahalanobis distances (K, b) of rows (m, b) from whitened means (m, K, 1)."""
+    """Squared Mahalanobis distances (K, b) of samples (m, b) from whitened means (m, K, 1)."""
     return sum_of_squares(jnp.einsum("ijk,jb->ikb", white[..., 0], row) - mean)
 
 
 def student_t_nats(square: Any, log_det: Any, factor: Any, freedom: Any, m: int) -> jax.Array:
-    """Minus the log density of a vector (m,) under the posterior predictive Student t.
+    """Minus the log posterior predictive density of a vector (m,), a Student t density.
 
     Parameters
     ----------
-    square : squared Mahalanobis distance of the vector from the mean, by the posterior scatter
+    square : squared Mahalanobis distance of the vector from the posterior mean, relative to the
+        posterior scatter
     log_det : log determinant of the posterior scatter
-    factor : variance of the vector's difference from the mean, in units of the covariance
+    factor : variance of the difference of the vector and the posterior mean, in units of the
+        covariance
     freedom : posterior degrees of freedom of the covariance
-    m : dimension
+    m : dimension of the vector
     """
     constant = log_gamma(0.5 * (freedom + 1 - m)) - log_gamma(0.5 * (freedom + 1))
     constant = constant + 0.5 * (m * np.log(np.pi) + log_det)
@@ -368,17 +380,16 @@ def student_t_nats(square: Any, log_det: Any, factor: Any, freedom: Any, m: int)
 
 @node
 class NormalWishart:
-    r"""Normal vectors with one covariance per cell, under a prior with traced hyperparameters.
+    r"""Code of Gaussian vectors with one covariance per cell, and traced hyperparameters.
 
-    The prior is :math:`\mu | \Sigma \sim N(0, \Sigma / \kappa)`,
-    :math:`\Sigma \sim IW(m + 1 + f, f v I)` with ``freedom`` f and ``variance`` v, whose mean is
-    v I. Unless ``full``, columns are independent, each with a prior of m = 1. Statistics are the
-    first moments, then the upper triangle of the second moments by rows, or the squares. The
-    likelihood is raised to ``power`` (tempered).
+    The prior is :math:`\mu | \Sigma \sim N(0, \Sigma / \kappa)` and
+    :math:`\Sigma \sim IW(m + 1 + f, f v I)`, with ``freedom`` f and ``variance`` v. The prior mean
+    of the covariance is v I. If ``full`` is False, columns are independent, and each has this prior
+    with m = 1. Statistics are the first moments, followed by the upper triangle of the second
+    moments (``full``) or by the squares. ``power`` is the tempering exponent of the likelihood.
 
-    If ``weighted``, a vector of weight w has covariance :math:`\Sigma / w`. Its moments are
-    multiplied by w, and the sum of weights follows them; the factor w^(m/2) of its density is
-    omitted.
+    If ``weighted``, a vector of weight w has the covariance :math:`\Sigma / w`. Its moments are
+    multiplied by w, and are followed by w. The factor w^(m/2) of its density is left out.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -407,7 +418,7 @@ class NormalWishart:
         return prior * jnp.eye(m) + cell[..., m + moment_positions(m)] - outer
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Length in nats of statistics (..., p)."""
+        """Description length in nats (...) of cells with statistics (..., p)."""
         n, scatter = self.power * cell[..., -1], self.scatter(cell)
         size = self.n_features if self.full else 1
         freedom, inside = size + 1 + self.freedom, jnp.log(self.freedom * self.variance)
@@ -424,7 +435,7 @@ class NormalWishart:
         return self.n_features * rest + 0.5 * (freedom + n) * log_det
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """Precompute arrays of cells (p, K) for `join_costs`."""
+        """Precompute arrays for `join_costs`, from statistics (p, K) of K cells."""
         m, n = self.n_features, self.power * cells[-1]
         size, precision = (
             m if self.full else 1,
@@ -444,14 +455,14 @@ class NormalWishart:
         return constant, freedom, precision, mean, jnp.moveaxis(white, 0, -1)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Increase (K, b) of the cost if each of the rows (p, b) joins each cluster."""
+        """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
         constant, freedom, precision, mean, scatter = prepared
         more: Any = self.power
         if self.weighted:
             weight = self._total_weight(row.T)
             row, more = row / jnp.where(weight > 0, weight, 1), self.power * weight
         row = row[: self.n_features]
-        # Growth of the scatter by the squared distance from the mean.
+        # Factor of the squared distance from the mean by which the scatter grows.
         less = more * precision / (precision + more)
         constant = constant + 0.5 * self.n_features * jnp.log1p(more / precision)
         if self.full:
@@ -461,7 +472,7 @@ class NormalWishart:
         return constant + 0.5 * (freedom + self.power) * inside
 
     def weighted_join_costs(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
-        """Cost increase (K, G, b) of rows (p, b) of weight 1, given weights (G,)."""
+        """Cost increase (K, G, b) of samples (p, b), whose weight 1 is replaced by weights (G,)."""
         constant, freedom, precision, mean, scatter = prepared
         row, more = row[: self.n_features], self.power * weights[:, None]
         constant, freedom, precision = constant[:, None], freedom[:, None], precision[:, None]
@@ -481,15 +492,17 @@ class NormalWishart:
 def count_tables(
     n_symbols: int, n_max: int, concentration: float | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tables ``count_nats`` and ``total_nats`` for up to ``n_max`` out of ``n_symbols`` symbols.
+    """Tables ``count_nats`` and ``total_nats`` of a `CountCode`.
 
     Parameters
     ----------
     n_symbols : int
+        Number of different symbols.
     n_max : int
+        Largest count of a cell.
     concentration : float, optional
-        None for normalised maximum likelihood; else the concentration parameter of a symmetric
-        Dirichlet prior.
+        Concentration parameter of a symmetric Dirichlet prior of the symbols. None for normalised
+        maximum likelihood.
 
     Raises
     ------
@@ -510,7 +523,7 @@ def count_tables(
 
 
 def _multinomial_complexities(k: int, n: np.ndarray) -> np.ndarray:
-    """Parametric complexities of ``k`` symbols for lengths ``n``, in chunks of bounded memory."""
+    """Parametric complexities of ``k`` symbols for lengths ``n``, in chunks to limit the memory."""
     size = max(int(4_000_000 // k), 1)
     return np.concatenate([multinomial_table(k, part)[-1] for part in _split_lengths(n, size)])
 
@@ -522,28 +535,29 @@ def _split_lengths(n: np.ndarray, size: int) -> list[np.ndarray]:
 def label_code(
     n: int, max_clusters: int, *, concentration: float | None = None, unordered: bool = True
 ) -> tuple[LabelCode, np.ndarray]:
-    """Code of the labels of ``n`` rows: its part per cell, and the part A(k) for k clusters.
-
-    The table per cell has one entry more than the rows need, for join costs.
+    """Code of the labels of ``n`` samples: a part per cell, and a part A(k) for k clusters.
 
     Parameters
     ----------
     n : int
-        Number of rows.
+        Number of samples.
     max_clusters : int
+        Largest number of clusters.
     concentration : float, optional
-        None for normalised maximum likelihood: ``-sum n_j log(n_j/n) + log C(k, n)``. Else the
-        concentration parameter of a symmetric Dirichlet prior on the cluster weights.
+        Concentration parameter of a symmetric Dirichlet prior of the cluster weights. None for
+        normalised maximum likelihood: ``-sum n_j log(n_j/n) + log C(k, n)``, with sizes n_j of the
+        clusters and the parametric complexity log C.
     unordered : bool, default=True
-        Whether the partition is unordered: subtracts log k! for the equivalent labelings.
+        Whether the partition is unordered. If so, log k! is subtracted for the equivalent
+        labelings.
 
     Returns
     -------
     code : LabelCode
     sizes : ndarray of shape (max_clusters + 1,)
-        A(k); infinite for k = 0 unless ``n`` is 0.
+        A(k) in nats; infinite for k = 0 unless ``n`` is 0.
     """
-    count = np.arange(n + 2)
+    count = np.arange(n + 2)  # one entry more than there are samples, for join costs
     k = np.arange(1, max_clusters + 1)
     if concentration is None:
         count_nats = -xlogy(count, count)
@@ -558,7 +572,11 @@ def label_code(
 
 
 def normal_nml(n: int, low: np.ndarray, high: np.ndarray, mean_range: np.ndarray) -> NormalNML:
-    """`NormalNML` of up to ``n`` rows; ``low``, ``high`` and ``mean_range`` (n_features,)."""
+    """Make the `NormalNML` code of up to ``n`` samples.
+
+    ``low`` and ``high`` (n_features,) bound the standard deviations. ``mean_range`` (n_features,)
+    is the width of the range of the means.
+    """
     low, high = np.asarray(low, float), np.asarray(high, float)
     count = np.arange(n + 1)[:, None]
     table = gaussian_complexity(count, low, high, np.asarray(mean_range, float))
@@ -568,7 +586,7 @@ def normal_nml(n: int, low: np.ndarray, high: np.ndarray, mean_range: np.ndarray
 def normal_inverse_gamma(
     n: int, n_features: int, *, kappa: float, shape: float, scale: float
 ) -> NormalInverseGamma:
-    """`NormalInverseGamma` of up to ``n`` rows, with one prior for all features."""
+    """Make the `NormalInverseGamma` code of up to ``n`` samples; features have the same prior."""
     count = np.arange(n + 1)
     table = (
         gammaln(shape)
@@ -583,7 +601,10 @@ def normal_inverse_gamma(
 def normal_inverse_wishart(
     n: int, n_features: int, *, kappa: float, nu: float, scale: float
 ) -> NormalInverseWishart:
-    """`NormalInverseWishart` of up to ``n`` rows; ``nu`` must exceed ``n_features - 1``."""
+    """Make the `NormalInverseWishart` code of up to ``n`` samples.
+
+    The degrees of freedom ``nu`` must exceed ``n_features - 1``.
+    """
     m, count = n_features, np.arange(n + 1)
     gammas = np.asarray([multigammaln((nu + c) / 2, m) for c in count])
     table = (

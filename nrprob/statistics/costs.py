@@ -1,8 +1,9 @@
 r"""Cell costs: conditional entropies of a cell, as functions of its additive statistics.
 
-The last axis of an array of statistics holds the sums T of the features over the cell, followed by
-the mass w of the cell (its number of rows if every row has weight 1). A cost maps it to nats of the
-whole cell:
+The last axis of an array of statistics has the sums T_y of the features y over the cell. The mass w
+of the cell is the last entry. The mass is the number of samples if every sample has
+weight 1. T is the sum of all T_y. A cost maps these statistics to the entropy of the cell in nats,
+multiplied by its mass:
 
 ======================= ==================================================================
 `multinomial_cost`      :math:`-\sum_y T_y \log (T_y / T)`, counts or proportions
@@ -11,9 +12,9 @@ whole cell:
 `mass_cost`             :math:`-w \log w`, entropy of the clusters
 ======================= ==================================================================
 
-A cost is 0 for the empty cell, and homogeneous of degree 1: splitting a cell into parts of equal
-composition does not change it. Leading axes are arbitrary. Full and diagonal covariances are in
-`nrprob.statistics.gaussians`.
+A cost is 0 for the empty cell and homogeneous of degree 1. Therefore, splitting a cell into parts
+with the same distribution does not change the sum of costs. Leading axes are arbitrary. Costs with
+full and diagonal covariances are in `nrprob.statistics.gaussians`.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ Cost = Callable[[jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class SeparableCost:
-    """Sum over features of a function, plus a function of their total and the mass.
+    """Sum over features of a function of T_y, plus a function of their total T and the mass w.
 
-    ``column(0)`` is 0, so the time for moving a sparse row depends on its non-zero entries only.
+    ``column(0)`` must be 0. The time for moving a sparse sample then depends on its non-zero
+    features only.
 
     Attributes
     ----------
-    column : ``T_y (...) -> (...)``, or None
-    rest : ``(T (...), w (...)) -> (...)``, of the total T of all features and the mass
-    uses_mass : False if the cost does not depend on rows whose features are all 0
+    column : function ``T_y (...) -> (...)`` of each feature, or None
+    rest : function ``(T (...), w (...)) -> (...)`` of the total and the mass
+    uses_mass : False if samples whose features are all 0 do not change the cost
     """
 
     column: Callable[[jax.Array], jax.Array] | None
@@ -68,8 +70,8 @@ def _negative_mass_xlogx(total: jax.Array, w: jax.Array) -> jax.Array:
 
 # -sum_y T_y log(T_y / T), with T the sum of the T_y.
 multinomial_cost = SeparableCost(_negative_xlogx, _total_xlogx, uses_mass=False)
-# -w log w: its sum over clusters is n H(C) - n log n; over (cluster, group) cells, H(C,Z) replaces
-# H(C).
+# -w log w. Its sum over clusters is n H(C) - n log n. With one cell per pair of cluster and group,
+# H(C,Z) replaces H(C).
 mass_cost = SeparableCost(None, _negative_mass_xlogx)
 
 
@@ -77,16 +79,16 @@ def bernoulli_cost(cell: jax.Array) -> jax.Array:
     """Mass times the binary entropy of the mean, summed over features."""
     x, w = cell[..., :-1], cell[..., -1:]
     rest = w - x
-    # In a large cell where a feature is nearly always 1, rounding in ``w`` and ``x`` loses a tiny
-    # mass of zeros. It is added to the value; the derivative does not change.
+    # If a feature is nearly always 1 in a large cell, rounding errors of ``w`` and ``x`` lose the
+    # tiny mass of zeros. This mass is added to the value; the derivative does not change.
     rest = rest + jax.lax.stop_gradient(jnp.maximum(1e-12 * w - rest, 0))
     return (xlogx(w) - xlogx(x) - xlogx(rest)).sum(-1)
 
 
 def gaussian_cost(cell: jax.Array) -> jax.Array:
-    """Half the scatter about the mean of the cell, minus half the sum of squares of its rows.
+    """Half the scatter about the mean of the cell, minus half the sum of squares of its samples.
 
-    The sum of squares does not depend on the partition; `Term.constant` adds it.
+    The sum of squares does not depend on the partition, so `Term.constant` has it.
     """
     x, w = cell[..., :-1], cell[..., -1]
     return -0.5 * (x * x).sum(-1) / jnp.where(w > 1e-14, w, jnp.inf)  # an empty cell costs 0

@@ -1,7 +1,8 @@
-"""Ensembles of labelings as statistics of rows: stacked indicators of the labels.
+"""Represent an ensemble of labelings by indicators of the labels.
 
-A consensus minimises the within-cluster scatter of these rows, which is quadratic mutual
-information; see `nrprob.CondEns`.
+A sample has one indicator per label of every labeling (member). A consensus clustering minimises
+the within-cluster scatter of these indicators. This maximises quadratic mutual information; see
+`nrprob.CondEns`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from scipy import sparse
 
 
 def stack_indicators(columns: np.ndarray, classes: Sequence[np.ndarray]) -> sparse.csr_array:
-    """Stacked indicators (n, p) of labels (n, members); 0 for labels that are not in ``classes``.
+    """Sparse indicators (n, p) of labels ``columns`` (n, members).
+
+    Labels that are not in ``classes`` have no indicator: their entries are 0.
 
     Parameters
     ----------
-    columns : labels, one column per member
-    classes : sorted labels of every member; each label has one indicator column
+    columns : (n, members) labels, one column per member
+    classes : sorted labels of every member; each label has one column of indicators
     """
     n, members = columns.shape
     sizes = np.array([len(labels) for labels in classes])
@@ -30,9 +33,10 @@ def stack_indicators(columns: np.ndarray, classes: Sequence[np.ndarray]) -> spar
 
 
 def centroid_scores(x: sparse.csr_array, centres: np.ndarray, holds_rows: np.ndarray) -> np.ndarray:
-    """Scores (n, k) of the clusters for rows of indicators, largest for the nearest centroid.
+    """Scores (n, k) of clusters for indicators (n, p); the nearest centroid has the largest score.
 
-    Empty clusters, where ``holds_rows`` (k,) is False, have the score -inf.
+    Empty clusters, where ``holds_rows`` (k,) is False, have the score -inf. ``centres`` has the
+    shape (k, p).
     """
     scores = np.asarray(x @ centres.T) - 0.5 * (centres**2).sum(1)
     return np.where(holds_rows, scores, -np.inf)

@@ -1,7 +1,7 @@
-"""Families of features: their cell costs, statistics, validation and link functions.
+"""Families of features: the cell cost, statistics, validation and link function of a feature type.
 
-Methods that need an optional attribute of `Family` name it in `get_family`, which raises ValueError
-for families without it.
+A method may need an optional attribute of `Family`. It then passes the name of the attribute to
+`get_family`, which raises ValueError for families without this attribute.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from nrprob.statistics.terms import Term
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """Map from raw rows to statistics, fitted by `fit_features`.
+    """Map from raw features to statistics, fitted by `fit_features`.
 
     Attributes
     ----------
     features : name of the family
-    threshold : features above it become 1, others 0; None for no binarisation
-    centre : (m,) subtracted from Gaussian features, or None
-    scale : divisor of Gaussian features, the root of their mean variance
+    threshold : values above the threshold become 1, others 0; None for no binarisation
+    centre : (m,) mean that is subtracted from Gaussian features, or None
+    scale : divisor of Gaussian features: the square root of their mean variance
     """
 
     features: str
@@ -41,7 +41,7 @@ class FeatureMap:
     scale: float = 1.0
 
     def __call__(self, x: Any) -> Any:
-        """Return the statistics (n, m) of raw rows, as the same type of array.
+        """Return the statistics (n, m) of raw features (n, m), as the same type of array.
 
         Raises
         ------
@@ -59,14 +59,15 @@ class Family:
 
     Attributes
     ----------
-    name : value of the parameter ``features``
-    cost : cell cost; see `nrprob.statistics.costs`
-    statistics : ``(feature_map, x) -> (n, m)``, statistics of raw rows; raises ValueError for
+    name : value of the parameter ``features`` cost : cell cost; see `nrprob.statistics.costs`
+    statistics : function ``(feature_map, x) -> (n, m)`` of raw features ``x``; raises ValueError
+    for
         values outside the domain
-    fit : ``x -> FeatureMap``; weights (n,) of the rows are a second argument, if there are any
-    row_constant : ``statistics -> (n,)``, part of the objective that does not depend on the cell
-    constant : sum of ``row_constant`` over all rows, compiled
-    scale : curvature of the null model, compiled
+    fit : function ``x -> FeatureMap``; weights (n,) of the samples are an optional second argument
+    row_constant : function ``statistics -> (n,)``: the part of the objective per sample that does
+        not depend on the partition
+    constant : compiled function that sums ``row_constant`` over all samples
+    scale : compiled function that gives the curvature of the null model with one cluster
     link : link function of generalised linear models, or None
     """
 
@@ -109,12 +110,12 @@ def family_names() -> tuple[str, ...]:
 
 
 def get_family(name: str, needed: str = "") -> Family:
-    """Family by name; ``needed`` is an optional attribute that it must have.
+    """Return the family with this name; ``needed`` names an attribute that it must have.
 
     Raises
     ------
     ValueError
-        If no family has this name, or it lacks the attribute.
+        If no family has this name, or if the family lacks the attribute.
     """
     if name not in _FAMILIES:
         raise ValueError(
@@ -138,9 +139,9 @@ def missing_property_error(name: str, what: str, others: Any) -> ValueError:
 def fit_features(
     x: Any, name: str, binarize: float | None, weights: np.ndarray | None = None
 ) -> FeatureMap:
-    """Select and fit the model of the features; "auto" selects it by the values.
+    """Fit the feature map of a family; the name "auto" selects the family by the values.
 
-    ``weights`` (n,) weight the rows.
+    ``weights`` (n,) are weights of the samples.
     """
     if binarize is not None:
         return FeatureMap("bernoulli", float(binarize))
@@ -149,19 +150,22 @@ def fit_features(
 
 
 def sum_of_squares(rows: Rows) -> jax.Array:
-    """Sum of the squares of all features."""
+    """Weighted sum of the squares of all features."""
     centre = jnp.zeros((rows.n_groups, rows.x.n_statistics), rows.mass.dtype)
     return rows.scatter(centre)[:-1].sum()
 
 
 def half_squares(x: Any) -> np.ndarray:
-    """Half the sum of the squares (n,) of rows."""
+    """Half the sum of squares (n,) of the features of every sample."""
     square = x.multiply(x) if sparse.issparse(x) else x * x
     return 0.5 * np.asarray(square.sum(1)).reshape(-1)
 
 
 def feature_term(rows: Rows, name: str, *, by_group: bool) -> Term:
-    """Conditional entropy of the features given the clusters (and the known groups)."""
+    """Term: conditional entropy of the features, given the clusters.
+
+    With ``by_group``, given the clusters and the known groups.
+    """
     family = get_family(name)
     weight = jnp.ones((), rows.mass.dtype)
     return Term(weight, family.constant(rows), None, family.cost, by_group, family.scale(rows))

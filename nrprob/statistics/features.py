@@ -1,4 +1,4 @@
-"""Check and convert features to statistics; building blocks of the families."""
+"""Validate features and convert them to statistics; building blocks of the families."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_unit_interval(x: Any) -> Any:
 
 
 def standardise(x: Any, centre: np.ndarray | None, scale: float) -> Any:
-    """Subtract a centre from the rows and divide by a scale."""
+    """Subtract a centre (m,) from samples (n, m), and divide by a scale."""
     exponent = binary_exponent(scale)
     unit = math.ldexp(1.0, exponent)
     x = scale_by_power_of_two(x, -exponent)
@@ -44,12 +44,12 @@ def standardise(x: Any, centre: np.ndarray | None, scale: float) -> Any:
 def fit_centre_and_scale(
     x: Any, weights: np.ndarray | None = None
 ) -> tuple[np.ndarray | None, float]:
-    """Mean (m,) of the rows (None for sparse rows), and the square root of their mean variance.
+    """Mean (m,) of samples (n, m), and the square root of the mean variance of the features.
 
-    ``weights`` (n,) weight the rows.
+    ``weights`` (n,) are weights of the samples. The mean of sparse samples is None.
     """
     if sparse.issparse(x):
-        # Centring would fill the matrix, and does not change distances.
+        # No centring: it would make the matrix dense, and does not change distances.
         wide = x.astype(np.float64)
         shares = np.full(x.shape[0], 1 / x.shape[0]) if weights is None else weights / weights.sum()
         mean = shares @ wide
@@ -65,7 +65,7 @@ def fit_centre_and_scale(
 
 
 def check_range(x: Any) -> None:
-    """Raise ValueError if squares of features or of their differences leave float64.
+    """Raise ValueError if squares of features or of differences overflow or underflow float64.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def check_range(x: Any) -> None:
             f"X must lie between {-LARGEST} and {LARGEST}, or squares leave float64; got a "
             f"value of size {most:.3g}; multiply X by a power of ten"
         )
-    # The range of a sparse feature includes 0, and computing it would need another copy of X.
+    # The exact range of sparse features would need a copy of X, so their magnitude is used.
     width = most if sparse.issparse(x) else float((x.max(axis=0) - x.min(axis=0)).max())
     if 0 < width < 1 / LARGEST:
         raise ValueError(
@@ -91,9 +91,14 @@ def check_range(x: Any) -> None:
 
 @dataclass(frozen=True)
 class StandardisedRows:
-    """Rows of mean 0 and total variance 1, in float64: ``x * scale + centre`` are the user's rows.
+    """Samples with mean 0 and total variance 1, in float64.
 
-    Compiled programs use ``dtype``.
+    Attributes
+    ----------
+    x : (n, m) standardised samples; ``x * scale + centre`` are the samples of the user
+    centre : (m,) mean of the user's samples
+    scale : square root of their total variance
+    dtype : type of the user's samples, which compiled programs use
     """
 
     x: np.ndarray
@@ -103,7 +108,7 @@ class StandardisedRows:
 
     @classmethod
     def from_rows(cls, X: np.ndarray) -> StandardisedRows:
-        """Centre and scale the rows; equal rows keep their scale."""
+        """Centre and scale samples (n, m). The scale is 1 if all samples are equal."""
         x = X.astype(np.float64)
         centre = x.mean(0)
         x -= centre
@@ -113,16 +118,16 @@ class StandardisedRows:
         return cls(x / scale, centre, scale, X.dtype)
 
     def __call__(self, X: np.ndarray) -> np.ndarray:
-        """New rows in the units of the fitted rows."""
+        """Standardise new samples (n, m) by the fitted centre and scale."""
         return (X.astype(np.float64) - self.centre) / self.scale
 
     def without_rows(self) -> StandardisedRows:
-        """The same units, without the fitted rows."""
+        """Return a copy without the fitted samples."""
         return replace(self, x=self.x[:0])
 
     @property
     def all_equal(self) -> bool:
-        """Whether all rows are equal."""
+        """Whether all fitted samples are equal."""
         return not self.x.any()
 
 
@@ -133,7 +138,7 @@ def largest_magnitude(x: Any) -> float:
 
 
 def binary_exponent(scale: float) -> int:
-    """Exponent of a power of two to divide by first, or 0 if float32 needs none."""
+    """Exponent of the power of two near a scale; 0 if it is small enough for float32."""
     exponent = math.frexp(scale)[1]
     return exponent if abs(exponent) > 60 else 0
 
@@ -151,7 +156,7 @@ def _positive_root(variance: float) -> float:
 
 
 def binarise(x: Any, threshold: float) -> Any:
-    """1 where a feature is above the threshold, else 0."""
+    """Replace values above the threshold by 1, and all others by 0."""
     if not sparse.issparse(x):
         return (x > threshold).astype(x.dtype)
     if threshold < 0:
@@ -166,7 +171,7 @@ def binarise(x: Any, threshold: float) -> Any:
 
 
 def to_proportions(x: Any) -> Any:
-    """Divide rows by their sums; warn of rows without counts."""
+    """Divide every sample by its sum; warn of samples without counts."""
     raise_where(
         x,
         lambda v: v < 0,

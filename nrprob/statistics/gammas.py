@@ -1,7 +1,7 @@
-"""Log-gamma functions of positive numbers inside compiled programs.
+"""Log-gamma functions of positive arguments inside compiled programs.
 
-XLA's implementation also supports negative numbers, by more operations: a sampler's program with
-two dozen calls took a fifth longer to compile.
+XLA's log-gamma function also supports negative arguments, by additional operations. With it, a
+sampler with two dozen calls took a fifth longer to compile.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_SHIFT = 7  # for larger numbers the series is exact up to rounding
-# Bernoulli numbers B_2j over 2j (2j - 1), j = 8 to 1.
+_SHIFT = 7  # above this argument, the series is exact up to rounding
+# Coefficients B_2j / (2j (2j - 1)) of Stirling's series, with Bernoulli numbers B_2j, j = 8 to 1.
 _SERIES = (
     -3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12
 )  # fmt: skip
@@ -23,7 +23,8 @@ _SERIES = (
 def log_gamma(x: jax.Array) -> jax.Array:
     """Log of the gamma function of x (...) > 0.
 
-    Stirling's series at x, or for x < 7 at x + 7, minus the log of ``x (x + 1) ... (x + 6)``.
+    For x >= 7, this is Stirling's series at x. For x < 7, it is the series at x + 7, minus the log
+    of ``x (x + 1) ... (x + 6)``.
     """
     small = x < _SHIFT
     product = x
@@ -40,7 +41,7 @@ def log_gamma(x: jax.Array) -> jax.Array:
 
 
 def log_multigamma(x: Any, m: int) -> jax.Array:
-    """Log of the multivariate gamma function of m dimensions, of x (...) > (m - 1) / 2."""
+    """Log of the multivariate gamma function in m dimensions, for x (...) > (m - 1) / 2."""
     x = jnp.asarray(x)
     constant = m * (m - 1) / 4 * math.log(math.pi)
     return log_gamma(x[..., None] - 0.5 * np.arange(m)).sum(-1) + constant

@@ -1,12 +1,13 @@
-r"""Gaussian cell costs from first and second moments, and their changes when a row moves.
+r"""Gaussian cell costs from first and second moments, and their changes when a sample moves.
 
-Statistics of a row are its m features, products of two features (`second_moments`), columns of
-other costs, and its mass. For a cell of mass N, mean and scatter are
+The statistics of a sample are its m features, products of two features (`second_moments`), columns
+of other costs, and its mass. For a cell of mass N, the mean and the scatter are
 
-.. math:: \mu = \frac 1N \sum_x x, \qquad W = \sum_x x x' - N \mu \mu',
+.. math:: \mu = \frac 1N \sum_x x, \qquad W = \sum_x x x' - N \mu \mu'.
 
-and the cost is :math:`\frac N2 \log |W/N|` up to constants, restricted to a family of covariances.
-Products of many rows take far more memory than the rows: `MomentRows` computes them block by block.
+The cost is :math:`\frac N2 \log |W/N|` up to constants, with W/N restricted to a family of
+covariances. The products of many samples take far more memory than the samples: `MomentRows`
+computes them block by block.
 
 References
 ----------
@@ -30,15 +31,15 @@ from nrprob.trees import node
 
 _PRECISION = jax.lax.Precision.HIGHEST
 _STATIC: dict[str, Any] = {"static": True}
-_EMPTY = 1e-14  # mass below which a cell is empty
-_SINGULAR = 1e-10  # minimum share of a determinant that must remain when a row leaves
-_FLAT = 1e-12  # variance, with ridge, below which a cell is degenerate
-_FACTORS = 8  # factors per product of which one logarithm is computed
-_MAX_ROUNDS = 100  # of `common_shape`
+_EMPTY = 1e-14  # a cell with a smaller mass is empty
+_SINGULAR = 1e-10  # smallest share of a determinant that must remain when a sample leaves
+_FLAT = 1e-12  # a cell with a smaller variance, ridge included, is degenerate
+_FACTORS = 8  # number of factors per product of which one logarithm is computed
+_MAX_ROUNDS = 100  # largest number of iterations of `common_shape`
 
 
 def moment_positions(m: int) -> np.ndarray:
-    """Positions (m, m) of the products of two features among the second moments."""
+    """Positions (m, m) of the products of features i and j among the second moments."""
     position = np.zeros((m, m), int)
     upper = np.triu_indices(m)
     position[upper] = np.arange(len(upper[0]))
@@ -46,15 +47,15 @@ def moment_positions(m: int) -> np.ndarray:
 
 
 def needs_products(covariance: str) -> bool:
-    """Whether a covariance type needs the products of all pairs of features."""
+    """Return whether a covariance type needs the products of all pairs of features."""
     return covariance in ("full", "VEE")
 
 
 def second_moments(x: Any, covariance: str) -> Any:
     """Products of features (..., m) that a covariance type needs.
 
-    All products of two features (upper triangle, by rows) for "full" and "VEE", squares for "diag",
-    and the sum of squares for "spherical" and "fixed".
+    "full" and "VEE" need all products of two features (upper triangle, row by row). "diag" needs
+    the squares. "spherical" and "fixed" need the sum of squares.
     """
     if needs_products(covariance):
         first, second = np.triu_indices(x.shape[-1])
@@ -65,9 +66,10 @@ def second_moments(x: Any, covariance: str) -> Any:
 
 
 def log_normals(x: np.ndarray, means: np.ndarray, roots: np.ndarray) -> np.ndarray:
-    """Normal log densities (n, k) of rows (n, m), without -m/2 log(2 pi), in NumPy.
+    """Gaussian log densities (n, k) of samples (n, m), without -m/2 log(2 pi), in NumPy.
 
-    ``roots`` are Cholesky factors of covariances (k, m, m), or standard deviations (k, m).
+    ``means`` are (k, m). ``roots`` are Cholesky factors (k, m, m) of the covariances, or standard
+    deviations (k, m).
     """
     out = np.empty((len(x), len(means)))
     for c, (mean, root) in enumerate(zip(means, roots, strict=True)):
@@ -82,9 +84,9 @@ def log_normals(x: np.ndarray, means: np.ndarray, roots: np.ndarray) -> np.ndarr
 
 @node
 class MomentRows:
-    """Rows ``x`` (blocks, rows, columns), whose statistics are computed block by block.
+    """Samples ``x`` (blocks, samples, columns), whose statistics are computed block by block.
 
-    The first ``n_features`` columns are features; the other columns are statistics themselves.
+    The first ``n_features`` columns are features. All other columns are statistics themselves.
     """
 
     x: jax.Array
@@ -93,10 +95,11 @@ class MomentRows:
 
     @property
     def n_statistics(self) -> int:
-        """Number of statistics of a row, its mass included."""
+        """Number of statistics of a sample, including its mass."""
         return jax.eval_shape(self._expand_moments, self.x[0, 0]).shape[-1]
 
     def _expand_moments(self, x: jax.Array) -> jax.Array:
+        """Statistics (..., p) of samples (..., columns)."""
         m = self.n_features
         features = x[..., :m]
         return jnp.concatenate(
@@ -134,8 +137,8 @@ class MomentRows:
 class CentredCells(NamedTuple):
     """Masses (...), means (..., m) and scatters of cells.
 
-    The scatter is a matrix (..., m, m) for "full" and "VEE", its diagonal (..., m) for "diag", else
-    its trace (...). Empty cells have mean 0 and scatter 0.
+    The scatter is a matrix (..., m, m) for "full" and "VEE", and its diagonal (..., m) for "diag".
+    For other covariance types, it is the trace (...). Empty cells have mean 0 and scatter 0.
     """
 
     mass: jax.Array
@@ -144,7 +147,7 @@ class CentredCells(NamedTuple):
 
 
 def centre_cells(cell: jax.Array, m: int, covariance: str) -> CentredCells:
-    """Masses, means and scatters of statistics (..., p) of ``m`` features."""
+    """Masses, means and scatters of cells with statistics (..., p) of ``m`` features."""
     mass = cell[..., -1]
     full = mass > _EMPTY
     mean = jnp.where(full[..., None], cell[..., :m] / jnp.where(full, mass, 1)[..., None], 0)
@@ -162,19 +165,22 @@ def centre_cells(cell: jax.Array, m: int, covariance: str) -> CentredCells:
 def common_shape(mass: Any, spread: Any, reg: float) -> Any:
     r"""Maximum likelihood shape and orientation C of covariances :math:`\lambda_c C`.
 
-    For cells of masses N_c and covariances S_c, C (of any scale) minimises
-    :math:`\sum_c N_c (d \log \lambda_c + \log |C|)`, by alternating updates that never increase it,
+    For cells of masses N_c and covariances S_c in d dimensions, C (with any scale) minimises
+    :math:`\sum_c N_c (d \log \lambda_c + \log |C|)`. Alternating updates never increase this
+    objective:
 
     .. math:: C = \sum_c \frac{N_c}{\lambda_c} S_c / \sum_c N_c, \qquad
         \lambda_c = \frac 1 d \operatorname{tr}(S_c C^{-1})
 
-    This is model [lambda_k D A D'] of Celeux and Govaert (1995). The logarithm of a trace is convex
-    along the geodesics of positive matrices, so the minimum is unique. A round costs O(K m^3).
+    This is the model [lambda_k D A D'] of Celeux and Govaert (1995). The logarithm of a trace is
+    convex along the geodesics of positive matrices, so the minimum is unique. A round costs O(K
+    m^3).
 
     Parameters
     ----------
-    mass : (..., K)
-    spread : (..., K, m, m), with ``reg`` on the diagonal
+    mass : (..., K) masses of the cells
+    spread : (..., K, m, m) covariances, with ``reg`` added to the diagonal
+    reg : ridge, which also bounds the volumes lambda_c from below
 
     Returns
     -------
@@ -201,15 +207,16 @@ def common_shape(mass: Any, spread: Any, reg: float) -> Any:
 
 
 def cluster_volumes(spread: Any, shape: Any, reg: float) -> Any:
-    """Volumes (..., K) of covariances (..., K, m, m) that contain ``reg``; see `common_shape`."""
+    """Volumes lambda_c (..., K) of covariances (..., K, m, m) for a shape; see `common_shape`."""
     xp: Any = jnp if isinstance(spread, jax.Array) else np
     precision = inverse_and_log_det(shape)[0] if xp is jnp else np.linalg.inv(shape)
-    # Lower bound by the ridge, against rounding errors.
+    # The ridge bounds the volumes from below; smaller values are rounding errors.
     least = reg * xp.trace(precision, axis1=-2, axis2=-1)[..., None] + _FLAT**2
     return xp.maximum((spread * precision[..., None, :, :]).sum((-2, -1)), least) / spread.shape[-1]
 
 
 def _while_loop(condition: Any, body: Any, state: Any) -> Any:
+    """Replace `jax.lax.while_loop` for NumPy input."""
     while condition(state):
         state = body(state)
     return state
@@ -217,17 +224,17 @@ def _while_loop(condition: Any, body: Any, state: Any) -> Any:
 
 @dataclass(frozen=True)
 class GaussianCost:
-    r"""Cell cost: minus the log likelihood of the rows at their mean and regularised covariance.
+    r"""Cell cost: minus the log likelihood of the samples at their mean and regularised covariance.
 
     .. math:: \frac N2 \left( \log \left| \frac WN + r I \right| + m (1 + \log 2 \pi) \right)
 
-    for N rows of scatter W in m dimensions; r is ``reg``. It is the minimum over means and
-    covariances S of minus the log likelihood plus :math:`\frac{N r}{2} \operatorname{tr} S^{-1}`,
-    so every update of EM lowers it.
+    N is the mass of the cell, W its scatter, m the number of features, and r is ``reg``. The cost
+    is the minimum, over means and covariances S, of minus the log likelihood plus
+    :math:`\frac{N r}{2} \operatorname{tr} S^{-1}`. Therefore, every update of EM lowers the cost.
 
-    For "VEE", the cells along the second last axis of the statistics share a shape, and the cost of
-    a cell depends on the others. The derivative treats the shape as a constant, which is exact for
-    the sum over cells, since the shape minimises it.
+    For "VEE", the cells along the second last axis of the statistics share a shape. The cost of a
+    cell then depends on the other cells. The derivative treats the shape as a constant. This is
+    exact for the sum over cells, since the shape minimises this sum.
     """
 
     covariance: str
@@ -235,7 +242,7 @@ class GaussianCost:
     reg: float
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Cost of statistics (..., p)."""
+        """Cost (...) of cells with statistics (..., p)."""
         m = self.n_features
         w, _, scatter = centre_cells(cell, m, self.covariance)
         full = w > _EMPTY
@@ -262,15 +269,15 @@ class GaussianCost:
 
 
 class TrackedCells(NamedTuple):
-    """State of the cells (K,) of a `CrossEntropyCost`, updated as rows move.
+    """State of K cells of a `CrossEntropyCost`, which is updated when a sample moves.
 
     Attributes
     ----------
-    mass : (K,)
-    mean : (K, m)
-    spread : inverse of the scatter (K, m, m) for "full", the scatter (K, m) for "diag", otherwise
-        its trace (K,); all with ridge
-    log_det : (K,) log determinant of the scatter with ridge; 0 for "fixed"
+    mass : (K,) masses
+    mean : (K, m) means
+    spread : (K, m, m) inverse scatters for "full", (K, m) diagonals of the scatters for "diag",
+        (K,) traces of the scatters otherwise; all with ridge, except for "fixed"
+    log_det : (K,) log determinants of the scatters with ridge; not used for "fixed"
     """
 
     mass: jax.Array
@@ -281,26 +288,29 @@ class TrackedCells(NamedTuple):
 
 @node
 class CrossEntropyCost:
-    r"""Cell cost: minimum cross-entropy of the rows with a Gaussian of a family of covariances.
+    r"""Cell cost: minimum cross-entropy of the samples with a Gaussian of a covariance family.
 
-    For N rows of scatter W in D dimensions, in nats and without :math:`\frac{ND}{2} \log 2 \pi e`,
+    The cost is in nats, for N samples with scatter W in D dimensions. The constant
+    :math:`\frac{ND}{2} \log 2 \pi e` is left out. For full covariances,
 
-    .. math:: \frac N2 \left(\log |W + R| - D \log N\right)
+    .. math:: \frac N2 \left(\log |W + R| - D \log N\right).
 
-    for full covariances. The log determinant is ``sum log(w_l + r_l)`` for diagonal covariances and
-    ``D log(tr(W + R) / D)`` for spherical ones. For a fixed covariance, by which the rows are
-    whitened, the cost is (tr W - N D) / 2. The ridge R is added to the scatter of a cell, not to
-    its covariance, so changes by single rows have closed forms (rank-one updates, O(K m^2) per
-    row). Up to a constant the cost is the minimum of ``N/2 log |S| + tr(S^-1 (W + R)) / 2`` over
-    covariances S.
+    For diagonal covariances, the log determinant is ``sum log(w_l + r_l)``, with the diagonals w of
+    W and r of R. For spherical covariances, it is ``D log(tr(W + R) / D)``. For a fixed covariance,
+    the samples are whitened by this covariance, and the cost is (tr W - N D) / 2.
 
-    A row whose removal would make a scatter singular has infinite cost to remove.
+    The ridge R is added to the scatter of a cell, not to its covariance. Cost changes by single
+    samples therefore have closed forms (rank-one updates, O(K m^2) per sample). Up to a constant,
+    the cost is the minimum of ``N/2 log |S| + tr(S^-1 (W + R)) / 2`` over covariances S.
+
+    If the removal of a sample would make a scatter singular, the removal has an infinite cost.
 
     Attributes
     ----------
     ridge : (m,) diagonal of R; 1 in padding columns
     dimension : D, the number of columns without padding
-    least : mass below which a cell that rows have left is empty, less than the mass of any row
+    least : a cell that samples have left is empty below this mass, which is less than the mass of
+        any sample
     covariance : "full", "diag", "spherical" or "fixed"
     """
 
@@ -315,17 +325,17 @@ class CrossEntropyCost:
         return self.ridge.shape[-1]
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Cost of statistics (..., p); NaN for degenerate cells without a ridge."""
+        """Cost (...) of cells with statistics (..., p); NaN for degenerate cells, without ridge."""
         w, _, scatter = centre_cells(cell, self.n_features, self.covariance)
         full = w > _EMPTY
         return jnp.where(full, self._cost_of_log_det(w, self._log_det(w, scatter, full)), 0)
 
     def _log_det(self, w: jax.Array, scatter: jax.Array, full: jax.Array) -> jax.Array:
-        """Log determinant of the scatter; for a fixed covariance, its trace."""
+        """Log determinants of the scatters; for a fixed covariance, their traces."""
         if self.covariance == "full":
             spread = self._add_ridge(scatter, full)
             _, log_det, pivots = inverse_and_log_det(spread)
-            # Pivots of linearly dependent columns are rounding errors.
+            # Degenerate cells: pivots of linearly dependent columns are rounding errors.
             rounding = 4 * jnp.finfo(spread.dtype).eps * jnp.diagonal(spread, axis1=-2, axis2=-1)
             flat = (pivots <= jnp.maximum(_FLAT * w[..., None], rounding)).any(-1)
             return jnp.where(jax.lax.stop_gradient(flat) & full, jnp.nan, log_det)
@@ -341,7 +351,7 @@ class CrossEntropyCost:
         return scatter
 
     def _add_ridge(self, scatter: jax.Array, full: jax.Array) -> jax.Array:
-        """Scatters (..., m, m) with ridge."""
+        """Add the ridge to scatters (..., m, m); empty cells get the identity."""
         ridge = jnp.where(full[..., None], self.ridge, 1)
         return scatter + ridge[..., None] * jnp.eye(self.n_features, dtype=scatter.dtype)
 
@@ -350,15 +360,16 @@ class CrossEntropyCost:
         return self.ridge.sum() - (self.n_features - self.dimension)
 
     def _cost_of_log_det(self, w: jax.Array, log_det: jax.Array) -> jax.Array:
+        """Cost of cells with masses ``w`` and the result of `_log_det`."""
         d = self.dimension
         if self.covariance == "fixed":
             return 0.5 * (log_det - w * d)
         return 0.5 * w * (log_det - d * jnp.log(jnp.maximum(w, 1e-300)))
 
-    # Single rows
+    # Changes by single samples
 
     def track_cells(self, cells: jax.Array) -> TrackedCells:
-        """State of cells (K, p)."""
+        """State of K cells with statistics (K, p)."""
         w, mean, scatter = centre_cells(cells, self.n_features, self.covariance)
         full = w > _EMPTY
         log_det = self._log_det(w, scatter, full)
@@ -373,10 +384,18 @@ class CrossEntropyCost:
     def move_changes(
         self, state: TrackedCells, row: jax.Array, mass: jax.Array, label: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Cost changes when rows (b, columns) join cells (b, K) and leave their cell (b,)."""
+        """Cost changes (b, K) if samples join each cell, and (b,) if they leave their cell.
+
+        Parameters
+        ----------
+        state : state of K cells
+        row : (b, columns) samples
+        mass : (b,) masses of the samples
+        label : (b,) cells of the samples
+        """
         x = row[:, : self.n_features]
-        # A row of mass u changes the scatter by u n / (n + u) or u n / (n - u) times the squared
-        # deviation from the mean.
+        # A sample of mass u that joins a cell of mass n changes the scatter by u n / (n + u) times
+        # the squared deviation from the mean. If it leaves, the factor is u n / (n - u).
         n, after = state.mass, state.mass + mass[:, None]
         more = mass[:, None] * n / jnp.where(after > 0, after, 1)
         size = n[label]
@@ -384,8 +403,8 @@ class CrossEntropyCost:
         alone = rest < self.least
         less = jnp.where(alone, 0, mass * size / jnp.where(alone, 1, rest))
         deviation = x[:, None] - state.mean
-        # Determinant ratios by the matrix determinant lemma: ``grown`` is the log ratio for
-        # joining, ``left`` the ratio for leaving.
+        # Matrix determinant lemma: ``grown`` is the log ratio of determinants for joining, ``left``
+        # the ratio for leaving.
         if self.covariance == "full":
             q = (deviation * jnp.einsum("bkl,klm->bkm", deviation, state.spread)).sum(-1)
             q = jnp.maximum(q, 0)
@@ -419,21 +438,21 @@ class CrossEntropyCost:
         log_det = state.log_det[label]
         cost = self._cost_of_log_det(size, log_det)
         leave = self._cost_of_log_det(rest, log_det + shrunk) - cost
-        # Without its last row, a cell is empty and costs 0.
+        # Without its last sample, a cell is empty and costs 0.
         leave = jnp.where(alone, -cost, leave)
         return join, jnp.where(ok | alone, leave, jnp.inf)
 
     def apply_move(
         self, state: TrackedCells, row: jax.Array, mass: jax.Array, old: jax.Array, new: jax.Array
     ) -> TrackedCells:
-        """State after a row (columns,) of a mass moved from cell ``old`` to cell ``new``."""
+        """State after a sample (columns,) has moved from cell ``old`` to cell ``new``."""
         left = self._shift_cell(state, row[: self.n_features], old, -mass)
         return self._shift_cell(left, row[: self.n_features], new, mass)
 
     def _shift_cell(
         self, state: TrackedCells, x: jax.Array, cell: jax.Array, mass: jax.Array
     ) -> TrackedCells:
-        """State after adding a row x (m,) to a cell, or removing it if its mass is negative."""
+        """State after a sample x (m,) is added to a cell, or removed if its mass is negative."""
         n = state.mass[cell]
         after = jnp.where(n + mass < self.least, 0, n + mass)
         deviation = x - state.mean[cell]
@@ -459,7 +478,10 @@ class CrossEntropyCost:
 
 
 def _log_product(factors: jax.Array) -> jax.Array:
-    """Sum of logarithms over the last axis; one logarithm per product of eight factors."""
+    """Sum of logarithms over the last axis.
+
+    One logarithm per product of eight factors is faster than eight logarithms.
+    """
     total = jnp.zeros(factors.shape[:-1], factors.dtype)
     for i in range(0, factors.shape[-1], _FACTORS):
         total = total + jnp.log(factors[..., i : i + _FACTORS].prod(-1))

@@ -1,4 +1,4 @@
-"""Sums, means and counts of rows by group, in NumPy."""
+"""Sums, means and counts of samples by group, in NumPy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from scipy import sparse
 def group_sums(
     x: Any, codes: np.ndarray, n_groups: int = 0, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """Sums (groups, m) of rows (n, m), which may be sparse, in float64; ``weights`` are (n,)."""
+    """Sums (n_groups, m), in float64, of samples (n, m) over groups ``codes`` (n,).
+
+    ``x`` may be sparse. ``weights`` (n,) are weights of the samples. ``n_groups`` is the smallest
+    number of groups in the result.
+    """
     n, size = len(codes), max(n_groups, codes.max(initial=-1) + 1)
     mass = np.ones(n) if weights is None else weights
     member = sparse.csr_array((mass, (codes, np.arange(n))), shape=(size, n))
@@ -23,13 +27,16 @@ def group_sums(
 def group_means(
     x: Any, codes: np.ndarray, n_groups: int = 0, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """Means (groups, m) of rows (n, m), which may be sparse; NaN for empty groups."""
+    """Means (n_groups, m) of samples by group, NaN for empty groups; see `group_sums`."""
     sizes = np.bincount(codes, weights, minlength=n_groups)
     return group_sums(x, codes, n_groups, weights) / sizes[:, None]
 
 
 def observed_means(x: Any, codes: np.ndarray, n_groups: int = 0) -> np.ndarray:
-    """Means (groups, m) of the values that are not missing; NaN for groups without any."""
+    """Means (n_groups, m) of the observed values (not NaN) of samples (n, m) by group.
+
+    A group without observed values has the mean NaN.
+    """
     if sparse.issparse(x) or not (missing := np.isnan(x)).any():
         return group_means(x, codes, n_groups)
     sums = group_sums(np.where(missing, 0.0, x), codes, n_groups)
@@ -43,7 +50,10 @@ def cross_table(
     shape: tuple[int, int],
     weights: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Contingency table of two labelings (n,) with codes below ``shape``; ``weights`` are (n,)."""
+    """Contingency table of two labelings (n,) with codes below the entries of ``shape``.
+
+    ``weights`` (n,) are weights of the samples.
+    """
     cells = np.bincount(first * shape[1] + second, weights, minlength=shape[0] * shape[1])
     return cells.reshape(shape)
 
@@ -51,7 +61,7 @@ def cross_table(
 def merge_small_groups(
     names: Sequence[str], codes: np.ndarray, most: int
 ) -> tuple[list[str], np.ndarray]:
-    """Names and codes (n,) of at most ``most`` groups; the smallest groups are merged."""
+    """Merge the smallest groups; return names and codes (n,) of at most ``most`` groups."""
     if len(names) <= most:
         return [*names], codes
     retained = np.sort(np.argsort(-np.bincount(codes), kind="stable")[: most - 1])

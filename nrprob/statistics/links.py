@@ -2,10 +2,11 @@ r"""Link functions of generalised linear models.
 
 The loss of a feature y at the linear predictor :math:`\eta` is the negative log likelihood
 
-.. math:: b(\eta) - y \eta + c(y)
+.. math:: b(\eta) - y \eta + c(y).
 
-where b is the cumulant function, whose derivative is the mean, and c the base of the row. The
-losses of a saturated model sum to the cell cost of the family.
+Here b is the cumulant function, whose derivative is the mean of y. c(y) does not depend on
+:math:`\eta`; its sum over the features of a sample is the base of the sample. The sum of the losses
+of a saturated model, with one parameter per cell and feature, is the cell cost of the family.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ class Link:
 
     Attributes
     ----------
-    potential : cumulant function, mean and variance of a feature at linear predictor eta
-    predictor : linear predictor of a mean
-    base : ``features (n, m) -> (n,)``, the part of the loss that has no linear predictor
-    idle : values such that a feature with one of them in all rows has no variance to explain
+    potential : function of the linear predictor that gives cumulant function, mean and variance
+    predictor : function from the mean to the linear predictor
+    base : function ``features (n, m) -> (n,)``: the part of the loss without the linear predictor
+    idle : a feature that has one of these values in all samples has no variance to explain
     scale : curvature of the null model, from the number of varying features and the mean base
     identity : whether the linear predictor is the mean, so that one Newton step is exact
     """
@@ -64,7 +65,7 @@ identity = Link(
     lambda varying, base: 2 * base,
     identity=True,
 )
-# Proportions are Poisson counts with a total of 1; the mean of the total, 1, adds no cost.
+# Proportions are treated as Poisson counts with a total of 1. The base -1 cancels the mean total.
 log = Link(
     _log_potential, safe_log, lambda y: -y.sum(1), (0.0,), lambda varying, base: jnp.ones_like(base)
 )

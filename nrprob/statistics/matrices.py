@@ -1,9 +1,9 @@
 """Factorise many small positive definite matrices without LAPACK.
 
-LAPACK processes small matrices one by one, and two concurrent calls, of one program or of two, can
-deadlock. On a CPU, each call holds a thread of XLA until its batch has run on the other threads.
-Here all matrices are eliminated together: up to 3 columns by unrolled code, up to 16 by a loop over
-columns, and more by blocks.
+LAPACK processes small matrices one by one. Two concurrent calls, by one program or by two, can
+deadlock: on a CPU, each call holds a thread of XLA until the other threads have processed its
+batch. This module eliminates the columns of all matrices together. Up to 3 columns are eliminated
+by unrolled code, up to 16 columns by a loop, and more columns by blocks.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_MAX_UNROLLED = 3  # columns that are eliminated by unrolled code
-_MAX_COLUMNS = 16  # columns that are eliminated one by one; larger matrices are halved
+_MAX_UNROLLED = 3  # largest number of columns that unrolled code eliminates
+_MAX_COLUMNS = 16  # largest number of columns of the loop; larger matrices are halved
 
 
 def whitener(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Inverse Cholesky factors of matrices (..., m, m), and log determinants (...).
 
-    The factor w is lower triangular: ``w @ matrix @ w.T`` is the identity, and ``w.T @ w`` the
-    inverse of ``matrix``.
+    Each factor w is lower triangular. ``w @ matrix @ w.T`` is the identity, and ``w.T @ w`` is the
+    inverse of the matrix.
     """
     return _whiten_blockwise(matrix, _least_pivots(matrix))
 
@@ -47,7 +47,7 @@ def log_determinant(matrix: jax.Array) -> jax.Array:
 def inverse_and_log_det(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Inverses of positive definite matrices (..., m, m), log determinants, and pivots (..., m).
 
-    Pivots are the diagonal entries after elimination; derivatives treat them as constants.
+    Pivots are the diagonal entries after elimination. Derivatives treat them as constants.
     """
     white, log_det = whitener(matrix)
     pivots = 1 / jnp.diagonal(white, axis1=-2, axis2=-1) ** 2
@@ -69,18 +69,19 @@ def _log_determinant_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 def _least_pivots(matrix: jax.Array) -> jax.Array:
-    """Pivots (..., m) below which a pivot and its column are rounding errors."""
+    """Thresholds (..., m): pivots below them, and their columns, are rounding errors."""
     info = jnp.finfo(matrix.dtype)
     diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1)
     return jnp.maximum(info.eps * diagonal, info.tiny)
 
 
 def _clip_pivot(pivot: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Pivot bounded below, and 1, or 0 if it is a rounding error."""
+    """Pivots bounded from below, and their indicators: 0 for a rounding error, else 1."""
     return jnp.maximum(pivot, least), (pivot > least).astype(pivot.dtype)
 
 
 def _whiten_blockwise(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`whitener` of matrices of any size; large matrices are halved recursively."""
     m = matrix.shape[-1]
     if m <= _MAX_UNROLLED:
         return _whiten_unrolled(matrix, least)
@@ -97,8 +98,8 @@ def _whiten_blockwise(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, j
 def _eliminate_half(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, ...]:
     """Eliminate the first half of the columns.
 
-    Returns the whitener of the first block, the block below its Cholesky factor, the Schur
-    complement of the second block, and the log determinant of the first.
+    Returns four arrays: the whitener of the first diagonal block, the block below its Cholesky
+    factor, the Schur complement of the second diagonal block, and the log determinant of the first.
     """
     half = matrix.shape[-1] // 2
     white, log_det = _whiten_blockwise(matrix[..., :half, :half], least[..., :half])
@@ -112,7 +113,7 @@ def _precise_matmul(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _whiten_by_columns(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`whitener` in place: columns of the inverse replace eliminated columns of the matrix."""
+    """`whitener` by a loop: columns of the inverse replace eliminated columns of the matrix."""
     m = matrix.shape[-1]
     index = np.arange(m)
 

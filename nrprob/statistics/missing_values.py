@@ -10,7 +10,7 @@ import numpy as np
 from nrprob.exceptions import short_repr, warn
 from nrprob.statistics.groups import group_means
 
-LEVEL = 1e-3  # of the smallest p-value of all columns and clusters
+LEVEL = 1e-3  # significance level of the smallest p-value, after Bonferroni correction
 
 
 def warn_of_missing(
@@ -20,13 +20,14 @@ def warn_of_missing(
 
     Parameters
     ----------
-    missing : mask (n,) of missing values by column
-    membership : (n, k)
-    groups : (n,) codes of known groups
+    missing : by column name, mask (n,) of missing values
+    membership : (n, k) membership probabilities
+    groups : (n,) known groups as integers
     """
     missing = {name: mask for name, mask in missing.items() if mask.any()}
     if not missing or membership.shape[1] < 2:
         return
+    # Smallest p-value of all columns and clusters, with Bonferroni correction.
     p = np.array([missing_p_values(mask, membership, groups) for mask in missing.values()])
     j, cluster = np.unravel_index(p.argmin(), p.shape)
     if p[j, cluster] * p.size > LEVEL:
@@ -42,16 +43,24 @@ def warn_of_missing(
 
 
 def missing_p_values(mask: np.ndarray, membership: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    r"""Bounds (k,) of the p-values that the mask of a column is independent of each cluster.
+    r"""Upper bounds (k,) of p-values: missing values of a column are independent of each cluster.
 
-    Given the known groups, samples with missing values are drawn at random without replacement.
-    The sum S of their centred memberships then has mean 0, and Bernstein's inequality gives
+    Under the null hypothesis, the samples with missing values are drawn at random without
+    replacement, given the known groups. Let S be the sum of their centred memberships of a cluster.
+    S has mean 0, and Bernstein's inequality gives
 
-    .. math:: P(|S| \ge t) \le 2 \exp\left(-\frac{t^2}{2 (v + t b / 3)}\right)
+    .. math:: P(|S| \ge t) \le 2 \exp\left(-\frac{t^2}{2 (v + t b / 3)}\right).
 
-    with the variance v of a draw with replacement and the largest centred membership b (Hoeffding,
-    1963). Memberships of samples with little information are near the shares of the clusters, so
-    that these samples do not count for the largest cluster.
+    Here v is the variance of S for draws with replacement, and b the largest absolute centred
+    membership (Hoeffding, 1963). Samples with little information have memberships near the shares
+    of the clusters, so their centred memberships are near 0. With hard labels, they would all count
+    for the largest cluster.
+
+    Parameters
+    ----------
+    mask : (n,) whether the value is missing
+    membership : (n, k) membership probabilities
+    groups : (n,) known groups as integers
     """
     sizes, n_missing = np.bincount(groups), np.bincount(groups, mask)
     centred = membership - group_means(membership, groups)[groups]

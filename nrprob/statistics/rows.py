@@ -1,14 +1,18 @@
-r"""Rows in blocks: cell statistics from memberships, and the transposed map for gradients.
+r"""Samples in blocks: cell statistics from memberships, and the transposed map for gradients.
 
-For masses W(x, c) and statistics s(x), the two linear maps of all engines are
+For masses W(x, c) and statistics s(x) of samples x, all engines use two linear maps. The first,
+`cells`, gives the statistics of every cell, a pair of a known group z and a cluster c. The second,
+`adjoint`, multiplies the gradients g by the cell statistics with the statistics of every sample:
 
 .. math:: S_{zc} = \sum_{x \in z} W(x, c) \, s(x) \quad \text{(cells)}, \qquad
-    G(x, c) = g_{z(x) c} \cdot s(x) \quad \text{(adjoint)}
+    G(x, c) = g_{z(x) c} \cdot s(x) \quad \text{(adjoint)}.
 
-for known groups z and clusters c. Rows are sorted by known group and cut into blocks within one
-group, padded with rows of mass 0. `cells` is then one batched matrix product over blocks and one
-segment sum, and `adjoint` its transpose. Their cost does not depend on the number of groups. The
-last statistic of every row is 1, and its sum is the mass of the cell.
+Samples are sorted by known group and cut into blocks within one group, padded with samples of mass
+0. `cells` is then one batched matrix product over blocks and one segment sum, and `adjoint` is its
+transpose. Their cost does not depend on the number of groups. The last statistic of every sample is
+1, and the sum of the ones is the mass of the cell.
+
+Shapes: B blocks, r samples per block, S restarts, K clusters, p statistics of a sample.
 """
 
 from __future__ import annotations
@@ -28,34 +32,42 @@ from nrprob.trees import node
 
 _PRECISION = jax.lax.Precision.HIGHEST
 _ENTRIES = 4096  # sparse entries per chunk
-_VECTOR_BYTES = 32  # width of vector instructions; left-over columns are slow
-SMALL_STEP = 1 << 15  # products per step up to which compilation takes longer than the run
+_VECTOR_BYTES = 32  # width of vector instructions; an incomplete vector of columns is slow
+# Number of products per step up to which compilation takes longer than the run.
+SMALL_STEP = 1 << 15
 _LOG_ZERO = -1e300  # finite logarithm of 0, so that differences are finite
 
 
 def _of_blocks(values: jax.Array, group: jax.Array) -> jax.Array:
-    """Values (groups, ...) of the group of each block; plain indexing takes longer to trace."""
+    """Values (B, ...) of the group of every block, from values (groups, ...).
+
+    Plain indexing takes longer to trace.
+    """
     indexed = jnp.asarray(values).at[jnp.asarray(group)]
     return indexed.get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def _safe_log(a: jax.Array) -> jax.Array:
+    """Logarithm of positive entries; 0 for entries 0."""
     return jnp.log(jnp.where(a > 0, a, 1))
 
 
 @node
 class Dense:
-    """Statistics of the rows as an array ``x`` of shape (blocks, rows, statistics)."""
+    """Statistics of the samples as an array ``x`` of shape (B, r, p)."""
 
     x: jax.Array
 
     @property
     def n_statistics(self) -> int:
-        """Number of statistics of a row, its mass included."""
+        """Number of statistics of a sample, including its mass."""
         return self.x.shape[-1]
 
     def cells(self, w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
-        """Sum the statistics over cells: ``w`` (B, r, S, K) gives (groups, S, K, statistics)."""
+        """Sum the statistics over cells: masses ``w`` (B, r, S, K) give (groups, S, K, p).
+
+        ``group`` (B,) is the known group of every block.
+        """
         b, r, s, k = w.shape
         t = jnp.einsum("brk,brp->bkp", w.reshape(b, r, s * k), self.x, precision=_PRECISION)
         if n_groups == 1:
@@ -65,7 +77,7 @@ class Dense:
         return t.reshape(n_groups, s, k, -1)
 
     def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
-        """Transpose of `cells`: (groups, S, K, statistics) gives (B, r, S, K)."""
+        """Transpose of `cells`: coefficients ``g`` (groups, S, K, p) give (B, r, S, K)."""
         n_groups, s, k, p = g.shape
         g = g.reshape(n_groups, s * k, p)
         if n_groups == 1:
@@ -75,10 +87,11 @@ class Dense:
         return out.reshape(*self.x.shape[:2], s, k)
 
     def log_cells(self, log_w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
-        """Log of `cells` of ``exp(log_w)`` without underflow; statistics must be non-negative."""
+        """Logarithm of ``cells(exp(log_w))`` without underflow; statistics must be non-negative."""
         b, r, s, k = log_w.shape
         log_x = jnp.where(self.x > 0, jnp.log(jnp.where(self.x > 0, self.x, 1)), _LOG_ZERO)
 
+        # Running maximum and sum of exponentials over the samples of a block.
         def add(carry, row):
             top, total = carry
             w, x = row
@@ -90,19 +103,24 @@ class Dense:
         start = jnp.full(shape, _LOG_ZERO, log_w.dtype), jnp.zeros(shape, log_w.dtype)
         rows = jnp.moveaxis(log_w.reshape(b, r, s * k), 1, 0), jnp.moveaxis(log_x, 1, 0)
         (top, total), _ = jax.lax.scan(add, start, rows)
+        # Combine the blocks of every group.
         highest = jax.ops.segment_max(top, group, n_groups)
         total = jax.ops.segment_sum(total * jnp.exp(top - highest[group]), group, n_groups)
         return (_safe_log(total) + highest).reshape(n_groups, s, k, -1)
 
     def scatter(self, mass: jax.Array, centre: jax.Array, group: jax.Array) -> jax.Array:
-        """Weighted sums of squares about the means ``centre`` (groups, p), in float64."""
+        """Weighted sums of squares (p,) about the means ``centre`` (groups, p), in float64.
+
+        ``mass`` (B, r) are the masses of the samples.
+        """
         square = mass[..., None] * (self.x - _of_blocks(centre, group)[:, None]) ** 2
         return square.sum(1).astype(jnp.float64).sum(0)
 
 
 @jax.custom_jvp
-@sequential_vmap  # a batch would take much memory
+@sequential_vmap  # a batched product would need much memory
 def _sparse_matmul(value, column, start, dense):
+    """Product of compressed sparse rows and a dense matrix; see `_padded_sparse_matmul`."""
     from jax.experimental.sparse import BCSR
 
     return BCSR((value, column, start), shape=(start.shape[0] - 1, dense.shape[0])) @ dense
@@ -110,16 +128,16 @@ def _sparse_matmul(value, column, start, dense):
 
 @_sparse_matmul.defjvp
 def _multiply_jvp(primals, tangents):
-    # Rows are data: only the dense factor has a derivative.
+    # The sparse factor is data: only the dense factor has a derivative.
     *rows, dense = primals
     return _sparse_matmul(*rows, dense), _sparse_matmul(*rows, tangents[-1])
 
 
 def _has_products() -> bool:
-    """Whether JAX has products of compressed rows, on a platform where they are fast."""
+    """Whether JAX has products of compressed sparse rows, on a platform where they are fast."""
     try:
         from jax.experimental.sparse import BCSR  # noqa: F401
-    except ImportError:  # it is an experimental module of JAX
+    except ImportError:  # jax.experimental.sparse may be absent
         return False
     default = jax.config.jax_default_device  # a device, the name of a platform, or None
     return (getattr(default, "platform", default) or jax.default_backend()) == "cpu"
@@ -128,7 +146,10 @@ def _has_products() -> bool:
 def _padded_sparse_matmul(
     value: jax.Array, column: jax.Array, start: jax.Array, dense: jax.Array
 ) -> jax.Array:
-    """Product of compressed sparse rows (entries,), (entries,), (n + 1,) with (m, k): (n, k)."""
+    """Product (n, k) of a matrix of compressed sparse rows (n, m) and ``dense`` (m, k).
+
+    Arrays of the sparse matrix are ``value`` and ``column`` (entries,) and ``start`` (n + 1,).
+    """
     k = dense.shape[1]
     full = jnp.pad(dense, ((0, 0), (0, -k % (_VECTOR_BYTES // dense.dtype.itemsize))))
     return _sparse_matmul(value, column, start, full)[:, :k]
@@ -136,32 +157,33 @@ def _padded_sparse_matmul(
 
 @node
 class ByCell:
-    """Non-zero statistics sorted by their (group, statistic) pair, then by row."""
+    """Non-zero statistics, sorted by pair of group and statistic, then by sample."""
 
     row: jax.Array
     value: jax.Array
-    start: jax.Array  # first entry of each pair, and one past the last
+    start: jax.Array  # position of the first entry of each pair, then the number of entries
 
 
 @node
 class Sparse:
-    """Non-zero statistics in row order, cut into chunks (chunks, entries) of row, column, value.
+    """Non-zero statistics in the order of samples, cut into chunks (chunks, entries).
 
-    Padding entries have the value 0. For sharded rows, the arrays of all shards are concatenated,
-    each complete by itself. On a CPU the entries are also stored by cell: products of compressed
-    sparse rows take a half to a quarter of the time of scattered sums.
+    Every entry has a sample (``row``), a statistic (``column``) and a value. Padding entries have
+    the value 0. For sharded samples, the arrays of all shards are concatenated, and each shard is
+    complete by itself. On a CPU, the entries are also stored by cell: products of compressed sparse
+    rows take a half to a quarter of the time of scattered sums.
     """
 
     row: jax.Array
     column: jax.Array
     value: jax.Array
-    start: jax.Array  # first entry of each row, and one past the last, in the flat order
+    start: jax.Array  # position of the first entry of each sample, then the number of entries
     by_cell: ByCell | None
-    shape: tuple[int, int] = field(metadata={"static": True})  # rows of a block, statistics
+    shape: tuple[int, int] = field(metadata={"static": True})  # r and p
 
     @property
     def n_statistics(self) -> int:
-        """Number of statistics of a row, its mass included."""
+        """Number of statistics of a sample, including its mass."""
         return self.shape[-1]
 
     def cells(self, w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
@@ -187,7 +209,7 @@ class Sparse:
         return jnp.moveaxis(total.reshape(n_groups, p, s, k), 1, -1)
 
     def _use_compressed_rows(self, dense: jax.Array) -> bool:
-        """Whether to multiply with an array (m, k) by compressed rows."""
+        """Whether to multiply an array (m, k) by compressed sparse rows."""
         return self.by_cell is not None and dense.dtype == self.value.dtype
 
     def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
@@ -210,7 +232,7 @@ class Sparse:
         return total.reshape(b, r, s, k)
 
     def log_cells(self, log_w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
-        """Log of `cells` of ``exp(log_w)``; see `Dense.log_cells`."""
+        """Logarithm of ``cells(exp(log_w))``; see `Dense.log_cells`."""
         b, r, s, k = log_w.shape
         p = self.n_statistics
         log_w = log_w.reshape(b * r, s * k)
@@ -235,7 +257,7 @@ class Sparse:
         return jnp.moveaxis((_safe_log(total) + top).reshape(n_groups, p, s, k), 1, -1)
 
     def scatter(self, mass: jax.Array, centre: jax.Array, group: jax.Array) -> jax.Array:
-        """Weighted sums of squares, if ``centre`` is the mean or 0; see `Dense.scatter`."""
+        """Weighted sums of squares; ``centre`` must be the mean or 0. See `Dense.scatter`."""
         p, n_groups = self.n_statistics, centre.shape[0]
         flat = mass.reshape(-1)
         square = (flat[self.row] * self.value**2).astype(jnp.float64)
@@ -247,14 +269,20 @@ class Sparse:
 
 @node
 class Rows:
-    """The rows of one fit: statistics, masses (0 on padding), and the known group of every block.
+    """Samples of one fit.
 
-    ``share`` (B, r, groups) holds p(group|row) if the known structure is soft; the blocks then
-    belong to no group. ``number`` (B, r) is the index of a row in the user's data, from which
-    random numbers are hashed.
+    Attributes
+    ----------
+    x : statistics: `Dense`, `Sparse` or another class with their methods
+    mass : (B, r) masses of the samples; 0 on padding
+    number : (B, r) index of every sample in the user's data, from which random numbers are hashed
+    group : (B,) known group of every block
+    share : (B, r, groups) probabilities p(group | sample) if the known structure is soft, and
+        blocks then belong to no group; None otherwise
+    n_groups : number of known groups
     """
 
-    x: Any  # Dense, Sparse, or another class with their methods
+    x: Any
     mass: jax.Array
     number: jax.Array
     group: jax.Array
@@ -262,7 +290,7 @@ class Rows:
     n_groups: int = field(metadata={"static": True})
 
     def cells(self, w: jax.Array) -> jax.Array:
-        """Statistics (groups, S, K, p) of every (group, cluster) cell, for masses (B, r, S, K)."""
+        """Statistics (groups, S, K, p) of all cells, for masses ``w`` (B, r, S, K)."""
         if self.share is None:
             return self.x.cells(w, self.group, self.n_groups)
         return jnp.concatenate(
@@ -273,7 +301,7 @@ class Rows:
         )
 
     def adjoint(self, g: jax.Array) -> jax.Array:
-        """Transpose of `cells`: products (B, r, S, K) of rows with gradients of the cells."""
+        """Transpose of `cells`: coefficients ``g`` (groups, S, K, p) give (B, r, S, K)."""
         if self.share is None:
             return self.x.adjoint(g, self.group)
         return sum(
@@ -286,14 +314,14 @@ class Rows:
         return self.cells(self.mass[..., None, None])[:, 0, 0]
 
     def scatter(self, centre: jax.Array) -> jax.Array:
-        """Sum of squares of every statistic about its group's ``centre`` (groups, p).
+        """Weighted sums of squares (p,) of the statistics about ``centre`` (groups, p).
 
-        The centre is the mean of the group, or 0.
+        The centre of a group is its mean, or 0.
         """
         return jnp.maximum(self._raw_scatter(centre), 0)
 
     def _raw_scatter(self, centre: jax.Array) -> jax.Array:
-        """`scatter` with negative rounding errors; a sum over rows."""
+        """`scatter` with negative rounding errors, as a sum over samples."""
         if self.share is None:
             return self.x.scatter(self.mass, centre, self.group)
         centre = centre[:, None]
@@ -304,10 +332,10 @@ class Rows:
 
 
 def cluster_means(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Means (k, p) of clusters from sums over their rows (k, p) and sizes (k,).
+    """Means (k, p) of clusters from sums (k, p) over their samples and sizes (k,).
 
-    The mean of an empty cluster is the mean of all rows, which is finite; prediction of new rows
-    must exclude empty clusters.
+    The mean of an empty cluster is the mean of all samples, which is finite. Therefore, prediction
+    for new samples must exclude empty clusters.
     """
     sizes = np.asarray(sizes, float)[:, None]
     means = np.empty(sums.shape)
@@ -317,9 +345,16 @@ def cluster_means(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Layout:
-    """Positions of the rows: ``slot[i]`` is the position of row i among the padded rows.
+    """Positions of the samples in blocks.
 
-    The number of blocks is a multiple of ``n_shards``, by ``n_spare`` additional blocks at the end.
+    Attributes
+    ----------
+    n_blocks : number of blocks, a multiple of ``n_shards``
+    n_rows : number of samples of a block, including padding
+    slot : (n,) position of every sample among the padded samples of all blocks
+    block_group : (n_blocks,) known group of every block
+    n_shards : number of shards
+    n_spare : number of additional empty blocks at the end
     """
 
     n_blocks: int
@@ -331,24 +366,24 @@ class Layout:
 
     @property
     def n_slots(self) -> int:
-        """Number of slots for rows, without spare blocks."""
+        """Number of positions for samples, without spare blocks."""
         return (self.n_blocks - self.n_spare) * self.n_rows
 
     def to_blocks(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
-        """Arrange one value per row as (blocks, rows), with ``fill`` on padding."""
+        """Arrange values (n, ...) as (n_blocks, n_rows, ...), with ``fill`` on padding."""
         out = np.full((self.n_blocks * self.n_rows, *values.shape[1:]), fill, values.dtype)
         out[self.slot] = values
         return out.reshape(self.n_blocks, self.n_rows, *values.shape[1:])
 
     def from_blocks(self, values: np.ndarray) -> np.ndarray:
-        """Values per row in the user's order, from an array (blocks, rows, ...)."""
+        """Values (n, ...) in the user's order, from an array (n_blocks, n_rows, ...)."""
         return values.reshape(self.n_blocks * self.n_rows, *values.shape[2:])[self.slot]
 
 
 def bucket_size(size: int, limit: int) -> int:
     """Round up to 1 or 1.5 times a power of two, so that similar sizes share a compiled program.
 
-    Sizes above ``limit`` are not rounded, since there the run takes longer than the compilation.
+    Sizes above ``limit`` are not rounded: their runs take longer than their compilation.
     """
     if size > limit:
         return size
@@ -359,44 +394,45 @@ def bucket_size(size: int, limit: int) -> int:
 def padded_count(count: int, unit_cost: int) -> int:
     """Round a number of clusters or groups up to 5, 10, 20, ..., so that there are few programs.
 
-    If a step takes more than `SMALL_STEP` products, ``unit_cost`` per cluster, the number is not
-    rounded, since there the run takes longer than the compilation.
+    The number is not rounded if a step takes more than `SMALL_STEP` products (``unit_cost`` per
+    cluster). The run then takes longer than the compilation.
     """
     mask = active_mask(count, unit_cost)
     return count if mask is None else mask.size
 
 
 def active_mask(count: int, unit_cost: int) -> np.ndarray | None:
-    """Mask of the `padded_count` clusters that exist; None if the number is not rounded."""
+    """Mask (padded_count,) of the clusters that are no padding; None if nothing is rounded."""
     full = 5 << max(-(-int(count) // 5) - 1, 0).bit_length()
     return np.arange(full) < count if full * unit_cost <= SMALL_STEP else None
 
 
 def coarse_bucket(size: int, least: int) -> int:
-    """Round up so that small problems share programs: ``least`` times a power of 4."""
+    """Round up to ``least`` times a power of 4, so that small problems share compiled programs."""
     if size > 4096:
         return bucket_size(size, 65536)
     return least * 4 ** max(0, math.ceil(math.log(max(size, 1) / least, 4) - 1e-9))
 
 
 def pad_columns(x: np.ndarray, least: int = 0) -> np.ndarray:
-    """Pad the columns with zeros to the number that programs are compiled for."""
+    """Append columns of zeros, up to a number of columns that has a compiled program."""
     return np.pad(x, ((0, 0), (0, coarse_bucket(max(x.shape[1], least), 4) - x.shape[1])))
 
 
 def make_layout(codes: np.ndarray, n_groups: int, n_shards: int = 1) -> Layout:
-    """Sort rows by known group ``codes`` (n,) into blocks within one group.
+    """Sort samples by known group ``codes`` (n,), and cut them into blocks within one group.
 
-    The shape depends on the bucketed number of rows and the number of groups only, not on the sizes
-    of the groups. The slot of a row does not depend on ``n_shards``.
+    The shapes depend only on the rounded number of samples and on the number of groups, not on the
+    sizes of the groups. The position of a sample does not depend on ``n_shards``.
     """
     n_samples = codes.size
     n_padded = bucket_size(n_samples, 65536)
-    # Large blocks multiply faster; small ones have less padding at the ends of the groups.
+    # Size and number of blocks. Large blocks multiply faster; small blocks have less padding.
     n_rows = int(np.clip(1 << int(np.log2(max(n_padded / (12 * n_groups), 16))), 16, 4096))
     n_blocks = -(-n_padded // n_rows) + n_groups
     n_spare = -n_blocks % n_shards
     n_blocks += n_spare
+    # Position of every sample: blocks of its group, then the order within the group.
     order = np.argsort(codes, kind="stable")
     sizes = np.bincount(codes, minlength=n_groups)
     blocks = -(-sizes // n_rows)
@@ -404,6 +440,7 @@ def make_layout(codes: np.ndarray, n_groups: int, n_shards: int = 1) -> Layout:
     by_group = codes[order]
     slot = np.empty(n_samples, np.int64)
     slot[order] = first_block[by_group] * n_rows + np.arange(n_samples) - first_row[by_group]
+    # Known group of every block; empty blocks at the end belong to the last group.
     block_group = np.full(n_blocks, n_groups - 1, np.int32)
     used = np.repeat(np.arange(n_groups, dtype=np.int32), blocks)
     block_group[: used.size] = used
@@ -418,10 +455,10 @@ def make_rows(
     share: np.ndarray | None = None,
     mass: np.ndarray | None = None,
 ) -> Rows:
-    """Lay out the feature statistics ``x`` (n, m): dense, scipy.sparse, or a JAX array.
+    """Arrange features ``x`` (n, m) in blocks; ``x`` is dense, a SciPy sparse array or a JAX array.
 
-    Numbers of columns of small data are rounded up by columns of zeros. ``share`` (n, n_groups)
-    makes the known structure soft; ``mass`` (n,) weights the rows.
+    Columns of zeros round up the number of columns of small data. ``share`` (n, n_groups) are
+    probabilities of soft known groups. ``mass`` (n,) are weights of the samples.
     """
     n, m = x.shape
     p = bucket_size(m + 1, 1024 if n <= 16384 else 1)
@@ -446,19 +483,19 @@ def make_rows(
 
 @partial(jax.jit, static_argnames="shape")
 def _scatter_rows(x: jax.Array, slot: jax.Array, shape: tuple[int, int, int]) -> jax.Array:
-    """Move the rows of a device array to their slots, on the device."""
+    """Move the samples of a device array to their positions in blocks, on the device."""
     flat = jnp.zeros((shape[0] * shape[1], shape[2]), x.dtype).at[slot, : x.shape[1]].set(x)
     return flat.at[slot, -1].set(1).reshape(shape)
 
 
 def _sparse_statistics(x: Any, layout: Layout, p: int, n_groups: int) -> Sparse:
-    """Sparse entries in the order of the padded rows; every row gets a last entry of 1."""
-    # Append the mass, and sort the rows by slot.
+    """Sparse entries in the order of the padded samples; the last entry of a sample is 1."""
+    # Append the mass, and sort the samples by position.
     n = x.shape[0]
     ones = sparse.csr_array((np.ones(n, x.dtype), (np.arange(n), np.full(n, p - 1))), shape=(n, p))
     x = sparse.csr_array((x.data, x.indices, x.indptr), shape=(n, p)) + ones
     x = x[np.argsort(layout.slot)]
-    # Row indices and entry counts are relative to the shard.
+    # Sample indices and numbers of entries are relative to the shard.
     n_rows = layout.n_blocks // layout.n_shards * layout.n_rows
     counts = np.zeros((layout.n_shards, n_rows), np.int64)
     counts.reshape(-1)[np.sort(layout.slot)] = np.diff(x.indptr)
@@ -480,7 +517,7 @@ def _sparse_statistics(x: Any, layout: Layout, p: int, n_groups: int) -> Sparse:
         block = shard * (layout.n_blocks // layout.n_shards) + row // layout.n_rows
         group = layout.block_group[block] if n_groups > 1 else 0
         cell = (shard * n_groups + group) * p + x.indices
-        # Transposing entries sorted by row sorts them by cell, in linear time.
+        # The entries are sorted by sample. Transposing sorts them by cell, in linear time.
         shape = n, layout.n_shards * n_groups * p
         transposed = sparse.csr_array((np.arange(x.nnz), cell, x.indptr), shape=shape).tocsc()
         order = transposed.data

@@ -18,11 +18,11 @@ from nrprob.statistics.top_features import iterate_feature_blocks
 
 __all__ = ["SingleFeature", "single_feature", "warn_of_single_feature"]
 
-THRESHOLD = 0.7  # of I(c; y) / H(c)
-_MAX_ROWS = 2**13  # larger tables are sampled, with equal numbers of rows per cluster
-_MIN_ROWS_PER_CLUSTER = 2**6  # in that sample
-_MIN_ROWS_PER_VALUE = 5  # of a discrete column, on average
-_PREVIEW_ROWS = 2**8  # rows in which most continuous columns are recognised
+THRESHOLD = 0.7  # a feature determines the clusters if I(c; y) / H(c) is larger
+_MAX_ROWS = 2**13  # larger tables are subsampled, with equal numbers of samples per cluster
+_MIN_ROWS_PER_CLUSTER = 2**6  # smallest number of samples per cluster in the subsample
+_MIN_ROWS_PER_VALUE = 5  # smallest mean number of samples per value of a discrete column
+_PREVIEW_ROWS = 2**8  # number of samples that suffice to recognise most continuous columns
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,11 @@ class SingleFeature:
     Attributes
     ----------
     column : name of the column; "column 3" if columns have no names
-    share : I(c; y) / H(c)
-    cluster : the cluster that agrees best with a set of values of the feature
-    values : this set of values
-    one_of_several : whether the feature determines this cluster only
+    share : I(c; y) / H(c), the mutual information of clusters c and feature y, divided by the
+        entropy of the clusters
+    cluster : label of the cluster that agrees best with a set of values of the feature
+    values : values of this set
+    one_of_several : whether the feature determines only this cluster, not the others
     """
 
     column: str
@@ -56,14 +57,14 @@ class SingleFeature:
 
 @dataclass
 class _DiscreteFeature:
-    """A discrete feature: its column, the code (n,) of each row, and the values by code."""
+    """A discrete feature: name of its column, codes (n,) of the samples, and values by code."""
 
     column: str
     codes: np.ndarray
     values: list[str]
 
     def joint_weights(self, clusters: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Joint weights (v, k) of values and clusters."""
+        """Sums of weights (v, k) per value and cluster, for clusters (n,) and weights (n,)."""
         shape = len(self.values), clusters.max() + 1
         cell = np.ravel_multi_index((self.codes, clusters), shape)
         return np.bincount(cell, weights, shape[0] * shape[1]).reshape(shape)
@@ -83,29 +84,34 @@ def single_feature(
     indicators: Mapping[str, Sequence[str]] | None = None,
     scales: Mapping[str, Sequence[float]] | None = None,
 ) -> SingleFeature | None:
-    r"""Find a discrete feature that determines the clusters; None if there is none.
+    r"""Return a discrete feature that determines the clusters, or None if no feature does.
 
     The feature y maximises
 
     .. math:: \frac{I(c; y) - e}{H(c) - e}, \qquad e = \frac{(k - 1)(v - 1)}{2n}
 
-    for the clusters c, and this share must exceed 0.7. Here e is the expected mutual information of
-    independent labelings with k and v values. If no feature does, and there are three or more
-    clusters, each cluster is compared with all others. A feature is a column with 2 to 19 distinct
-    values and on average 5 rows per value (2 values if all data are counts), or all indicator
-    columns of one column of a table. Continuous columns are not tested.
+    for the clusters c, and this share must exceed 0.7. Here n is the number of samples, k the
+    number of clusters and v the number of values of y. e is the expected mutual information of
+    independent labelings. A feature is a column with 2 to 19 distinct values and at least 5 samples
+    per value on average. If all data are counts, a feature has only 2 values. All indicator columns
+    of one column of a table are one feature. Continuous columns are not tested.
 
-    If all columns are discrete, several correlated features may exceed 0.7. The feature is then
-    returned only if its share is twice the second largest, and single clusters are not compared.
+    If no feature determines all clusters, and there are three or more, each cluster is compared
+    with all others together.
+
+    If all columns are discrete, the shares of several correlated features may exceed 0.7. A feature
+    is then returned only if its share is twice the second largest share. Single clusters are not
+    compared.
 
     Parameters
     ----------
     X : array, sparse matrix or pandas frame of shape (n_samples, n_features)
-    labels : ndarray of shape (n_samples,)
+    labels : (n_samples,) cluster labels
     names : names of the columns of an array
-    indicators : name of an indicator column -> (column of the table, value at 0 or "" for any
-        other, value at 1); by default names ``column=value`` and boolean columns of a frame
-    scales : name of a standardised column -> (mean, standard deviation)
+    indicators : for the name of an indicator column, the tuple (column of the table, value at 0,
+        value at 1); the value at 0 is "" if 0 stands for any other value. By default, columns with
+        names ``column=value`` and boolean columns of a frame
+    scales : for the name of a standardised column, the tuple (mean, standard deviation)
     """
     clusters, codes = np.unique(labels, return_inverse=True)
     codes = codes.ravel()
@@ -113,10 +119,10 @@ def single_feature(
         return None
     sizes = np.bincount(codes) / codes.size
     entropy_c = float(entropy(sizes))
-    # Sample rows of large tables, and convert the columns to an array with names.
+    # Subsample large tables, and convert the columns to an array with names.
     rows = _sample_rows(codes)
     codes = codes[rows]
-    weights = (sizes / np.bincount(codes))[codes]  # preserves H(c) of all rows
+    weights = (sizes / np.bincount(codes))[codes]  # weights preserve H(c) of all samples
     booleans: dict[str, Sequence[str]] = {}
     texts: dict[Any, list[str]] = {}
     if is_frame(X):
@@ -132,7 +138,7 @@ def single_feature(
         X = X if sparse.issparse(X) else _fill_missing(X, [], {})
     names = [f"column {j}" for j in range(X.shape[1])] if names is None else names
     indicators = _indicators_by_name(names) | booleans if indicators is None else indicators
-    # Discrete features, their joint tables with the clusters, and the best share.
+    # Discrete features, their joint tables with the clusters, and their shares.
     most = 2 if guess_features(X) == "multinomial" else FEW_VALUES - 1
     if sparse.issparse(X):
         columns = _informative_columns(X, THRESHOLD / 2 * entropy_c)
@@ -141,6 +147,7 @@ def single_feature(
     tables = [feature.joint_weights(codes, weights) for feature in features]
     shares = [_explained_share(joint, entropy_c, codes.size) for joint in tables]
     second, share = sorted([0.0, 0.0, *shares])[-2:]
+    # Return the feature with the largest share if it determines all clusters, or one of them.
     if share > (THRESHOLD if continuous else max(THRESHOLD, 2 * second)):
         joint, best = tables[shares.index(share)], features[shares.index(share)]
         c, values = _best_agreement(joint)
@@ -151,7 +158,10 @@ def single_feature(
 
 
 def _fill_missing(X: np.ndarray, names: list[Any], texts: dict[Any, list[str]]) -> np.ndarray:
-    """The table with missing values as one more value of their column."""
+    """Replace missing values (NaN) by an additional value of their column.
+
+    ``texts`` maps the names of text columns to their values; "missing" is added to them.
+    """
     missing = np.isnan(X) if X.dtype.kind == "f" else np.zeros(1, bool)
     if not missing.any():
         return X
@@ -168,10 +178,10 @@ def _fill_missing(X: np.ndarray, names: list[Any], texts: dict[Any, list[str]]) 
 def _single_cluster(
     features: Sequence[_DiscreteFeature], tables: Sequence[np.ndarray], clusters: np.ndarray, n: int
 ) -> SingleFeature | None:
-    """Find the feature that determines one of several clusters: I(1_c; y) / H(1_c) above 0.7.
+    """Return the feature that best determines one of several clusters, or None.
 
-    A feature of two values cannot determine three clusters of similar size, but may determine one
-    of them.
+    I(1_c; y) / H(1_c) must exceed 0.7, for the indicator 1_c of cluster c. A feature of two values
+    cannot determine three clusters of similar size, but may determine one of them.
     """
     best = None
     for feature, joint in zip(features, tables, strict=True):
@@ -185,7 +195,10 @@ def _single_cluster(
 
 
 def _explained_share(joint: np.ndarray, entropy_c: float, n: int) -> float:
-    """I(c; y) / H(c) of a table (v, k) of probabilities, adjusted for chance."""
+    """I(c; y) / H(c) from joint probabilities (v, k), adjusted for chance.
+
+    ``entropy_c`` is H(c), and ``n`` the number of samples.
+    """
     v, k = np.count_nonzero(joint.sum(1)), joint.shape[1]
     chance = (k - 1) * (v - 1) / (2 * n)
     if entropy_c <= chance:
@@ -196,30 +209,34 @@ def _explained_share(joint: np.ndarray, entropy_c: float, n: int) -> float:
 def _make_single_feature(
     feature: _DiscreteFeature, share: float, cluster: int, values: np.ndarray, several: bool = False
 ) -> SingleFeature:
-    """Make the result for a feature, a cluster and the values of that cluster."""
+    """Make the result for a feature, a cluster label and the values of this cluster."""
     names = tuple(feature.values[v] for v in values)
     return SingleFeature(feature.column, share, cluster, names, several)
 
 
 def _indicators_by_name(names: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Indicators from column names of the form that `nrprob.prepare` creates."""
+    """Recognise indicator columns by names ``column=value``, as `nrprob.prepare` writes them."""
     parts = {name: name.partition("=") for name in names}
     return {name: (column, "", value) for name, (column, equals, value) in parts.items() if equals}
 
 
 def _sample_rows(codes: np.ndarray) -> np.ndarray:
-    """Row indices of a sample in ascending order; all rows of a small table."""
+    """Indices of a stratified subsample in ascending order; all indices of a small table.
+
+    ``codes`` (n,) are the clusters.
+    """
     if codes.size <= _MAX_ROWS:
         return np.arange(codes.size)
     order = np.random.default_rng(0).permutation(codes.size)
     order = order[np.argsort(codes[order], kind="stable")]
     sizes = np.bincount(codes)
+    # Position of every sample within its cluster, in random order.
     place = np.arange(codes.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return np.sort(order[place < max(_MAX_ROWS // sizes.size, _MIN_ROWS_PER_CLUSTER)])
 
 
 def _informative_columns(X: Any, least: float) -> np.ndarray:
-    """Indices of sparse columns whose entropy, a bound of I(c; y), may exceed ``least``."""
+    """Indices of sparse columns whose entropy, an upper bound of I(c; y), may exceed ``least``."""
     filled = X.astype(bool).sum(0) / X.shape[0]
     bound = entropy([filled, 1 - filled]) + filled * np.log(FEW_VALUES)
     return np.flatnonzero(bound > least)
@@ -233,14 +250,15 @@ def _discrete_features(
     most: int,
     texts: Mapping[Any, Sequence[str]],
 ) -> tuple[list[_DiscreteFeature], bool]:
-    """Features with at most ``most`` values, and whether any column has more.
+    """Return the discrete features, and whether any column has more than ``most`` values.
 
-    ``texts`` maps a column name to the values that its codes represent.
+    Other arguments are as in `single_feature`. ``texts`` maps the name of a text column to the
+    values that its codes represent.
     """
     features: dict[tuple[str, bool], _DiscreteFeature] = {}
     continuous = False
     for columns, block in iterate_feature_blocks(X):
-        # The first rows exclude most continuous columns.
+        # Some samples are enough to exclude most continuous columns.
         look = np.sort(block[:: max(1, len(block) // _PREVIEW_ROWS)], axis=0)
         few = (np.diff(look, axis=0) != 0).sum(0) < most
         continuous |= not few.all()
@@ -249,7 +267,7 @@ def _discrete_features(
             result, codes, counts = np.unique(block[:, j], return_inverse=True, return_counts=True)
             codes = codes.astype(np.int16)
             continuous |= result.size > most
-            # Indicator columns of one column of a table are combined.
+            # All indicator columns of one column of a table are one feature.
             if result.size == 2 and name in indicators:
                 column, off, on = indicators[name]
                 blank = _DiscreteFeature(column, np.zeros_like(codes), [off or "any other value"])
@@ -270,14 +288,18 @@ def _discrete_features(
 
 
 def _best_agreement(joint: np.ndarray) -> tuple[int, np.ndarray]:
-    """The cluster that agrees best with a set of values of a feature, and this set."""
+    """Return the cluster that agrees best with a set of values of a feature, and the set.
+
+    ``joint`` (v, k) has weights of values and clusters. The agreement is the Jaccard index.
+    """
+    # Cluster with the largest weight for every value; -1 for values without samples.
     owner = np.where(joint.sum(1) > 0, joint.argmax(1), -1)
     result = []
     for c in np.unique(owner[owner >= 0]):
         values = np.flatnonzero(owner == c)
         both = joint[values, c].sum()
         jaccard = both / (joint[values].sum() + joint[:, c].sum() - both)
-        # Two clusters are complements: prefer the cluster with fewer values, then the last value.
+        # With two clusters, both agree equally: prefer fewer values, then the last value.
         result.append((round(jaccard, 9), -values.size, values.max(), c, values))
     *_, c, values = max(result, key=lambda candidate: candidate[:3])
     return int(c), values

@@ -1,12 +1,12 @@
-r"""Terms: an objective as a weighted sum of cell costs, and its gradient.
+r"""Terms of an objective that is a weighted sum of cell costs, and the gradient of the objective.
 
 .. math:: F(W) = \sum_t \lambda_t \sum_a g_t(S_a), \qquad S_a = \sum_x W(x, a) s(x)
 
-W(x, c) = p(x) r(c|x) are the masses of the rows in the clusters, and s(x) are the additive
-statistics of a row. g_t is the cell cost and lambda_t the weight of term t. The cells a of a term
-are pairs of a known group and a cluster, or clusters pooled over the groups, possibly through a
-linear view of the statistics. The gradient by the masses is linear in the statistics of a row x of
-group z:
+W(x, c) = p(x) r(c|x) is the mass of sample x in cluster c, for its weight p(x) and its membership
+r(c|x). s(x) are the additive statistics of the sample. g_t is the cell cost and lambda_t the weight
+of term t. The cells a of a term are pairs of a known group and a cluster, or clusters pooled over
+groups. A term may view the statistics through a linear map. The gradient with respect to the masses
+is linear in the statistics of a sample x of group z:
 
 .. math:: \frac{\partial F}{\partial W(x, c)} = \sum_t \lambda_t \,
     \nabla g_t(S_{zc}) \cdot s(x).
@@ -25,27 +25,28 @@ from nrprob.statistics.costs import Cost
 from nrprob.statistics.rows import Rows
 from nrprob.trees import node
 
-SMOOTHING = 1e-12
+SMOOTHING = 1e-12  # share of the statistics of a group that is added to every cell
 _UNIT = np.float64(1)
 
 
 @node
 class Residual:
-    """View of the features as deviations from the mean of their known group.
+    """Linear view: features minus the mean of their known group.
 
-    The last entry of ``mean`` (groups, p) is 0, so that the mass does not change.
+    The last entry of ``mean`` (groups, p) is 0, so that the view does not change the mass.
     """
 
     mean: jax.Array
 
     def __call__(self, cells: jax.Array, mean: jax.Array) -> jax.Array:
-        """Apply to statistics (..., p) given the mean of their group, broadcast against them."""
+        """View of statistics (..., p), given the mean of their group (broadcastable)."""
         return cells - cells[..., -1:] * mean
 
     def half_square(self) -> jax.Array:
-        """Coefficients (groups, p) of half the squared deviation of a row, minus half its square.
+        """Coefficients (groups, p) of the linear part of half the squared deviation of a sample.
 
-        The row adds this linear function of its statistics to `Term.constant`.
+        A sample adds half its squared deviation to `Term.constant`. Apart from half the square of
+        the sample, this is linear in its statistics, with these coefficients.
         """
         m = self.mean
         return jnp.where(np.arange(m.shape[1]) < m.shape[1] - 1, -m, 0.5 * (m * m).sum(1)[:, None])
@@ -53,16 +54,16 @@ class Residual:
 
 @node
 class Term:
-    """One weighted sum of cell costs.
+    """Term of an objective: a weighted sum of the costs of all cells.
 
     Attributes
     ----------
-    weight : scalar, or one per restart
-    constant : part of the cost that does not depend on the partition, unweighted, in float64
+    weight : scalar, or (S,) for S restarts
+    constant : part of the cost that does not depend on the partition, without weight, in float64
     view : linear view of the statistics, or None for the statistics themselves
     cost : cell cost
-    by_group : cells are (known group, cluster) if True, else clusters
-    scale : leading curvature without cancellation, to which rounding errors are relative
+    by_group : whether cells are pairs of known group and cluster; otherwise, cells are clusters
+    scale : size of the leading curvature, to which rounding errors are relative
     """
 
     weight: jax.Array
@@ -73,19 +74,19 @@ class Term:
     scale: jax.Array | np.float64 = _UNIT
 
     def cells(self, cells: jax.Array) -> jax.Array:
-        """Cells of the term (1 or groups, S, K, p) from all cells (groups, S, K, p)."""
+        """Cells of the term (1 or groups, S, K, p), from cells (groups, S, K, p)."""
         if self.view is not None:
             cells = self.view(cells, self.view.mean[:, None, None])
         return cells if self.by_group else cells.sum(0, keepdims=True)
 
     def row(self, row: jax.Array, group: jax.Array) -> jax.Array:
-        """Statistics of rows (..., p) of one known group, through the view of the term."""
+        """View of the statistics (..., p) of samples of one known group."""
         return row if self.view is None else self.view(row, self.view.mean[group])
 
 
 @node
 class TracedTerm(Term):
-    """A `Term` whose cell cost holds arrays."""
+    """`Term` whose cell cost contains arrays, which are traced."""
 
     cost: Cost
 
@@ -95,7 +96,7 @@ Terms = tuple[Term, ...]
 
 @jax.jit
 def objective(terms: Terms, cells: jax.Array) -> jax.Array:
-    """Return F, shape (S,), from the cells (groups, S, K, p)."""
+    """Objective F (S,) of S restarts, from the cells (groups, S, K, p)."""
     parts = [
         t.weight * (t.cost(t.cells(cells)).sum((0, 2)) + t.constant.astype(cells.dtype))
         for t in terms
@@ -104,11 +105,11 @@ def objective(terms: Terms, cells: jax.Array) -> jax.Array:
 
 
 def cell_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
-    """Derivative of F by the statistics of the cells.
+    """Derivative (groups, S, K, p) of F with respect to the statistics of the cells.
 
     Costs that are homogeneous of degree 1 have no derivative at the empty cell. A tiny multiple of
-    the group's statistics is therefore added to every cell, and the derivative at an empty cell
-    becomes the derivative at the group.
+    the group's statistics is therefore added to every cell. The derivative at an empty cell is then
+    the derivative at the statistics of the group.
     """
     cells = cells + SMOOTHING * cells.sum(2, keepdims=True)
     return jax.grad(lambda c: objective(terms, c).sum())(cells)
@@ -116,9 +117,9 @@ def cell_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
 
 @jax.jit
 def centred_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
-    """Derivative of F by the statistics of the cells, minus its mean over the clusters.
+    """Derivative (groups, S, K, p) of F by the cells, minus its mean over the clusters.
 
-    Centring does not change differences between clusters, and keeps float32 accurate when a large
+    Centring does not change differences between clusters. It keeps float32 accurate when a large
     inverse temperature multiplies the gradient.
     """
     g = cell_gradient(terms, cells)
@@ -127,20 +128,20 @@ def centred_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
 
 @jax.jit
 def row_costs(terms: Terms, cells: jax.Array) -> jax.Array:
-    """Change of F when a row is added to a cluster: coefficients (groups, S, K, p).
+    """Change of F if a sample is added to a cluster: coefficients (groups, S, K, p).
 
-    The change is linear in the statistics of the row, up to constants of the terms such as half its
-    sum of squares for Gaussian costs.
+    The product of the coefficients and the statistics of a sample is the change, to first order. It
+    leaves out constants of the terms, such as half the sum of squares for Gaussian costs.
     """
     views = [t.weight * t.view.half_square()[:, None, None] for t in terms if t.view is not None]
     return functools.reduce(jnp.add, views, cell_gradient(terms, cells))
 
 
 def membership_gradient(terms: Terms, rows: Rows, w: jax.Array) -> jax.Array:
-    """Return dF/dW (B, r, S, K), up to a constant per row and restart."""
+    """Gradient dF/dW (B, r, S, K) at masses ``w``, up to a constant per sample and restart."""
     return rows.adjoint(centred_gradient(terms, rows.cells(w)))
 
 
 def one_hot(labels: jax.Array, mass: jax.Array, n_clusters: int) -> jax.Array:
-    """Masses (B, r, S, K) of hard labels (B, r, S)."""
+    """Masses (B, r, S, K) for hard labels (B, r, S) and sample masses (B, r)."""
     return jnp.where(labels[..., None] == np.arange(n_clusters), mass[..., None, None], 0)

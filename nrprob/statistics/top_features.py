@@ -1,4 +1,4 @@
-"""Features that distinguish clusters, adjusted for known structure, and example rows."""
+"""Features that distinguish clusters, adjusted for known structure, and typical samples."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from nrprob.statistics.groups import cross_table, observed_means
 
 __all__ = ["Crossing", "Findings", "cross_labels", "find_top_features"]
 
-_ENTRIES = 2**20  # per block of features, to fit the cache and avoid a dense copy
-_NOTABLE = 0.3  # smallest difference of a description, in standard deviations
-_MOST_VALUES = 3  # values of a column in a description
-_ROUNDING = 1e-12  # relative to the largest entry; smaller differences of means are 0
+_ENTRIES = 2**20  # entries of a block of features: it fits the cache, and avoids a dense copy of X
+_NOTABLE = 0.3  # smallest difference in a description, in standard deviations
+_MOST_VALUES = 3  # largest number of values of a column in a description
+_ROUNDING = 1e-12  # smaller differences of means, relative to the largest entry, count as 0
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Features and example rows of several clusters.
+    """Distinguishing features and typical samples of c clusters.
 
     Attributes
     ----------
-    differences : (c, p) standardised mean differences of the cluster and all other rows, adjusted
-        for known structure
-    inside, outside : (c, p) unadjusted means of the cluster and of all other rows
-    overall : (p,) unadjusted means of all rows
-    nearest : per cluster, indices of its rows nearest to its centre, in ascending distance
+    differences : (c, p) difference of the means of the cluster and of all other samples, adjusted
+        for known structure, in standard deviations
+    inside, outside : (c, p) unadjusted means of the cluster and of all other samples
+    overall : (p,) unadjusted means of all samples
+    nearest : per cluster, indices of the samples nearest to its centre, by ascending distance
     """
 
     differences: np.ndarray
@@ -39,7 +39,7 @@ class Findings:
     nearest: list[np.ndarray]
 
     def most_different(self, cluster: int, n: int) -> np.ndarray:
-        """At most ``n`` features by which a cluster differs most, without zero differences."""
+        """Indices of at most ``n`` features with the largest non-zero differences of a cluster."""
         size = np.abs(self.differences[cluster])
         order = np.argsort(-size, kind="stable")[:n]
         return order[size[order] > 0]
@@ -52,14 +52,16 @@ class Findings:
         scales: Mapping[str, Sequence[float]],
         n_columns: int = 5,
     ) -> str:
-        """The columns by which a cluster differs most: its means and shares, and those of all rows.
+        """Describe the columns by which a cluster differs most from all samples.
+
+        The description has means or shares of the cluster and, in brackets, of all samples.
 
         Parameters
         ----------
-        cluster : position among the clusters
+        cluster : position of the cluster in ``differences``
         names : (p,) names of the features
-        indicators : name of a binary feature -> (column of the table, value at 0, value at 1)
-        scales : name of a standardised feature -> (mean, standard deviation)
+        indicators : for the name of a binary feature, (column of the table, value at 0, value at 1)
+        scales : for the name of a standardised feature, (mean, standard deviation)
         n_columns : largest number of columns
         """
         size = np.abs(self.differences[cluster])
@@ -77,7 +79,7 @@ class Findings:
             else:
                 mean, deviation = scales.get(name, (0.0, 1.0))
                 means = inside * deviation + mean, overall * deviation + mean
-                # As many decimals as two digits of the difference need.
+                # Enough decimals for two significant digits of the difference.
                 difference = max(abs(means[0] - means[1]), 1e-300)
                 decimals = int(np.clip(1 - np.floor(np.log10(difference)), 0, 9))
                 text = f"{means[0]:.{decimals}f} ({means[1]:.{decimals}f}{of_all})"
@@ -95,16 +97,16 @@ def find_top_features(
     measured: np.ndarray | None = None,
     n_nearest: int = 5,
 ) -> Findings:
-    """Compare clusters by features adjusted for known groups and continuous covariates.
+    """Find features that distinguish clusters, adjusted for known groups and covariates.
 
     Parameters
     ----------
-    X : (n, p) rows, dense or sparse; NaN where values are missing
-    codes : (n,) codes of the clusters, at least two of them non-empty
-    clusters : codes of the clusters to compare with all other rows
-    groups : (n,) codes of known groups, whose means are subtracted; zeros for none
-    measured : (n, m) continuous covariates, regressed out within groups
-    n_nearest : number of example rows per cluster
+    X : (n, p) samples, dense or sparse; NaN where values are missing
+    codes : (n,) clusters as integers; at least two clusters are not empty
+    clusters : codes of the clusters to compare with all other samples
+    groups : (n,) known groups as integers, whose means are subtracted; zeros without known groups
+    measured : (n, m) continuous covariates, whose linear effects within groups are subtracted
+    n_nearest : number of typical samples per cluster
     """
     n, p = X.shape
     member, sizes = _indicator_matrix(codes), np.bincount(codes)
@@ -112,7 +114,7 @@ def find_top_features(
     differences, inside, outside = np.zeros((3, len(clusters), p))
     overall, distances, n_seen = np.zeros(p), np.zeros(n), np.zeros(n)
     for columns, block in iterate_feature_blocks(X):
-        # Missing values count neither in numbers of rows nor in sums.
+        # Missing values count neither in sums nor in numbers of samples.
         seen = ~np.isnan(block)
         complete = bool(seen.all())
         counts = np.broadcast_to(sizes[:, None], (len(sizes), block.shape[1]))
@@ -123,7 +125,7 @@ def find_top_features(
         overall[columns] = _divide(raw.sum(0), counts.sum(0))
         inside[:, columns] = _divide(raw[clusters], n_in)
         outside[:, columns] = _divide(raw.sum(0) - raw[clusters], n_out)
-        # Mean differences of residuals, in pooled standard deviations of the two sets of rows.
+        # Mean differences of residuals, in pooled standard deviations of cluster and other samples.
         rest = known.residuals(block)
         if not complete:
             rest = np.where(seen, rest, 0.0)
@@ -138,12 +140,13 @@ def find_top_features(
         deviation = np.sqrt(np.maximum(scatter, 0) / freedom)
         differences[:, columns] = _standardised_difference(difference, deviation)
         centres = sums / np.maximum(counts, 1)
-        # Squared distances to the centres in within-cluster deviations; their unit is irrelevant.
+        # Squared distances to the centres, with features scaled by their spread within clusters.
         within = np.sqrt(np.maximum(squares.sum(0) - (sums * centres).sum(0), 0))
         varies = within > np.sqrt(_ROUNDING) * largest
         scaled = ((rest - centres[codes]) * seen)[:, varies] / within[varies]
         distances += (scaled**2).sum(1)
         n_seen += seen[:, varies].sum(1)
+    # Mean squared distance over observed features, and the nearest samples of every cluster.
     distances /= np.maximum(n_seen, 1)
     nearest = []
     for cluster in clusters:
@@ -164,10 +167,14 @@ class _KnownStructure:
         self.inverse = None if self.design is None else np.linalg.pinv(self.design)
 
     def _centre_within_groups(self, block: np.ndarray) -> np.ndarray:
+        """Subtract the means of the known groups from samples (n, d)."""
         return block - (self.member @ block / self.sizes)[self.groups]
 
     def fill_missing(self, block: np.ndarray, seen: np.ndarray) -> np.ndarray:
-        """The block with the mean of its group in place of a missing value."""
+        """Replace missing values, where ``seen`` (n, d) is False, by the mean of their group.
+
+        A group without observed values gets the mean of all samples.
+        """
         means = observed_means(block, self.groups)
         means = np.where(
             np.isnan(means), _divide(np.where(seen, block, 0).sum(0), seen.sum(0)), means
@@ -175,18 +182,19 @@ class _KnownStructure:
         return np.where(seen, block, np.nan_to_num(means)[self.groups])
 
     def residuals(self, block: np.ndarray) -> np.ndarray:
+        """Residuals (n, d) after removing group means and effects of covariates."""
         rest = self._centre_within_groups(block)
         return rest if self.design is None else rest - self.design @ (self.inverse @ rest)
 
 
 def _indicator_matrix(codes: np.ndarray) -> scipy.sparse.csr_array:
-    """Matrix (k, n) that sums the rows of each code."""
+    """Sparse matrix (k, n) of indicators: its product with samples (n, d) sums them by code."""
     n = len(codes)
     return scipy.sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=(codes.max() + 1, n))
 
 
 def iterate_feature_blocks(X: Any) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield blocks of features of all rows, dense."""
+    """Yield the slice of the columns and the dense features (n, d) of every block of features."""
     n, p = X.shape
     sparse = scipy.sparse.issparse(X)
     X = X.tocsc() if sparse else X
@@ -198,13 +206,13 @@ def iterate_feature_blocks(X: Any) -> Iterator[tuple[slice, np.ndarray]]:
 
 
 def _divide(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Means; NaN of nothing."""
+    """Divide sums by counts; NaN where a count is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return sums / counts
 
 
 def _standardised_difference(values: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """Values divided by standard deviations; 0 / 0 is 0."""
+    """Divide values by standard deviations; 0 / 0 gives 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(values == 0, 0.0, values / deviation)
 
@@ -216,8 +224,8 @@ class Crossing:
     Attributes
     ----------
     name : name of the labeling
-    groups : names of the groups; the last one stands for the merged groups, if any
-    counts : (c, g) numbers of rows
+    groups : names of the g groups; the last name stands for all merged groups, if any
+    counts : (c, g) numbers of samples
     joined : number of merged groups
     """
 
@@ -232,11 +240,20 @@ def cross_labels(
 ) -> Crossing:
     """Cross-tabulate clusters and the groups of a labeling, with at most ``most`` columns.
 
-    Columns are the largest group of each cluster, then the second largest of each, and so on; the
-    remaining groups are merged.
+    Columns are the largest group of every cluster, then the second largest group of every cluster,
+    and so on. The remaining groups are merged into the last column.
+
+    Parameters
+    ----------
+    name : name of the labeling
+    labels : (n,) labeling
+    codes : (n,) clusters as integers
+    clusters : codes of the clusters, one row of the table each
+    most : largest number of columns
     """
     values, group = np.unique(labels, return_inverse=True)
     names = [str(value) for value in values]
+    # Row of every cluster in the table; samples of other clusters are in an additional last row.
     row = np.full(max(codes.max(initial=-1), max(clusters, default=-1)) + 1, len(clusters))
     row[np.asarray(clusters, int)] = np.arange(len(clusters))
     shape = (len(clusters) + 1, len(names))
@@ -247,7 +264,7 @@ def cross_labels(
     rank = np.argsort(order, axis=1, kind="stable")
     rank[counts == 0] = len(names)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    # Sort by the best rank in any cluster; ties by the largest share of a cluster.
+    # Sort groups by their best rank in any cluster, then by their largest share of a cluster.
     first = np.lexsort((-share.max(axis=0, initial=0), rank.min(axis=0, initial=len(names))))
     retained, rest = np.sort(first[: most - 1]), first[most - 1 :]
     together = counts[:, rest].sum(axis=1, keepdims=True)

@@ -1,6 +1,7 @@
-"""Means, products and shrinkage of rows with frequency weights, in NumPy.
+"""Means, products and shrinkage of samples with frequency weights, in NumPy.
 
-All weights are 1 if they are None. Weights that are whole numbers equal repeated rows.
+If weights are None, all weights are 1. A sample with an integer weight w counts like w equal
+samples.
 """
 
 from __future__ import annotations
@@ -10,42 +11,42 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 
 
 def total_weight(n: int, weights: np.ndarray | None) -> float:
-    """Sum of the weights of n rows."""
+    """Sum of the weights (n,) of n samples; n without weights."""
     return n if weights is None else float(weights.sum())
 
 
 def scale_rows(x: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    """Rows (n, ...) multiplied by their weights (n,)."""
+    """Multiply samples (n, ...) by their weights (n,)."""
     return x if weights is None else x * weights.reshape(-1, *[1] * (x.ndim - 1))
 
 
 def row_mean(x: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Weighted mean of rows (n, ...), in float64."""
+    """Weighted mean (...) of samples (n, ...), in float64."""
     if weights is None:
         return x.mean(0, dtype=np.float64)
     return scale_rows(x, weights).sum(0, dtype=np.float64) / weights.sum()
 
 
 def row_products(x: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Weighted sum (m, m) of the outer products of rows (n, m)."""
+    """Weighted sum (m, m) of the outer products of samples (n, m)."""
     return scale_rows(x, weights).T @ x
 
 
 def column_variances(x: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Weighted variances of the columns of rows (n, m)."""
+    """Weighted variances (m,) of the features of samples (n, m)."""
     if weights is None:
         return x.var(0)
     return row_mean((x - row_mean(x, weights)) ** 2, weights)
 
 
 def shrinkage_intensity(square: np.ndarray, fourth: float, n: float) -> float:
-    """Ledoit and Wolf's intensity from moments of n rows about their known mean.
+    """Ledoit and Wolf's shrinkage intensity from moments of samples about a known mean.
 
     Parameters
     ----------
-    square : (p, p) mean of the outer products of the rows
-    fourth : mean of the fourth powers of their lengths
-    n : number of rows
+    square : (p, p) mean of the outer products of the samples
+    fourth : mean of the fourth powers of the norms of the samples
+    n : number of samples
 
     References
     ----------
@@ -60,7 +61,7 @@ def shrinkage_intensity(square: np.ndarray, fourth: float, n: float) -> float:
 
 
 def ledoit_wolf_intensity(z: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Ledoit and Wolf's intensity of rows (n, p) about 0; 0 for one column."""
+    """Ledoit and Wolf's shrinkage intensity of samples (n, p) with mean 0; 0 for one feature."""
     if z.shape[1] == 1:
         return 0.0
     if weights is None:

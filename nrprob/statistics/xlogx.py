@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-# Large enough that 1 / SMALLEST is finite in float32, so that second derivatives are finite too.
+# 1 / SMALLEST is finite in float32, so second derivatives are finite, too.
 SMALLEST = 1e-30
 
 
@@ -18,10 +18,11 @@ def safe_log(x: jax.Array) -> jax.Array:
 def xlogx(x: jax.Array) -> jax.Array:
     """Return x log x in nats, with 0 log 0 = 0 and the derivative ``1 + safe_log(x)``.
 
-    Negative rounding errors of a running subtraction count as 0. ``xlogy(x, x)`` has no derivative
-    at 0. The usual double ``where`` has a finite but wrong derivative, with which an impossible
-    symbol would cost as much as a certain one. This form is correct under ``grad``, ``jvp`` of
-    ``grad`` and ``vmap`` in both precisions.
+    Negative rounding errors of repeated subtractions count as 0. The derivative at 0 is large and
+    finite. ``xlogy(x, x)`` has no derivative at 0. The usual double ``where`` has a finite but
+    wrong derivative: a symbol with probability 0 would then cost as much as a symbol with
+    probability 1. This function is correct under ``grad``, ``jvp`` of ``grad`` and ``vmap`` in both
+    precisions.
     """
     return jnp.maximum(x, 0) * safe_log(x)
 

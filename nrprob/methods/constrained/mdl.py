@@ -169,7 +169,9 @@ class MDLConstrained(ConstrainedSearch):
     the cluster means. Pairs refer to the rows of the ``X`` passed to `fit`; therefore they do not
     carry over to the subsets of a cross-validation.
 
-    References ---------- K. Yin (2007), "Inferring Informed Clustering Problems with Minimum
+    References
+    ----------
+    K. Yin (2007), "Inferring Informed Clustering Problems with Minimum
     Description Length Principle", PhD thesis, University at Albany, chapter 5, with corrections.
     The assignment minimises over clusters that are not taken (5.4.3, step 3d). With a scale per
     cluster, its cost includes log s (step 3a). Sections 5.4.2 and 5.4.3 leave the order of
