@@ -121,9 +121,9 @@ def cross_fit(
     counts, widths, n_clusters = [], [], []
     pairs: list[np.ndarray] = []
     for f in range(fold.max() + 1):
-        seen, new = split_fold(fold, f, groups)
-        fit = fit_fold(seen, new, random.randint(2**31 - 1))
-        gains.append((new, {k: mixed_gain(fit.log_density - v) for k, v in fit.null.items()}))
+        train, test = split_fold(fold, f, groups)
+        fit = fit_fold(train, test, random.randint(2**31 - 1))
+        gains.append((test, {k: mixed_gain(fit.log_density - v) for k, v in fit.null.items()}))
         n_clusters.append(fit.n_clusters)
         # Match the labels of the fold to the first fold and to the reference.
         first = fit.labels if first is None else first
@@ -131,7 +131,7 @@ def cross_fit(
         shown = (
             common if reference is None else _match_labels(fit.labels, reference, additional=False)
         )
-        labels[new] = shown[new]
+        labels[test] = shown[test]
         advance()
         # Count samples about the gap. The candidate uses no labels of the reference, so that no
         # p-value depends on the reference.
@@ -139,19 +139,19 @@ def cross_fit(
             continue
         y = fit.residuals
         counted = ~np.isnan(y).any(1)
-        seen, new = seen[counted[seen]], new[counted[new]]
-        candidate = choose_candidate(y[seen], common[seen], groups[seen]) if seen.size else None
+        train, test = train[counted[train]], test[counted[test]]
+        candidate = choose_candidate(y[train], common[train], groups[train]) if train.size else None
         if candidate is None:
             counts.append(NO_SAMPLES)
             continue
-        counts.append(candidate.count_samples(y[new], groups[new]))
-        pairs.append(count_near_pairs(y[seen], candidate, groups[seen]))
+        counts.append(candidate.count_samples(y[test], groups[test]))
+        pairs.append(count_near_pairs(y[train], candidate, groups[train]))
         # Scores for the plot. All folds use the direction to the best cluster of the first fold.
-        plotted = choose_candidate(y[seen], shown[seen], groups[seen], plotted_cluster)
+        plotted = choose_candidate(y[train], shown[train], groups[train], plotted_cluster)
         if plotted is None:
             continue
         plotted_cluster = plotted.cluster if plotted_cluster is None else plotted_cluster
-        score[new] = y[new] @ plotted.direction - plotted.gap_centre
+        score[test] = y[test] @ plotted.direction - plotted.gap_centre
         widths.append(plotted.edges[2] - plotted.edges[1])
     gap_width = float(np.mean(widths)) if widths else 0.0
     gain = _join_gains(gains, n)
@@ -167,10 +167,10 @@ def _join_gains(
     """
     names = dict.fromkeys(name for _, by_null in gains for name in by_null)
     joined = {name: np.empty(n) for name in names}
-    for new, by_null in gains:
+    for test, by_null in gains:
         repeated = next(iter(by_null.values()))
         for name, gain in joined.items():
-            gain[new] = by_null.get(name, repeated)
+            gain[test] = by_null.get(name, repeated)
     return joined
 
 
@@ -198,27 +198,27 @@ class ResidualFolds:
         """Number of clusters, or "auto"."""
         return self.estimator.n_clusters
 
-    def __call__(self, seen: np.ndarray, new: np.ndarray, seed: int) -> FoldFit:
-        """Fit to samples with the indices ``seen``; evaluate samples with the indices ``new``."""
+    def __call__(self, train: np.ndarray, test: np.ndarray, seed: int) -> FoldFit:
+        """Fit to samples with the indices ``train``; evaluate samples with the indices ``test``."""
         X, codes = self.X, self.codes
         groups = np.zeros(len(X), int) if codes is None else codes
         # Fit the clusters, and one cluster with equally many restarts: both fits then share a
         # compiled program.
-        model = refit_subset(self.estimator, X, codes, seen, n_init=self.n_init, random_state=seed)
-        single = refit_subset(model, X, codes, seen, n_clusters=1)
+        model = refit_subset(self.estimator, X, codes, train, n_init=self.n_init, random_state=seed)
+        single = refit_subset(model, X, codes, train, n_clusters=1)
         # Null models in the same coordinates, with held-out residuals on the scale of training
         # residuals.
-        scale = residual_scale(groups, seen)
-        inside = np.isin(np.arange(len(X)), seen)
+        scale = residual_scale(groups, train)
+        inside = np.isin(np.arange(len(X)), train)
         y = model.residuals_of(X, **known_argument(codes))
         y = y * np.where(inside, 1, scale)[:, None]
         flexible = model.has_flexible_clusters()
-        null = null_log_densities(model, y[seen], groups[seen], y[new], groups[new], flexible)
-        held_out = {**known_argument(codes, new), "scale": scale[new]}
-        log_null = [single.log_density_of(X[new], **held_out), *null]
+        null = null_log_densities(model, y[train], groups[train], y[test], groups[test], flexible)
+        held_out = {**known_argument(codes, test), "scale": scale[test]}
+        log_null = [single.log_density_of(X[test], **held_out), *null]
         auto = model.n_clusters == "auto"
         return FoldFit(
-            model.log_density_of(X[new], **held_out),
+            model.log_density_of(X[test], **held_out),
             dict(zip(NULL_MODELS, log_null, strict=False)),
             model.predict(X, **known_argument(codes)),
             model.number_.n_clusters_ if auto else model.n_clusters,
@@ -226,19 +226,21 @@ class ResidualFolds:
         )
 
     def log_densities(
-        self, n_clusters: int, seen: np.ndarray, new: np.ndarray, seed: int
+        self, n_clusters: int, train: np.ndarray, test: np.ndarray, seed: int
     ) -> list[np.ndarray]:
         """Log densities (n_held_out,) under the clusters and, for one cluster, the null models."""
         X, codes = self.X, self.codes
         groups = np.zeros(len(X), int) if codes is None else codes
         settings = {"n_clusters": n_clusters, "n_init": self.n_init, "random_state": seed}
-        fit = refit_subset(self.estimator, X, codes, seen, **settings)
-        scale = residual_scale(groups, seen)[new]
-        values = [fit.log_density_of(X[new], **known_argument(codes, new), scale=scale)]
+        fit = refit_subset(self.estimator, X, codes, train, **settings)
+        scale = residual_scale(groups, train)[test]
+        values = [fit.log_density_of(X[test], **known_argument(codes, test), scale=scale)]
         if n_clusters == 1:
             y = fit.residuals_of(X, **known_argument(codes))
-            scaled = y[new] * scale[:, None]
-            values += [*null_log_densities(fit, y[seen], groups[seen], scaled, groups[new], True)]
+            scaled = y[test] * scale[:, None]
+            values += [
+                *null_log_densities(fit, y[train], groups[train], scaled, groups[test], True)
+            ]
         return values
 
 
@@ -272,14 +274,14 @@ def default_init(estimator: Any) -> dict[str, Any]:
     return {"init": inspect.signature(type(estimator)).parameters["init"].default}
 
 
-def residual_scale(groups: np.ndarray, seen: np.ndarray) -> np.ndarray:
+def residual_scale(groups: np.ndarray, train: np.ndarray) -> np.ndarray:
     """Factors (n,) that give held-out residuals the variance of training residuals.
 
     Residuals are deviations from the mean of s training samples of the known group. With the error
     variance v, training residuals have the variance v (s - 1) / s. Held-out residuals have the
     variance v (s + 1) / s.
     """
-    size = np.bincount(groups[seen])[groups]
+    size = np.bincount(groups[train])[groups]
     return np.sqrt((size - 1) / (size + 1))
 
 
@@ -289,11 +291,11 @@ def split_fold(fold: np.ndarray, f: int, groups: np.ndarray) -> tuple[np.ndarray
     All training sets have the same size, so that all fits share a compiled program. Where fold
     ``f`` is smaller than other folds, one sample of the largest group is left out of the training.
     """
-    seen = np.flatnonzero(fold != f)
-    if seen.size > fold.size - np.bincount(fold).max():
-        largest = np.bincount(groups[seen]).argmax()
-        seen = np.delete(seen, np.flatnonzero(groups[seen] == largest)[0])
-    return seen, np.flatnonzero(fold == f)
+    train = np.flatnonzero(fold != f)
+    if train.size > fold.size - np.bincount(fold).max():
+        largest = np.bincount(groups[train]).argmax()
+        train = np.delete(train, np.flatnonzero(groups[train] == largest)[0])
+    return train, np.flatnonzero(fold == f)
 
 
 def null_log_densities(

@@ -232,17 +232,17 @@ def n_clusters(
         The models are k clusters and, for k = 1, the null models.
         """
         total: Any = 0.0
-        for seen, new, seed in folds:
-            values = np.stack(fits.log_densities(k, seen, new, seed))
+        for train, test, seed in folds:
+            values = np.stack(fits.log_densities(k, train, test, seed))
             total = total + np.zeros((len(values), n))
-            total[:, new] += values
+            total[:, test] += values
         return total / n_splits
 
     evaluated: list[int] = []
     values: list[np.ndarray] = []
     null_values = np.zeros((0, n))
     # Fit the candidates, up to the degrees of freedom within known groups.
-    largest = min(seen.size for seen, _, _ in folds) - groups.max() - 1
+    largest = min(train.size for train, _, _ in folds) - groups.max() - 1
     bar = progress_bar("choosing the number of clusters", len(candidates), verbose)
     with few_threads(n), bar as advance:
         for k in candidates:

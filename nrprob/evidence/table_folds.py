@@ -58,9 +58,9 @@ class TableFolds:
             return "the same samples chose the number of clusters"
         return reason_without_p_value(self.refits.traits)
 
-    def __call__(self, seen: np.ndarray, new: np.ndarray, seed: int) -> FoldFit:
-        """Fit to samples with the indices ``seen``; evaluate samples with the indices ``new``."""
-        training, held_out = self.distinct[seen], self.distinct[new]
+    def __call__(self, train: np.ndarray, test: np.ndarray, seed: int) -> FoldFit:
+        """Fit to samples with the indices ``train``; evaluate samples with the indices ``test``."""
+        training, held_out = self.distinct[train], self.distinct[test]
         clusters = self.refits.fit(training, self.n_clusters, self.n_init, seed)
         single = self.refits.fit(training, 1, 1, seed)
         null = table_null_densities(self.refits, clusters, single, training)
@@ -74,10 +74,10 @@ class TableFolds:
         )
 
     def log_densities(
-        self, n_clusters: int, seen: np.ndarray, new: np.ndarray, seed: int
+        self, n_clusters: int, train: np.ndarray, test: np.ndarray, seed: int
     ) -> list[np.ndarray]:
         """Log densities (n_held_out,) under the clusters and, for one cluster, the null models."""
-        training, held_out = self.distinct[seen], self.distinct[new]
+        training, held_out = self.distinct[train], self.distinct[test]
         fit = self.refits.fit(training, n_clusters, self.n_init, seed)
         values = [fit.log_density]
         if n_clusters == 1:

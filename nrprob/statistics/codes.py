@@ -344,14 +344,14 @@ class NormalInverseWishart:
         white, log_det = jax.vmap(whitener)(self._scale_matrix(cells.T))
         mean = jnp.einsum("kij,jk->ik", white, cells[: self.n_features] / precision)
         constant = _table_difference(self.table, n) + 0.5 * log_det
-        less = precision / (precision + 1) / self.scale
-        return constant, 0.5 * (self.nu + n + 1), less, mean, jnp.moveaxis(white, 0, -1)
+        factor = precision / (precision + 1) / self.scale
+        return constant, 0.5 * (self.nu + n + 1), factor, mean, jnp.moveaxis(white, 0, -1)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
-        constant, half, less, mean, white = prepared
+        constant, half, factor, mean, white = prepared
         return constant + half * jnp.log1p(
-            less * _mahalanobis_squares(white, row[: self.n_features], mean)
+            factor * _mahalanobis_squares(white, row[: self.n_features], mean)
         )
 
 
@@ -443,8 +443,8 @@ class NormalWishart:
         )
         freedom = size + 1 + self.freedom + n
         scatter, mean = self.scatter(cells.T), self.power * cells[:m] / precision
-        more = log_multigamma(0.5 * (freedom + self.power), size)
-        constant = m / size * (log_multigamma(0.5 * freedom, size) - more)
+        after = log_multigamma(0.5 * (freedom + self.power), size)
+        constant = m / size * (log_multigamma(0.5 * freedom, size) - after)
         constant = constant + 0.5 * self.power * m * np.log(np.pi)
         if not self.full:
             constant = constant + 0.5 * self.power * _log_product(scatter.T)
@@ -457,33 +457,33 @@ class NormalWishart:
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
         constant, freedom, precision, mean, scatter = prepared
-        more: Any = self.power
+        added: Any = self.power
         if self.weighted:
             weight = self._total_weight(row.T)
-            row, more = row / jnp.where(weight > 0, weight, 1), self.power * weight
+            row, added = row / jnp.where(weight > 0, weight, 1), self.power * weight
         row = row[: self.n_features]
         # Factor of the squared distance from the mean by which the scatter grows.
-        less = more * precision / (precision + more)
-        constant = constant + 0.5 * self.n_features * jnp.log1p(more / precision)
+        factor = added * precision / (precision + added)
+        constant = constant + 0.5 * self.n_features * jnp.log1p(added / precision)
         if self.full:
-            inside = jnp.log1p(less * _mahalanobis_squares(scatter, row, mean))
+            log_growth = jnp.log1p(factor * _mahalanobis_squares(scatter, row, mean))
         else:
-            inside = _log_product(1 + less * jnp.square(row[:, None] - mean) / scatter)
-        return constant + 0.5 * (freedom + self.power) * inside
+            log_growth = _log_product(1 + factor * jnp.square(row[:, None] - mean) / scatter)
+        return constant + 0.5 * (freedom + self.power) * log_growth
 
     def weighted_join_costs(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
         """Cost increase (K, G, b) of samples (p, b), whose weight 1 is replaced by weights (G,)."""
         constant, freedom, precision, mean, scatter = prepared
-        row, more = row[: self.n_features], self.power * weights[:, None]
+        row, added = row[: self.n_features], self.power * weights[:, None]
         constant, freedom, precision = constant[:, None], freedom[:, None], precision[:, None]
-        less = more * precision / (precision + more)
-        constant = constant + 0.5 * self.n_features * jnp.log1p(more / precision)
+        factor = added * precision / (precision + added)
+        constant = constant + 0.5 * self.n_features * jnp.log1p(added / precision)
         if self.full:
-            inside = jnp.log1p(less * _mahalanobis_squares(scatter, row, mean)[:, None])
+            log_growth = jnp.log1p(factor * _mahalanobis_squares(scatter, row, mean)[:, None])
         else:
             squares = jnp.square(row[:, None] - mean) / scatter
-            inside = _log_product(1 + less * squares[:, :, None])
-        return constant + 0.5 * (freedom + self.power) * inside
+            log_growth = _log_product(1 + factor * squares[:, :, None])
+        return constant + 0.5 * (freedom + self.power) * log_growth
 
 
 # Constructors

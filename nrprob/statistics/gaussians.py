@@ -397,50 +397,51 @@ class CrossEntropyCost:
         # A sample of mass u that joins a cell of mass n changes the scatter by u n / (n + u) times
         # the squared deviation from the mean. If it leaves, the factor is u n / (n - u).
         n, after = state.mass, state.mass + mass[:, None]
-        more = mass[:, None] * n / jnp.where(after > 0, after, 1)
+        join_factor = mass[:, None] * n / jnp.where(after > 0, after, 1)
         size = n[label]
         rest = size - mass
-        alone = rest < self.least
-        less = jnp.where(alone, 0, mass * size / jnp.where(alone, 1, rest))
+        is_last = rest < self.least
+        leave_factor = jnp.where(is_last, 0, mass * size / jnp.where(is_last, 1, rest))
         deviation = x[:, None] - state.mean
-        # Matrix determinant lemma: ``grown`` is the log ratio of determinants for joining, ``left``
-        # the ratio for leaving.
+        # Matrix determinant lemma: log ratio of determinants for joining, ratio for leaving.
         if self.covariance == "full":
             q = (deviation * jnp.einsum("bkl,klm->bkm", deviation, state.spread)).sum(-1)
             q = jnp.maximum(q, 0)
-            grown = jnp.log1p(more * q)
-            left = 1 - less * q[jnp.arange(len(x)), label]
+            join_log_ratio = jnp.log1p(join_factor * q)
+            leave_ratio = 1 - leave_factor * q[jnp.arange(len(x)), label]
         elif self.covariance == "diag":
             ratio = deviation**2 / state.spread
-            grown = _log_product(1 + more[..., None] * ratio)
-            factors = 1 - less[:, None] * ratio[jnp.arange(len(x)), label]
-            left = jnp.where((factors > _SINGULAR).all(-1), factors.prod(-1), 0)
+            join_log_ratio = _log_product(1 + join_factor[..., None] * ratio)
+            factors = 1 - leave_factor[:, None] * ratio[jnp.arange(len(x)), label]
+            leave_ratio = jnp.where((factors > _SINGULAR).all(-1), factors.prod(-1), 0)
         else:
             square = (deviation**2).sum(-1)
-            reduction = less * square[jnp.arange(len(x)), label]
+            reduction = leave_factor * square[jnp.arange(len(x)), label]
             if self.covariance == "fixed":
                 # The cost depends on the trace itself, not on its logarithm.
-                grown, shrunk = more * square, -reduction
-                join = self._cost_of_log_det(after, grown) - self._cost_of_log_det(n, 0 * grown)
-                leave = self._cost_of_log_det(rest, shrunk) - self._cost_of_log_det(
-                    size, 0 * shrunk
+                increase = join_factor * square
+                join = self._cost_of_log_det(after, increase) - self._cost_of_log_det(
+                    n, 0 * increase
+                )
+                leave = self._cost_of_log_det(rest, -reduction) - self._cost_of_log_det(
+                    size, 0 * reduction
                 )
                 return join, leave
-            grown = self.dimension * jnp.log1p(more * square / state.spread)
-            left = 1 - reduction / state.spread[label]
-        ok = left > _SINGULAR
-        shrunk = jnp.log(jnp.where(ok, left, 1))
+            join_log_ratio = self.dimension * jnp.log1p(join_factor * square / state.spread)
+            leave_ratio = 1 - reduction / state.spread[label]
+        ok = leave_ratio > _SINGULAR
+        leave_log_ratio = jnp.log(jnp.where(ok, leave_ratio, 1))
         if self.covariance == "spherical":
-            shrunk = self.dimension * shrunk
-        join = self._cost_of_log_det(after, state.log_det + grown) - self._cost_of_log_det(
+            leave_log_ratio = self.dimension * leave_log_ratio
+        join = self._cost_of_log_det(after, state.log_det + join_log_ratio) - self._cost_of_log_det(
             n, state.log_det
         )
         log_det = state.log_det[label]
         cost = self._cost_of_log_det(size, log_det)
-        leave = self._cost_of_log_det(rest, log_det + shrunk) - cost
+        leave = self._cost_of_log_det(rest, log_det + leave_log_ratio) - cost
         # Without its last sample, a cell is empty and costs 0.
-        leave = jnp.where(alone, -cost, leave)
-        return join, jnp.where(ok | alone, leave, jnp.inf)
+        leave = jnp.where(is_last, -cost, leave)
+        return join, jnp.where(ok | is_last, leave, jnp.inf)
 
     def apply_move(
         self, state: TrackedCells, row: jax.Array, mass: jax.Array, old: jax.Array, new: jax.Array
