@@ -102,8 +102,8 @@ class Coordinates:
         inflation, scale = _residual_scales(float(np.trace(square)) / (n * m), n, dof)
         unit = (inflation / scale) ** 2
         basis, variances = _eigen_directions(square * (unit / n), dof, covariance)
-        turned = basis.T @ (square * (unit / n)) @ basis
-        shrinkage = shrinkage_intensity(turned, fourth * unit**2 / n, n)
+        rotated = basis.T @ (square * (unit / n)) @ basis
+        shrinkage = shrinkage_intensity(rotated, fourth * unit**2 / n, n)
         return cls._from_variances(
             basis, variances, shrinkage, inflation, scale, dof, covariance, ridge
         )
@@ -121,13 +121,13 @@ class Coordinates:
         s0 = float(variances.mean())
         ridged = (dof * variances + nu0 * s0) / (dof + nu0)
         root = np.sqrt(ridged)
-        # `turn` maps inflated residuals to y. Rounding errors have the scale of the data, so they
-        # are not inflated.
-        turn = basis / (root * scale)
+        # `to_coordinates` maps inflated residuals to y. Rounding errors have the scale of the data,
+        # so they are not inflated.
+        to_coordinates = basis / (root * scale)
         errors = np.zeros((len(root),) * 2)
         if rounding is not None:
-            errors = (turn.T * rounding) @ turn
-        basis, back = turn * inflation, (basis * root).T * scale
+            errors = (to_coordinates.T * rounding) @ to_coordinates
+        basis, back = to_coordinates * inflation, (basis * root).T * scale
         return cls(basis, back, inflation, scale, ridged, shrinkage, nu0, s0, dof, errors)
 
     def metric_map(
@@ -147,12 +147,12 @@ class Coordinates:
         if metric != "kurtosis":
             return np.diag(self.variances ** ((1 - metric) / 2))
         # The K - 1 directions of the smallest kurtosis, as eigenvectors of fourth moments (FOBI).
-        square, turn = np.linalg.eigh(row_products(y, weights) / self.dof)
-        white = turn / np.sqrt(np.maximum(square, 1e-12 * square.max()))
-        v = y @ white
+        eigenvalues, axes = np.linalg.eigh(row_products(y, weights) / self.dof)
+        whitening = axes / np.sqrt(np.maximum(eigenvalues, 1e-12 * eigenvalues.max()))
+        v = y @ whitening
         fourth = scale_rows(v * (v**2).sum(1, keepdims=True), weights).T @ v
         directions = np.linalg.eigh(fourth)[1][:, : max(min(n_clusters - 1, p), 1)]
-        return np.pad(white @ directions, ((0, 0), (0, p - directions.shape[1])))
+        return np.pad(whitening @ directions, ((0, 0), (0, p - directions.shape[1])))
 
 
 def _residual_scales(square: float, n: float, dof: float) -> tuple[float, float]:

@@ -316,11 +316,11 @@ class GaussianBlock:
         white, log_det_sigma = whitener(theta.sigma)
         root = _dot(theta.sigma, white.T)  # white @ root is the identity
 
-        def turn(precision):
+        def whiten_precision(precision):
             """Precision matrices (..., d, d) in the coordinates in which Sigma is the identity."""
             return _dot(_dot(root.T, precision), root)
 
-        a = turn(precisions.observed)
+        a = whiten_precision(precisions.observed)
         a_cell = a[self.data.pattern]
         held, absent = self.effects.held, self.effects.absent
 
@@ -336,7 +336,7 @@ class GaussianBlock:
         # 2. Matrix H and right-hand side of the normal equations, without group effects.
         h = _einsum("pab,pde->adbe", g, a)
         ridge = jnp.diag(jnp.concatenate([jnp.zeros(k), jnp.full(s, self.ridge.location)]))
-        h = h + _einsum("ab,de->adbe", ridge.astype(h.dtype), turn(precisions.sigma))
+        h = h + _einsum("ab,de->adbe", ridge.astype(h.dtype), whiten_precision(precisions.sigma))
         x = jnp.concatenate([self._by_pattern(sums.x), jnp.swapaxes(c.xq, 1, 2)], 1)
         x, x_cell = _dot(x, white.T), _dot(c.x_cell, white.T)
         right = _einsum("pad,pde->ae", x, a)
@@ -345,7 +345,9 @@ class GaussianBlock:
         #    is the sum of A_p over the samples of the group.
         weight = self._by_group(c.n_cell[:, None, None] * a_cell)
         loose = (1 - self.occupied)[:, None, None] * jnp.eye(d, dtype=h.dtype)
-        prior = turn(jnp.where(self.effects.fixed, jnp.diag(1 - self.real), precisions.t))
+        prior = whiten_precision(
+            jnp.where(self.effects.fixed, jnp.diag(1 - self.real), precisions.t)
+        )
         spread, log_det, _ = inverse_and_log_det(prior + weight + loose)
         cross = self._by_group(f[:, :, None, None] * a_cell[:, None])
         total = self._by_group(_einsum("cd,cde->ce", x_cell, a_cell))

@@ -321,30 +321,34 @@ def choose_effects(
     margin, penalty = thresholds(data, k)
     sizes = data.group_sizes
     sizes = sizes[sizes > 0]
-    f_s, f_p, f_v = (
+    subtracted, equal, by_group = (
         float(end.state.objective)
         for end in (candidates.subtracted, candidates.equal.best, candidates.by_group.best)
     )
-    # Objectives f and mean entropies e of subtracted means (s), common shares (p) and shares by
-    # group (v).
-    e_s = mean_entropy(problem, candidates.subtracted)
-    e_v = mean_entropy(problem, candidates.by_group.best)
+    entropy_subtracted = mean_entropy(problem, candidates.subtracted)
+    entropy_by_group = mean_entropy(problem, candidates.by_group.best)
+    gain_equal, gain_by_group = equal - subtracted, by_group - subtracted
     record = {
-        "gain_equal": f_p - f_s, "gain_by_group": f_v - f_s, "margin": margin,
-        "shares_penalty": penalty, "entropy_subtracted": e_s, "entropy_by_group": e_v,
+        "gain_equal": gain_equal, "gain_by_group": gain_by_group, "margin": margin,
+        "shares_penalty": penalty, "entropy_subtracted": entropy_subtracted,
+        "entropy_by_group": entropy_by_group,
     }  # fmt: skip
     if weights == "by_group":
         return "by_group", record
     fixed_shares = weights in ("uniform", "free")
     small = bool(np.median(sizes) < _SMALL_GROUP)
-    if effects != "auto" or small or data.x is None:
-        price = 0.5 * k * np.log(len(sizes)) if small else penalty
-        taken = f_v - (f_p if small or effects != "auto" else f_s) > price
-        return "by_group" if taken and not fixed_shares else "equal", record
-    clearer = e_s - e_v > CLEARER
-    if not fixed_shares and f_v - f_s > MARGIN_FACTOR * margin + penalty and clearer:
+    # 1. Means are not subtracted: choose between the two joint fits.
+    never_subtracts = effects != "auto" or small
+    if never_subtracts or data.x is None:
+        gain = by_group - (equal if never_subtracts else subtracted)
+        required_gain = 0.5 * k * np.log(len(sizes)) if small else penalty
+        return "by_group" if gain > required_gain and not fixed_shares else "equal", record
+    # 2. Otherwise a joint fit has to gain enough over subtracted means.
+    required_gain = MARGIN_FACTOR * margin
+    clearer = entropy_subtracted - entropy_by_group > CLEARER
+    if not fixed_shares and gain_by_group > required_gain + penalty and clearer:
         return "by_group", record
-    return "equal" if f_p - f_s > MARGIN_FACTOR * margin else "subtracted", record
+    return "equal" if gain_equal > required_gain else "subtracted", record
 
 
 @dataclass

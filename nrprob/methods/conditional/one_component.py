@@ -78,15 +78,15 @@ def fit_one_component(
     complete = bool(seen.all())
     for _ in range(1 if complete else _STEPS):
         # E-step: conditional expectations of the missing numbers, and their covariance.
-        turn, spread = _conditional(covariance, patterns)
+        projections, covariances = _conditional(covariance, patterns)
         filled = np.where(seen, x - means[groups], 0.0)
-        filled = np.where(seen, filled, _turned(filled, turn, pattern))
+        filled = np.where(seen, filled, _multiply_by_pattern(filled, projections, pattern))
         # M-step: group means and covariance of the completed residuals.
         shift = _sums_by_group(scale_rows(filled, weights), groups, n_groups) / divisor
         means = means + shift
         filled = filled - shift[groups]
         counts = np.bincount(pattern, weights, minlength=len(patterns))
-        covariance = (row_products(filled, weights) + np.tensordot(counts, spread, 1)) / n
+        covariance = (row_products(filled, weights) + np.tensordot(counts, covariances, 1)) / n
         if np.abs(shift).max() <= _TOLERANCE * np.sqrt(np.trace(covariance) / d):
             break
     residual = x - means[groups]
@@ -112,28 +112,32 @@ def _conditional(covariance: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarr
 
     Returns
     -------
-    turn : (P, d, d) Sigma A_p, which maps observed residuals to the expectations of all residuals;
-        A_p is the inverse of Sigma on the observed columns, padded with zeros
-    spread : (P, d, d) conditional covariances, which are 0 for observed columns
+    projections : (P, d, d) Sigma A_p, which maps observed residuals to the expectations of all
+        residuals; A_p is the inverse of Sigma on the observed columns, padded with zeros
+    covariances : (P, d, d) conditional covariances, which are 0 for observed columns
     """
     d = len(covariance)
-    turn = np.empty((len(patterns), d, d))
+    projections = np.empty((len(patterns), d, d))
     for start in range(0, len(patterns), max(_CHUNK // (d * d), 1)):
         part = patterns[start : start + max(_CHUNK // (d * d), 1)]
         both = part[:, :, None] & part[:, None, :]
         square = np.where(both, covariance, 0.0) + np.eye(d) * ~part[:, :, None]
-        turn[start : start + len(part)] = covariance @ np.where(both, np.linalg.inv(square), 0.0)
-    return turn, covariance - turn @ covariance
+        projections[start : start + len(part)] = covariance @ np.where(
+            both, np.linalg.inv(square), 0.0
+        )
+    return projections, covariance - projections @ covariance
 
 
-def _turned(values: np.ndarray, turn: np.ndarray, pattern: np.ndarray) -> np.ndarray:
-    """Multiply every row of values (n, d) by the matrix of its pattern, ``turn[pattern[i]]``."""
+def _multiply_by_pattern(
+    values: np.ndarray, matrices: np.ndarray, pattern: np.ndarray
+) -> np.ndarray:
+    """Multiply every row of values (n, d) by the matrix ``matrices[pattern[i]]``."""
     out = np.empty_like(values)
     order = np.argsort(pattern, kind="stable")
-    edges = np.searchsorted(pattern[order], np.arange(len(turn) + 1))
-    for p in range(len(turn)):
+    edges = np.searchsorted(pattern[order], np.arange(len(matrices) + 1))
+    for p in range(len(matrices)):
         rows = order[edges[p] : edges[p + 1]]
-        out[rows] = values[rows] @ turn[p].T
+        out[rows] = values[rows] @ matrices[p].T
     return out
 
 

@@ -208,35 +208,35 @@ def solve_residuals(
     def run_restarts(last, free):
         """Run all restarts with equal or free weights; ``last`` replaces the last start."""
         model = Model(data, hyperparameters, covariance, robust, k, free)
-        full = Climb(model, fixed)
-        inputs = jax.tree.map(lambda a, b: a.at[-1].set(b), (starts, warm), last)
+        full_em = Climb(model, fixed)
+        initial = jax.tree.map(lambda a, b: a.at[-1].set(b), (starts, warm), last)
 
         def run_restart(labels, warm):
-            state = full.initial_state(labels, warm if warm_up else None, _WARM)
-            return End.from_result(model, full.run_em(state, hyperparameters.max_iter))
+            state = full_em.initial_state(labels, warm if warm_up else None, _WARM)
+            return End.from_result(model, full_em.run_em(state, hyperparameters.max_iter))
 
         if sample is None:
-            ends = map_restarts(run_restart, inputs, side_by_side)
+            ends = map_restarts(run_restart, initial, side_by_side)
         else:
-            part = Model(sample.data, sample.hyperparameters, covariance, robust, k, free)
-            few = Climb(part, sample.fixed)
+            sample_model = Model(sample.data, sample.hyperparameters, covariance, robust, k, free)
+            sample_em = Climb(sample_model, sample.fixed)
 
             def run_on_sample(labels, warm):
-                end = few.warm_up(
+                end = sample_em.warm_up(
                     labels, warm if warm_up else None, _SAMPLE_STEPS, hyperparameters.max_iter
                 )
                 return end.t, end.u
 
-            sample_results = map_restarts(run_on_sample, inputs, side_by_side)
+            sample_results = map_restarts(run_on_sample, initial, side_by_side)
             ends = _successive_halving(
-                full, sample, sample_results, hyperparameters.max_iter, n_leaders, side_by_side
+                full_em, sample, sample_results, hyperparameters.max_iter, n_leaders, side_by_side
             )
         best = ends.objective.argmax()
         t, u, penalty, labels, trace, n_iter = jax.tree.map(
             lambda a: a[best], (ends.t, ends.u, ends.penalty, ends.labels, ends.trace, ends.n_iter)
         )
         logits = model.row_logits(t)[0] + model.expand_groups(u)
-        w = model.mass * jax.nn.softmax(model.mask_logits(logits, full.mask), axis=0)
+        w = model.mass * jax.nn.softmax(model.mask_logits(logits, full_em.mask), axis=0)
         b, r = model.blocks
         reached = ends.objective[best]
         solution = solve.Solution(
@@ -290,15 +290,17 @@ def _successive_halving(
         return End.from_result(full.model, no_steps)
 
     # Numbers of restarts that continue in the first, the second, and every later round.
-    turns = jnp.asarray([n_leaders, _FINALISTS, 1])
+    n_continuing = jnp.asarray([n_leaders, _FINALISTS, 1])
 
     def halving_round(carry):
         """Continue the leading restarts; return all restarts and the number of the next round."""
-        ends, turn = carry
-        most = jnp.where(turn == 0, jnp.minimum(_LEADER_STEPS, max_iter), max_iter)
-        on = turns[jnp.minimum(turn, len(turns) - 1)]
-        lead, exists = distinct_leaders(ends.labels[:, place], ends.objective, real, k, n_leaders)
-        stay = ~exists | (jnp.arange(n_leaders) >= on)
+        ends, round_number = carry
+        most = jnp.where(round_number == 0, jnp.minimum(_LEADER_STEPS, max_iter), max_iter)
+        n_leading = n_continuing[jnp.minimum(round_number, len(n_continuing) - 1)]
+        leaders, exists = distinct_leaders(
+            ends.labels[:, place], ends.objective, real, k, n_leaders
+        )
+        stops = ~exists | (jnp.arange(n_leaders) >= n_leading)
 
         def continue_em(end):
             result = full.run_em(
@@ -306,17 +308,21 @@ def _successive_halving(
             )
             return End.from_result(full.model, result)
 
-        def go_on(end, stay):
-            return jax.lax.cond(stay | end.done, lambda end: end, continue_em, end)
+        def continue_or_stop(end, stops):
+            return jax.lax.cond(stops | end.done, lambda end: end, continue_em, end)
 
-        further = map_restarts(go_on, (jax.tree.map(lambda a: a[lead], ends), stay), side_by_side)
-        ends = jax.tree.map(lambda a, b: a.at[lead].set(b, mode="drop"), ends, further)
-        return ends, turn + 1
+        continued = map_restarts(
+            continue_or_stop, (jax.tree.map(lambda a: a[leaders], ends), stops), side_by_side
+        )
+        ends = jax.tree.map(lambda a, b: a.at[leaders].set(b, mode="drop"), ends, continued)
+        return ends, round_number + 1
 
     def is_unfinished(carry):
-        ends, turn = carry
+        ends, round_number = carry
         best = ends.objective.argmax()
-        return (turn < len(turns) - 1) | ~(ends.done[best] | (ends.n_iter[best] >= max_iter))
+        return (round_number < len(n_continuing) - 1) | ~(
+            ends.done[best] | (ends.n_iter[best] >= max_iter)
+        )
 
     ends = map_restarts(evaluate_start, sample_results, side_by_side)
     return jax.lax.while_loop(is_unfinished, halving_round, (ends, jnp.zeros((), jnp.int32)))[0]
@@ -341,15 +347,15 @@ def distinct_leaders(
     exists : (most,) whether the index is a restart
     """
     s = len(labels)
-    hits = ((labels[:, None] == jnp.arange(k)[:, None]) & real).astype(jnp.float32)
+    indicators = ((labels[:, None] == jnp.arange(k)[:, None]) & real).astype(jnp.float32)
 
     def choose_next(available, _):
         """Select the best available restart; restarts with the same clusters become unavailable."""
         best = jnp.where(available, objective, -jnp.inf).argmax()
         exists = available.any()
-        tables = jnp.einsum("skn,jn->skj", hits, hits[best]).astype(jnp.float64)
-        other = jax.vmap(adjusted_rand)(tables) < _SAME
-        return available & other, (jnp.where(exists, best, s), exists)
+        tables = jnp.einsum("skn,jn->skj", indicators, indicators[best]).astype(jnp.float64)
+        is_distinct = jax.vmap(adjusted_rand)(tables) < _SAME
+        return available & is_distinct, (jnp.where(exists, best, s), exists)
 
     return jax.lax.scan(choose_next, jnp.ones(s, bool), None, most)[1]
 

@@ -85,8 +85,8 @@ def schedule_starts(n_init: int, n_kinds: int) -> tuple[int, np.ndarray]:
     restarts : (n_init,) indices of the initial values to use, if these are sorted by type
     """
     n_each = -(-n_init // n_kinds)
-    turn = np.arange(n_each) * n_kinds + np.arange(n_kinds)[:, None]
-    return n_each, np.flatnonzero(turn.reshape(-1) < n_init)
+    order = np.arange(n_each) * n_kinds + np.arange(n_kinds)[:, None]
+    return n_each, np.flatnonzero(order.reshape(-1) < n_init)
 
 
 def stratified_sample(
@@ -214,14 +214,14 @@ def grouped_kmeans(
     mass = rows.mass[..., None]
     # Initial centres by k-means++: a row is sampled with a probability proportional to its mass
     # times its squared distance from the nearest centre.
-    nearest = mass + np.zeros((*rows.real.shape, n_each), z.dtype)
+    nearest_weights = mass + np.zeros((*rows.real.shape, n_each), z.dtype)
     centres = np.zeros((n_each, rows.n_groups, k, z.shape[-1]), z.dtype)
     for j in range(k):
         # Every row has an exponential waiting time with its weight as rate. The first row to arrive
         # in a group is then a sample with probabilities proportional to the weights.
         u = rng.random((rows.place.max() + 1, n_each), z.dtype)[rows.place]
         with np.errstate(divide="ignore"):
-            time = np.where(nearest > 0, -np.log1p(-u) / nearest, np.inf)
+            time = np.where(nearest_weights > 0, -np.log1p(-u) / nearest_weights, np.inf)
         row = time.argmin(1)  # (B, S)
         first = np.take_along_axis(time, row[:, None], 1)[:, 0]
         earliest = rows.by_group(first, np.minimum, np.inf)
@@ -230,23 +230,25 @@ def grouped_kmeans(
         block = np.where(first <= earliest[rows.group], blocks, len(z))
         block = rows.by_group(block, np.minimum, 0)  # (L, S)
         centres[:, :, j] = np.moveaxis(z[block, np.take_along_axis(row, block, 0)], 1, 0)
-        left = square - 2 * centre_scores(centres[:, :, j : j + 1])[..., 0]
+        squared_distances = square - 2 * centre_scores(centres[:, :, j : j + 1])[..., 0]
         # Rows that equal a centre have weight 0: rounding errors must not count as a distance.
-        away = mass * np.where((left > rounding * square) & real, left, 0)
-        nearest = away if j == 0 else np.minimum(nearest, away)
+        weights = mass * np.where(
+            (squared_distances > rounding * square) & real, squared_distances, 0
+        )
+        nearest_weights = weights if j == 0 else np.minimum(nearest_weights, weights)
     # Lloyd iterations. Only labelings that still change are updated.
     labels = assign_rows(centres)
-    going = np.arange(n_each)
+    active = np.arange(n_each)
     for _ in range(_LLOYD):
-        sums, sizes = rows.cluster_sums(labels[..., going], k)
+        sums, sizes = rows.cluster_sums(labels[..., active], k)
         sizes = sizes[..., None]
-        means = np.where(sizes > 0, sums / np.where(sizes > 0, sizes, 1), centres[going])
+        means = np.where(sizes > 0, sums / np.where(sizes > 0, sizes, 1), centres[active])
         new = assign_rows(means)
-        centres[going] = means
-        changed = ((new != labels[..., going]) & real).any((0, 1))
-        labels[..., going] = new
-        going = going[changed]
-        if not going.size:
+        centres[active] = means
+        changed = ((new != labels[..., active]) & real).any((0, 1))
+        labels[..., active] = new
+        active = active[changed]
+        if not active.size:
             break
     return labels, centres
 

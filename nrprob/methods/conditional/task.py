@@ -137,13 +137,13 @@ def lay_out(
     pad = bucket_size(p, 256) - p
     log_scale = float(np.log(coordinates.variances).sum())
     rounding = np.pad(coordinates.rounding, (0, pad))
-    narrow = {
+    in_dtype = {
         "d": p, "n": total, "nu0": coordinates.nu0, "dof": dof, "s0": coordinates.s0,
         "tol": model.tol, "kappa": model.balance, "nu": model.nu,
         "rounding": rounding if model.covariance == "tied" else np.diagonal(rounding),
     }  # fmt: skip
 
-    def laid_out(chosen: np.ndarray, mass: np.ndarray, dtype: Any) -> ResidualTask:
+    def arrange_rows(chosen: np.ndarray, mass: np.ndarray, dtype: Any) -> ResidualTask:
         """Task of the rows with the indices ``chosen``, without initial labels."""
         layout = make_layout(design.codes[chosen], n_groups)
         data = Residuals(
@@ -157,37 +157,37 @@ def lay_out(
         floor = 1e-6 if np.dtype(dtype) == np.float32 else 1e-9
         hyperparameters = Hyperparameters(
             free=free,
-            **{name: np.asarray(value, dtype) for name, value in narrow.items()},
+            **{name: np.asarray(value, dtype) for name, value in in_dtype.items()},
             floor=np.asarray(floor, dtype),
             log_scale=np.asarray(log_scale),
             log_det=np.asarray(log_scale + 2 * p * math.log(coordinates.scale)),
             constant=np.asarray(0.0),
             max_iter=np.asarray(model.max_iter, np.int32),
         )
-        places = None if fixed is None else layout.to_blocks(fixed[chosen], -1)
-        return ResidualTask(data, hyperparameters, layout, design, places, weights=weights)
+        blocked_fixed = None if fixed is None else layout.to_blocks(fixed[chosen], -1)
+        return ResidualTask(data, hyperparameters, layout, design, blocked_fixed, weights=weights)
 
     # 1. All rows. Their masses add up to the residual degrees of freedom.
-    part = mass is not None
+    is_sample = mass is not None
     chosen = np.arange(n)
     if mass is None:
         mass = scale_rows(np.full(n, dof / total), weights)
     if seed is None:
         seed = check_random_state(model.random_state).randint(2**31 - 1)
     rng = np.random.default_rng(seed)
-    task = few = laid_out(chosen, mass, dtype)
+    task = search_task = arrange_rows(chosen, mass, dtype)
     # 2. Sample for successive halving, stratified by group and class.
     n_leaders = min(count_leaders(model._n_restarts), model._n_restarts)
-    many = y.size * k > _LARGE
-    if model.successive_halving and many and not part:
+    is_large = y.size * k > _LARGE
+    if model.successive_halving and is_large and not is_sample:
         strata = design.codes
         if fixed is not None:
             strata = factorize(np.column_stack([strata, fixed]))[0]
         chosen, times = stratified_sample(strata, max(_FEW, _EACH * k), rng)
-        few = laid_out(chosen, mass[chosen] * times, np.float32)
-        place = few.layout.to_blocks(task.layout.slot[chosen].astype(np.int32))
+        search_task = arrange_rows(chosen, mass[chosen] * times, np.float32)
+        slots = search_task.layout.to_blocks(task.layout.slot[chosen].astype(np.int32))
         task.sample, task.n_leaders = (
-            Sample(few.data, few.hyperparameters, few.fixed, place),
+            Sample(search_task.data, search_task.hyperparameters, search_task.fixed, slots),
             n_leaders,
         )
     # 3. Initial labels, and the order in which the restarts use them.
@@ -196,8 +196,8 @@ def lay_out(
         model._n_restarts, len(maps) * (1 + model.aligned) * (1 + model.warm_up)
     )
     starts = make_starts(
-        y[chosen], few.layout, n_groups if design.n_groups > 1 else 1, maps, k, n_each, rng,
-        aligned=model.aligned, tries=1 if many or part else _TRIES,
+        y[chosen], search_task.layout, n_groups if design.n_groups > 1 else 1, maps, k, n_each, rng,
+        aligned=model.aligned, tries=1 if is_large or is_sample else _TRIES,
         fixed=None if fixed is None else fixed[chosen],
         weights=None if weights is None else weights[chosen],
     )  # fmt: skip
@@ -207,6 +207,6 @@ def lay_out(
         initial = init[chosen]
         starts[0] = initial if fixed is None else name_classes(initial[None], fixed[chosen], k)[0]
         task.warm[0] = False
-    starts = few.layout.to_blocks(starts.T.astype(np.int32))
+    starts = search_task.layout.to_blocks(starts.T.astype(np.int32))
     task.starts = np.moveaxis(starts, -1, 0)
     return task
