@@ -242,10 +242,10 @@ def explore(
             if n_clusterings is None and not estimators:
                 _check_has_test(model, X, structure)
             elif n_clusterings is None:
-                # If groups that earlier clusterings define are small, subtracting their effects
-                # explains little. The next fit would return the same clusters again.
-                codes = np.unique(labels_as_text, axis=0, return_inverse=True)[1]
-                check_median_size(np.ravel(codes))
+                # If groups that earlier clusterings define are small, their estimated effects
+                # explain little. The next fit would return the same clusters again.
+                _, combined = np.unique(labels_as_text, axis=0, return_inverse=True)
+                check_median_size(np.ravel(combined))
             # Fit, conditioned on known labels and earlier clusterings.
             model.fit(X, **({} if structure is None else {"known": structure}))
             if not getattr(model, "_warns_of_single_feature", False):

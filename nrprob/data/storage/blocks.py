@@ -101,7 +101,8 @@ class LocalBlocks:
                 self.file = tempfile.TemporaryFile(dir=self.folder)
             offset = self.file.tell()
             for leaf in leaves:
-                self.file.write(leaf.data.cast("B"))
+                if leaf.size:
+                    self.file.write(leaf.data.cast("B"))
             self.file.flush()
         except OSError as error:
             raise InputError(
@@ -285,7 +286,8 @@ def gather_arrays(a: Any) -> np.ndarray:
     from jax.experimental.multihost_utils import process_allgather
 
     with standard():
-        return np.asarray(process_allgather(np.asarray(a))).reshape(-1, *np.shape(a))
+        gathered = np.asarray(process_allgather(np.asarray(a)))
+        return gathered.reshape(jax.process_count(), *np.shape(a))
 
 
 def gather_bytes(content: bytes) -> list[bytes]:

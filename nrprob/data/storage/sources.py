@@ -79,6 +79,14 @@ class Source:
     dtypes: Mapping[str, np.dtype | None] = field(default_factory=dict)
     is_selected: bool = False
 
+    def as_table(self, x: np.ndarray) -> Any:
+        """Rows (n, m) as a frame with the names of the features, if these have names."""
+        if self.features is None:
+            return x
+        import pandas as pd
+
+        return pd.DataFrame(x, columns=list(self.features))
+
 
 def find_source(source: Any, columns: Sequence[str] | None) -> Source:
     """Find the parts and the columns of a source without reading rows.

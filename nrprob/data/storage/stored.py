@@ -73,8 +73,8 @@ def stored(
         ``dask.dataframe``. Arrays have shape (n_samples, n_features). Datasets, zarr arrays and
         dask collections may also be passed as ``X`` directly.
     columns : sequence of str, optional
-        Feature columns. By default all columns that are neither known nor target labels; they must
-        be numeric.
+        Feature columns. By default all columns that are neither known nor target labels. They must
+        hold numbers; the values of a categorical column are numeric codes.
     scheduler : str or distributed.Client, optional
         Workers that hold the rows and compute the sums: "local" for workers of this machine, the
         address of a scheduler, or a client. Workers need access to the files, and together enough
@@ -155,8 +155,6 @@ def as_stored(X: Any) -> Stored | None:
 
 def iterate_pieces(rows: Stored, known: Any) -> Iterator[tuple[Any, Any]]:
     """Yield consecutive rows and their known structure; ``known`` names columns or is an array."""
-    import pandas as pd
-
     names = column_names(known)
     source, start = exclude_columns(rows.source, names), 0
     for part in source.parts:
@@ -168,10 +166,7 @@ def iterate_pieces(rows: Stored, known: Any) -> Iterator[tuple[Any, Any]]:
             elif names:
                 columns = [piece.columns[name].astype(object) for name in names]
                 piece_known = np.column_stack(columns)
-            x: Any = piece.x
-            if source.features is not None:
-                x = pd.DataFrame(x, columns=list(source.features))
-            yield x, piece_known
+            yield source.as_table(piece.x), piece_known
             start = stop
 
 

@@ -180,6 +180,8 @@ class ResidualDensity(Clusterer):
         data, x = self._fitted.data, table.x
         if table.plain is not None:
             x = np.asarray(table.plain, np.float64)
+        if data.n_samples != table.n_samples:
+            return False  # stored rows, of which the fit keeps a sample
         same_numbers = x is None or self._units is None
         return (
             (same_numbers or np.allclose(self._units(x), data.x, equal_nan=True))

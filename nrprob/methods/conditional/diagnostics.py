@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import entr
 from scipy.stats import chi2
 
 from nrprob.estimator.base import Clusterer
@@ -62,7 +61,10 @@ class DiagnosticsMixin(Clusterer):
     _shares_by_group: bool
     _shares_differ: bool
 
-    def _warn_groups(self, table: np.ndarray, subtracts: str) -> bool:
+    def _warn_groups(
+        self, table: np.ndarray, subtracts: str,
+        remedy: str = "fit with errors='gaussian', balance=0 and effects='random'",
+    ) -> bool:  # fmt: skip
         """Warn of clusters in one known group, small groups, and shares that differ.
 
         Parameters
@@ -70,6 +72,7 @@ class DiagnosticsMixin(Clusterer):
         table : (L, K) number of samples by known group and cluster
         subtracts : the settings because of which effects="auto" subtracts group means without
             other fits; "" if there are none
+        remedy : what to do if effects="auto" subtracts group means
 
         Returns
         -------
@@ -91,9 +94,7 @@ class DiagnosticsMixin(Clusterer):
         if self.effects_kind_ != "subtract" or not several or not (asked or subtracts):
             return False
         reason = "effects='subtract'" if asked else f"effects='auto', which subtracts {subtracts}"
-        remedy = "pass effects='random'"
-        if not asked:
-            remedy = "fit with errors='gaussian', balance=0 and effects='random'"
+        remedy = "pass effects='random'" if asked else remedy
         small = bool(np.median(sizes) < SMALL_GROUP)
         if small:
             warn(
@@ -140,11 +141,12 @@ class DiagnosticsMixin(Clusterer):
                 "effects='subtract'; compare with effects='auto'"
             )
 
-    def _warn_equal_clusters(self) -> None:
-        """Warn if the memberships of most samples are nearly equal."""
-        k = self.membership_.shape[1]
-        entropy = float(entr(self.membership_).sum(1).mean()) / np.log(max(k, 2))
-        if k > 1 and entropy > EQUAL_CLUSTERS:
+    def _warn_equal_clusters(self, entropy: float) -> None:
+        """Warn if the memberships of most samples are nearly equal.
+
+        ``entropy`` is their mean entropy, as a part of log K.
+        """
+        if entropy > EQUAL_CLUSTERS:
             self._warn_degenerate(
                 "the clusters are nearly equal; got memberships with a mean entropy of "
                 f"{entropy:.2f} log(n_clusters); lower n_clusters, or pass other features"

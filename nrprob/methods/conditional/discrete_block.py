@@ -116,26 +116,24 @@ class DiscreteBlock:
     Parameters
     ----------
     data : Values
-    mass : (B, r) weights of the samples, 0 on padding
     block_group : (B,) known group of every block of samples
-    n_groups : number of known groups, L
+    sizes : (L,) masses of the known groups
     ridge : TiltRidge
     fixed : whether group effects have a flat prior
     absent : whether there are no group effects
     """
 
     def __init__(
-        self, data: Values, mass: jax.Array, block_group: jax.Array, n_groups: int,
-        ridge: TiltRidge, fixed: jax.Array, absent: jax.Array,
+        self, data: Values, block_group: jax.Array, sizes: jax.Array, ridge: TiltRidge,
+        fixed: jax.Array, absent: jax.Array,
     ):  # fmt: skip
-        self.data, self.block_group, self.n_groups = data, block_group, n_groups
+        self.data, self.block_group, self.n_groups = data, block_group, len(sizes)
         self.ridge, self.fixed, self.absent = ridge, fixed, absent
         self.tilted_value = data.tilted[data.column]
         self.present = (data.curvature > 0).astype(data.marginal.dtype)
         n_columns = len(data.tilted)
         self.membership = jax.nn.one_hot(data.column, n_columns, dtype=data.marginal.dtype)
-        n_group = jax.ops.segment_sum(mass.sum(1), block_group, n_groups)
-        self.occupied = (n_group > 0).astype(data.marginal.dtype)
+        self.occupied = (sizes > 0).astype(data.marginal.dtype)
         self.rank = self.present.sum(1)
 
     def _by_column(self, values: jax.Array) -> jax.Array:

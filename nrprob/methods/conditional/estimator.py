@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import jax
 import numpy as np
 from scipy import sparse
-from scipy.special import logsumexp
+from scipy.special import entr, logsumexp
 
 from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.validation import ITERATIONS, check_random_state
@@ -366,6 +366,12 @@ class ConditionalMixture(
     covariates. New rows need the same type of known structure. If known structure is not labels,
     groups are derived from it for the initial values of ``aligned``.
 
+    Stored rows are fitted by EM steps over all rows. The initial parameters are the best optima of
+    a sample of at least :math:`2^{13}` rows in memory. If there are discrete columns, "auto"
+    chooses effects and shares by this sample; otherwise it subtracts group means. ``optima_`` and
+    ``objective_margin_`` are then estimates from the sample. Location effects, missing values and
+    noise need all rows in memory.
+
     The rounding step of a column is the median difference between consecutive distinct values. A
     column with unequal differences counts as not rounded. So does a column whose
     :math:`h_j^2 / 12` is below 0.001 of its residual variance. Fits of stored rows have no
@@ -488,6 +494,11 @@ class ConditionalMixture(
     def _n_restarts(self) -> int:
         return _N_INIT if self.n_init == "auto" else self.n_init
 
+    @property
+    def _n_table_restarts(self) -> int:
+        """Number of restarts of a mixed or incomplete table."""
+        return _N_INIT_MIXED if self.n_init == "auto" else self.n_init
+
     def prepare(self, X, y, known=None, sample_weight=None) -> Any:
         """Check the input, remove known structure, and arrange the residuals for the solver."""
         self.check_parameters()
@@ -550,7 +561,7 @@ class ConditionalMixture(
         return [
             fit_table(
                 task.data, self.n_clusters, self._choices(), covariance=self.covariance,
-                ridge=self.ridge, n_init=_N_INIT_MIXED if self.n_init == "auto" else self.n_init,
+                ridge=self.ridge, n_init=self._n_table_restarts,
                 tol=self.tol, max_iter=self.max_iter, successive_halving=self.successive_halving,
                 rng=np.random.default_rng(
                     check_random_state(self.random_state).randint(2**31 - 1)
@@ -619,7 +630,8 @@ class ConditionalMixture(
             self._start_kinds = None
             self._finish_numbers(task, result)
         self._set_objective_margin(self._restarts.labels)
-        self._warn_equal_clusters()
+        entropy = entr(self.membership_).sum(1).mean() / np.log(max(self.n_clusters, 2))
+        self._warn_equal_clusters(float(entropy))
         self._shares_differ = False
         if self._encoder.has_columns_:
             return
@@ -630,6 +642,7 @@ class ConditionalMixture(
         simple = self.errors == "gaussian" and self.balance == 0
         reason = f"group means with errors={self.errors!r} and balance={self.balance:g}"
         means_suffice = self._warn_groups(table, "" if simple else reason)
+        self._warn_joint()
         if means_suffice and simple and not warnings_are_ignored():
             form = Form(False, False, False)
             if not isinstance(task, TableTask):

@@ -176,7 +176,7 @@ class GaussianBlock:
     mass : (B, r) weights of the samples, 0 on padding
     cell : (B,) cell of every block of samples
     group : (C,) known group of every cell
-    n_groups : number of known groups, L
+    sizes : (L,) masses of the known groups
     ridge : Ridge
     effects : Effects
     covariance : form of Sigma: "tied", "diag" or "spherical"
@@ -184,17 +184,16 @@ class GaussianBlock:
 
     def __init__(
         self, data: Numbers, mass: jax.Array, cell: jax.Array, group: jax.Array,
-        n_groups: int, ridge: Ridge, effects: Effects, covariance: str,
+        sizes: jax.Array, ridge: Ridge, effects: Effects, covariance: str,
     ):  # fmt: skip
         self.data, self.mass, self.cell, self.group = data, mass, cell, group
-        self.n_groups, self.n_cells = n_groups, len(group)
+        self.n_groups, self.n_cells = len(sizes), len(group)
         self.ridge, self.effects, self.covariance = ridge, effects, covariance
         self.block_pattern, self.block_group = data.pattern[cell], group[cell]
         self.real = data.real.astype(data.x.dtype)
         self.d = self.real.sum()
         self.constants = self._constant_sums(mass)
-        n_group = self._by_group(self.constants.n_cell)
-        self.occupied = (n_group > 0).astype(data.x.dtype)
+        self.occupied = (sizes > 0).astype(data.x.dtype)
 
     def _by_cell(self, values: jax.Array) -> jax.Array:
         """Add up values (B, ...) of blocks by cell."""

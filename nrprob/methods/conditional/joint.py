@@ -25,6 +25,7 @@ from nrprob.methods.conditional.gaussian_block import (
     Effects,
     GaussianBlock,
     Numbers,
+    Sums,
 )
 from nrprob.methods.conditional.shares import Shares, shares_penalty, update_shares
 
@@ -104,25 +105,43 @@ class JointState(NamedTuple):
     n_iter: jax.Array
 
 
+class Statistics(NamedTuple):
+    """Sums over samples from which the M-step follows.
+
+    Attributes
+    ----------
+    numeric : sums of the numbers; None where there are none
+    tables : (L, K, W) expected tables of the discrete columns; None where there are none
+    counts : (L, K) expected numbers of samples by known group and cluster
+    """
+
+    numeric: Sums | None
+    tables: jax.Array | None
+    counts: jax.Array
+
+
 class JointModel:
-    """E-step, M-step and objective of one restart."""
+    """E-step, M-step and objective of one restart.
+
+    The samples of ``table`` may be a part of those of the fit. Their `Statistics` are then added
+    to those of the other parts.
+    """
 
     def __init__(self, table: Table, settings: Settings, covariance: str):
         self.table, self.settings = table, settings
-        n_groups = len(table.sizes)
         self.block_group = table.group[table.cell]
         effects = settings.effects
         self.gaussian: GaussianBlock | None = None
         self.discrete: DiscreteBlock | None = None
         if table.numeric is not None:
             self.gaussian = GaussianBlock(
-                table.numeric, table.mass, table.cell, table.group, n_groups,
+                table.numeric, table.mass, table.cell, table.group, table.sizes,
                 settings.ridge, effects, covariance,
             )  # fmt: skip
         if table.values is not None:
             self.discrete = DiscreteBlock(
-                table.values, table.mass, self.block_group, n_groups,
-                settings.tilt_ridge, effects.fixed, effects.absent,
+                table.values, self.block_group, table.sizes, settings.tilt_ridge,
+                effects.fixed, effects.absent,
             )  # fmt: skip
 
     def begin(
@@ -139,15 +158,26 @@ class JointModel:
 
     def m_step(self, state: JointState) -> JointState:
         """Update the parameters of all blocks and the shares, given the memberships."""
-        weighted = state.r * self.table.mass[:, None]
-        gaussian, precisions, discrete = state.gaussian, state.precisions, state.discrete
+        return self.update(self.statistics(state.r), state)
+
+    def statistics(self, r: jax.Array) -> Statistics:
+        """Sums over samples for the M-step, from memberships (B, K, r)."""
+        weighted = r * self.table.mass[:, None]
+        numeric = tables = None
         if self.gaussian is not None:
-            sums = self.gaussian.sums(weighted, self.settings.noise > 0)
-            gaussian, precisions = self.gaussian.m_step(sums, gaussian, precisions)
+            numeric = self.gaussian.sums(weighted, self.settings.noise > 0)
         if self.discrete is not None:
-            discrete = self.discrete.m_step(self.discrete.tables(weighted), discrete)
-        counts = self._by_group(weighted.sum(2))
-        shares = update_shares(counts, state.shares, self.settings.shares)
+            tables = self.discrete.tables(weighted)
+        return Statistics(numeric, tables, self._by_group(weighted.sum(2)))
+
+    def update(self, statistics: Statistics, state: JointState) -> JointState:
+        """Parameters of all blocks, given the sums over all samples."""
+        gaussian, precisions, discrete = state.gaussian, state.precisions, state.discrete
+        if self.gaussian is not None and statistics.numeric is not None:
+            gaussian, precisions = self.gaussian.m_step(statistics.numeric, gaussian, precisions)
+        if self.discrete is not None and statistics.tables is not None:
+            discrete = self.discrete.m_step(statistics.tables, discrete)
+        shares = update_shares(statistics.counts, state.shares, self.settings.shares)
         return state._replace(
             gaussian=gaussian, precisions=precisions, discrete=discrete, shares=shares
         )
@@ -169,6 +199,15 @@ class JointModel:
         cluster = jnp.arange(value.shape[1])[:, None]
         return jnp.where((label < 0) | (label == cluster), value, -jnp.inf)
 
+    def penalty(self, state: JointState) -> jax.Array:
+        """Part of the objective beside the log densities, a number to be added to these."""
+        value = shares_penalty(state.shares, self.settings.shares)
+        if self.gaussian is not None:
+            value += self.gaussian.penalty(state.gaussian, state.precisions)
+        if self.discrete is not None:
+            value += self.discrete.penalty(state.discrete)
+        return value
+
     def e_step(self, state: JointState) -> JointState:
         """Update the memberships and the objective; a warm-up balances the memberships."""
         noise = self.settings.noise
@@ -186,12 +225,7 @@ class JointModel:
         with_noise, clear = jax.lax.cond(
             noise > 0, add_noise, lambda value: (value, jnp.ones_like(value)), log_density
         )
-        objective = (self.table.mass * with_noise).sum()
-        if self.gaussian is not None:
-            objective += self.gaussian.penalty(state.gaussian, state.precisions)
-        if self.discrete is not None:
-            objective += self.discrete.penalty(state.discrete)
-        objective += shares_penalty(state.shares, self.settings.shares)
+        objective = (self.table.mass * with_noise).sum() + self.penalty(state)
         sweeps = jnp.where(state.warm_up > 0, _BALANCING_SWEEPS, 0)
         offset = self._balancing_offsets(density, sweeps)
         r = self._balanced(density, offset)

@@ -31,7 +31,7 @@ from nrprob.methods.conditional.table_data import TableData
 from nrprob.methods.conditional.table_starts import initial_labels, unconditional_labels
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.rows import bucket_size
-from nrprob.statistics.weighted import row_mean, row_products
+from nrprob.statistics.weighted import ledoit_wolf_intensity, row_mean, row_products
 
 LOCATION_RIDGE = 50.0  # precision lambda_B of location effects, in samples
 _PSEUDO, _TAU_WEIGHT, _TAU_SCALE = 1.0, 2.0, 0.25  # see `TiltRidge`
@@ -77,7 +77,8 @@ def make_problem(
         width = bucket_size(d, 1 << 20)
         nu0, tau0, mass = data.nu0, data.tau0, data.mass
         if nu0 is None:
-            nu0 = ridge_weight(one_component.completed, dof, ridge, mass)
+            shrinkage = ledoit_wolf_intensity(one_component.completed, mass)
+            nu0 = ridge_weight(shrinkage, dof, ridge)
         if tau0 is None:
             tau0 = effect_variance(one_component, data.groups, mass)
         target = np.ones(width)

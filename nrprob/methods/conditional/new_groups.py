@@ -101,8 +101,7 @@ class NewGroups:
         if table.values is not None:
             no, none = jnp.asarray(False), jnp.zeros(())
             self.discrete = DiscreteBlock(
-                table.values, table.mass, self.block_group, self.n_groups,
-                TiltRidge(none, none, none), no, no,
+                table.values, self.block_group, self.size, TiltRidge(none, none, none), no, no
             )  # fmt: skip
         if table.numeric is not None:
             self._set_precisions(table.numeric)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from nrprob.statistics.weighted import (
-    ledoit_wolf_intensity,
     row_products,
     scale_rows,
     total_weight,
@@ -40,6 +39,14 @@ class OneComponent(NamedTuple):
     covariance: np.ndarray
     completed: np.ndarray
     scale: float
+
+    def require_variation(self) -> None:
+        """Raise ValueError if all residuals are 0."""
+        if not self.scale > 0:
+            raise ValueError(
+                "numeric columns do not vary within known groups; got residuals of 0; leave them "
+                "out, or pass other known groups"
+            )
 
 
 def fit_one_component(
@@ -141,19 +148,16 @@ def _multiply_by_pattern(
     return out
 
 
-def ridge_weight(
-    completed: np.ndarray, dof: float, ridge: float, weights: np.ndarray | None = None
-) -> float:
+def ridge_weight(shrinkage: float, dof: float, ridge: float) -> float:
     """Weight nu0 of the ridge, from the Ledoit-Wolf shrinkage intensity of completed residuals.
 
     Parameters
     ----------
-    completed : (n, d) completed residuals
+    shrinkage : shrinkage intensity
     dof : residual degrees of freedom
     ridge : factor of the Ledoit-Wolf ridge
-    weights : (n,) weights of the samples; by default 1
     """
-    shrinkage = min(ledoit_wolf_intensity(completed, weights), 0.99)
+    shrinkage = min(shrinkage, 0.99)
     return ridge * dof * shrinkage / (1 - shrinkage)
 
 

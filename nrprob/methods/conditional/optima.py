@@ -15,7 +15,7 @@ from nrprob.methods.conditional.starts import schedule_starts
 from nrprob.statistics.groups import cross_table
 
 _MIN_MARGIN = 1.0  # difference in nats below which two solutions count as equally good
-_ALIKE = 0.8  # adjusted Rand index from which on two restarts count as the same optimum
+SAME_OPTIMUM = 0.8  # adjusted Rand index from which on two restarts count as the same optimum
 _MOST = 10  # largest number of optima that are reported
 
 
@@ -67,9 +67,13 @@ class OptimaMixin(Clusterer):
         """Set ``objective_margin_`` by labels (restarts, n), and warn if it is small."""
         objective = self._restarts.objective
         self._compared = labels
-        optima = distinct_optima(labels, objective, self.n_clusters, _ALIKE, 2)
+        optima = distinct_optima(labels, objective, self.n_clusters, SAME_OPTIMUM, 2)
         gap = np.diff(objective[optima])
-        self.objective_margin_ = float(gap[0]) if gap.size else np.inf
+        self._keep_margin(float(gap[0]) if gap.size else np.inf)
+
+    def _keep_margin(self, margin: float) -> None:
+        """Set ``objective_margin_``, and warn if it is small."""
+        self.objective_margin_ = margin
         if self.objective_margin_ < _MIN_MARGIN:
             warn(
                 "two solutions with different clusters are almost equally good; got a difference "
@@ -82,7 +86,7 @@ class OptimaMixin(Clusterer):
         """Distinct optima among the restarts, the best first, as an `xarray.Dataset`."""
         check_is_fitted(self)
         restarts, k = self._restarts, self.n_clusters
-        optima = distinct_optima(self._compared, restarts.objective, k, _ALIKE, _MOST)
+        optima = distinct_optima(self._compared, restarts.objective, k, SAME_OPTIMUM, _MOST)
         import xarray
 
         objective = restarts.objective[optima]

@@ -6,7 +6,6 @@ shared by all active restarts. The restarts begin on a sample in memory.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ import numpy as np
 
 from nrprob.data.design import Design
 from nrprob.data.labels import factorize
-from nrprob.data.storage.blocks import Blocks, gather_bytes
+from nrprob.data.storage.blocks import Blocks
 from nrprob.data.storage.stored import Stored, Survey, survey_rows
 from nrprob.engines.optimise.iterate import map_restarts
 from nrprob.estimator.base import Restarts, fit_context
@@ -27,18 +26,18 @@ from nrprob.methods.conditional.em import Hyperparameters, Model, Parameters, Re
 from nrprob.methods.conditional.regression import Removal
 from nrprob.methods.conditional.solver import Climb, Fit, distinct_leaders, free_weights_improve
 from nrprob.methods.conditional.starts import stratified_sample
-from nrprob.methods.conditional.stored_checks import check_in_memory, warn_discrete
+from nrprob.methods.conditional.stored_checks import check_in_memory, fits_table
+from nrprob.methods.conditional.stored_rows import collect_rows, learn_columns, mean_by_group
+from nrprob.methods.conditional.stored_table import fit_stored_table
 from nrprob.methods.conditional.streaming import (
-    BlockLayout,
     Common,
     block_e_step,
     block_scatter,
     contingency_tables,
     global_m_step,
-    group_sums,
+    lay_out_chunk,
     residual_products,
     restart_labels,
-    take_rows,
     to_coordinates,
 )  # fmt: skip
 from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, count_leaders, lay_out
@@ -217,7 +216,14 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
             )
         model._encoder = seen.encoder
         model._check_groups(seen.design)
-        blocks, coordinates = _set_coordinates(model, seen, fixed)
+        arrays = {"codes": seen.design.codes.astype(np.int32)}
+        if fixed is not None:
+            arrays["fixed"] = fixed.astype(np.int32)
+        rows_in_blocks = seen.make_blocks(_ROWS, lay_out_chunk, arrays)
+        columns = learn_columns(model, seen, rows_in_blocks)
+        if fits_table(model, columns):
+            return fit_stored_table(model, seen, rows_in_blocks, columns, fixed)
+        blocks, coordinates = _set_coordinates(model, seen, rows_in_blocks)
         task, common = _prepare_sample(model, seen, blocks, coordinates, fixed)
         fits: list[tuple[_Search, Ends, bool]] = []
         for errors in ("gaussian", "t"):
@@ -226,19 +232,11 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
         return _store_result(model, seen, blocks, task, fits)
 
 
-def _set_coordinates(
-    model: Any, seen: Survey, fixed: np.ndarray | None
-) -> tuple[Blocks, Coordinates]:
+def _set_coordinates(model: Any, seen: Survey, blocks: Blocks) -> tuple[Blocks, Coordinates]:
     """Blocks of rows in coordinates, and the coordinates; sets the removed effects."""
     n, moments, n_groups = seen.n_all, seen.moments, seen.design.n_groups
-    arrays = {"codes": seen.design.codes.astype(np.int32)}
-    if fixed is not None:
-        arrays["fixed"] = fixed.astype(np.int32)
-    blocks = seen.make_blocks(_ROWS, BlockLayout(moments.mean), arrays)
-    warn_discrete(model, blocks, n)
-    sums, sizes = blocks.map_sum(partial(group_sums, n_groups=n_groups))
-    effects = sums / np.maximum(sizes, 1)[:, None]
-    model._removal = Removal(effects + moments.mean, n_groups, moments.mean)
+    effects, _ = mean_by_group(seen, blocks)
+    model._removal = Removal(effects, n_groups, moments.mean)
     model._is_balanced = False
     model.noise_ = model.noise_gain_ = 0.0
     model._fitted, model._units, model._columns = None, None, None
@@ -270,14 +268,8 @@ def _prepare_sample(
         strata = factorize(np.column_stack([strata, fixed]))[0]
     size = max(_FEW, _EACH * k) * seen.n_samples // n
     chosen, times = stratified_sample(strata, max(size, 1), rng)
-    indices = (chosen + seen.first).astype(np.uint32)
-    parts = list(blocks.map_blocks(take_rows, indices))
-    order = np.concatenate([number for number, _ in parts])
-    y = np.concatenate([rows for _, rows in parts])[np.argsort(order)]
-    codes, labels = seen.design.codes[chosen], None if fixed is None else fixed[chosen]
-    if seen.rows.processes:
-        gathered = [pickle.loads(p) for p in gather_bytes(pickle.dumps((y, codes, times)))]
-        y, codes, times = (np.concatenate([s[i] for s in gathered]) for i in range(3))
+    labels = None if fixed is None else fixed[chosen]
+    y, codes, times = collect_rows(seen, blocks, chosen, seen.design.codes[chosen], times)
     few = Design.from_groups(codes, seen.design.n_groups)
     task = lay_out(
         model, coordinates, y.astype(np.float64), few, labels, np.asarray([False]), dtype,
@@ -384,6 +376,6 @@ def _store_result(
     model._search_restarts, model._start_kinds = model._restarts, None
     model._set_parameters(fit, task.hyperparameters, search.robust, seen.design.n_groups)
     model._set_subtraction(seen.design)
-    model._warn_groups(table.astype(int), "group means of stored rows")
+    model._warn_groups(table.astype(int), "group means of stored rows", "pass effects='random'")
     model._set_objective_margin(np.concatenate([s.sample_labels(e.t) for s, e, _ in fits]))
     return model

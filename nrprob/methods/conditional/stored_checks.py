@@ -1,16 +1,11 @@
-"""Checks of a fit to stored rows: parameters, and columns with two values."""
+"""Checks of the parameters of a fit to stored rows."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from nrprob.data.storage.blocks import Blocks
-from nrprob.exceptions import short_repr, warn
-from nrprob.methods.conditional.streaming import take_rows
-
-_KIND_ROWS = 1000  # size of the sample of rows in which columns with two values are detected
+from nrprob.exceptions import short_repr
+from nrprob.methods.conditional.columns import Columns
 
 
 def check_in_memory(model: Any) -> None:
@@ -18,12 +13,7 @@ def check_in_memory(model: Any) -> None:
     needs = {
         "balance": (model.balance > 0, "balance=0"),
         "noise": (model.noise != 0, "noise=0"),
-        "effects": (model.effects in ("fixed", "random"), "effects='subtract'"),
-        "weights": (model.weights == "by_group", "weights='auto'"),
         "location": (model.location is True, "location=False"),
-        # Stored columns are numeric.
-        "categorical": (_names_columns(model.categorical), "categorical=[]"),
-        "ordered": (_names_columns(model.ordered), "ordered=[]"),
     }
     for name, (refused, remedy) in needs.items():
         if refused:
@@ -33,32 +23,7 @@ def check_in_memory(model: Any) -> None:
             )
 
 
-def _names_columns(value: Any) -> bool:
-    """Whether the parameter ``categorical`` or ``ordered`` names columns."""
-    return value != "auto" if isinstance(value, str) else len(value) > 0
-
-
-def warn_discrete(model: Any, blocks: Blocks, n: int) -> None:
-    """Warn of columns with two values: fits to stored rows treat all columns as numeric.
-
-    Parameters
-    ----------
-    model : the estimator
-    blocks : blocks of the stored rows
-    n : number of stored rows
-    """
-    if not isinstance(model.categorical, str):
-        return
-    indices = np.random.default_rng(0).choice(n, min(n, _KIND_ROWS), replace=False)
-    indices = np.sort(indices).astype(np.uint32)
-    rows = np.concatenate([x for _, x in blocks.map_blocks(take_rows, indices)])
-    if not len(rows):
-        return  # another process has the sample
-    edge = (rows == rows.min(0)) | (rows == rows.max(0))
-    two = np.flatnonzero(edge.all(0) & (np.ptp(rows, 0) > 0))
-    if two.size:
-        warn(
-            f"{two.size} column(s) of the stored rows have two values and are treated as numeric, "
-            f"so that one of them may determine the clusters; got column {two[0]} for example; "
-            "pass an array, in which such columns are categorical, or categorical=[] to accept this"
-        )
+def fits_table(model: Any, columns: Columns) -> bool:
+    """Whether a fit needs the joint EM: of discrete columns, or of effects with the clusters."""
+    joint = model.effects in ("fixed", "random") or model.weights == "by_group"
+    return joint or not columns.is_numeric

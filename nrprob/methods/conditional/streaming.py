@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,11 +16,11 @@ from nrprob.statistics.xlogx import xlogx
 
 
 class Raw(NamedTuple):
-    """Centred rows of a block, with their known structure.
+    """Rows of a block, with their known structure.
 
     Attributes
     ----------
-    x : (size, m)
+    x : (size, m), 0 on padding
     real : (size,) 0 on padding
     number, codes : (size,) index among all rows, and known group
     fixed : (size,) target class, else -1
@@ -34,39 +33,38 @@ class Raw(NamedTuple):
     fixed: Any
 
 
-@dataclass(frozen=True)
-class BlockLayout:
-    """Converts a chunk to a `Raw`."""
-
-    mean: np.ndarray
-
-    def __call__(self, chunk: Chunk) -> Raw:
-        """Lay out the rows of a chunk."""
-        x = (chunk.x - self.mean).astype(chunk.x.dtype)
-        real = chunk.is_row.astype(chunk.x.dtype)
-        x[~chunk.is_row] = 0
-        fixed = chunk.arrays["fixed"] if "fixed" in chunk.arrays else np.full(len(x), -1, np.int32)
-        return Raw(x, real, chunk.number, chunk.arrays["codes"], fixed)
+def lay_out_chunk(chunk: Chunk) -> Raw:
+    """Lay out the rows of a chunk."""
+    real = chunk.is_row.astype(chunk.x.dtype)
+    fixed = chunk.arrays.get("fixed", np.full(len(real), -1, np.int32))
+    return Raw(chunk.x, real, chunk.number, chunk.arrays["codes"], fixed)
 
 
 @partial(jax.jit, static_argnames="n_groups")
-def group_sums(block: Raw, n_groups: int) -> tuple[jax.Array, jax.Array]:
-    """Sums of the rows of every known group, and their hyperparameters."""
-    x = block.x.astype(jnp.float64)
+def group_sums(block: Raw, mean: jax.Array, n_groups: int) -> tuple[jax.Array, jax.Array]:
+    """Sums of the rows of every known group about ``mean`` (m,), and numbers of rows."""
+    x = (block.x.astype(jnp.float64) - mean) * block.real[:, None]
     sizes = jax.ops.segment_sum(block.real.astype(jnp.float64), block.codes, n_groups)
     return jax.ops.segment_sum(x, block.codes, n_groups), sizes
 
 
 def _block_residuals(block: Raw, effects: jax.Array) -> jax.Array:
-    """Residuals in float64."""
+    """Residuals (size, m) about the effects (L, m) of the known groups, in float64."""
     r = block.x.astype(jnp.float64) - effects[block.codes]
     return r * block.real[:, None]
 
 
-@jax.jit
-def residual_products(block: Raw, effects: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Products (m, m) of residuals, and the sum of the fourth powers of their lengths."""
+@partial(jax.jit, static_argnames="columns")
+def residual_products(
+    block: Raw, effects: jax.Array, columns: tuple[int, ...] | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Products (m, m) of residuals, and the sum of the fourth powers of their lengths.
+
+    ``columns`` are positions of columns; by default all.
+    """
     r = _block_residuals(block, effects)
+    if columns is not None:
+        r = r[:, np.array(columns, int)]
     return r.T @ r, ((r**2).sum(1) ** 2).sum()
 
 

@@ -66,7 +66,7 @@ def take_rows(columns: list[DiscreteColumn], rows: np.ndarray) -> list[DiscreteC
     return [replace(column, codes=column.codes[rows]) for column in columns]
 
 
-def _padded(size: int) -> int:
+def padded_size(size: int) -> int:
     """Padded size of an axis."""
     return bucket_size(max(size, 1), 1 << 20)
 
@@ -81,10 +81,10 @@ def lay_out_values(columns: list[DiscreteColumn], layout: Layout, dtype: type) -
     dtype : floating-point type
     """
     sizes = [column.n_values for column in columns]
-    n_values = _padded(sum(sizes) + 1)
+    n_values = padded_size(sum(sizes) + 1)
     spare = n_values - sum(sizes)
-    n_columns = _padded(len(columns) + 1)
-    most = _padded(max([*sizes, spare]))
+    n_columns = padded_size(len(columns) + 1)
+    most = padded_size(max([*sizes, spare]))
     first = np.cumsum([0, *sizes])
     column = np.repeat(np.arange(len(columns) + 1), [*sizes, spare])
     slots = np.full((n_columns, most), n_values)
@@ -117,6 +117,7 @@ def lay_out_table(
     q: np.ndarray | None = None,
     mass: np.ndarray | None = None,
     labels: np.ndarray | None = None,
+    sizes: np.ndarray | None = None,
 ) -> tuple[Table, Layout]:
     """Arrange a table in blocks of samples with one missing pattern and one known group.
 
@@ -129,6 +130,8 @@ def lay_out_table(
     q : (n, s) design of the location effects; None without location effects
     mass : (n,) weights of the samples; by default 1
     labels : (n,) cluster of labelled samples, else -1; None without labels
+    sizes : (n_groups,) masses of the known groups if the samples are a part of a table without
+        missing numbers. Every known group is then a cell, so that sums over parts can be added.
 
     Returns
     -------
@@ -145,17 +148,21 @@ def lay_out_table(
     cells, cell = np.unique(
         np.column_stack([pattern.reshape(-1), groups]), axis=0, return_inverse=True
     )
-    n_cells = _padded(len(cells))
+    if sizes is not None:
+        cells = np.column_stack([np.zeros(n_groups, int), np.arange(n_groups)])
+        cell = groups
+    n_cells = padded_size(len(cells))
     layout = make_layout(cell.reshape(-1), n_cells)
     group = np.zeros(n_cells, np.int32)
     group[: len(cells)] = cells[:, 1]
     mass = np.ones(n) if mass is None else mass
-    padded_groups = _padded(n_groups)
+    total = np.bincount(groups, mass, minlength=n_groups) if sizes is None else sizes
+    total = np.pad(total, (0, padded_size(n_groups) - n_groups))
     numeric = None
     if x is not None:
-        d, width = x.shape[1], _padded(x.shape[1])
+        d, width = x.shape[1], padded_size(x.shape[1])
         wide = np.pad(np.nan_to_num(x), ((0, 0), (0, width - d)))
-        observed = np.zeros((_padded(len(seen)), width), dtype)
+        observed = np.zeros((padded_size(len(seen)), width), dtype)
         observed[: len(seen), :d] = seen
         cell_pattern = np.zeros(n_cells, np.int32)
         cell_pattern[: len(cells)] = cells[:, 0]
@@ -171,7 +178,7 @@ def lay_out_table(
         weights,
         layout.block_group,
         group,
-        np.bincount(groups, mass, minlength=padded_groups).astype(dtype),
+        total.astype(dtype),
         np.zeros_like(weights),
         None if labels is None else layout.to_blocks(labels, -1),
     )

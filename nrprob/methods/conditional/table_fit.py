@@ -256,11 +256,7 @@ class TableMixin(DiagnosticsMixin):
         x, centre, scale, rounding, coarse = table.x, None, 1.0, None, False
         if x is not None:
             one_component = fit_one_component(x, design.codes, design.n_groups, table.mass)
-            if not one_component.scale > 0:
-                raise ValueError(
-                    "numeric columns do not vary within known groups; got residuals of 0; leave "
-                    "these columns out, or pass other known groups"
-                )
+            one_component.require_variation()
             centre, scale = one_component.means.mean(0), one_component.scale
             variances = np.diagonal(one_component.covariance)
             variance = rounding_variances(x, variances)

@@ -31,4 +31,10 @@ for model in (
 # Even without a seed, all processes have equal initial values.
 model = ConditionalMixture(k, n_init=4).fit(nrprob.stored(X[own], processes=True), known=known[own])
 out.append(model.start_table_.objective.tolist())
+# A discrete column, and effects that are fitted with the clusters.
+flag = rng.random(n) < 0.2 + 0.6 * (sought == 0)
+table = np.column_stack([X, flag])
+model = ConditionalMixture(k, n_init=4, effects="random", random_state=0)
+model.fit(nrprob.stored(table[own], processes=True), known=known[own])
+out.append((model.labels_.tolist(), model.objective_, list(model.columns_.values())))
 print(json.dumps(out))

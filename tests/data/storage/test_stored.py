@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -36,7 +37,18 @@ from nrprob.engines.optimise.solve import make_settings
 from nrprob.estimator import stored
 from nrprob.estimator.stored import LayGroups
 from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalParameters
+from nrprob.methods.conditional import stored as stored_mixture
+from nrprob.methods.conditional import stored_rows
+from nrprob.methods.conditional.columns import Columns
 from nrprob.methods.conditional.coordinates import Coordinates
+from nrprob.methods.conditional.gaussian_block import Effects
+from nrprob.methods.conditional.joint import JointModel, Settings
+from nrprob.methods.conditional.joint_fit import Choices, fit_table
+from nrprob.methods.conditional.stored_rows import learn_columns
+from nrprob.methods.conditional.streaming import Raw, lay_out_chunk
+from nrprob.methods.conditional.table import lay_out_table, padded_size
+from nrprob.methods.conditional.table_blocks import TableFormat, block_e_step, to_table_block
+from nrprob.methods.conditional.table_data import TableData
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
 from nrprob.statistics.rows import make_layout, make_rows
@@ -291,6 +303,137 @@ def test_a_conditional_mixture_finds_what_it_finds_in_memory(setting, tmp_path):
     assert (np.diff(model.objective_trace_) <= 1e-6).all()
 
 
+def mixed(n=900, seed=0):
+    """Two numbers, a category, a rating and a flag, with clusters in all but the flag."""
+    rng = np.random.default_rng(seed)
+    X, known, sought = make(n, 3, dtype=np.float64, seed=seed)
+    table = pd.DataFrame(X[:, :2] + 2 * (sought == 2)[:, None], columns=[*"ab"])
+    table["city"] = (sought + (rng.random(n) < 0.3)) % 4
+    table["rating"] = np.clip(np.round(rng.normal(size=n) + 3 + sought), 1, 5)
+    table["flag"] = rng.integers(2, size=n)
+    return table, known, sought
+
+
+def statistics(table, settings, state):
+    """Sums of an M-step, and the log likelihood, with all samples in one table."""
+    model = JointModel(jax.tree.map(jnp.asarray, table), settings, "tied")
+    log_joint = model.log_joint(state)
+    log_density = jax.nn.logsumexp(log_joint, axis=1)
+    r = jnp.exp(log_joint - log_density[:, None])
+    return model.statistics(r), (table.mass * log_density).sum()
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize("effects", ["random", "subtract"])
+def test_sums_over_parts_of_a_table_are_those_of_the_table(effects):
+    table, known, _ = mixed(90)
+    cells = table.to_numpy(float)
+    columns = Columns.learn(table, ["city", "flag"], ["rating"])
+    numbers, discrete = columns.encode(table)
+    with standard():
+        fit = fit_table(
+            TableData(numbers, discrete, known, 3), K, Choices(effects=effects, location=False),
+            covariance="tied", ridge=3.0, n_init=2, tol=1e-3, max_iter=3,
+            rng=np.random.default_rng(0),
+        )  # fmt: skip
+        problem, state = fit.problem, fit.end.state
+        no, zero = np.asarray(False), np.asarray(0.0)
+        held = Effects(np.asarray(effects == "subtract"), no, no)
+        settings = Settings(problem.ridge, problem.tilt_ridge, held, np.asarray(0), zero, zero)
+        expected = statistics(problem.table, settings, state)
+        # The same samples in parts of 40, of which none has all known groups.
+        form = TableFormat(
+            (0, 1), (2, 3, 4), np.zeros(2), 1.0,
+            tuple(c.values.astype(float) for c in columns.discrete),
+            sum(c.n_values for c in discrete), padded_size(3),
+        )  # fmt: skip
+        first = [replace(c, codes=c.codes[:1], fitted_marginal=c.marginal) for c in discrete]
+        template = lay_out_table(numbers[:1], first, known[:1], 3, sizes=np.bincount(known))[0]
+        order, parts = np.argsort(known, kind="stable"), []
+        for start in range(0, 90, 40):
+            rows = order[start : start + 40]
+            pad = 40 - len(rows)
+            block = Raw(
+                np.pad(cells[rows], ((0, pad), (0, 0))), (np.arange(40) < len(rows)) * 1.0,
+                np.pad(rows, (0, pad)), np.pad(known[rows], (0, pad)), np.full(40, -1),
+            )  # fmt: skip
+            assert len(np.unique(known[rows])) < 3
+            laid = to_table_block(block, form)
+            parts.append(block_e_step(laid, template, settings, state._replace(r=None), "tied"))
+        total = jax.tree.map(lambda *a: np.sum(a, 0), *[part[:2] for part in parts])
+    same = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9)
+    jax.tree.map(same, total, expected)
+    assert total[0].counts.sum() == pytest.approx(90)
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {},
+        {"effects": "subtract", "covariance": "diag"},
+        {"effects": "random", "weights": "by_group"},
+        {"effects": "fixed", "weights": "free"},
+        {"effects": "random", "categorical": [], "ordered": []},
+    ],
+)
+def test_a_stored_table_is_fitted_as_a_table_in_memory(setting, tmp_path, monkeypatch):
+    table, known, sought = mixed()
+    y = np.where(np.arange(len(table)) < 60, sought, -1)
+    if "categorical" in setting:
+        table = table[[*"ab"]]
+    path = tmp_path / "rows.parquet"
+    table.assign(site=known).to_parquet(path, row_group_size=250)
+    parameters = {"n_init": 6, "location": False, "random_state": 0} | setting
+    whole = ConditionalMixture(K, **parameters).fit(table, y, known=known)
+    monkeypatch.setattr(stored_mixture, "_ROWS", 256)
+    rows = nrprob.stored(path, memory=0, membership=True)
+    model = ConditionalMixture(K, **parameters).fit(rows, y, known="site")
+    assert model.columns_ == whole.columns_ and model.effects_kind_ == whole.effects_kind_
+    # A fit that has not converged in memory goes on.
+    assert whole.objective_ - 0.5 < model.objective_ < whole.objective_ + 0.05
+    assert model.log_likelihood_ == pytest.approx(whole.log_likelihood_, abs=0.5)
+    assert model.converged_ and (model.labels_[:60] == y[:60]).all()
+    for name in ("membership_", "means_", "covariance_", "effects_", "effects_covariance_"):
+        np.testing.assert_allclose(getattr(model, name), getattr(whole, name), atol=0.03)
+    np.testing.assert_allclose(model.shares_, whole.shares_, atol=0.02)
+    assert [*model.tables_] == [*whole.tables_]
+    for name, values in whole.tables_.items():
+        np.testing.assert_allclose(model.tables_[name], values, atol=0.02)
+    new = nrprob.stored(path, columns=[*table.columns])
+    assert (model.predict(new, known="site") == model.labels_)[60:].all()
+    assert (np.diff(model.objective_trace_) <= 1e-6).all() and len(model.start_table_) == 1
+    assert model.optima_.sizes["optimum"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_an_irrelevant_flag_of_stored_rows_does_not_capture_the_clusters():
+    rng = np.random.default_rng(0)
+    X, known, sought = make(1500, gap=2.5, dtype=np.float64)
+    flag = rng.integers(2, size=len(X))
+    rows = nrprob.stored(np.column_stack([X, flag]))
+    model = ConditionalMixture(K, n_init=8, random_state=0).fit(rows, known=known)
+    assert model.columns_[4] == "categorical"
+    assert adjusted_rand_score(model.labels_, sought) > 0.5
+    assert abs(adjusted_rand_score(model.labels_, flag)) < 0.01
+
+
+def test_values_outside_of_the_sample_are_read(monkeypatch):
+    monkeypatch.setattr(stored_rows, "_KIND_ROWS", 100)
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=2000), rng.integers(3, size=2000), np.zeros(2000)])
+    X[7, 1], X[9, 2] = 8, 1  # a rare value, and a column that hardly varies
+    with survey_rows(nrprob.stored(X), None, None) as seen:
+        blocks = seen.make_blocks(256, lay_out_chunk, {"codes": np.zeros(2000, np.int32)})
+        columns = learn_columns(ConditionalMixture(2), seen, blocks)
+    assert [c.kind for c in columns.columns] == ["number", "ordered", "categorical"]
+    assert columns.columns[1].values.tolist() == [0, 1, 2, 8]
+    assert columns.columns[2].values.tolist() == [0, 1]
+
+
 @pytest.fixture(scope="module")
 def client():
     distributed = pytest.importorskip("distributed")
@@ -311,7 +454,11 @@ def test_workers_find_what_one_process_does(client, tmp_path):
     table = pd.DataFrame(X, columns=[*"abcd"]).assign(batch=known)
     table.to_parquet(tmp_path / "rows.parquet", row_group_size=400)
     place = tmp_path / "rows.parquet"
-    for model in (CCIB(K, **QUICK), ConditionalMixture(K, n_init=6, random_state=0)):
+    for model in (
+        CCIB(K, **QUICK),
+        ConditionalMixture(K, n_init=6, random_state=0),
+        ConditionalMixture(K, n_init=6, effects="random", random_state=0),
+    ):
         one = model.fit(nrprob.stored(place), known="batch")
         labels, objective = one.labels_, one.objective_
         for rows in (place, da.from_array(X, chunks=(600, 3))):
@@ -354,6 +501,9 @@ def test_two_processes_with_half_of_the_rows_each_find_what_one_does():
         assert len(one) == 500 and len(two) == 700
         assert adjusted_rand_score(one + two, whole.labels_) > 0.99
     assert result[0][2] == result[1][2]
+    (one, own, kinds), (two, other, _) = (process[3] for process in result)
+    assert own == other and kinds == ["number"] * 4 + ["categorical"]
+    assert adjusted_rand_score(one + two, whole.labels_) > 0.95
 
 
 def test_threads_follow_the_processors_that_there_are():

@@ -1,7 +1,5 @@
 """Conditional mixtures: mixed columns, missing values, and group effects fitted with clusters."""
 
-import warnings
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -167,33 +165,17 @@ def test_flags_do_not_capture_clusters_of_other_tables(seed):
     assert normalized_mutual_information(model.labels_, frame["flag"].to_numpy()) < 0.02
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("effects", "random"),
-        ("effects", "fixed"),
-        ("weights", "by_group"),
-        ("location", True),
-        ("categorical", [1]),
-        ("ordered", ["a"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [("location", True), ("balance", 1.0)])
 def test_stored_rows_refuse_parameters_that_need_memory(name, value):
     rows, groups = np.random.default_rng(0).normal(size=(90, 2)), np.arange(90) % 3
     with pytest.raises(ValueError, match=f"{name} needs all rows in memory; got {name}="):
         ConditionalMixture(2, **{name: value}).fit(stored(rows), known=groups)
 
 
-@pytest.mark.slow
-def test_stored_columns_of_two_values_are_reported():
-    rng = np.random.default_rng(0)
-    X, groups = rng.normal(size=(600, 3)), np.arange(600) % 3
-    X[:, 1] = X[:, 0] > 0
-    settings = {"effects": "subtract", "n_init": 4, "random_state": 0}
-    with pytest.warns(
-        UserWarning, match="two values and are treated as numeric, .* column 1 for example"
-    ):
-        ConditionalMixture(2, **settings).fit(stored(X), known=groups)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*two values.*")
-        ConditionalMixture(2, categorical=[], **settings).fit(stored(X), known=groups)
+def test_shares_that_were_fitted_by_known_group_are_reported():
+    model = ConditionalMixture(2)
+    model.effects_kind_, model.decisions_ = "random", {"gain_by_group": 30.0}
+    model.shares_, model.weights_ = np.array([[0.8, 0.2], [0.4, 0.6]]), np.array([0.6, 0.4])
+    model._shares_by_group = True
+    with pytest.warns(UserWarning, match=r"shares of clusters differ .* \(gain 30 nats\)"):
+        model._warn_joint()

@@ -206,8 +206,8 @@ def test_densities_sum_to_one_over_all_discrete_values():
     theta = fit.run(5).state.discrete
     values = jax.tree.map(jnp.asarray, fit.table.values)
     block = DiscreteBlock(
-        values, fit.table.mass, fit.table.group[fit.table.cell], len(fit.table.sizes),
-        fit.tilt_ridge, jnp.asarray(False), jnp.asarray(False),
+        values, fit.table.group[fit.table.cell], jnp.asarray(fit.table.sizes), fit.tilt_ridge,
+        jnp.asarray(False), jnp.asarray(False),
     )  # fmt: skip
     probability = np.exp(block.log_table(theta))
     for first, second in itertools.product(range(3), range(K)):

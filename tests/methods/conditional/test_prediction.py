@@ -211,9 +211,8 @@ def test_what_tables_of_groups_and_clusters_show_is_reported():
         model.set_params(effects="auto")._warn_groups(turned, "group means of rows")
     with pytest.warns(DegenerateClusterWarning, match="lie in one known group only"):
         model._warn_groups(np.array([[50, 50, 40], [50, 50, 0]]), "")
-    model.membership_ = np.full((9, 3), 1 / 3)
     with pytest.warns(DegenerateClusterWarning, match="the clusters are nearly equal"):
-        model._warn_equal_clusters()
+        model._warn_equal_clusters(0.96)
 
 
 @pytest.mark.slow

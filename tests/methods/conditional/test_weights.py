@@ -19,6 +19,7 @@ from nrprob.methods.conditional.regression import fit_beside_clusters, fit_remov
 from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.methods.conditional.table_data import TableData
 from nrprob.statistics.groups import cross_table
+from nrprob.statistics.weighted import ledoit_wolf_intensity
 
 N, TOTAL, K = 120, 192, 3
 RNG = np.random.default_rng(4)
@@ -131,7 +132,9 @@ def numpy_parts(rows, known, weights):
         "freedom": location_freedom(data),
         "thresholds": thresholds(data, K),
         "tau0": effect_variance(one_component, group, weights),
-        "nu0": ridge_weight(one_component.completed, TOTAL - 3, 3.0, weights),
+        "nu0": ridge_weight(
+            ledoit_wolf_intensity(one_component.completed, weights), TOTAL - 3, 3.0
+        ),
         "effects": removal.effects,
         "level": removal.level,
         "unspanned effects": fit_beside_clusters(complete, group, 3, membership, weights)[0],
