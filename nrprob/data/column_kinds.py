@@ -33,9 +33,29 @@ def guess_kinds(X: Any, cells: list[np.ndarray]) -> list[str]:
     # of discrete columns ignore correlations. In a frame, integer columns of few values stay
     # ordered, since they are probably items of a questionnaire.
     of_image = (COUNT,) if is_frame(X) else (ORDERED, COUNT)
-    if sum(kind in of_image for kind in kinds) >= _IMAGE:
-        kinds = [NUMBER if kind in (ORDERED, COUNT) else kind for kind in kinds]
+    pixels = [j for j, kind in enumerate(kinds) if kind in of_image]
+    if len(pixels) >= _IMAGE:
+        types = {_column_type(X, j) for j in pixels}
+        for j, kind in enumerate(kinds):
+            # Pixels that are 0 or 1 belong to the image as well.
+            is_binary_pixel = kind == CATEGORICAL and _column_type(X, j) in types
+            if kind in (ORDERED, COUNT) or (is_binary_pixel and _is_whole(cells[j])):
+                kinds[j] = NUMBER
     return kinds
+
+
+def _column_type(X: Any, j: int) -> Any:
+    """Type of a column of a frame; None for arrays, whose columns all have one type."""
+    return X.dtypes.iloc[j] if is_frame(X) else None
+
+
+def _is_whole(cells: np.ndarray) -> bool:
+    """Whether the values are whole numbers from 0 on."""
+    return cells.dtype.kind == "f" and _starts_at_zero(distinct_values(cells))
+
+
+def _starts_at_zero(values: np.ndarray) -> bool:
+    return bool(values[0] == 0 and (values == np.round(values)).all())
 
 
 def read_cells(X: Any) -> tuple[list[Any], list[np.ndarray]]:
@@ -115,7 +135,6 @@ def _guess_kind(X: Any, j: int, cells: np.ndarray) -> str:
         return NUMBER  # discrete values would repeat more often
     if len(values) <= _FEW_VALUES:
         return ORDERED
-    is_whole = (values == np.round(values)).all() and values[0] == 0
-    if is_whole and len(values) <= MOST_VALUES and values[-1] <= _MOST_COUNT:
+    if _starts_at_zero(values) and len(values) <= MOST_VALUES and values[-1] <= _MOST_COUNT:
         return COUNT
     return NUMBER

@@ -210,3 +210,8 @@ def test_images_and_questionnaires_are_told_apart():
     # Without names, a questionnaire looks like an image.
     assert [set(infer_kinds(X.astype(float))) for X in (pixels, answers)] == [{"number"}] * 2
     assert set(infer_kinds(answers[:, :31].astype(float))) == {"ordered"}
+    # Pixels that are 0 or 1 belong to the image, and a text or boolean column does not.
+    pixels[:, 0] = pixels[:, 0] > 15
+    assert set(infer_kinds(pixels.astype(float))) == {"number"}
+    frame = pd.DataFrame(pixels).add_prefix("c").assign(flag=pixels[:, 1] > 8)
+    assert infer_kinds(frame) == ["number"] * 40 + ["categorical"]
