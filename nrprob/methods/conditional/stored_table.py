@@ -52,7 +52,7 @@ _SAMPLE, _SAMPLE_EACH = 1 << 13, 1 << 9  # samples of the search: at least, and 
 
 
 @dataclass(frozen=True)
-class _Numbers:
+class _Scaling:
     """Scale and hyperparameters of the numeric columns, from moments of all samples.
 
     Attributes
@@ -72,7 +72,7 @@ class _Numbers:
     def measure(
         cls, blocks: Blocks, means: np.ndarray, sizes: np.ndarray, columns: tuple[int, ...],
         ridge: float,
-    ) -> _Numbers:  # fmt: skip
+    ) -> _Scaling:  # fmt: skip
         """Scale of the columns at positions ``columns``, from means (L, m) and sizes (L,)."""
         square, fourth = blocks.map_sum(partial(residual_products, columns=columns), means)
         n, d, n_groups = sizes.sum(), len(columns), (sizes > 0).sum()
@@ -89,7 +89,7 @@ class _Numbers:
         )
 
     @classmethod
-    def none(cls, n_groups: int) -> _Numbers:
+    def none(cls, n_groups: int) -> _Scaling:
         """Return the scale of no columns."""
         return cls(np.empty(0), 1.0, np.empty((n_groups, 0)), 0.0, 1.0)
 
@@ -114,9 +114,9 @@ class _StoredTable:
         means, self.sizes = mean_by_group(seen, raw)
         positions = columns.numeric_positions
         discrete = [(j, c) for j, c in enumerate(columns.columns) if c.kind in DISCRETE]
-        self.numbers = _Numbers.none(n_groups)
+        self.scaling = _Scaling.none(n_groups)
         if positions:
-            self.numbers = _Numbers.measure(raw, means, self.sizes, tuple(positions), model.ridge)
+            self.scaling = _Scaling.measure(raw, means, self.sizes, tuple(positions), model.ridge)
         # 1. A stratified sample.
         self.seed = start_seed(model, seen)
         rng = np.random.default_rng(self.seed)
@@ -133,8 +133,8 @@ class _StoredTable:
         # 2. Blocks in coordinates, and the shares of the values.
         widths = [len(column.values) for _, column in discrete]
         form = TableFormat(
-            tuple(positions), tuple(j for j, _ in discrete), self.numbers.centre,
-            self.numbers.scale, tuple(np.asarray(c.values, float) for _, c in discrete),
+            tuple(positions), tuple(j for j, _ in discrete), self.scaling.centre,
+            self.scaling.scale, tuple(np.asarray(c.values, float) for _, c in discrete),
             sum(widths), padded_size(n_groups),
         )  # fmt: skip
         self.blocks = raw.transform_blocks(to_table_block, form)
@@ -149,9 +149,9 @@ class _StoredTable:
             columns, x, encoded, None, np.zeros(len(columns.columns), int), cells
         )
         self.data = TableData(
-            None if x is None else (x - self.numbers.centre) / self.numbers.scale,
+            None if x is None else (x - self.scaling.centre) / self.scaling.scale,
             encoded, groups, n_groups, None if fixed is None else labels,
-            nu0=self.numbers.nu0, tau0=self.numbers.tau0,
+            nu0=self.scaling.nu0, tau0=self.scaling.tau0,
         )  # fmt: skip
         self.weighted = replace(self.data, mass=times)
         # 3. What all blocks have in common.
@@ -189,8 +189,8 @@ class _StoredTable:
         state = decision.end.state._replace(r=None)
         if decision.kind == "subtract" and state.gaussian is not None:
             m = np.zeros_like(state.gaussian.m)
-            n_groups, d = self.numbers.means.shape
-            m[:n_groups, :d] = self.numbers.means
+            n_groups, d = self.scaling.means.shape
+            m[:n_groups, :d] = self.scaling.means
             state = state._replace(gaussian=state.gaussian._replace(m=m))
         return jax.tree.map(np.asarray, state)
 
@@ -274,9 +274,9 @@ def _store_result(
     table = cross_table(seen.design.codes, labels, (seen.design.n_groups, k))
     if seen.rows.processes:
         table = sum_processes(table)
-    units, offset, d = None, 0.0, len(stored.numbers.centre)
+    units, offset, d = None, 0.0, len(stored.scaling.centre)
     if d:
-        units = Units.from_scale(stored.numbers.centre, stored.numbers.scale)
+        units = Units.from_scale(stored.scaling.centre, stored.scaling.scale)
         offset = units.log_det * seen.n_all
     model._store_results(
         Restarts(None, np.array([-climb.objective - offset]), np.array([climb.converged])),

@@ -75,9 +75,9 @@ def to_table_block(block: Raw, form: TableFormat) -> TableBlock:
         codes[:, i] = first + np.searchsorted(values, x[:, j]).clip(max=len(values) - 1)
         first += len(values)
     codes[np.asarray(block.real) == 0] = form.width
-    numbers = (x[:, list(form.numeric)] - form.centre) / form.scale
+    scaled = (x[:, list(form.numeric)] - form.centre) / form.scale
     return TableBlock(
-        layout.to_blocks(numbers), layout.to_blocks(codes, form.width),
+        layout.to_blocks(scaled), layout.to_blocks(codes, form.width),
         layout.to_blocks(np.asarray(block.real, np.float64)),
         layout.to_blocks(np.asarray(block.number)), layout.to_blocks(np.asarray(block.fixed), -1),
         layout.block_group,
