@@ -47,8 +47,8 @@ class Confidence:
         the cluster and the matched cluster of the refit. The Jaccard index of two sets is the size
         of their intersection divided by the size of their union. None if withheld.
     evidence_ : Evidence or None
-        Significance test that decides whether the confidence is withheld. None if one feature
-        determines the clusters, or if ``force=True`` and the samples cannot be tested.
+        Significance test that decides whether the confidence is withheld. None if there was no
+        test: one feature determines the clusters, or the samples have no test and ``force=True``.
     withheld_ : str
         Reason why the confidence is withheld; empty if it is not.
     n_resamples : int

@@ -110,7 +110,7 @@ def table_samples(refits: TableRefitter, known: Any, n_folds: int) -> Samples:
     """Validate the samples of a table that is tested by `TableRefitter`.
 
     Exact copies agree in all columns. Without numeric columns, no samples count as copies, since
-    they can agree by chance. Samples with a missing numeric value do not count as copies, either.
+    they can agree by chance. Samples with missing values do not count as copies, either.
     """
     groups, values = refits.groups, refits.values
     names = _encode_groups(known, len(groups))[1]

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from scipy import stats
 
-# Standard deviation in nats per sample that is added to the gains: fits converge only within a
-# tolerance, and smaller differences are not significant.
+# Standard deviation, in nats per sample, that is added in quadrature to the deviation of the gains.
+# Fits converge only within a tolerance, so smaller differences must not be significant.
 _RESOLUTION = 0.01
 
 
