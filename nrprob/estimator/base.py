@@ -40,9 +40,9 @@ from nrprob.settings import standard
 from nrprob.statistics.features import check_range, largest_magnitude
 from nrprob.statistics.single_feature import warn_of_single_feature
 
-_SMALL_CLUSTER = 2  # samples
-_SUSPICIOUS_MEAN_SIZE = 50  # mean samples per cluster from which small clusters are reported
-_MAX_LISTED_SIZES = 12  # in a warning
+_SMALL_CLUSTER = 2  # maximum number of samples of a cluster that `fit` warns of,
+_SUSPICIOUS_MEAN_SIZE = 50  # if clusters have at least this mean number of samples
+_MAX_LISTED_SIZES = 12  # maximum number of cluster sizes in a warning
 
 
 class Restarts(NamedTuple):
@@ -50,9 +50,9 @@ class Restarts(NamedTuple):
 
     Attributes
     ----------
-    labels : (restarts, n); None for stored rows
-    objective : (restarts,), minimised
-    converged : (restarts,)
+    labels : cluster of every sample (restarts, n); None for stored rows
+    objective : final objective (restarts,), which the fit minimises
+    converged : whether the restart converged (restarts,)
     """
 
     labels: Any
@@ -74,7 +74,10 @@ class Renamed:
         if estimator is None:
             return self
         value = getattr(estimator, self.new)
-        warn(f"{self.old} is called {self.new} now; the old name goes", FutureWarning)
+        warn(
+            f"{self.old} is deprecated; its new name is {self.new}; use the new name",
+            FutureWarning,
+        )
         return value
 
 
@@ -89,11 +92,12 @@ def fitted_labelings(estimator: Any) -> np.ndarray:
 def row_means(X: Any, membership: np.ndarray) -> np.ndarray:
     """Cluster means (k, m) of raw rows (n, m), weighted by membership (n, k).
 
-    ``membership`` may be multiplied by weights of the rows. An empty cluster has the mean of all
-    rows.
+    Multiply ``membership`` by the weights of the rows if rows have weights. An empty cluster has
+    the mean of all rows.
     """
     size = membership.sum(0)
-    # Weights sum to 1, so that no sum overflows the dtype of X. Another dtype would copy X.
+    # Divide the weights of a cluster by their sum, so that no sum of rows overflows the type of X.
+    # The weights have the type of X, since a product of two types would copy X.
     shares = np.column_stack([membership / np.where(size > 0, size, 1), membership.sum(1)])
     shares[:, -1] /= size.sum()
     weights = shares.T.astype(X.dtype)
@@ -107,9 +111,10 @@ def row_means(X: Any, membership: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def fit_context(estimator: Any) -> Iterator[None]:
-    """Delete the attributes of the previous fit first, and those of this fit if it fails.
+    """Delete the fitted attributes of the previous fit, then run a fit.
 
-    An interrupted fit keeps its attributes if the class sets `Clusterer._keeps_interrupted`.
+    If the fit raises an exception, its own fitted attributes are deleted, too. An interrupted fit
+    (KeyboardInterrupt) keeps its attributes if the class sets `Clusterer._keeps_interrupted`.
     """
     state = vars(estimator)
     for name in state.pop("_set_by_fit", ()):
@@ -145,34 +150,35 @@ def check_finite(estimator: Any) -> None:
 class Clusterer(ClusterMixin, BaseEstimator):
     """Base class of clusterers.
 
-    `fit` calls ``check_parameters``, ``prepare``, ``compute`` and ``finish``. A subclass has the
-    parameters ``n_clusters``, ``n_init``, ``max_iter``, ``random_state`` and ``verbose``, and
-    usually ``tol``. It states its `capabilities`, and defines these methods:
+    `fit` calls ``check_parameters``, ``prepare``, ``compute`` and ``finish``, in this order. A
+    subclass has the parameters ``n_clusters``, ``n_init``, ``max_iter``, ``random_state`` and
+    ``verbose``, and usually ``tol``. It declares its `capabilities`, and defines these methods:
 
     ``check_parameters()``
         Validate parameters that do not depend on the data. Bounds of single parameters are
         declared with them (`nrprob.estimator.parameters`); the method checks combinations.
     ``prepare(X, y, known=None)``
-        Validate and encode the data. An estimator that is capable of ``weights`` also takes
-        ``sample_weight``: positive weights, or None. Return a task, an object whose ``calls`` are
-        the compiled runs of the restarts (`nrprob.engines.optimise.solve.SolverCall`). Batch runs
-        execute the calls of many fits in their own order. ``calls`` is empty if the estimator
-        cannot split its computation that way.
+        Validate and encode the data, and return a task. A task is an object whose ``calls`` are the
+        compiled runs of the restarts (`nrprob.engines.optimise.solve.SolverCall`). Batch runs
+        execute the calls of many fits together. ``calls`` is empty if the computation is not a set
+        of independent compiled runs. If `capabilities` include ``weights``, the method also takes
+        ``sample_weight``: positive weights (n,), or None.
     ``compute(task)``
         Return the results of ``task.calls``, or of the whole computation if there are no calls.
     ``finish(task, result)``
-        Set the fitted attributes, usually by `_store_results`, and return the estimator.
+        Set the fitted attributes from these results, usually by `_store_results`, and return the
+        estimator.
     ``_log_membership(X, known)``
         Return scores (n, n_clusters) of new rows; `predict` returns the cluster with the largest
         score.
 
-    A subclass with several labelings sets ``alternatives_`` (n, m), and one of them as ``labels_``
+    A subclass with m labelings sets ``alternatives_`` (n, m), and one column of it as ``labels_``
     (n,). The class attributes below are options of a subclass, with their defaults.
 
     See Also
     --------
-    nrprob.estimator.terms.TermEstimator : subclass for weighted sums of cell costs.
-    nrprob.estimator.dense.PlainClusterer : subclass for dense rows without known structure.
+    nrprob.estimator.terms.TermEstimator : Base class for weighted sums of cell costs.
+    nrprob.estimator.dense.PlainClusterer : Base class for dense rows without known structure.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()
@@ -184,7 +190,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
     _keeps_interrupted = False
     # Whether one cluster may contain several classes of the partial labels.
     _classes_share = False
-    # Advice in the warning of clusters of one or two samples.
+    # Remedy in the warning about clusters of one or two samples.
     _small_remedy = "remove samples that are outliers, or change n_clusters or other parameters"
     # Whether `fit` warns if one discrete feature determines the clusters.
     _warns_of_single_feature = False
@@ -203,7 +209,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     @property
     def _takes_sparse(self) -> bool:
-        """Whether X may be sparse; a class overrides it if that depends on its parameters."""
+        """Whether X may be sparse; a class overrides this if the answer depends on parameters."""
         return self.capabilities.sparse
 
     @property
@@ -241,7 +247,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         if sharding.active_mesh() is not None:
             raise ValueError(
                 f"{type(self).__name__} cannot shard rows over devices; got a fit within "
-                "nrprob.sharded; fit outside of it"
+                "nrprob.sharded; call fit outside of nrprob.sharded"
             )
 
     # Fitting
@@ -310,7 +316,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         if known is not None:
             keywords[known_as] = known
         with fit_context(self), standard():
-            # If column names were passed, `extract_known` returned a frame of these columns.
+            # If the user passed column names, `extract_known` returned a frame of these columns.
             self._known_columns = [] if known is argument else [*known.columns]
             if sample_weight is None:
                 self._fit_samples(X, y, **keywords)
@@ -326,13 +332,13 @@ class Clusterer(ClusterMixin, BaseEstimator):
         self.finish(task, self.compute(task))
 
     def _absent_values(self, X, known) -> dict[str, Any]:
-        """Values of further fitted attributes (n, ...) for samples ``X`` of weight 0."""
+        """Values (n, ...) of further fitted attributes for the n samples ``X`` of weight 0."""
         return {}
 
     def _fit_stored(self, rows: Stored, y, known=None):
         """Fit stored rows; known structure and partial labels may be column names."""
         raise TypeError(
-            f"{type(self).__name__} needs its rows in memory; got stored rows; pass an "
+            f"{type(self).__name__} needs rows in memory; got stored rows; pass an "
             "array, or use CCIB, IB or ConditionalMixture"
         )
 
@@ -387,7 +393,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return X
 
     def _check_magnitude(self, X, *, reset: bool) -> None:
-        """Raise if squares of features overflow or vanish, or if new rows exceed their range."""
+        """Raise if squares of features overflow or underflow, or if new rows are too large.
+
+        ``reset`` is True in `fit`, and False for new rows.
+        """
         if reset and self.capabilities.squares:
             check_range(X)
         most = largest_magnitude(X)
@@ -395,12 +404,12 @@ class Clusterer(ClusterMixin, BaseEstimator):
             self._store_magnitude(most, X.dtype)
         elif most > self._max_magnitude:
             raise ValueError(
-                f"new rows must lie within {self._max_magnitude:.3g}, or squares leave the type of "
-                f"the fit; got a value of size {most:.3g}; pass them in the units of the fit"
+                f"new rows must lie within {self._max_magnitude:.3g}, since their squares would "
+                f"overflow; got a value of size {most:.3g}; pass new rows in the units of the fit"
             )
 
     def _store_magnitude(self, most: float, dtype: Any) -> None:
-        """Store the largest magnitude allowed for new rows, from that of the fit."""
+        """Store the largest absolute value that new rows may have, from the largest of the fit."""
         self._max_magnitude = (most or 1.0) * (1e15 if dtype == np.float32 else LARGEST)
 
     def _check_input(self, X, y) -> tuple[Any, np.ndarray | None]:
@@ -424,7 +433,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
             # A complete labeling with more classes than clusters cannot be partial labels.
             warn(
                 f"y labels every row and has {classes.size} classes, more than "
-                f"n_clusters={self.n_clusters}; it is ignored; mark unknown labels by -1 to use it"
+                f"n_clusters={self.n_clusters}; the fit ignores y; to use y, mark unknown labels "
+                "by -1"
             )
             return None
         if too_many:
@@ -436,20 +446,22 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return fixed
 
     def _check_groups(self, design: Design) -> None:
+        """Refuse known groups of one sample each, and warn of uninformative known groups."""
         if design.kind != "labels" or design.columns is not None:
             return
         sizes = np.bincount(design.codes)
         if sizes.size == 1 and design.n_samples > 1:
             self._warn_degenerate(
-                "known has one group only, so there is nothing to avoid; got a constant labeling"
+                "known has one group only, so that it has no effect; got a constant labeling"
                 f"{design.where}; leave known out"
             )
             return
         refuse_own_groups(sizes.size, design.n_samples, design.where)
         if (sizes == 1).any():
             self._warn_degenerate(
-                f"{(sizes == 1).sum()} known group(s) have a single member, which the conditional "
-                "term cannot place; got group sizes down to 1; merge small groups if that matters"
+                f"{(sizes == 1).sum()} known group(s) have a single member, for which the "
+                "conditional term cannot prefer a cluster; got group sizes down to 1; merge small "
+                "groups if these samples matter"
             )
 
     # Results
@@ -472,13 +484,15 @@ class Clusterer(ClusterMixin, BaseEstimator):
         ----------
         restarts : Restarts
             All restarts, for ``restarts_``.
-        membership : (n, k), or None
+        membership : memberships (n, k) of the best restart, or None
         trace : objective after each iteration of the best restart; NaN after the last
-        n_iter : iterations of the best restart
-        nothing_left : reason why X has no structure left; empty if it has
-        chosen : refined restarts, of which the best is taken instead
-        labels, sizes : labels of the best restart and sizes of its clusters, if ``restarts``
-            has no labels
+        n_iter : number of iterations of the best restart
+        nothing_left : reason why X has no structure beyond the known structure, as a warning; empty
+            if X has such structure
+        chosen : refined restarts; the best of them is the result, instead of the best of
+            ``restarts``
+        labels, sizes : labels (n,) of the best restart and sizes (k,) of its clusters, if
+            ``restarts`` has no labels
         """
         self._restarts = restarts
         restarts = restarts if chosen is None else chosen
@@ -504,8 +518,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     def _warn_small_clusters(self, sizes: np.ndarray, where: str = "") -> None:
         """Warn of clusters of one or two samples if there are many samples per cluster.
 
-        ``sizes`` (k,) are the sizes of the clusters, and ``where`` names their clustering if there
-        are several.
+        ``sizes`` (k,) are the sizes of the clusters. If there are several clusterings, ``where``
+        names the clustering.
         """
         sizes = np.sort(np.rint(sizes[sizes > 0]).astype(int))
         n, small = sizes.sum(), (sizes <= _SMALL_CLUSTER).sum()
@@ -517,6 +531,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
             )
 
     def _warn_convergence(self) -> None:
+        """Warn if the fit did not converge."""
         if not self.converged_:
             remedy = "max_iter or tol" if "tol" in self.get_params(deep=False) else "max_iter"
             warn(
@@ -575,11 +590,12 @@ class Clusterer(ClusterMixin, BaseEstimator):
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
             New rows, or `nrprob.stored` rows.
         known : as in `fit`; required if the model was fitted with it
-            If `fit` used columns by name, these columns of a frame ``X`` are the default.
+            If `fit` took column names, the default are the columns of ``X`` with these names.
 
         Returns
         -------
         ndarray of shape (n_samples,)
+            Cluster of every row.
         """
         if isinstance(X, Stored):
             known = self._stored_known(known)

@@ -1,4 +1,4 @@
-"""Base clusterers that other estimators fit to parts of the rows or to transformed rows."""
+"""Base clusterers: clusterers that another estimator fits to some rows or to transformed rows."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _COUNTS = ("n_clusters", "n_components")  # parameter names of the number of clu
 
 
 def check_base(base: Any, words: tuple[str, ...], methods: tuple[str, ...], what_for: str) -> None:
-    """Raise unless a base is one of ``words``, or a clusterer with these methods.
+    """Raise unless ``base`` is one of ``words``, or a clusterer with these methods.
 
-    ``what_for`` is the task of the clusterer, for the message.
+    ``what_for`` describes the task of the clusterer, for the message.
 
     Raises
     ------
     ValueError
-        If it is another word.
+        If ``base`` is a string that is not among ``words``.
     TypeError
-        If it is a class, or lacks a method.
+        If ``base`` is a class, or lacks a method.
     """
     if isinstance(base, str):
         check_choice("base", base, words, "or a clusterer")
@@ -41,7 +41,7 @@ def count_name(base: Any) -> str | None:
 
 
 def clone_with_seed(base: Any, seed: int) -> Any:
-    """Clone a clusterer, and set its seed if it has none."""
+    """Clone a clusterer, and set its ``random_state`` to ``seed`` if it is None."""
     copy = clone(base)
     if copy.get_params(deep=False).get("random_state", 0) is None:
         copy.set_params(random_state=seed)

@@ -1,4 +1,4 @@
-"""Restarts as calls of compiled programs, divided by memory, and their joint result."""
+"""Divide the restarts of a fit into calls of a compiled program, and collect their results."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ from nrprob.statistics.rows import Layout, Rows, active_mask, bucket_size, padde
 
 
 def at_once(n: int, n_bytes: float, device: jax.Device | None = None) -> int:
-    """Largest divisor of ``n`` such that as many runs of ``n_bytes`` fit into memory."""
+    """Number of concurrent runs: the largest divisor of ``n`` whose arrays fit into memory.
+
+    A run needs ``n_bytes`` bytes.
+    """
     limit = int(max(placement.memory_budget(device) // n_bytes, 1))
     return max(d for d in range(1, n + 1) if n % d == 0 and d <= limit)
 
 
 def padded_n_clusters(rows: Rows, layout: Layout, k: int) -> int:
-    """Number of clusters, including padding, of the program that fits ``k`` clusters."""
+    """Number of clusters of the compiled program that fits ``k`` clusters.
+
+    Padding to a few sizes lets fits with similar ``k`` share a program.
+    """
     cluster_size = layout.n_slots * rows.x.n_statistics
     if active_mask(k, cluster_size) is not None:
         return padded_count(k, cluster_size)
@@ -48,17 +54,23 @@ def restart_calls(
     Parameters
     ----------
     solver, static : compiled program, and its static arguments
-    rows, layout : rows of the program, and their arrangement
-    fixed : (n,) clusters of labelled rows, -1 for the others; or None
-    settings : traced parameters of the program
-    n_elements : array elements of one restart on a device
+    rows, layout : rows in the arrangement of the program, and the map from samples to rows
+    fixed : (n,) clusters of labelled rows, -1 for all other rows; None without labels
+    settings : traced parameters of the program; every element gets all restarts
+    n_elements : number of array elements that one restart needs on a device
     factorises, stepwise : see `nrprob.engines.optimise.solve.SolverCall`
+
+    Returns
+    -------
+    calls, by setting and by seed; every call runs several restarts in parallel
     """
+    # Number of restarts that fit into memory at a time.
     mesh = rows.mesh if isinstance(rows, sharding.ShardedRows) else None
     random = check_random_state(random_state)
     n_bytes = n_elements * rows.mass.dtype.itemsize
     with placement.small_steps_on_cpu(stepwise):
         size = at_once(n_init, n_bytes, placement.device_of(rows))
+    # Arrange labels like rows, and draw one seed per call; all processes agree on the seeds.
     spread = None if fixed is None else layout.to_blocks(fixed, -1)
     seeds = [random.randint(2**31 - 1) for _ in range(n_init // size)]
     if mesh is not None:

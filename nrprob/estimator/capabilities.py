@@ -1,4 +1,4 @@
-"""Inputs of an estimator, and how its fits are run: one record on its class."""
+"""Record of the inputs of an estimator, and of how batch runs execute its fits."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ KINDS = ("labels", "memberships", "continuous")
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Inputs of the `fit` of an estimator, and how batch runs schedule it.
+    """Inputs that `fit` of an estimator takes, and how batch runs execute fits.
 
-    A class lists what differs from the defaults. `nrprob.batch.registry`, the command line and the
-    tests of the contract read this record. It does not include parameters and solvers, which the
-    constructor of the class declares (`nrprob.estimator.parameters`).
+    A class passes the values that differ from the defaults. `nrprob.batch.registry`, the command
+    line and the contract tests of estimators read this record. Parameters and solvers are not part
+    of it: the constructor of the class declares them (`nrprob.estimator.parameters`).
 
     Attributes
     ----------
-    known : kinds of known structure that `fit` takes, of `KINDS`; empty if it takes none
+    known : types of known structure that `fit` takes, from `KINDS`; empty if `fit` takes none
     known_as : keyword of `fit` and `predict` for the known structure
-    singleton_groups : whether each sample may be a known group of its own
+    singleton_groups : whether every sample may be a separate known group
     labels : whether `fit` uses partial labels ``y``
     weights : whether `fit` takes ``sample_weight``
-    predicts_classes : whether `predict` returns the classes of ``y``; False if clusters are not
-        tied to classes
+    predicts_classes : whether `predict` returns codes of the classes of ``y``; False if clusters
+        do not correspond to classes
     pairs : whether `fit` takes ``must_link`` and ``cannot_link``
     views : whether `fit` takes a list of tables, one for each view of the samples
     finds_number : whether the number of clusters may be "auto"
@@ -36,10 +36,11 @@ class Capabilities:
     sparse : whether X may be a sparse matrix under the default parameters
     nonnegative : whether X must not have negative values
     squares : whether fits square the features, so that `fit` refuses features whose squares
-        overflow or vanish
-    alone : whether a batch run fits each estimator in a program of its own
-    arrays : largest arrays of a fit, each a product of n samples, m features, k clusters,
-        r restarts, d draws and s samples in tables of all pairs; see `nrprob.batch.cost`
+        overflow or underflow
+    alone : whether batch runs execute every fit separately, and not many fits in one program
+    arrays : sizes of the largest arrays of a fit. Every letter is a factor: n samples, m features,
+        k clusters, r restarts, d posterior draws, s samples in a table of all pairs of samples. For
+        example, "nkr" is an array of n k r numbers; see `nrprob.batch.cost`
     """
 
     known: tuple[str, ...] = ("labels",)

@@ -1,4 +1,4 @@
-"""Base class of clusterers of dense rows, with optional labels and pairs."""
+"""Base classes of clusterers of dense rows."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ class DenseClusterer(Clusterer):
 
 
 class PlainClusterer(UnconditionalMixin, DenseClusterer):  # type: ignore[misc]
-    """Clusterer of dense rows without known structure to avoid; predictions need new rows only.
+    """Clusterer of dense rows without known structure.
 
-    New rows are assigned to the nearest of ``cluster_centers_``, unless a class overrides this.
+    `predict` assigns new rows to the nearest of ``cluster_centers_``, unless a class overrides
+    `_log_membership`.
     """
 
     cluster_centers_: np.ndarray
 
     def predict(self, X):  # type: ignore[override]
-        """Cluster of new rows without labels and pairs: the best by the criterion of `fit`.
+        """Predict the best cluster of every new row by the criterion of `fit`.
 
-        Rows of `fit` may be assigned to another cluster, since predictions ignore labels and pairs.
+        Predictions ignore partial labels and pairs. Rows of `fit` may therefore get another cluster
+        than in ``labels_``.
 
         Parameters
         ----------
@@ -43,7 +45,7 @@ class PlainClusterer(UnconditionalMixin, DenseClusterer):  # type: ignore[misc]
         return self._log_membership(X, None).argmax(1)
 
     def predict_proba(self, X):  # type: ignore[override]
-        """One-hot form of `predict`.
+        """Predict one-hot memberships: 1 for the cluster of `predict`, and 0 for all others.
 
         Parameters
         ----------

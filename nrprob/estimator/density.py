@@ -1,4 +1,4 @@
-"""Protocols for the significance tests and model selection of an estimator."""
+"""Protocols that an estimator implements for significance tests and model selection."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ import numpy as np
 class DensityEstimator(Protocol):
     """Clusterer with a mixture density of samples, given their known groups.
 
-    An estimator takes part in `nrprob.evidence` if it has these five methods, `predict` and the
-    parameters ``n_clusters``, ``n_init`` and ``random_state``. With ``n_clusters=1`` it must fit
-    one component in the same coordinates. ``known`` is passed only if the user passed known groups,
-    so an estimator without known structure may omit the argument.
+    The functions of `nrprob.evidence` accept an estimator if it has these five methods, `predict`
+    and the parameters ``n_clusters``, ``n_init`` and ``random_state``. With ``n_clusters=1`` the
+    estimator must fit one component in the same coordinates. ``known`` is passed only if the user
+    passed known groups, so an estimator without known structure may omit the argument.
 
-    A density per sample alone is enough to choose the number of clusters. The tests need three more
-    quantities:
+    Choosing the number of clusters needs only the density of every sample. The tests need three
+    more quantities:
 
-    - residuals, in which null models are fitted and rows near low-density gaps are counted;
+    - residuals: null models are fitted to the residuals, and the test of a low-density gap counts
+      the residuals near the gap;
     - the covariance of the mixture, so that a null model can have the same regularised covariance;
-    - whether clusters are flexible, which determines the number of null models they have to beat.
+    - whether clusters are flexible, which determines the null models of the test.
     """
 
     n_clusters: Any
 
     def clone_for_tests(self) -> Any:
-        """Unfitted copy, whose fits have the density that the tests assume.
+        """Return an unfitted copy whose fits have the density that the tests assume.
 
-        Its ``n_init`` is a number, and it subtracts the effects of the known groups.
+        The copy has a number as ``n_init``, and subtracts the effects of the known groups.
         """
         ...
 
     def log_density_of(self, X: Any, *, known: Any = None, scale: Any = None) -> np.ndarray:
         """Log density (n,) of samples in the coordinates of `residuals_of`.
 
-        ``scale`` (n,) multiplies the residuals before the density is evaluated. A held-out sample
-        is further from the mean of its known group than the samples of the fit, from which the mean
-        was estimated. The tests correct for this by a scale below 1.
+        ``scale`` (n,) multiplies the residuals before the density is evaluated. The mean of a known
+        group is estimated from the samples of the fit, so a held-out sample is farther from this
+        mean on average. The tests correct for this by a scale below 1.
         """
         ...
 
@@ -57,7 +58,7 @@ class DensityEstimator(Protocol):
     def has_flexible_clusters(self) -> bool:
         """Whether clusters can adapt to heavy tails or to groups of unequal covariance.
 
-        If so, they have to beat null models that can adapt as well.
+        If so, the null models of the tests must be able to adapt, too.
         """
         ...
 
@@ -67,27 +68,31 @@ class LabelInitialised(Protocol):
     """Clusterer that can start from given labels, as `nrprob.evidence.confidence` needs."""
 
     def clone_for_tests(self) -> Any:
-        """Unfitted copy; see `DensityEstimator`."""
+        """Return an unfitted copy; see `DensityEstimator`."""
         ...
 
     def settings_from_labels(self, labels: np.ndarray) -> list[dict[str, Any]]:
-        """Parameters of fits that start from ``labels`` (n,) and from new initial values.
+        """Parameters of several fits: from ``labels`` (n,), and from new initial values.
 
-        The fit with the lowest ``objective_`` is used.
+        The caller uses the fit with the lowest ``objective_``.
         """
         ...
 
 
 class TableTraits(NamedTuple):
-    """What a table and its clusters are like, by which the level of a test is known or not.
+    """Properties of a table and its clusters.
+
+    They decide whether the calibration of a test covers the table, so that its error rate is known.
 
     Attributes
     ----------
-    n_samples, n_numeric, n_discrete, n_clusters : int
+    n_samples, n_numeric, n_discrete, n_clusters : numbers of samples, of numeric and of discrete
+        columns, and of clusters
     median_group : median number of samples of the known groups
     missing_share : share of missing values among all cells
-    skewness : largest absolute skewness of a numeric column within known groups; 0 without numbers
-    by_group : whether shares of clusters differ between known groups
+    skewness : largest absolute skewness of a numeric column within known groups; 0 without numeric
+        columns
+    by_group : whether the model lets shares of clusters differ between known groups
     """
 
     n_samples: int
@@ -101,7 +106,7 @@ class TableTraits(NamedTuple):
 
 
 class TableRefit(Protocol):
-    """A fit to some samples of a table, evaluated at all of them."""
+    """A fit to some samples of a table, evaluated at all n samples."""
 
     @property
     def log_density(self) -> np.ndarray:
@@ -115,21 +120,24 @@ class TableRefit(Protocol):
 
     @property
     def residuals(self) -> np.ndarray | None:
-        """Numbers (n, d) less group and location effects, NaN where missing; None without them."""
+        """Residuals (n, d) of the numeric columns after removal of group and location effects.
+
+        NaN where missing; None without numeric columns.
+        """
         ...
 
     @property
     def pooled_log_density(self) -> np.ndarray:
-        """Log density (n,) of the numbers under one Gaussian with the mixture's covariance."""
+        """Log density (n,) of the numeric columns under one Gaussian with the total covariance."""
         ...
 
     @property
     def discrete_log_density(self) -> np.ndarray:
-        """Log probability (n,) of the discrete values, of a fit of one cluster."""
+        """Log probability (n,) of the discrete columns in a fit of one cluster."""
         ...
 
     def standard_residuals(self) -> tuple[np.ndarray, np.ndarray]:
-        """Whitened observed residuals (n, d) of one cluster, and log determinants (n,)."""
+        """Whitened residuals (n, d) of a fit of one cluster, and log determinants (n,)."""
         ...
 
     def power_residuals(self) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +146,7 @@ class TableRefit(Protocol):
 
 
 class TableRefitter(Protocol):
-    """Refits of a mixed or incomplete table with the decisions of the fit to all samples."""
+    """Refits of a mixed or incomplete table with the model choices of the fit to all samples."""
 
     @property
     def groups(self) -> np.ndarray:
@@ -162,19 +170,25 @@ class TableRefitter(Protocol):
 
     @property
     def values(self) -> np.ndarray | None:
-        """Numbers and codes (n, m), NaN where missing; None without numeric columns."""
+        """Numeric values and codes of discrete values (n, m), NaN where missing.
+
+        None without numeric columns.
+        """
         ...
 
     @property
     def traits(self) -> TableTraits:
-        """What the table and its clusters are like."""
+        """Properties of the table and its clusters."""
         ...
 
     def fit(
         self, training: np.ndarray, n_clusters: int, n_init: int, seed: int,
         initial: np.ndarray | None = None,
     ) -> Any:  # fmt: skip
-        """`TableRefit` to samples by index, which may repeat; ``initial`` labels (n,) to start."""
+        """Fit the samples with the indices ``training``, which may repeat.
+
+        Returns a `TableRefit`. The fit starts from the labels ``initial`` (n,), if they are given.
+        """
         ...
 
     def dependent_log_density(self, training: np.ndarray, single: Any) -> np.ndarray:
@@ -182,7 +196,7 @@ class TableRefitter(Protocol):
         ...
 
     def column_log_density(self, training: np.ndarray, single: Any, j: int) -> np.ndarray:
-        """Log density (n,) with a discrete column in the place of the clusters.
+        """Log density (n,) of a model in which the values of discrete column j are the clusters.
 
         ``single`` is a fit of one cluster to the same samples.
         """
@@ -191,12 +205,15 @@ class TableRefitter(Protocol):
 
 @runtime_checkable
 class TableDensityEstimator(Protocol):
-    """Clusterer of mixed and incomplete tables whose density takes part in `nrprob.evidence`."""
+    """Clusterer of mixed and incomplete tables whose density `nrprob.evidence` can test."""
 
     def is_tested_by_residuals(self, X: Any, *, known: Any = None) -> bool:
-        """Whether a table has complete numbers, and means of known groups are subtracted."""
+        """Whether a table is tested like an array, as a `DensityEstimator`.
+
+        The table must be complete and numeric, and the estimator subtracts means of known groups.
+        """
         ...
 
     def table_refits(self, X: Any, *, known: Any = None, seed: int = 0) -> Any:
-        """`TableRefitter` of a table; None if it is tested by its residuals."""
+        """Return the `TableRefitter` of a table; None if `is_tested_by_residuals`."""
         ...

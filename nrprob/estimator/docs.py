@@ -14,15 +14,17 @@ SHARED = {
     "n_clusters": ("int", "Number of clusters."),
     "beta": (
         "float or None",
-        """Final inverse temperature. With None or infinity, annealing goes on until the labels are
-        hard. At a finite value, memberships stay soft; the hard solvers then add n H(C)/beta to the
-        objective. From 1e-9 to 1e12.""",
+        """Final inverse temperature. With None or infinity, annealing continues until the labels
+        are hard. At a finite value, memberships stay soft; solvers with hard labels then add
+        n H(C)/beta to the objective, with H(C) the entropy of the cluster sizes. From 1e-9 to
+        1e12.""",
     ),
     "compression": (
         "float",
-        """Weight of H(C) in the compression term: 1 gives I(C;X), the information bottleneck; 0
-        gives -H(C|X), information distortion. A larger weight makes cluster sizes more unequal, and
-        above 1 some clusters vanish. From 0 to 10**6.""",
+        """Weight of the entropy H(C) of the cluster sizes in the compression term
+        compression H(C) - H(C|X). 1 gives I(C;X), the information bottleneck; 0 gives -H(C|X),
+        information distortion. A larger weight makes cluster sizes more unequal, and above 1 some
+        clusters vanish. From 0 to 10**6.""",
     ),
     "features": (
         '{"auto", "multinomial", "bernoulli", "gaussian"}',
@@ -33,7 +35,7 @@ SHARED = {
     ),
     "binarize": (
         "float or None",
-        "Threshold of binary features: larger values are 1, others 0. None leaves X as it is.",
+        "Threshold of binary features: larger values become 1, others 0. None keeps X unchanged.",
     ),
     "solver": (
         '{"anneal", "sequential", "batched", "agglomerative"}',
@@ -49,7 +51,7 @@ SHARED = {
     ),
     "n_init": (
         "int",
-        "Number of restarts; the one with the smallest objective is kept. At most 10**6.",
+        "Number of restarts; the fit keeps the restart of the smallest objective. At most 10**6.",
     ),
     "max_iter": (
         "int",
@@ -86,8 +88,8 @@ SHARED = {
     "critical_beta_": (
         "float",
         """Inverse temperature at which clusters first separate: 1 / (largest eigenvalue of the
-        linearised update). A fit that does not need it computes it on first access, and keeps the
-        rows until then.""",
+        linearised update). A fit that does not need this value computes it at first access, and
+        keeps the rows until then.""",
     ),
     "linkage_": (
         "ndarray of shape (n_merges, 4)",

@@ -1,4 +1,4 @@
-"""Clusterers whose cost is linear in the statistics of a row, which allows prediction."""
+"""Clusterers whose cost of a row is linear in the row's statistics, which allows prediction."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ from nrprob.statistics.rows import Layout, Rows, make_layout, make_rows, padded_
 
 @dataclass
 class Task:
-    """Checked input of one fit, its data layout, and its program calls.
+    """Validated input of one fit, its data layout, and its program calls.
 
     Attributes
     ----------
-    X : (n, m') the rows, checked, where they are needed to the end
-    x : (n, m) statistics of the rows
-    fixed : (n,) clusters of the rows whose cluster is given, else -1; or None
+    X : validated rows (n, m'); None if the fit needs only their statistics
+    x : statistics (n, m) of the rows
+    fixed : cluster (n,) of every labelled row, -1 for all other rows; None without labels
     design : known structure of the rows
-    mesh : devices that share the rows, or None
-    weights : (n,) weights of the samples; None if all are 1
-    rows, layout : the same rows as engines take them, and where each of them is there; among the
-        trailing groups of ``rows`` may be empty
-    settings : numbers that the programs read
+    mesh : devices that share the rows; None for one device
+    weights : weights (n,) of the samples; None if all are 1
+    rows : the statistics in blocks by known group, as engines take them; the last groups may be
+        empty, as padding
+    layout : positions of the samples in ``rows``
+    settings : traced parameters of the programs
     build : builder of the terms of the objective
-    labelings : (n,) codes of every known labeling, for who takes them one by one
-    calls : the runs
+    labelings : codes (n,) of every known labeling, for estimators with one term per labeling
+    calls : compiled runs of the restarts
     """
 
     X: Any
@@ -77,20 +78,20 @@ class Task:
 
 
 class LinearClusterer(Clusterer):
-    """Clusterer by costs of rows that are linear in their statistics, in every known group.
+    """Clusterer whose cost of a row is linear in the row's statistics, within every known group.
 
-    A subclass defines, in addition to the methods of `Clusterer`,
+    In addition to the methods of `Clusterer`, a subclass defines
 
     ``_fit_features(X, sample_weight)``
-        The map from raw rows to statistics; see `nrprob.statistics.families.FeatureMap`.
+        Return the map from raw rows to statistics; see `nrprob.statistics.families.FeatureMap`.
 
-    and stores the costs of new rows in `finish`, by `_keep_costs`.
+    Its `finish` stores the coefficients of the cost by `_keep_costs`, for predictions.
     """
 
     _rarely_finite = ("beta_", "critical_beta_")
-    # Whether a fit without known structure shares the program of one known group.
+    # Whether a fit without known structure shares the program of fits with a few known groups.
     _one_is_few = False
-    # Whether the rows, in addition to their statistics, are needed until the end of the fit.
+    # Whether `finish` needs the rows, in addition to their statistics.
     _keeps_rows = False
 
     def _fit_features(self, X: Any, sample_weight: Any) -> Any:
@@ -104,7 +105,7 @@ class LinearClusterer(Clusterer):
         return sharding.mesh_of(X) if mesh is None else mesh
 
     def _read_task(self, X, y, known, sample_weight=None) -> Task:
-        """Checked rows as statistics, target labels, known groups and weights."""
+        """Validate the input, and return statistics, target labels, known groups and weights."""
         mesh = self._device_mesh(X)
         X = self._validate(X, reset=True)
         n_samples = X.shape[0]
@@ -125,8 +126,8 @@ class LinearClusterer(Clusterer):
         if isinstance(X, jax.Array) and X.ndim == 2 and X.size:
             if not (X.is_fully_addressable or X.is_fully_replicated):
                 raise ValueError(
-                    "X must lie in this process; got an array of which other processes hold a "
-                    "part; pass the same NumPy array in every process"
+                    "X must be held by this process alone; got an array that is distributed over "
+                    "several processes; pass the same NumPy array in every process"
                 )
             is_unsharded = X.is_fully_replicated and sharding.active_mesh() is None
             if is_unsharded and _on_accelerator(X):
@@ -160,10 +161,17 @@ class LinearClusterer(Clusterer):
         beta: float,
         critical: float | Callable[[], Any],
     ) -> None:
-        """Store the costs of new rows: ``slope`` (groups, k', p) by statistics and mass.
+        """Store the coefficients of the cost of new rows.
 
-        Memberships are proportional to exp(log_prior - beta cost). A ``critical`` inverse
-        temperature that is computed later exists, since rows are not all equal.
+        Memberships are proportional to exp(log_prior - beta cost).
+
+        Parameters
+        ----------
+        slope : coefficients (groups, k', m + 1) of the m statistics and, last, of the mass; k' >= k
+        log_prior : log prior (k',) of the clusters
+        m : number of statistics of a row
+        beta : final inverse temperature
+        critical : critical inverse temperature, or a function that computes it at first access
         """
         k = self.n_clusters
         self._coef = slope[:, :k, :m]
@@ -195,7 +203,7 @@ class LinearClusterer(Clusterer):
         return super().__getstate__()
 
     def _nothing_left(self, has_structure: bool) -> str:
-        """Return the reason why there is no structure to find, if any."""
+        """Return the reason why there is no structure to find; empty if there may be structure."""
         if not np.isinf(vars(self).get("critical_beta_", 0.0)):
             return ""
         what = "once the known structure is accounted for" if has_structure else "in X"
@@ -215,27 +223,26 @@ class LinearClusterer(Clusterer):
 
     def _log_membership(self, X, known) -> np.ndarray:
         x, design = self._encode_rows(X, known)
-        # Subtract what the clusters have in common, since a large beta multiplies its rounding
-        # errors.
+        # Subtract the mean over clusters, since a large beta multiplies its rounding errors.
         coef = self._coef - self._coef.mean(1, keepdims=True)
         intercept = self._intercept - self._intercept.mean(1, keepdims=True)
         cost = _linear_costs(x, design, coef, intercept)
-        # An infinite inverse temperature gives the arg min; any large finite value gives the same.
         if np.isinf(self.beta_):
-            # The limit: the largest of the clusters of least cost.
+            # In the limit of infinite beta, the cluster of least cost wins; among clusters of equal
+            # cost, the cluster of the largest prior wins.
             cost = np.where(np.isfinite(self._log_prior), cost, np.inf)
             return np.where(cost == cost.min(1, keepdims=True), self._log_prior, -np.inf)
         return self._log_prior - self.beta_ * cost
 
     def predict_proba(self, X, *, known=None):
-        """p(cluster given row) of new rows at the final inverse temperature.
+        """Predict p(cluster given row) of new rows at the final inverse temperature.
 
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
             New rows, or `nrprob.stored` rows.
         known : as in `fit`; required if the model was fitted with it
-            If `fit` took known columns by name, they are read from the frame ``X``.
+            If `fit` took column names, the default are the columns of ``X`` with these names.
 
         Returns
         -------
@@ -257,7 +264,7 @@ class LinearClusterer(Clusterer):
         return self._mixture_scores(cost)
 
     def _common_cost(self, x, design: Design) -> np.ndarray:
-        """Contribution of a row (n,) that is equal in all clusters, if it is not linear."""
+        """Part (n,) of the cost of every row that is equal in all clusters, and not linear."""
         return families.get_family(self._features.features).row_constant(x)
 
     def _mixture_scores(self, cost: np.ndarray) -> np.ndarray:
@@ -285,10 +292,9 @@ class ScoreMixin:
             \frac{1}{n} \sum_i \frac{1}{\beta} \log \sum_c p(c) e^{-\beta d(x_i, c)}
 
         for hard labels and for a finite ``beta``, respectively. For a finite ``beta``, p(c) has the
-        exponent ``compression``. On the rows of the fit it is ``-objective_ / n``, up to the
-        tolerance of the fit. It compares fits with the same objective and units, not fits with
-        different weights in the objective. Like k-means, more hard clusters mostly have a better
-        score on new rows, too.
+        exponent ``compression``. On the rows of the fit, the score is ``-objective_ / n``, up to
+        the tolerance of the fit. Compare scores only of fits with the same objective, weights and
+        units. As in k-means, more hard clusters usually have a better score, even on new rows.
 
         Parameters
         ----------

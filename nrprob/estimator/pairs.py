@@ -14,13 +14,13 @@ from nrprob.links import Pairs, check_cannot_link, check_pairs, pairs_from_label
 
 @dataclass
 class PairTask:
-    """Checked input of one fit; `compute` compiles its own programs.
+    """Validated input of one fit; `compute` compiles the programs.
 
     Attributes
     ----------
-    X : (n, m) rows
-    fixed : (n,) clusters of the rows whose cluster is given, else -1; or None
-    must_link, cannot_link : (p, 2) rows
+    X : rows (n, m)
+    fixed : cluster (n,) of every labelled row, -1 for all other rows; None without labels
+    must_link, cannot_link : indices (p, 2) of the rows of p pairs
     """
 
     X: np.ndarray
@@ -30,7 +30,10 @@ class PairTask:
     calls: Any = ()
 
     def hard_pairs(self, hard: bool = True) -> tuple[list[Pairs], list[Pairs]]:
-        """Hard must-links and cannot-links: the given pairs if ``hard``, and pairs from labels."""
+        """Return hard must-links and cannot-links.
+
+        Pairs that follow from labels are always hard. The pairs of the user are hard if ``hard``.
+        """
         must, cannot = [], []
         if hard:
             must.append(Pairs(self.must_link, "must_link"))
@@ -48,7 +51,7 @@ class PairEstimator(PlainClusterer):
     capabilities = Capabilities(known=(), pairs=True, alone=True)
 
     def prepare(self, X, y, known=None, *, must_link=None, cannot_link=None) -> PairTask:
-        """Check the input; see `Clusterer.prepare`."""
+        """Validate the input; see `Clusterer.prepare`."""
         X, fixed = self._check_input(X, y)
         must_link = check_pairs(must_link, len(X), "must_link")
         return PairTask(X, fixed, must_link, check_cannot_link(cannot_link, len(X)))

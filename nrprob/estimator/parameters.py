@@ -1,4 +1,4 @@
-"""Constructors declared as annotated parameters with their ranges."""
+"""Write constructors of estimators from annotated parameters, and check their declared ranges."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Estimator = TypeVar("Estimator")
 
 
 class Number(NamedTuple):
-    """A number from ``low`` to ``high``, one of ``words``, or None if ``optional``."""
+    """Range of a parameter: from ``low`` to ``high``, one of ``words``, or None if ``optional``."""
 
     low: float
     high: float
@@ -37,7 +37,7 @@ class Number(NamedTuple):
     optional: bool = False
 
     def check(self, name: str, value: Any) -> None:
-        """Raise for any other value."""
+        """Raise ValueError or TypeError for any other value."""
         if self.optional and value is None:
             return
         if self.words and isinstance(value, str):
@@ -52,20 +52,23 @@ class Number(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """One of ``words``, which may be a function that returns them; or None if ``optional``."""
+    """Values of a parameter: one of ``words``, or None if ``optional``.
+
+    ``words`` may be a function that returns the words.
+    """
 
     words: tuple[str, ...] | Callable[[], tuple[str, ...]]
     optional: bool = False
 
     def check(self, name: str, value: Any) -> None:
-        """Raise for any other word."""
+        """Raise ValueError for any other value."""
         if self.optional and value is None:
             return
         check_choice(name, value, self.words() if callable(self.words) else self.words)
 
 
 class Checked(NamedTuple):
-    """A value that ``check(name, value)`` accepts."""
+    """Values of a parameter that ``check(name, value)`` accepts."""
 
     check: Callable[[str, Any], None]
 
@@ -82,8 +85,9 @@ def _check_scale_range(name: str, value: Any) -> None:
 def _refuse_auto(name: str, value: Any) -> None:
     if isinstance(value, str) and value == "auto":
         raise ValueError(
-            f"{name}='auto' needs a density to score held-out rows; got an estimator without a "
-            "density; pass a number, or use ConditionalMixture or MixtureEM for continuous features"
+            f"{name}='auto' needs a density, by which held-out rows are scored; got an estimator "
+            "without a density; pass a number, or use ConditionalMixture or MixtureEM for "
+            "continuous features"
         )
 
 
@@ -108,8 +112,8 @@ def constructor(cls: type[Estimator]) -> type[Estimator]:
     """Write the constructor of an estimator from the annotated attributes of its class.
 
     The constructor stores parameters unchanged, as scikit-learn requires. Parameters after a line
-    ``_: KW_ONLY`` are keywords. Comparison and ``repr`` remain those of scikit-learn. A line
-    ``<name>`` of the docstring becomes the entry of `nrprob.estimator.docs.SHARED`.
+    ``_: KW_ONLY`` are keyword-only. Comparison and ``repr`` of scikit-learn remain. A line
+    ``<name>`` of the docstring is replaced by the entry of `nrprob.estimator.docs.SHARED`.
     """
     cls = dataclass(eq=False, repr=False, match_args=False)(cls)
     types = get_type_hints(cls)  # without the ranges, for signatures

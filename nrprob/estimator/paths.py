@@ -1,4 +1,4 @@
-"""Paths of splits: levels as arrays, stopping reasons, and terms solved by splitting."""
+"""Hierarchies of clusters by successive splits: their levels, their end, and the solver "split"."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Granularity(NamedTuple):
     ----------
     n_clusters : number K of clusters
     beta : inverse temperature
-    critical_beta : inverse temperature at which the split of this level becomes possible; 0 for
-        K = 1
-    membership : (n_samples, K) p(c|x)
-    weights : (K,) p(c)
-    parents : (K,) cluster of the previous level with the largest overlap
+    critical_beta : inverse temperature at which the split that leads to this level becomes
+        possible; 0 for K = 1
+    membership : p(c|x) (n_samples, K)
+    weights : p(c) (K,)
+    parents : for every cluster (K,), the cluster of the previous level with the largest overlap
     """
 
     n_clusters: int
@@ -47,16 +47,18 @@ class Granularity(NamedTuple):
 def path_granularities(
     path: splitting.Path, layout: Layout, mass: np.ndarray
 ) -> tuple[list[Granularity], np.ndarray]:
-    """Return all levels, and the order of the clusters of the last level in the path.
+    """Return all levels, and the positions (K,) in the path of the sorted clusters of the last one.
 
-    ``mass`` (n,) are weights of the rows, which sum to 1.
+    ``mass`` (n,) are the weights of the rows, which sum to 1.
     """
     result: list[Granularity] = []
     for k, level in enumerate(path.levels, 1):
         q = np.exp(layout.from_blocks(np.asarray(level.carry[1], np.float64))[:, 0, :k])
         q = q / q.sum(1, keepdims=True)
+        # Rows of weight 0 get the cluster weights as memberships.
         weights = mass @ q
         q[mass == 0] = weights
+        # Sort clusters by weight, and find the parent with the largest joint mass.
         order = np.argsort(-weights, kind="stable")
         q, weights = q[:, order], weights[order]
         before = result[-1].membership if result else np.ones((len(q), 1))
@@ -76,9 +78,9 @@ def path_status(path: splitting.Path) -> tuple[str, str]:
         what = "all rows are alike" if next_size == 2 else "the rows of every cluster are alike"
         return splitting.MERGED, f"there is no structure left; {what}"
     reasons = {
-        limit_cycles.OSCILLATING: "the update looped",
+        limit_cycles.OSCILLATING: "the update oscillated",
         splitting.VANISHED: "a cluster vanished",
-        splitting.MERGED: "clusters merged again",
+        splitting.MERGED: "the parts of a split merged again",
         limit_cycles.UNFINISHED: "the update did not converge within max_iter",
     }
     counts = {status: sum(t.status == status for t in trials) for status in reasons}
@@ -101,7 +103,7 @@ def trials_frame(path: splitting.Path) -> Any:
 
 
 class SplittingEstimator(TermEstimator):
-    """Estimator of terms with the additional solver "split"."""
+    """Estimator whose objective is a sum of terms, with the additional solver "split"."""
 
     def _calls(self, task: Task) -> list[solve.SolverCall]:
         return [] if self.solver == "split" else super()._calls(task)
@@ -121,6 +123,7 @@ class SplittingEstimator(TermEstimator):
         return [self._split(task)] if self.solver == "split" else super().compute(task)
 
     def _split(self, task: Task) -> solve.Solution:
+        """Follow the path of splits in float64, and return its last level as a solution."""
         descent, rows = self._minimised, task.rows
         rows, settings = jax.tree.map(_to_float64, (rows, task.settings))
         terms, weights, critical, curvature = _weighted_terms(rows, settings, build=task.build)
@@ -129,7 +132,7 @@ class SplittingEstimator(TermEstimator):
             (terms, rows, settings.compression),
             rows.mass,
             (),
-            # Each level is a result, so it converges to the final tolerance of annealing.
+            # Every level is a result, so every level has the final tolerance of an annealing.
             splitting.SplittingSchedule(
                 self.n_clusters,
                 descent.cooling,

@@ -18,14 +18,21 @@ from nrprob.statistics import families
 from nrprob.statistics.families import FeatureMap
 from nrprob.statistics.rows import make_layout, make_rows
 
-_ROWS = 1 << 16  # maximum per block
-_LEAST = 1 << 12
+_ROWS = 1 << 16  # maximum number of rows per block
+_LEAST = 1 << 12  # minimum number of rows per block
 _ENTRIES = 1 << 25  # maximum number of memberships, and of products of statistics, of a block
 
 
 @dataclass(frozen=True)
 class LayGroups:
-    """Arrange rows in a `Block`, sorted by known group, with the statistics of ``features``."""
+    """Function that turns a chunk of raw rows into a block of statistics, sorted by known group.
+
+    Attributes
+    ----------
+    features : map from raw rows to statistics
+    n_groups : number of known groups
+    labelled : whether chunks have an array "fixed" of the clusters of labelled rows
+    """
 
     features: FeatureMap
     n_groups: int
@@ -56,6 +63,7 @@ def feature_map(survey: Survey, name: str, binarize: float | None) -> FeatureMap
         return FeatureMap("bernoulli", float(binarize))
     moments = survey.moments
     if name == "auto":
+        # Choose the family from one value of the type that the rows have.
         example = 0.5 if not moments.is_count else 1.0 if moments.is_binary else 2.0
         name = guess_features(np.array([[example]]))
     if name == "gaussian":
@@ -73,9 +81,7 @@ def start_seed(estimator: Any, survey: Survey) -> int:
 def check_survey(estimator: Any, survey: Survey) -> np.ndarray | None:
     """Set the input attributes of an estimator; return the clusters of labelled rows."""
     if survey.target_labels is not None and survey.rows.processes:
-        raise ValueError(
-            "partial labels of rows of several processes cannot be compared; got y; leave it out"
-        )
+        raise ValueError("rows of several processes take no partial labels; got y; leave y out")
     source = survey.source
     estimator.n_features_in_ = len(survey.moments.mean)
     if source.features is not None:
@@ -91,7 +97,8 @@ def collect_labels(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return labels (n_samples,), and memberships or None, from the results of blocks.
 
-    A block has the indices of its rows, their labels (-1 on padding), and memberships or None.
+    ``parts`` yields, for every block, the indices of its rows modulo 2**32, their labels (-1 on
+    padding), and their memberships or None.
     """
     n, path = survey.n_samples, survey.rows.labels
     labels: Any = np.empty(n, np.int64)
@@ -100,7 +107,7 @@ def collect_labels(
     membership = np.empty((n, n_columns)) if survey.rows.membership else None
     for number, block_labels, w in parts:
         real = block_labels.reshape(-1) >= 0
-        # Indices are modulo 2**32.
+        # Subtract the index of the first row of this process, modulo 2**32.
         rows = (number.reshape(-1)[real] - np.uint32(survey.first % 2**32)).astype(np.int64)
         labels[rows] = block_labels.reshape(-1)[real]
         if membership is not None:
@@ -111,7 +118,11 @@ def collect_labels(
 
 
 def fit_terms(estimator: Any, survey: Survey) -> Any:
-    """Anneal the cells of a `nrprob.estimator.terms.TermEstimator` in passes over the rows."""
+    """Fit a `nrprob.estimator.terms.TermEstimator` to stored rows, by annealing.
+
+    Every iteration is one pass over the blocks of rows.
+    """
+    # Read the labels, and choose the family of the features from the survey.
     fixed = check_survey(estimator, survey)
     dtype, k = survey.source.dtype, estimator.n_clusters
     estimator._features = feature_map(survey, estimator.features, estimator.binarize)
@@ -120,15 +131,18 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
     m = len(survey.moments.mean)
     if design.n_groups * (m + 1) ** 2 > 2 * _ENTRIES:
         raise ValueError(
-            f"stored rows take known groups x columns^2 up to {2 * _ENTRIES}; got "
-            f"{design.n_groups} groups and {m} columns; pass fewer of either"
+            "stored rows have too many known groups or columns; got groups x columns^2 above "
+            f"{2 * _ENTRIES}, with {design.n_groups} groups and {m} columns; pass fewer groups or "
+            "fewer columns"
         )
+    # Define the problem and the options of its minimisation.
     build, parameters = estimator._problem(task)
     estimator._minimised = descent = estimator._descent()
     settings = solve.make_settings(
         dtype, n_clusters=k, max_iter=estimator.max_iter, method=parameters,
         **{name: getattr(descent, name) for name in solve.FLOATS},
     )  # fmt: skip
+    # Arrange the rows in blocks, and sum their moments in a first pass.
     lay = LayGroups(estimator._features, design.n_groups, fixed is not None)
     arrays = {"codes": design.codes.astype(np.int32)}
     if fixed is not None:
@@ -147,6 +161,7 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
         blocks, problem, moments, settings, seed, n_clusters=k, n_init=n_init,
         dtype=dtype, report=print_progress,
     )  # fmt: skip
+    # Compute labels, memberships and sizes in a last pass, and set the fitted attributes.
     fit = result.fit(terms, descent.compression)
     estimator._keep_costs(fit.slope, fit.log_prior, m, beta=fit.beta, critical=fit.critical_beta)
     estimator._keep_weights(fit.weights)
@@ -167,7 +182,11 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
 
 
 def _cluster_centres(features: FeatureMap, sums: np.ndarray, m: int) -> np.ndarray:
-    """Means (k, m) of the statistics of the clusters, or of raw rows if they determine them."""
+    """Cluster centres (k, m) from the sums (k, m + 1) of statistics and mass.
+
+    The centres are means of raw rows if statistics determine raw rows, else means of statistics.
+    An empty cluster has the mean of all rows.
+    """
     size, total = sums[:, -1:], sums.sum(0)
     means = np.where(size > 0, sums[:, :m] / np.maximum(size, 1e-300), total[:m] / total[-1])
     if features.centre is not None:

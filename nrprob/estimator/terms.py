@@ -28,14 +28,15 @@ SOLVERS = ("anneal", "sequential", "batched", "agglomerative")
 
 
 class Descent(NamedTuple):
-    """Descent options: how a sum of terms is minimised.
+    """Options of the minimisation of a sum of terms.
 
     Attributes
     ----------
     solver : one of `SOLVERS`
     beta : final inverse temperature; infinite to end with hard labels
-    compression : weight of H(C) in (compression H(C) - H(C|X)) / beta; 1 in a bottleneck, 0 in EM
-    damped : whether steps are shortened where the objective is not concave
+    compression : weight of H(C) in the term (compression H(C) - H(C|X)) / beta of the objective; 1
+        in an information bottleneck, 0 in EM
+    damped : whether steps are shortened if the objective is not concave
     quench, cooling, noise, tol : see `nrprob.engines.optimise.solve.Settings`
     """
 
@@ -50,20 +51,21 @@ class Descent(NamedTuple):
 
     @property
     def compressed(self) -> bool:
-        """Whether hard labels have the term compression n H(C)/beta."""
+        """Whether the objective of hard labels has the term compression n H(C)/beta."""
         return self.compression > 0 and bool(np.isfinite(self.beta))
 
 
 class TermEstimator(LinearClusterer):
     """Clusterer whose objective is a sum of terms over cells.
 
-    A subclass defines, in addition to the methods of `LinearClusterer`,
+    In addition to the methods of `LinearClusterer`, a subclass defines
 
     ``_problem(task)``
-        Return the hashable builder of its terms, and the record of numbers that the builder reads.
+        Return the hashable builder of the terms, and the record of traced parameters that the
+        builder reads.
     ``_descent()``
-        Return the options of the minimisation. It is called again after ``_problem``, on which all
-        options but the solver may depend.
+        Return the options of the minimisation. This method is called before and after ``_problem``;
+        all options except the solver may depend on the results of ``_problem``.
     """
 
     # Attributes for the weights of the terms, in order; "" for a weight that is not stored.
@@ -77,21 +79,24 @@ class TermEstimator(LinearClusterer):
 
     @property
     def _separable(self) -> bool:
-        """Whether costs of counts are sums over columns, with cost 0 for absent entries."""
+        """Whether costs of counts are sums over columns, in which a count of 0 costs 0."""
         return True
 
     def _row_masses(self, task: Task) -> np.ndarray | None:
-        """Masses (n,) of the rows; None if all are 1."""
+        """Masses (weights) (n,) of the rows; None if all are 1."""
         return task.weights
 
     def _initial_memberships(self, task: Task, n_clusters: int) -> np.ndarray | None:
-        """Initial log memberships (B, r, n_clusters) of an annealing; None for random ones."""
+        """Initial log memberships of an annealing; None for random initial memberships.
+
+        Their shape is (blocks, rows per block, n_clusters), the arrangement of ``task.rows``.
+        """
         return None
 
     # Fitting
 
     def prepare(self, X, y, known=None, sample_weight=None) -> Task:
-        """Validate the input and arrange it in blocks, before any computation."""
+        """Validate the input, arrange the rows in blocks, and define the calls."""
         self.check_parameters()
         task = self._read_task(X, y, known, sample_weight)
         self._check_size_of(task, self._descent().solver)
@@ -139,10 +144,11 @@ class TermEstimator(LinearClusterer):
         )  # fmt: skip
 
     def compute(self, task: Task) -> list[solve.Solution]:
-        """Run the calls, or merge if there are none; see `Clusterer.compute`."""
+        """Run the calls; without calls, merge clusters (solver "agglomerative")."""
         return super().compute(task) if task.calls else [self._merge_rows(task)]
 
     def _merge_rows(self, task: Task) -> solve.Solution:
+        """Merge clusters greedily, from one cluster per row down to ``n_clusters``."""
         x, rows, settings, fixed = task.x, task.rows, task.settings, task.fixed
         layout, design, build = task.layout, task.design, task.build
         n, m = x.shape
@@ -154,6 +160,7 @@ class TermEstimator(LinearClusterer):
                 members = np.flatnonzero(fixed == c)
                 cluster[members] = members[0]
                 classes[members[0]] = c
+        # Sum the weighted statistics of the initial clusters, by known group.
         used, cluster = np.unique(cluster, return_inverse=True)
         classes = classes[used]
         size = max(bucket_size(used.size, 8192), 2)
@@ -167,6 +174,7 @@ class TermEstimator(LinearClusterer):
         alive = np.arange(size) < used.size
         classes = np.concatenate([classes, np.full(size - used.size, -1)])
         compressed = self._minimised.compressed
+        # Merge all pairs that may merge, and derive the linkage from costs and pairs.
         merged = solve.solve_merge(
             rows, settings, cells, alive, classes, build=build, compressed=compressed
         )
@@ -176,6 +184,8 @@ class TermEstimator(LinearClusterer):
         sizes = np.bincount(cluster, minlength=used.size)
         self.linkage_ = merge.linkage_matrix(pairs, costs, sizes)
         self.merge_costs_ = costs
+        # Cut the hierarchy at n_clusters, give labelled clusters the codes of their classes, and
+        # evaluate the objective of the labels.
         labels = merge.cut_merges(pairs, used.size, self.n_clusters)
         if fixed is not None:
             order = cluster_order(labels, classes[: used.size], labels.max() + 1)
@@ -201,9 +211,9 @@ class TermEstimator(LinearClusterer):
             size = design.n_groups * x.shape[0] * x.shape[1]
             if x.shape[0] > 20000 or size > 2e8:
                 raise ValueError(
-                    f"solver='agglomerative' keeps statistics of every row in every group; got "
-                    f"{x.shape[0]} rows, {x.shape[1]} columns and {design.n_groups} groups; "
-                    "use solver='anneal' or 'sequential'"
+                    "solver='agglomerative' needs too much memory, since it stores statistics of "
+                    f"every row in every known group; got {x.shape[0]} rows, {x.shape[1]} columns "
+                    f"and {design.n_groups} groups; use solver='anneal' or 'sequential'"
                 )
 
     def _check_sparse(self, task: Task, solver: str) -> None:
@@ -224,7 +234,7 @@ class TermEstimator(LinearClusterer):
         if solver != "anneal" and mesh is not None:
             raise ValueError(
                 f"solver={solver!r} cannot shard rows over devices; got {mesh.size} device(s) "
-                "from nrprob.sharded; use solver='anneal', or fit outside of it"
+                "from nrprob.sharded; use solver='anneal', or call fit outside of nrprob.sharded"
             )
         return super()._device_mesh(X) if solver == "anneal" else None
 
@@ -259,10 +269,15 @@ class TermEstimator(LinearClusterer):
     # New rows
 
     def _mixture_scores(self, cost: np.ndarray) -> np.ndarray:
-        """Scores of rows with costs (n, k): of the best cluster, or at the objective's beta."""
+        """Scores (n,) of rows with costs (n, k).
+
+        Hard labels have the score of the best cluster; soft memberships have the log of the sum
+        over clusters, at the inverse temperature of the objective.
+        """
         beta, compression = self._minimised.beta, self._minimised.compression
         if np.isinf(beta) or np.isinf(self.beta_):
-            # Hard labels have the cost of their entropy.
+            # The objective of hard labels has the term compression n H(C)/beta. The costs contain
+            # its part -n_c log(n_c); this is the derivative of the other part, n log(n).
             cost = cost + compression * (1 + np.log(self._total_mass)) / beta
             return np.where(np.isfinite(self._log_prior), -cost, -np.inf).max(1)
         log_prior = self._log_prior - compression * np.log(self._total_mass)

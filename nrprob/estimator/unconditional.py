@@ -1,4 +1,4 @@
-"""Methods of estimators without known structure."""
+"""`fit` and predictions of estimators without known structure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class UnconditionalMixin:
         return super().predict(X)  # type: ignore[misc]
 
     def predict_proba(self, X):
-        """Predict p(cluster given row) of new rows: 0 or 1 if the labels of the fit are hard.
+        """Predict p(cluster given row) of new rows; 0 or 1 if the labels of the fit are hard.
 
         Parameters
         ----------

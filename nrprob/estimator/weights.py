@@ -60,19 +60,22 @@ def take_samples(values: Any, indices: np.ndarray) -> Any:
 
 
 def entries_with_weight(model: Any, values: np.ndarray) -> np.ndarray:
-    """Entries of a parameter with one entry per sample, without the samples of weight 0."""
+    """Drop the entries of samples of weight 0 from a parameter with one entry per sample.
+
+    Arrays of another length are returned unchanged.
+    """
     mask = model._has_weight
     return values if mask is None or values.shape[:1] != mask.shape else values[mask]
 
 
 def fit_weighted(model: Any, X: Any, y: Any, sample_weight: Any, keywords: dict[str, Any]) -> None:
-    """Fit the samples of positive weight, and label the others by `predict`.
+    """Fit the samples of positive weight, and label samples of weight 0 by `predict`.
 
     Parameters
     ----------
     model : estimator that takes ``sample_weight``
-    X, y : samples and partial labels
-    sample_weight : weights of the samples
+    X, y : n samples, and their partial labels
+    sample_weight : weights (n,) of the samples
     keywords : known structure, as a keyword of `Clusterer.prepare`
 
     Raises
@@ -89,8 +92,8 @@ def fit_weighted(model: Any, X: Any, y: Any, sample_weight: Any, keywords: dict[
     for name, values in {"y": y, **keywords}.items():
         if values is not None and count_samples(values) != n:
             raise ValueError(
-                f"{name} must have one entry per sample; got {count_samples(values)} for {n} "
-                "samples; pass one entry per row of X"
+                f"{name} must have one entry per sample; got {count_samples(values)} entries for "
+                f"{n} samples; pass one entry per row of X"
             )
     model._has_weight = weights > 0
     present, absent = np.flatnonzero(weights), np.flatnonzero(weights == 0)
@@ -105,9 +108,9 @@ def fit_weighted(model: Any, X: Any, y: Any, sample_weight: Any, keywords: dict[
 
 
 def _label_absent(model: Any, X: Any, known: dict[str, Any]) -> None:
-    """Add samples ``X`` of weight 0 to the fitted attributes, with the predictions of the fit.
+    """Insert predictions for the samples ``X`` of weight 0 into the fitted attributes.
 
-    Their label in ``restarts_`` is -1.
+    In ``restarts_``, these samples have the label -1.
     """
     mask = model._has_weight
 

@@ -325,7 +325,7 @@ def test_units_of_float32_do_not_matter(name, quiet):
     X, known = few_rows(name)
     plain.fit(X, **known)
     far = np.where(np.arange(60)[:, None] == 7, 1e30, X)
-    with pytest.raises(ValueError, match="pass them in the units of the fit"):
+    with pytest.raises(ValueError, match="pass new rows in the units of the fit"):
         plain.predict(far, **known)
     for scale in (1e-40, 3e37):
         X, known = few_rows(name, scale)
@@ -400,7 +400,7 @@ def test_old_names_of_attributes_warn(name, old, new, recwarn):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model, *_ = fitted(name)
-    with pytest.warns(FutureWarning, match=f"{old} is called {new} now") as caught:
+    with pytest.warns(FutureWarning, match=f"{old} is deprecated; its new name is {new}") as caught:
         assert getattr(model, old) is getattr(model, new)
     assert caught[0].filename == __file__  # the user's line, however deep the warning is
     assert old not in vars(pickle.loads(pickle.dumps(model)))

@@ -272,7 +272,7 @@ def test_what_y_may_hold(binary):
     y[:3] = [0, 1, 2]
     with pytest.raises(ValueError, match="3 classes, more than n_clusters=2"):
         IB(2).fit(X, y)
-    with pytest.warns(UserWarning, match="ignored"):
+    with pytest.warns(UserWarning, match="ignores y"):
         model = IB(2, random_state=0).fit(X, np.arange(200) % 5)
     assert (model.labels_ == IB(2, random_state=0).fit(X).labels_).all()
     assert not hasattr(model, "classes_")

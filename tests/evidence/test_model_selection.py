@@ -80,7 +80,7 @@ def test_clusters_that_follow_tails_are_one_component():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: CCIB("auto").fit(THREE), "needs a density to score held-out rows"),
+        (lambda: CCIB("auto").fit(THREE), "needs a density, by which held-out rows"),
         (lambda: clone(MODEL).fit(THREE, np.where(Z, Z, -1)), "cannot use target labels"),
         (
             lambda: clone(MODEL).set_params(categorical=[]).fit(NOISE > 0),

@@ -145,7 +145,7 @@ def fit(place, known="batch", **options):
         (lambda p: fit(p / "rows.npy", processes=True, scheduler="local"), "leave one of them out"),
         (
             lambda p: nrprob.MixtureEM(2).fit(nrprob.stored(p / "rows.npy")),
-            "MixtureEM needs its rows in memory; got stored rows",
+            "MixtureEM needs rows in memory; got stored rows",
         ),
         (
             lambda p: nrprob.IBSI(2, gamma=1.0).fit(nrprob.stored(p / "rows.npy")),
