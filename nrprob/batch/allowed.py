@@ -17,12 +17,12 @@ from nrprob.exceptions import InputError
 
 __all__ = ["check_allowed"]
 
-MAX_JOBS = 64  # threads or processes of one fit
-MAX_VIEWS = 100  # numbers of clusters, one per view
+MAX_JOBS = 64  # maximum number of threads or processes of one fit
+MAX_VIEWS = 100  # maximum length of a list of numbers of clusters, one number per view
 
 
 def check_allowed(kind: type[Any], parameters: Mapping[str, Any], where: str = "") -> None:
-    """Raise for values that a model file must not pass, and for counts that are too large.
+    """Raise for values that a model file must not pass to an external estimator.
 
     Parameters
     ----------
@@ -36,7 +36,8 @@ def check_allowed(kind: type[Any], parameters: Mapping[str, Any], where: str = "
     Raises
     ------
     nrprob.exceptions.InputError
-        The message names the parameter.
+        If a value is not a number, boolean or allowed word, or if a number is too large. The
+        message names the parameter.
     """
     declared = getattr(kind, "_parameter_constraints", {})
     for name, value in parameters.items():
@@ -57,7 +58,7 @@ def check_allowed(kind: type[Any], parameters: Mapping[str, Any], where: str = "
         elif not (isinstance(value, str) and value in words):
             choices = sorted(word for word in words if isinstance(word, str))
             numeric = counts or any(isinstance(getattr(r, "type", None), type) for r in rules)
-            advice = "pass a number" if numeric else "leave it out"
+            advice = "pass a number" if numeric else f"leave {name} out"
             advice = f"choose from {', '.join(choices)}" if choices else advice
             short = isinstance(value, str) and len(value) <= 60
             shown = repr(value) if short else f"a {type(value).__name__}"

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LOCAL", "Cluster", "connect"]
 
-# Maximum number of batches in transit to workers. Each holds a lock, which is an open file, of
-# which a process may have 1024 by default.
+# Maximum number of submitted batches. Every batch holds a lock, which is an open file, and by
+# default a process may have 1024 open files.
 _MAX_BATCHES = 500
 _MAX_EXECUTORS = 4  # number of concurrent runs that a worker supports
 
@@ -63,8 +63,8 @@ class _Run:
     digest: str
 
 
-# On a worker: executors by the names of runs, the names of finished runs, and the lock of a batch.
-# A process executes one batch at a time on all threads, since warnings are caught globally.
+# State of a worker: executors by the names of runs, the names of finished runs, and a lock, so that
+# a process executes one batch at a time on all threads. Python records warnings per process.
 _EXECUTORS: dict[str, Executor] = {}
 _FINISHED: collections.deque[str] = collections.deque(maxlen=100)
 _LOCK = threading.Lock()
@@ -110,8 +110,8 @@ def _find_executor(run: _Run, content: bytes | None) -> Executor:
     if not _has_file(run):
         if content is None:
             raise InputError(
-                f"a worker that came later does not have the data file; {run.file} on "
-                f"{platform.node()}; copy it there, or run the model file again"
+                f"a worker that joined later does not have the data file; {run.file} on "
+                f"{platform.node()}; copy the file to this machine, or run the model file again"
             )
         # The executor reads the file again for every data set.
         folder = Path(tempfile.mkdtemp(prefix="nrprob-", dir=worker.local_directory))
@@ -136,16 +136,16 @@ async def _forget_run(name: str) -> None:
 def _check_version(who: str, theirs: str, ours: str) -> None:
     if theirs != ours:
         raise InputError(
-            f"versions of nrprob differ; {ours} here and {theirs} at {who}; install the same one "
-            "in both places"
+            f"versions of nrprob differ; {ours} here and {theirs} at {who}; install the same "
+            "version in both places"
         )
 
 
 @contextlib.contextmanager
 def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[Client | None]:
-    """Connect to a cluster by `nrprob.scheduler.connect`; yields None without a scheduler.
+    """Connect to a cluster by `nrprob.scheduler.connect`; yield None without a scheduler.
 
-    Raises InputError also if the user names ``devices``, since workers use their own.
+    Raises InputError also if the user names ``devices``, since workers use their own devices.
     """
     if scheduler is None:
         yield None
@@ -189,7 +189,7 @@ class Cluster:
                 answers["the scheduler"] = self._client.run_on_scheduler(_version), True
             except (OSError, CancelledError):
                 raise
-            except Exception as error:  # any reason why it cannot call our functions
+            except Exception as error:  # the scheduler may fail in any way without nrprob
                 answers["the scheduler"] = error
             workers = self._client.run(_inspect_worker, self._run, on_error="return")
         for who, answer in (answers | workers).items():
@@ -201,13 +201,14 @@ class Cluster:
             _check_version(who, answer[0], self._run.version)
         if not workers:
             warn(
-                f"the cluster has no workers yet; {self._address}; the run begins when there are "
-                "some, as by `dask worker ADDRESS`"
+                f"the cluster has no workers yet; {self._address}; the run waits for workers; "
+                "start one with `dask worker ADDRESS`"
             )
         if not all(has_file for _, has_file in workers.values()):
             content = Path(self._run.file).read_bytes()
             with warnings.catch_warnings(action="ignore"), self._explain_loss():  # a large task
-                # A task is copied from worker to worker, and repeated if one is lost.
+                # As a task, the content is copied from worker to worker, and sent again if the
+                # worker that holds it is lost.
                 self._content = self._client.submit(bytes, content, key=f"nrprob-{self._run.name}")
         return self
 
@@ -261,8 +262,8 @@ class Cluster:
             if not lost:
                 raise
             raise InputError(
-                f"the cluster has lost this run; {self._address}: "
-                f"{one_line(error)}; finished fits are kept; run it again to resume"
+                f"the cluster has lost this run; {self._address}: {one_line(error)}; "
+                "finished fits are kept; run the model file again to resume"
             ) from error
 
 
@@ -273,7 +274,7 @@ def _failure_reason(error: Exception) -> str:
     if isinstance(error, KilledWorker):
         *_, allowed = error.args
         return (
-            f"workers died at these fits; {allowed + 1}, one after another; give workers more "
-            "memory, or look into their logs"
+            f"workers died during these fits; {allowed + 1} workers, one after another; give "
+            "workers more memory, or read their logs"
         )
     return str(error) if isinstance(error, InputError) else one_line(error)

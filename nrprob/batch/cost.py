@@ -79,7 +79,11 @@ class Cost:
 
 
 def estimate(plan: Plan, *, methods: bool = True) -> Cost:
-    """Estimate the size of a plan; the arrays of ``methods`` need the import of their classes."""
+    """Estimate the size of a plan.
+
+    With ``methods``, the estimate includes the arrays of the estimators, whose classes are then
+    imported.
+    """
     model = plan.model
     sizes: dict[int, Size | None] = {}
     largest = results = result = 0
@@ -117,14 +121,18 @@ def refuse_large(plan: Plan, *, methods: bool = True) -> None:
     cost, available = estimate(plan, methods=methods), available_memory()
     if cost.needed > available:
         raise InputError(
-            f"the fits need more memory than there is; {decimal(cost.bytes)} of data and an array "
-            f"of {decimal(cost.largest)} in {decimal(int(available))}; ask for less, or allow it "
-            "with --allow-large (in Python, allow_large=True)"
+            "the fits need more memory than the machine has; "
+            f"{decimal(cost.bytes)} of data and an array of {decimal(cost.largest)} in "
+            f"{decimal(int(available))} of memory; reduce the data or the fits, or pass "
+            "--allow-large (in Python, allow_large=True)"
         )
 
 
 def available_memory() -> float:
-    """Bytes of memory of this machine, or of the control group of this process if less."""
+    """Bytes of memory that this process may use.
+
+    The memory of the machine, or the limit of the process's control group if that is lower.
+    """
     limits = [math.inf]
     with contextlib.suppress(AttributeError, OSError, ValueError):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -212,13 +220,14 @@ def _default_parameters(name: str) -> dict[str, Any]:
 
 
 def _dimensions(size: Size, parameters: Mapping[str, Any]) -> dict[str, int]:
-    """Values of the letters of `nrprob.estimator.capabilities.Capabilities`."""
+    """Dimensions of a fit, by the letters of `nrprob.estimator.capabilities.Capabilities`."""
 
     def first_integer(*names: str, default: int = 1) -> int:
         values = (parameters.get(name) for name in names)
         return next((value for value in values if type(value) is int), default)
 
     n = size.samples
+    # Tables of pairs have all samples, unless the estimator approximates them.
     is_exact = parameters.get("approx") is None and n <= first_integer("max_exact", default=n)
     return {
         "n": n,

@@ -1,4 +1,4 @@
-"""Execute batches of fits, in parallel in compiled programs or one by one, in this process."""
+"""Execute batches of fits in this process: together in compiled programs, or one by one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ __all__ = ["DataSets", "Done", "Executor", "LocalPool", "execute_batch"]
 
 
 class DataSets:
-    """Least recently used cache of the data sets of a model, and of those that are unavailable."""
+    """Cache of the data sets of a model that were used most recently.
+
+    The cache also remembers which data sets are unavailable.
+    """
 
     def __init__(self, model: ModelFile):
         self._model = model
@@ -90,9 +93,9 @@ def _attempt(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Executor:
-    """Fits cells, in parallel in compiled programs if possible, otherwise one by one.
+    """Fits cells, together in compiled programs if possible, otherwise one by one.
 
-    By default it uses all devices of JAX, and the CPU for chains of small steps.
+    By default, an executor uses all devices of JAX, and the CPU for algorithms of many small steps.
     """
 
     def __init__(
@@ -119,7 +122,10 @@ class Executor:
         return results
 
     def _prepare(self, cell: Experiment) -> _Prepared | Fit:
-        """Prepare a cell for the compiled batch program, or fit it alone if that is impossible."""
+        """Prepare a cell for a compiled program of many fits, or fit the cell alone.
+
+        A cell is fitted alone if its estimator has no such program, or if the fit is too large.
+        """
         inputs = assemble_inputs(self.model, self.data(cell), cell)
         estimator = registry.make_estimator(cell.name, cell.parameters)
         method = registry.find_method(cell.name)
@@ -203,7 +209,7 @@ class Executor:
 
 
 def _fit_alone(estimator: Any, inputs: Inputs) -> str:
-    """Fit one estimator; returns why its pairs are infeasible, or "" if they are feasible."""
+    """Fit one estimator; return why its pairs are infeasible, or "" if they are feasible."""
     from nrprob.links import InfeasibleConstraints
 
     try:
@@ -212,7 +218,7 @@ def _fit_alone(estimator: Any, inputs: Inputs) -> str:
         if not any(len(pairs) for pairs in inputs.pairs.values()):
             raise
         if not isinstance(error, InfeasibleConstraints):
-            # An error that also occurs without the pairs is not due to the pairs.
+            # An error that also occurs without the pairs is not due to the pairs; raise it.
             estimator.fit(inputs.X, inputs.y, **inputs.known)
         return str(error)
     return ""
@@ -221,7 +227,10 @@ def _fit_alone(estimator: Any, inputs: Inputs) -> str:
 def _predict(
     estimator: Any, inputs: Inputs, classifies: bool, views: tuple[int, ...]
 ) -> np.ndarray:
-    """Predict test rows, and also fitted rows with a classifier; -1 for other rows."""
+    """Predict all test rows, and also the fitted rows if ``classifies``; -1 for all other rows.
+
+    ``views`` is () for one labeling, or (V,) for V views.
+    """
     assert inputs.parts is not None
     predicted = np.full((inputs.parts.part.size, *views), -1)
     parts = [(inputs.parts.mask("test"), inputs.X_test, inputs.known_test)]
@@ -239,9 +248,10 @@ class Done:
 
     Attributes
     ----------
-    content : NetCDF file of the finished cells; empty without any
+    content : NetCDF file of the finished cells; empty if no cell is finished
     finished, compiled : numbers of finished cells, and of compiled programs
-    skipped, failed : reason -> number of cells without data, and of cells whose fit failed
+    skipped : reason -> number of cells without data on this machine
+    failed : reason -> number of cells whose fit failed
     """
 
     content: bytes = b""
@@ -252,7 +262,7 @@ class Done:
 
 
 def execute_batch(executor: Executor, cells: Sequence[Experiment], where: str = "") -> Done:
-    """Fit cells and encode the results; ``where`` is a prefix of messages about missing data."""
+    """Fit cells and encode the results; ``where`` is a prefix of messages about absent data."""
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     before = len(executor.lanes.compiled)
     fits: dict[Experiment, Fit] = {}

@@ -56,7 +56,7 @@ def _summarize_fit(fit: Fit) -> dict[str, Any]:
 
 
 def _summarize_clustering(fit: Fit, evidence: Any, result: FitResult | None) -> dict[str, Any]:
-    """Summary of one clustering of an exploration; without a result, of the rejected one."""
+    """Summarize one clustering of an exploration; the rejected clustering has no ``result``."""
     summary = {name: _summarize_fit(fit)[name] for name in _OF_CLUSTERING}
     if result is None:
         del summary["scores"]
@@ -73,7 +73,7 @@ def _summarize_clustering(fit: Fit, evidence: Any, result: FitResult | None) -> 
 
 
 def _view_columns(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """Columns of labels: one, or one for every view."""
+    """Columns of labels (n,), or one column per view of labels (n, V)."""
     if labels.ndim == 1:
         return {name: labels}
     return {f"{name}_{v}": column for v, column in enumerate(labels.T)}
@@ -175,7 +175,7 @@ def _draw_chapter(
 ) -> dict[str, bytes]:
     """Plot the clusters and the test of a chapter, and add the plots to it.
 
-    ``evidence`` is the test of a fit that has not been tested itself.
+    ``evidence`` is the test by the search of `nrprob explore`, for a chapter without tests.
     """
     import matplotlib
 
@@ -208,7 +208,7 @@ def draw_clusters(result: FitResult, suffix: str) -> bytes:
     table, labels = result.table.rows(fitted), combine_views(labels[fitted])
     labelings = table.labelings
     known = labelings[name] if result.known else np.full(len(labels), "all rows")
-    # Tables with more rows are unreadable, and three fit side by side.
+    # Show at most three further labelings, which fit side by side, with at most 12 groups each.
     others = [key for key, z in labelings.items() if key != name and len(np.unique(z)) <= 12][:3]
     with matplotlib.rc_context(_PLAIN_TEXT):
         figure = plot_centroids(
@@ -231,7 +231,7 @@ def _encode_figure(figure: Figure, suffix: str) -> bytes:
 
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # Letters that the font lacks appear as boxes; the page has the names.
+        # Letters that the font lacks appear as boxes; the HTML page shows the names correctly.
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
         figure.savefig(buffer, format=suffix, dpi=110)
     plt.close(figure)

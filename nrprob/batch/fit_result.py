@@ -38,7 +38,7 @@ class Tested:
     ----------
     evidence : significance test of the clusters; None if the data or the method have no test
     confidence : confidence of the rows, with ``rows_``; None if it is withheld or undefined
-    said : the results, or why there are none, in sentences
+    said : sentences with the results, or with the reason why there are no results
     """
 
     evidence: Evidence | None
@@ -60,16 +60,19 @@ class Tested:
 
 @dataclass
 class FitResult:
-    """One data set and its fits, the first of which is the main one.
+    """One data set and its fits; pages and plots describe the first fit.
 
     Attributes
     ----------
+    title : title of the page; empty for the default title
+    table : features and labelings of the data set
     known : names of the known labelings
+    fits : fits of all methods
     files : paths of the written files
     origin : provenance of the data, and the command
-    measured : (n, m) continuous covariates
-    tested : tests of the first fit, if there are any
-    profiles : description of every cluster that the page shows
+    measured : known continuous covariates (n, q); None without any
+    tested : tests of the first fit; None if the fit was not tested
+    profiles : description of every cluster that the page shows, by name
     say : function that formats an argument, by name and value, in advice to the user
     """
 
@@ -112,8 +115,8 @@ def check_clusters(
 ) -> Tested:
     """Test the clusters of an estimator that is fitted to ``X``, and compute confidences.
 
-    The estimator's seed is the seed of the tests. An ``evidence`` replaces the test of the
-    clusters, and an ``alert`` (`FitResult.alert`) suppresses the confidence.
+    The tests use the seed of the estimator. If ``evidence`` is passed, the clusters are not tested
+    again. If there is an ``alert`` (`FitResult.alert`), the confidence is not computed.
     """
     options = {"known": known, "random_state": estimator.get_params().get("random_state")}
     try:

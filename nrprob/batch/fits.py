@@ -39,18 +39,18 @@ class Fit:
     title : name in reports
     method : class name of the estimator; import path of an external estimator
     parameters : parameters of the estimator
-    labels : (n,) cluster of each row, or (n, V) of V views; -1 for rows that were not fitted
+    labels : cluster of each row (n,), or (n, V) for V views; -1 for rows that were not fitted
     seconds : run time of the fit
-    membership : (n, k), NaN for rows that were not fitted; None if the method has none
+    membership : memberships (n, k), NaN for rows that were not fitted; None if the method has none
     trace : objective at every step of the best restart
     restarts : objective of every restart
-    compile_seconds : compilation time of its program, NaN if unknown
+    compile_seconds : compilation time of the program of the fit, NaN if unknown
     dtype : floating-point type of the computations
     scores : measure -> value
     labelled : (n,) bool, rows with a target label; None without target labels
     part : (n,) values of `nrprob.batch.splits.PARTS`; None without a split
     predicted : like ``labels``, of `predict`; -1 for rows without a prediction
-    refusal : why its pairs are infeasible, "" if they are feasible; None without pairs
+    refusal : why the pairs are infeasible, "" if they are feasible; None without pairs
     """
 
     title: str
@@ -118,10 +118,10 @@ def fit_method(
     y: np.ndarray | None = None,
     where: str = "",
 ) -> tuple[Fit, Any]:
-    """Fit a method by its short name; returns the record, with its warnings, and the estimator.
+    """Fit a method by its short name; return the record, with its warnings, and the estimator.
 
-    ``known`` is not passed to methods without known structure; ``where`` is the prefix of wrong
-    parameters in messages.
+    ``known`` is not passed to methods that take no known structure. ``where`` is a prefix of
+    parameter names in messages.
     """
     estimator = registry.make_estimator(name, parameters, where)
     keywords = registry.find_method(name).capabilities.keywords(known)
@@ -153,11 +153,18 @@ def score_fit(
     parts: Parts | None = None,
     classifies: bool = False,
 ) -> None:
-    """Compute ``fit.scores``: NaN if a fit has no such value, or is infeasible.
+    """Compute ``fit.scores``, one value per measure.
 
-    ``labelings`` are for all rows, and the mask ``rows`` (n,) selects the rows to compare, by
-    default the fitted ones. Measures of attributes need the ``estimator``, and measures of the
-    classes of a split its ``parts``; ``classifies`` states that `predict` returns classes.
+    A value is NaN if the measure does not apply to the fit, or if the fit is infeasible.
+
+    Parameters
+    ----------
+    labelings : labelings (n,) of all rows, by name
+    measures : measures by name
+    rows : mask (n,) of the rows to compare; by default the fitted rows
+    estimator : fitted estimator, for measures of attributes
+    parts : parts of the split, for accuracies
+    classifies : whether `predict` returns classes instead of clusters
     """
     if fit.refusal:
         fit.scores = dict.fromkeys(measures, math.nan)
@@ -206,8 +213,8 @@ def _attribute_value(estimator: Any, path: str) -> float:
         return math.nan
     if np.ndim(value) or not isinstance(value, int | float | np.generic):
         raise InputError(
-            f"a measure is a number; {path} of {type(estimator).__name__} is a "
-            f"{type(value).__name__}; name a place in it, such as '{path}.0'"
+            f"a measure must be a number; {path} of {type(estimator).__name__} is a "
+            f"{type(value).__name__}; name one element, such as '{path}.0'"
         )
     return float(value)
 
@@ -215,8 +222,8 @@ def _attribute_value(estimator: Any, path: str) -> float:
 def _class_rates(fit: Fit, parts: Parts, classifies: bool) -> dict[str, float]:
     """Accuracies of class predictions on fitted and on test rows.
 
-    A cluster predicts the most frequent class of its labelled rows, or of all labelled rows if it
-    has none; a classifier predicts classes itself.
+    If ``classifies``, the predictions of the estimator are classes. Otherwise a cluster predicts
+    the most frequent class of its labelled rows, or of all labelled rows if the cluster has none.
     """
     codes, labelled, test = parts.codes, parts.mask("labelled"), parts.mask("test")
     if classifies:

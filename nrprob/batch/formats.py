@@ -4,7 +4,7 @@ Spreadsheets evaluate a text cell that begins with ``=``, ``+``, ``-`` or ``@``,
 a line break. The writer of CSV files puts a single quote before such a text, and the reader removes
 it.
 
-Nothing slow is imported, so errors in names are reported immediately.
+The module imports no package that loads slowly, so that wrong names are reported at once.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _SUFFIXES = (*_TEXTS, ".parquet", ".npz", ".h5ad")
 _PICTURES = re.compile(
     rf"{re.escape(PICTURE)}|{re.escape(EVIDENCE)}|clustering_\d+(_evidence)?\.png"
 )
-# Beginning of a formula, perhaps escaped: single quotes are escaped again, so no two texts are
-# written alike.
+# Beginning of a formula, perhaps after single quotes. A text with such quotes gets one more quote,
+# so that two different texts are never written alike.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 # Format -> package that reads it, and the extra that installs the package.
@@ -112,8 +112,8 @@ def column_names(path: Path) -> list[str]:
     between, others = ("tabs", {";", ","}) if separator(path) == "\t" else ("commas", {";", "\t"})
     if len(names) == 1 and path.suffix in _TEXTS and others & {*names[0]}:
         raise InputError(
-            f"columns are separated by {between}; {path} has {names[0]!r} for all of them; save it "
-            "as CSV with commas, or as TSV with tabs"
+            f"columns must be separated by {between}; {path} has a single column {names[0]!r}; "
+            "save the table as CSV with commas, or as TSV with tabs"
         )
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise InputError(
@@ -123,7 +123,7 @@ def column_names(path: Path) -> list[str]:
 
 
 def npz_names(arrays: list[str]) -> list[str]:
-    """Names of the contents of an NPZ file with these arrays, which may be a sparse matrix."""
+    """Names of the contents of an NPZ file with these arrays; a sparse matrix is called "X"."""
     return [ROWS] if {"format", "shape", "data"} <= set(arrays) else arrays
 
 
@@ -157,7 +157,8 @@ def require_part(path: Path, kind: str, name: str) -> None:
     """Raise for a layer, or an entry of obsm, that a file of annotated data does not have."""
     if path.suffix != ".h5ad":
         raise InputError(
-            f"only H5AD files have a part of that kind; --{kind} {name} of {path}; leave it out"
+            f"only H5AD files have layers and obsm; got --{kind} {name} for {path}; leave the "
+            "option out"
         )
     import h5py
 

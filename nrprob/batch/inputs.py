@@ -37,14 +37,15 @@ def _merge_groups(
     missing = sorted(set(labels) - set(group_of))
     if missing:
         raise InputError(
-            f"every value of {source!r} belongs to a group; data.labelings.{name} has none for "
-            f"{', '.join(missing)}; add them to a group, or leave their rows out with data.keep"
+            f"every value of {source!r} must belong to a group; data.labelings.{name} has no group "
+            f"for {', '.join(missing)}; add these values to a group, or leave their rows out with "
+            "data.keep"
         )
     return np.asarray([group_of[v] for v in labels])
 
 
 def _check_labeling(name: str, table: tables.Table, where: str) -> None:
-    """Raise for a labeling that the data do not have; `where` is its place in the file."""
+    """Raise for a labeling that the data do not have; ``where`` is the key in the model file."""
     if name not in table.labelings:
         advice = (
             registry.suggest_name(name, table.labelings) if table.labelings else "define it first"
@@ -84,29 +85,32 @@ def _drop_columns(drop: Sequence[str], table: tables.Table) -> tables.Table:
         registry.refuse_unknown(name, names, f"no such column; data.drop: {name!r}")
     rest = [i for i, name in enumerate(names) if name not in drop]
     if not rest:
-        raise InputError(f"no column is left; data.drop = {list(drop)}; drop fewer")
+        raise InputError(f"no column is left; data.drop = {list(drop)}; drop fewer columns")
     return replace(table, X=table.X[:, rest], feature_names=[names[i] for i in rest])
 
 
 def _reduce_to_components(components: float, table: tables.Table) -> tables.Table:
-    """Leading principal components: a number of them, or enough for a share of the variance."""
+    """Replace the features by their leading principal components.
+
+    ``components`` is their number, or the share of the variance that they must explain.
+    """
     from sklearn.decomposition import PCA
 
     if scipy.sparse.issparse(table.X):
         raise InputError(
-            f"principal components are of dense rows; data.components = {components} of a sparse "
-            "table; leave it out"
+            f"principal components need dense rows; data.components = {components} for sparse "
+            "rows; leave components out"
         )
     X = np.asarray(table.X, float)
     if (X == X[:1]).all():
         raise InputError(
-            f"rows that are all alike have no components; data.components = {components}; leave "
-            "it out"
+            f"rows that are all equal have no principal components; data.components = "
+            f"{components}; leave components out"
         )
     if components > min(X.shape):
         raise InputError(
-            f"there are not so many principal components; data.components = {components} for at "
-            f"most {min(X.shape)}; lower it"
+            f"there are fewer principal components; data.components = {components} for at most "
+            f"{min(X.shape)}; lower components"
         )
     X = PCA(components, svd_solver="full").fit_transform(X)
     names = [f"component {i + 1}" for i in range(X.shape[1])]
@@ -119,8 +123,8 @@ def _view_columns(views: Sequence[Any], table: tables.Table) -> list[np.ndarray]
     if isinstance(views[0], int):
         if sum(views) != n_columns:
             raise InputError(
-                f"views have to add up to the columns; data.views = {views} for {n_columns} "
-                "columns; correct them"
+                f"the numbers of columns of the views must add up to all columns; data.views = "
+                f"{views} for {n_columns} columns; correct the numbers"
             )
         return np.split(np.arange(n_columns), np.cumsum(views)[:-1])
     if table.feature_names is None:
@@ -136,12 +140,13 @@ def _view_columns(views: Sequence[Any], table: tables.Table) -> list[np.ndarray]
 def _select_rows(
     table: tables.Table, rows: Sequence[int] | None, keep: Mapping[str, Any]
 ) -> tables.Table:
-    """Rows of a range that have the values to keep."""
+    """Select the rows in a range whose labels are among the values to keep."""
     if rows is not None:
         first, end = rows
         if end > table.X.shape[0]:
             raise InputError(
-                f"there are fewer rows; data.rows = {list(rows)} of {table.X.shape[0]}; lower it"
+                f"there are fewer rows; data.rows = {list(rows)} for {table.X.shape[0]} rows; "
+                "lower the end of the range"
             )
         table = table.rows(np.arange(first, end))
     for name, values in keep.items():
@@ -167,7 +172,7 @@ def load_data(
 def load_selected(
     model: ModelFile, parameters: Mapping[str, Any] | None = None, seed: int | None = None
 ) -> tables.Table:
-    """Load, select and label the data of a model file, in their own units.
+    """Load the data of a model file, select rows, and add labelings, without standardisation.
 
     The default ``parameters`` and ``seed`` of the generator or loader come from the file. Raises
     InputError if the data cannot be read or do not match the file, and its subclass
@@ -175,7 +180,7 @@ def load_selected(
     """
     data = model.data
     parameters = data.parameters if parameters is None else parameters
-    # An empty cell is an unknown label in columns that only hold target labels.
+    # In a column that only serves as target labels, an empty cell is an unknown label.
     used = {*model.known_names, model.classes, *(z.of for z in data.labelings.values())}
     partial = {model.wanted.labeling} - used if model.wanted else set()
     table = _read_source(
@@ -187,8 +192,8 @@ def load_selected(
     if data.image_shape is not None:
         if math.prod(data.image_shape) != table.X.shape[1]:
             raise InputError(
-                f"an image has as many pixels as there are columns; data.image_shape = "
-                f"{list(data.image_shape)} for {table.X.shape[1]}; correct it"
+                f"an image must have as many pixels as the data have columns; data.image_shape = "
+                f"{list(data.image_shape)} for {table.X.shape[1]} columns; correct image_shape"
             )
         table.image_shape = data.image_shape
     table = _select_rows(
@@ -217,11 +222,13 @@ class Inputs:
 
     Attributes
     ----------
-    X, X_test : fitted rows (or a list of tables, one for every view), and test rows
-    known, known_test : keyword of the known structure of these rows
-    y : target labels of the fitted rows, -1 where unknown; None for an unsupervised method
-    pairs : keywords of the constraints
-    target, parts : labelled rows, and the parts of a split; None without
+    X, X_test : features of the fitted rows (n, m) and of the test rows; lists of features by view
+        for a method that takes views
+    known, known_test : known structure of these rows, as a keyword of `fit`; empty without any
+    y : target labels (n,) of the fitted rows, -1 where unknown; None without target labels
+    pairs : must-links and cannot-links, as keywords of `fit`
+    target : labelled rows; None without target labels
+    parts : parts of the split; None without a split
     """
 
     X: Any

@@ -79,7 +79,10 @@ def _read_manifest(folder: Path) -> tuple[_Manifest, bytes]:
 
 
 def _read_checked(folder: Path, name: str) -> tuple[bytes, bool]:
-    """Content of a file, and whether it matches the manifest; both may be written meanwhile."""
+    """Content of a file, and whether it matches the manifest.
+
+    Another process may write the file and the manifest at the same time.
+    """
     while True:
         manifest, before = _read_manifest(folder)
         refuse_link(folder / name)
@@ -146,7 +149,7 @@ def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def _settle(folder: Path) -> _Manifest:
-    """Manifest with the finished files of killed writers; empty if it is damaged."""
+    """Manifest that includes files which a killed process has finished; empty if damaged."""
     try:
         manifest, _ = _read_manifest(folder)
     except InputError:

@@ -48,16 +48,18 @@ class Measure(Strict):
         if (self.metric is None) == (self.attribute is None):
             count = "both" if self.metric else "neither"
             raise ValueError(
-                f"it takes either metric or attribute; got {count}; say what to measure"
+                f"a measure has either metric or attribute; got {count}; set one of them"
             )
         name = self.metric or self.attribute
         takes_labeling = self.metric not in (None, "matching_rate", *OF_SPLIT)
         if takes_labeling and self.labeling is None:
             raise ValueError(f"{name} needs a labeling; got none; set labeling")
         if not takes_labeling and self.labeling is not None:
-            raise ValueError(f"{name} takes no labeling; got {self.labeling!r}; leave it out")
+            raise ValueError(f"{name} takes no labeling; got {self.labeling!r}; leave labeling out")
         if not takes_labeling and self.view is not None:
-            raise ValueError(f"{name} is not about one view; got view = {self.view}; leave it out")
+            raise ValueError(
+                f"{name} does not compare a single view; got view = {self.view}; leave view out"
+            )
         return self
 
     @property
@@ -130,8 +132,8 @@ class Report(Strict):
         plain = not name or not set("/\\:\0") & set(name)
         if not plain or (name and Path(name).suffix not in _PICTURES):
             raise ValueError(
-                f"a picture is a file of the folder of results; got {name!r}; give a name alone, "
-                f"which ends in {', '.join(_PICTURES)}"
+                f"a picture is a file in the folder of results; got {name!r}; set a file name "
+                f"without a folder, which ends in {', '.join(_PICTURES)}"
             )
         return name
 
@@ -140,12 +142,12 @@ class Report(Strict):
     def _check_out(cls, out: Path | None) -> Path | None:
         if out is None:
             return out
-        # On Windows, a drive or a backslash leads elsewhere, too.
+        # Parse the path as on Windows, where a drive or a backslash also leads to another folder.
         place = PureWindowsPath(out)
         if place.anchor or not place.parts or ".." in place.parts or "\0" in str(out):
             raise ValueError(
                 f"results of a model file go to a folder below the working directory; got "
-                f"{str(out)!r}; give a relative path without '..', or leave it out and choose "
+                f"{str(out)!r}; set a relative path without '..', or leave out empty and choose "
                 "any folder with --out"
             )
         return out

@@ -73,8 +73,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise InputError(
-                f"a model file has at most {MAX_BYTES} bytes; {path} has more; put data in a "
-                "file of their own"
+                f"a model file has at most {MAX_BYTES} bytes; {path} has more; move data to a "
+                "separate file"
             )
         text = content.decode("utf-8")
         _refuse_nesting(text, path)
@@ -86,15 +86,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise InputError(f"a model file is UTF-8 text; {path}: {error}; check the path") from error
     except RecursionError as error:
-        raise InputError(f"its values are nested too deeply; {path}; flatten them") from error
+        raise InputError(f"values are nested too deeply; {path}; flatten them") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"this is not TOML; {path}: {error}; correct that line") from error
     except InputError:
         raise
     except ValueError as error:  # Python cannot read integers of more than 4,300 digits
         raise InputError(
-            f"a whole number takes at most 64 bits; {path} has one of thousands of digits; choose "
-            "a smaller one"
+            f"an integer has at most 64 bits; {path} has an integer of thousands of digits; use a "
+            "smaller integer"
         ) from error
 
 
@@ -143,12 +143,12 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
     Returns
     -------
     ModelFile
-        The checked contents, as far as they can be checked without data or estimators.
+        The contents, after all checks that need neither data nor estimators.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        The message has one line per error, with its place.
+        If the file cannot be read or is invalid. The message has one line per error, with the key.
 
     See Also
     --------
@@ -177,7 +177,7 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
         errors = error.errors(include_url=False)
         lines = [_explain_error(e) for e in errors[:MAX_ERRORS]]
         if len(errors) > MAX_ERRORS:
-            lines.append(f"{len(errors) - MAX_ERRORS} more mistakes are not shown")
+            lines.append(f"{len(errors) - MAX_ERRORS} further errors are not shown")
         raise InputError("\n".join(f"{name}: {line}" for line in lines)) from error
     if model.data.file is not None and not model.data.file.is_absolute():
         # Relative to the model file, so that the pair can be moved together.

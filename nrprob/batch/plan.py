@@ -1,8 +1,9 @@
-"""Expand a model file into cells: one data set, one setting of one method, one seed.
+"""Expand a model file into cells and batches.
 
-The identifier of a cell is a digest of everything that determines its result, so titles, tables and
-the order of a file may change without a new computation. Cells are grouped into batches, the units
-of work and of writing. Both depend on the file alone, so several runners divide the same work in
+A cell is one planned fit: one data set, one setting of one method, one seed. The identifier of a
+cell is a digest of everything that determines its result, so titles, tables and the order of a file
+may change without a new computation. A batch is a group of cells that are computed and written
+together. Cells and batches depend only on the file, so that several processes divide the work in
 the same way.
 """
 
@@ -37,20 +38,20 @@ _REFERENCE = re.compile(r"data\.(\w+(?:\.\d+)*)")
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """One fit.
+    """One cell: a planned fit.
 
     Attributes
     ----------
-    id : digest of the identity
-    case : index of the data's case
-    repeat, seed : index of the data set in its case, and the seed of its generator
+    id : digest of ``identity``
+    case : index of the combination of data parameters
+    repeat, seed : index of the data set among the repeats of its case, and the generator's seed
     method : title of the method
     name : short name of the method, or import path of an external estimator
-    run : index of the fit
+    run : index of the run
     data : parameters of the data
     parameters : parameters of the estimator, ``random_state`` included
-    wanted, split, constraints : settings of target labels, a split and pairs; None without. The key
-        ``told`` states whether the method gets the labels
+    wanted, split, constraints : settings of target labels, of a split and of pairs; None if the
+        file has no such table. The key ``told`` states whether the method gets the labels
     identity : everything that determines the result, as JSON; empty in a plan that was read
     """
 
@@ -144,7 +145,7 @@ def _check_count(count: int, what: str) -> None:
 
 
 def _resolve_value(value: Any, data: Mapping[str, Any], where: str) -> Any:
-    """Value of a method's parameter: a reference to the data, or "none" for None."""
+    """Resolve a reference to a parameter of the data, and "none" for None."""
     if not isinstance(value, str):
         return value
     if value == "none":
@@ -162,12 +163,16 @@ def _resolve_value(value: Any, data: Mapping[str, Any], where: str) -> Any:
 
 
 def check_seed(value: Any, where: str) -> int:
-    """Seed of the first run, 0 for None; raises InputError, with the place, for invalid seeds."""
+    """Return the seed of the first run, 0 for None; raise InputError for invalid seeds.
+
+    ``where`` is the name of the option or key, for the message.
+    """
     if value is None:
         return 0
     if type(value) is not int or not 0 <= value <= MAX_SEED:
         raise InputError(
-            f"a seed is a whole number from 0 to {MAX_SEED}; {where} = {value!r}; choose one"
+            f"a seed must be an integer from 0 to {MAX_SEED}; {where} = {value!r}; choose another "
+            "seed"
         )
     return value
 
@@ -202,7 +207,7 @@ def expand(model: ModelFile) -> Plan:
     missing, or there are too many fits.
     """
     data = model.data
-    # Combinations are counted before they are listed.
+    # Count the combinations before they are listed, since their number may be huge.
     n_sets = max(len(data.cases), 1) * _n_combinations(data.grid)
     _check_count(n_sets, "data sets")
     _check_count(n_sets * len(model.methods), "pairs of a data set and a method")
@@ -224,9 +229,10 @@ def expand(model: ModelFile) -> Plan:
     for i, spec in enumerate(model.methods):
         if i not in used:
             raise InputError(
-                f"methods.{i}.where is true of no data set; {spec.where}; correct it, or leave the "
+                f"methods.{i}.where selects no data set; {spec.where}; correct where, or leave the "
                 "method out"
             )
+    # List the cells: every data set with every setting, amount, repeat and run of every method.
     shared = _shared_identity(model)
     cells = []
     for number, case, i, spec in pairs:
@@ -258,7 +264,7 @@ def _shared_identity(model: ModelFile, file: str | None = None) -> dict[str, Any
     optional = ("rows", "views", "components")
     others = ("parameters", "cases", "grid", "seed", "repeats", "file")
     source = data.model_dump(mode="json", exclude={*others, *optional})
-    # Unused keys that were added later do not change the identity.
+    # Keys that did not exist in earlier versions change the identity only if they are used.
     source |= {name: value for name in optional if (value := getattr(data, name))}
     if data.file is not None:
         source["file"] = file or file_digest(data.file)
@@ -295,7 +301,7 @@ def find_differences(
     shared: dict[str | None, dict[str, Any]] = {}
     for cell in cells:
         if _short_digest(identities[cell.id]) != cell.id:
-            raise ValueError(f"the identity stored with fit {cell.id} is of another fit")
+            raise ValueError(f"the identity stored with fit {cell.id} belongs to another fit")
         stored = json.loads(identities[cell.id])
         # The data file may have been deleted.
         file = stored["data"].get("file")
@@ -304,7 +310,7 @@ def find_differences(
         planned = _identity(model, shared[file], cell)
         if planned != identities[cell.id]:
             difference = _describe_difference(stored, json.loads(planned))
-            yield cell, difference or "a number is written in another way"
+            yield cell, difference or "a number has another notation"
 
 
 def _describe_difference(stored: Any, planned: Any, name: str = "") -> str:
@@ -358,7 +364,7 @@ def select(plan: Plan, only: Sequence[str]) -> set[str]:
     for condition in only:
         name, equals, text = (part.strip() for part in condition.partition("="))
         if not equals:
-            raise InputError(f"a condition is NAME=VALUE; --only {condition}; add the value")
+            raise InputError(f"a condition is NAME=VALUE; got --only {condition}; add the value")
         if name == "table":
             registry.refuse_unknown(text, tables, f"no such table; --only {condition}")
             methods = tables[text].methods or plan.model.titles

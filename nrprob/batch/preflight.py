@@ -58,13 +58,13 @@ def _raise_all(mistakes: Sequence[str]) -> None:
 
 
 def _check_cell(model: ModelFile, data: DataSets, cell: Experiment, where: str) -> None:
-    """Prepare a cell up to its fit, which would raise the same errors."""
+    """Prepare the fit of a cell without computing it, to raise the errors of the fit."""
     estimator = registry.make_estimator(cell.name, cell.parameters, f"{where}.")
     inputs = assemble_inputs(model, data(cell), cell)
     if model.predicts and not hasattr(estimator, "predict"):
         raise InputError(
-            f"{where} ({cell.method}): it cannot predict new rows; got a measure of test rows; use "
-            "another method"
+            f"{where} ({cell.method}): the method cannot predict new rows; got a measure of test "
+            "rows; use another method"
         )
     is_external = isinstance(registry.find_method(cell.name), registry.Rival)
     try:
@@ -115,7 +115,9 @@ def _unknown_attributes(model: ModelFile) -> list[str]:
 
 
 def try_out(plan: Plan, folder: Path | str, only: Sequence[str] = ()) -> set[str]:
-    """Test the output paths of a run, and leave nothing there; returns the selected cells.
+    """Test whether a run can write its files, and return the selected cells.
+
+    The test leaves no files behind.
 
     Raises InputError if no cell meets the conditions ``only``, or results cannot be written.
     """

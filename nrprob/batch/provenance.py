@@ -31,7 +31,8 @@ def with_provenance(plan: Plan, path: Path | None = None, command: str = "") -> 
         origin["model_file"] = {str(path): digest(path)}
     file = plan.model.data.file
     origin["files"] = {} if file is None else {str(file): digest(file)}
-    # One of several generated data sets would not represent all of them.
+    # Describe a file, or the data set of a single run; one of several generated data sets would not
+    # represent all of them.
     if file is not None or plan.model.is_single:
         with contextlib.suppress(DataUnavailable):
             origin["prepared"] = _describe_preparation(plan)

@@ -56,7 +56,7 @@ class Method:
 
     @property
     def purpose(self) -> str:
-        """First line of the docstring of the class, without its full stop."""
+        """First line of the docstring of the class, without the full stop."""
         return (inspect.getdoc(self.load()) or "").partition("\n")[0].removesuffix(".")
 
     @property
@@ -71,7 +71,7 @@ class Method:
         return [name for name, parameter in parameters if parameter.default is parameter.empty]
 
     def words(self, parameter: str) -> list[str]:
-        """Words that are valid values of a parameter, from its annotation."""
+        """Valid strings of a parameter, from its annotation."""
         from nrprob.estimator.parameters import parameter_checks
 
         cls: Any = self.load()
@@ -150,7 +150,7 @@ class Rival(Method):
 def _require_installed(package: str, import_path: str) -> None:
     """Raise if a package is not installed, or if a folder of the same name hides it.
 
-    A folder next to a model file may be on Python's path, and an import would run its code.
+    The working folder may be on Python's path, and an import would run the code of such a folder.
     """
     if package in sys.modules:
         return
@@ -191,7 +191,7 @@ def suggest_name(name: str, candidates: Iterable[str]) -> str:
     if not candidates:
         return "there are none"
     if "," in name and {*name.split(",")} <= {*candidates}:
-        return "these are several; give them one by one"
+        return "these are several names; pass each name separately"
     close = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(candidates)}"
 
@@ -223,7 +223,7 @@ def require_all(required: Iterable[str], available: Collection[str], who: str, w
 
 
 def short_name(name: str) -> str:
-    """Return the key in `METHODS`, whatever the case, with hyphens or underscores.
+    """Return the key of a method in `METHODS`; case, hyphens and underscores do not matter.
 
     The name of an external estimator is its import path, which is returned unchanged; whether the
     class exists is not checked.
@@ -237,7 +237,7 @@ def short_name(name: str) -> str:
         if not re.fullmatch(rf"({'|'.join(PACKAGES)})(\.[A-Za-z]\w*)+", name, re.ASCII):
             allowed = " or ".join(f"{package}." for package in PACKAGES)
             raise InputError(
-                f"external estimators are those below {allowed}, and no others; got {name!r}; "
+                f"an external estimator must be a class below {allowed}; got {name!r}; "
                 "name a class of these packages, or a method of `nrprob methods`"
             )
         return name
@@ -248,7 +248,7 @@ def short_name(name: str) -> str:
 
 
 def find_method(name: str) -> Method:
-    """Look up a method by its short name, or an external estimator by its import path."""
+    """Return the entry of a method by its short name, or of an external estimator by its path."""
     name = short_name(name)
     if name in METHODS:
         return METHODS[name]

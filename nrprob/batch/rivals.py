@@ -17,7 +17,7 @@ from nrprob.exceptions import InputError, one_line
 
 __all__ = ["check_rival", "fit_rival"]
 
-_NOISE = "some rows are noise, -1, which measures count as one more cluster"
+_NOISE = "some rows are noise (label -1); measures count all noise rows as one more cluster"
 
 
 def check_rival(estimator: Any, X: Any) -> None:
@@ -59,13 +59,13 @@ def fit_rival(title: str, path: str, estimator: Any, X: Any) -> Fit:
     Returns
     -------
     Fit
-        The fit, without an objective, since objectives of other packages are not comparable. The
-        seconds are the time until the labels exist.
+        The fit, without an objective, since objectives of other packages are not comparable.
+        ``seconds`` is the time from the call of `fit` until the labels exist.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        If the estimator raises an exception; the message is that of the exception.
+        If the estimator raises an exception; the message is the message of the exception.
     """
     rows = X.copy()
     with warnings.catch_warnings(record=True) as caught:

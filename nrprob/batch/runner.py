@@ -1,7 +1,7 @@
 """Run a plan batch by batch; finished batches are not computed again.
 
-The runner claims batches, submits them to a pool and writes the results. The pool is either this
-process with all its devices, or the workers of a cluster.
+The runner locks a batch, submits it to a pool and writes the results. The pool is either this
+process with all its devices, or the workers of a cluster. Several runners may work on one plan.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = ["Outcome", "Progress", "run", "run_plan"]
 
 
 class Progress:
-    """Receives the progress of a run; this class ignores it."""
+    """Receiver of the progress of a run; this base class does nothing."""
 
     def start(self, total: int, finished: int) -> None:
-        """Begin a run of ``total`` cells, some of which are finished."""
+        """Begin a run of ``total`` cells, ``finished`` of which are already finished."""
 
     def advance(self, cells: int, what: str) -> None:
-        """Count more finished cells, described by ``what``."""
+        """Add ``cells`` finished cells, which ``what`` describes."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Outcome:
     ----------
     folder : folder of the results
     finished, reused : numbers of cells of this run, and of earlier runs
-    skipped, failed : reason -> number of cells; the next run tries them again
+    skipped, failed : reason -> number of cells; the next run tries these cells again
     compiled : number of compiled programs
     """
 
@@ -128,7 +128,7 @@ def _run_batches(
             rest = [c for c in cells if c.id not in finished]
             if len(rest) < len(cells):
                 outcome.reused += len(cells) - len(rest)
-                progress.advance(len(cells) - len(rest), "another runner's")
+                progress.advance(len(cells) - len(rest), "finished by another process")
             if rest:
                 pool.submit(batch.id, rest)
                 submitted[batch.id] = batch, rest, claim.pop_all()

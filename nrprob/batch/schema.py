@@ -23,13 +23,13 @@ __all__ = ["MAX_DEPTH", "MAX_SEED", "SAMPLING", "SELECTORS", "Data", "MethodSpec
 BUILT_IN = ("seconds", "objective", "n_clusters")
 MAX_COLUMNS = 100_000  # number of principal components, or pixels per side
 MAX_TABLES = 1_000  # number of methods, tables or figures
-# NumPy's generators accept seeds below 2**32, and repeats are added to this one.
+# NumPy's generators accept seeds below 2**32; the number of the repeat is added to the seed.
 MAX_SEED = 4_000_000_000
 MAX_DEPTH = 16  # levels of keys and values; the schema itself has 8
 MAX_KEY = 200  # characters
 Count = Annotated[int, Field(ge=1, le=MAX_FITS)]
 Size = Annotated[int, Field(ge=1, le=MAX_COLUMNS)]
-# Every data set and fit has a copy of its parameters.
+# The number of parameters is limited, since every data set and fit has a copy of its parameters.
 Parameters = Annotated[dict[str, Any], Field(max_length=100)]
 # Lists of values to combine; an empty list would have no combination.
 Grid = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(max_length=100)]
@@ -40,7 +40,7 @@ SAMPLING = ("wanted", "split", "constraints")
 
 
 class Labeling(Strict):
-    """A labeling that merges the values of another one into named groups."""
+    """A labeling that merges the values of the labeling ``of`` into named groups."""
 
     of: str
     groups: dict[str, list[Any]]
@@ -79,10 +79,10 @@ class Data(Strict):
         sources = [s for s in ("loader", "generator", "file") if getattr(self, s) is not None]
         if len(sources) != 1:
             names = ", ".join(sources) or "none"
-            raise ValueError(f"data come from one source; {names}; give loader, generator or file")
+            raise ValueError(f"data must have one source; {names}; set loader, generator or file")
         if self.repeats > 1 and self.generator is None:
             raise ValueError(
-                f"only a generator can draw other data; repeats = {self.repeats}; "
+                f"only a generator can sample several data sets; repeats = {self.repeats}; "
                 "use runs to fit the same data several times"
             )
         others = [name for name in self.parameter_names if name not in SELECTORS]
@@ -94,12 +94,12 @@ class Data(Strict):
         for name in ("views", "image_shape"):
             if self.components is not None and getattr(self, name):
                 raise ValueError(
-                    "principal components are no columns of the data; got components = "
-                    f"{self.components} and {name}; leave one out"
+                    "principal components are not columns of the data; got components = "
+                    f"{self.components} and {name}; leave one of them out"
                 )
         if self.drop and self.generator is not None:
             raise ValueError(
-                f"columns of a generator have no names; got drop = {self.drop}; leave it out"
+                f"columns of a generator have no names; got drop = {self.drop}; leave drop out"
             )
         return self
 
@@ -114,11 +114,12 @@ class Data(Strict):
             is_range = isinstance(rows, list | tuple) and all(type(r) is int for r in rows)
             if rows is not None and not (is_range and len(rows) == 2 and 0 <= rows[0] < rows[1]):
                 raise ValueError(
-                    f"rows are [first, the one after the last]; got {rows!r}; count from 0"
+                    f"rows must be [first, end], where end is the row after the last; got "
+                    f"{rows!r}; pass two ascending integers, counted from 0"
                 )
             if not (isinstance(keep, dict) and all(isinstance(v, list) for v in keep.values())):
                 raise ValueError(
-                    f"keep goes from labelings to lists of values; got {keep!r}; write "
+                    f"keep must map labelings to lists of values; got {keep!r}; write "
                     "keep = { labeling = [value, ...] }"
                 )
         return self
@@ -130,8 +131,8 @@ class Data(Strict):
         if value is None or is_share or (type(value) is int and 1 <= value <= MAX_COLUMNS):
             return value
         raise ValueError(
-            f"it is a count from 1 to {MAX_COLUMNS}, or a share between 0 and 1; got {value!r}; "
-            "choose one of them"
+            f"components must be a number from 1 to {MAX_COLUMNS}, or a share between 0 and 1; got "
+            f"{value!r}; set such a number or share"
         )
 
     @field_validator("views")
@@ -144,8 +145,8 @@ class Data(Strict):
         )
         if not (are_counts or are_names):
             raise ValueError(
-                f"views are numbers of columns, one after another, or lists of their names; got "
-                f"{views!r}; write either"
+                f"views must be numbers of adjacent columns, or lists of column names; got "
+                f"{views!r}; write numbers or lists"
             )
         return views
 
@@ -159,10 +160,10 @@ class Data(Strict):
 class MethodSpec(BaseModel):
     """A method by its name; every other key is a parameter of its estimator.
 
-    ``grid`` lists values of parameters to combine; ``title`` names the method in reports and in
-    published values; ``runs`` replaces the runs of the file. With ``wanted = false``, the method
-    does not get the target labels or the labels of a split. ``where`` restricts the method to data
-    with these parameters, or lists alternatives.
+    ``grid`` lists values of parameters, all combinations of which are fitted. ``title`` names the
+    method in reports and in published values. ``runs`` overrides ``runs`` of the file. With
+    ``wanted = false``, the method gets neither target labels nor the labels of a split. ``where``
+    restricts the method to data sets with these parameters; a list of tables means "or".
     """
 
     model_config = ConfigDict(extra="allow")
@@ -194,8 +195,8 @@ class MethodSpec(BaseModel):
         if "checkpoint" in {*self.parameters, *self.grid}:
             # Results are written to the folder of the run only.
             raise ValueError(
-                "a model file names no place to write to; got checkpoint; leave it out, a run goes "
-                "on where it ended"
+                "a model file must not name files to write; got checkpoint; leave checkpoint out, "
+                "since an interrupted run is resumed anyway"
             )
         return self
 
@@ -281,7 +282,7 @@ class ModelFile(Strict):
 
     @property
     def is_single(self) -> bool:
-        """Whether there is one data set and one fit of every method."""
+        """Whether this is a single run: one data set and one fit of every method."""
         data = self.data
         grids = [data.grid, *(m.grid for m in self.methods)]
         runs = {self.runs, *(m.runs or self.runs for m in self.methods)}
@@ -304,7 +305,10 @@ class ModelFile(Strict):
             )
         for name in self.measures:
             if name in self.built_in:
-                raise ValueError(f"measures.{name}: this name is taken; {name}; choose another")
+                raise ValueError(
+                    f"measures.{name}: every fit has a measure of this name; {name}; choose "
+                    "another name"
+                )
         labels = self.wanted or (self.split if self.split is not None and self.split.told else None)
         for i, method in enumerate(self.methods):
             if (
@@ -320,7 +324,7 @@ class ModelFile(Strict):
         self._check_measures()
         for where, names, candidates in self._references():
             for name in names:
-                complaint = f"{where}: there is nothing of that name; {name!r}"
+                complaint = f"{where}: unknown name; {name!r}"
                 registry.refuse_unknown(name, candidates, complaint)
         return self
 
@@ -328,7 +332,8 @@ class ModelFile(Strict):
         """Raise for tables that contradict each other, or that no method supports."""
         if self.wanted is not None and self.split is not None:
             raise ValueError(
-                "wanted and split both choose the labelled rows; got both; leave one out"
+                "wanted and split both choose the labelled rows; got both tables; leave one of "
+                "them out"
             )
         if self.constraints is not None:
             if self.classes is None:
@@ -336,7 +341,8 @@ class ModelFile(Strict):
             labeling = self.constraints.labeling
             if self.split is not None and labeling not in (None, self.split.labeling):
                 raise ValueError(
-                    f"constraints.labeling: the split has another; got {labeling!r}; leave it out"
+                    f"constraints.labeling: the split has another labeling; got {labeling!r}; "
+                    "leave labeling out"
                 )
         names = [spec.name for spec in self.methods]
         for table, is_used, flag in (
@@ -348,7 +354,7 @@ class ModelFile(Strict):
             able = [name for name, m in registry.METHODS.items() if getattr(m.capabilities, flag)]
             if not {*able} & {*names}:
                 raise ValueError(
-                    f"{table}: no method of the file takes them; got {', '.join(names)}; use one "
+                    f"{table}: no method of the file takes {flag}; got {', '.join(names)}; use one "
                     f"of {', '.join(able)}"
                 )
 
@@ -359,13 +365,14 @@ class ModelFile(Strict):
                 continue
             if self.split is None:
                 raise ValueError(
-                    f"measures.{name}: {measure.metric} needs a split; got none; add a table split"
+                    f"measures.{name}: {measure.metric} needs a split; got no split; add a table "
+                    "split"
                 )
             needs_test = measure.metric != "train_accuracy"
             if needs_test and any(amount["test"] <= 0 for amount in self.split.amounts):
                 raise ValueError(
-                    f"measures.{name}: {measure.metric} needs test rows; got none in a split "
-                    "without rest; lower split.labelled or split.unlabelled"
+                    f"measures.{name}: {measure.metric} needs test rows; got a split without test "
+                    "rows; lower split.labelled or split.unlabelled"
                 )
 
     def _references(self) -> Iterator[tuple[str, Iterable[str], list[str]]]:
@@ -404,7 +411,7 @@ class ModelFile(Strict):
 
 
 def _check_values(content: Any, place: str, depth: int) -> None:
-    """Raise for keys and values that no table allows; ValueError names the place."""
+    """Raise ValueError for keys and values that no table allows; the message names the key."""
     if isinstance(content, Mapping | list | tuple):
         if depth > MAX_DEPTH:
             raise ValueError(
@@ -421,8 +428,8 @@ def _check_values(content: Any, place: str, depth: int) -> None:
             _check_values(value, f"{place}.{key}" if place else f"{key}", depth + 1)
     elif isinstance(content, int) and not -(2**63) <= content < 2**63:
         raise ValueError(
-            f"a whole number takes at most 64 bits; got one of {content.bit_length() + 1} in "
-            f"{place}; choose a smaller one"
+            f"an integer has at most 64 bits; got {content.bit_length() + 1} bits in {place}; use "
+            "a smaller integer"
         )
     elif isinstance(content, float) and math.isnan(content):
         raise ValueError(f"a value is not a number; {place} = nan; choose a number")

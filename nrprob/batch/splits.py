@@ -1,8 +1,8 @@
 """Tables of model files for target labels, splits and pairs of rows, and the sampling.
 
-A table defines one or several *amounts*, the points of a learning curve. Every run has a separate
-sample of rows, which is the same for all methods: the functions take the labels (n,), one amount,
-and the seeds of the data set and of the run.
+A table defines one or several *amounts*: the points of a learning curve, such as shares of labelled
+rows. The sampling functions take the labels (n,) of all rows, one amount, and the seeds of the data
+set and of the run. All methods of a run therefore get the same sample.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class Wanted(Strict):
     """Target labels of some rows, which `fit` takes as ``y``.
 
     The labelled rows are a fraction of every class (``fraction``), a number of rows of every class
-    (``per_class``) or, with ``draw = "rows"``, a fraction of all rows. Lists make a learning curve.
-    A fraction ``wrong`` of these labels is wrong. With ``classes``, only this number of classes has
-    labels. ``score`` states which rows the measures compare. An empty cell in this column of the
-    data file is an unknown label: its row is fitted, but neither sampled nor scored.
+    (``per_class``) or, with ``draw = "rows"``, a fraction of all rows. Lists define a learning
+    curve. A fraction ``wrong`` of these labels is wrong. With ``classes``, only this number of
+    classes has labels. ``score`` states which rows the measures compare. An empty cell in this
+    column of the data file is an unknown label: its row is fitted, but neither sampled nor scored.
     """
 
     labeling: str
@@ -98,12 +98,12 @@ class Wanted(Strict):
         if bool(self.fraction) == bool(self.per_class):
             count = "both" if self.fraction else "neither"
             raise ValueError(
-                f"it takes either fraction or per_class; got {count}; say how many rows are "
-                "labelled"
+                f"either fraction or per_class is needed; got {count}; set one of them"
             )
         if self.draw == "rows" and self.per_class:
             raise ValueError(
-                "per_class is of every class; got draw = 'rows'; set fraction, or leave draw out"
+                "per_class is a number of rows of every class; got draw = 'rows', which ignores "
+                "classes; set fraction, or leave draw out"
             )
         return self
 
@@ -148,9 +148,7 @@ class Split(Strict):
     @model_validator(mode="after")
     def _check_shares(self) -> Split:
         if not self.labelled and not (self.cases and all(c.labelled for c in self.cases)):
-            raise ValueError(
-                "it needs a share of rows whose label is known; got none; set labelled"
-            )
+            raise ValueError("a share of labelled rows is needed; got none; set labelled")
         for amount in self.amounts:
             parts = {name: amount[name] for name in PARTS}
             if sum(parts.values()) > 1 + _ROUNDING or parts["test"] < 0:
@@ -175,7 +173,7 @@ class Split(Strict):
 
 
 class PairsCase(Strict):
-    """Joint settings of the pairs: one case of the table."""
+    """Settings of the pairs in one case of the table."""
 
     pairs: Number | None = None
     wrong: Wrong | None = None
@@ -200,7 +198,7 @@ class Constraints(Strict):
     @model_validator(mode="after")
     def _check_pairs(self) -> Constraints:
         if not self.pairs and not (self.cases and all(c.pairs is not None for c in self.cases)):
-            raise ValueError("it needs a number of pairs; got none; set pairs")
+            raise ValueError("a number of pairs is needed; got none; set pairs")
         return self
 
     @property
@@ -234,10 +232,10 @@ def sample_labels(
 ) -> TargetLabels:
     """Sample the labelled rows, class by class or from all rows.
 
-    One seed permutes the rows of every class, or all rows, and the first rows are labelled. With
-    more labels, rows that were labelled therefore stay labelled. A second stream makes labels
-    wrong, with equal probability of every other class; a third stream chooses the classes with
-    labels.
+    One random stream permutes the rows of every class, or all rows, and the first rows are
+    labelled. With more labels, rows that were labelled therefore stay labelled. A second stream
+    makes labels wrong, with equal probability of every other class; a third stream chooses the
+    classes with labels.
 
     At least one row of every class is labelled. With ``draw`` as "rows" and ``classes``, rows are
     sampled from a random set of this number of classes, which contains `LEAST_SHARE` of the rows or
@@ -316,7 +314,7 @@ def _make_wrong(y: np.ndarray, share: float, n_classes: int, random: np.random.G
 
 @dataclass(frozen=True)
 class Parts:
-    """Indices of the rows in every part of a split.
+    """Parts of a split: labelled, unlabelled, test and dropped rows.
 
     Attributes
     ----------

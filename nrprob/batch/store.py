@@ -145,7 +145,7 @@ def _fit_to_dataset(fit: Fit, labels: bool) -> xarray.Dataset:
     if labels:
         for name, values in (("labels", fit.labels), ("predicted", fit.predicted)):
             if values is not None:
-                # Labels in several views are a variable of their own.
+                # Labels of several views are a separate variable.
                 name, dims = (name, "sample") if values.ndim == 1 else (f"view_{name}", _WITH_VIEWS)
                 variables[name] = (dims, values.astype(np.int32))
         for name, values in (("labelled", fit.labelled), ("part", fit.part)):
@@ -223,7 +223,7 @@ class Store:
     def try_out(self, others: Collection[str] = ()) -> None:
         """Test every path that a run will write to, and leave nothing there.
 
-        ``others`` are names of further files in the folder. Raises InputError if a place cannot be
+        ``others`` are names of further files in the folder. Raises InputError if a path cannot be
         written to or is a symbolic link, or if results cannot be stored.
         """
         try_storage()
@@ -243,7 +243,7 @@ class Store:
         write_files(self.folder, {PLAN: plan.dumps().encode()})
 
     def note(self, **notes: Any) -> None:
-        """Write the reasons why cells are missing."""
+        """Write the numbers of skipped and failed cells, by reason, to ``notes.json``."""
         write_files(self.folder, {_NOTES: json.dumps(notes, indent=1).encode()})
 
     def gather(self) -> xarray.Dataset:
@@ -324,7 +324,7 @@ def _identifiers(path: Path) -> list[str]:
     import h5py
 
     with _reading(path), h5py.File(io.BytesIO(check_seal(path))) as file:
-        file[_IDENTITY]  # without it, `load` would raise for the file after the run
+        file[_IDENTITY]  # raises KeyError if absent, before the run instead of in `load` after it
         return [value.decode() for value in file["cell"][:]]
 
 
@@ -345,7 +345,7 @@ def read_plan(folder: Path | str) -> Plan:
 
 
 def _read_notes(folder: Path) -> dict[str, str]:
-    """Reasons why cells are missing; a killed run has no notes."""
+    """Numbers of skipped and failed cells, by reason, as JSON; a killed run has no notes."""
     path = folder / _NOTES
     if not os.path.lexists(path):
         return {}
@@ -463,7 +463,7 @@ def _coordinates(cells: Sequence[Experiment], taken: Container[Hashable]) -> dic
 
 
 def _column(values: list[Any]) -> np.ndarray:
-    """Array of numbers, with NaN for missing ones, or of texts."""
+    """Array (cells,) of numbers, with NaN for missing values, or of texts."""
     types = {type(v) for v in values if v is not None}
     if types <= {int, float} and types:
         if None not in values and types == {int}:

@@ -1,4 +1,4 @@
-"""Data sets of the runner: a feature matrix and named labelings of its rows.
+"""Data sets of batch runs and the command line: a feature matrix and named labelings of its rows.
 
 There are three sources: a file (CSV, Parquet, NPZ), a data set by name
 (:func:`nrprob.datasets.load`), or a generator.
@@ -32,10 +32,17 @@ __all__ = [
 
 @dataclass
 class Table:
-    """Rows X (n, p), dense, sparse or a frame, with names and labelings.
+    """Features and labelings of n rows.
 
-    ``left_out`` names text columns that are not features, and ``views`` holds the column indices of
-    every view; None without views.
+    Attributes
+    ----------
+    X : features (n, p): an array, a sparse matrix or a frame
+    feature_names : names (p,) of the features, if they have names
+    labelings : labels (n,) by the name of the labeling
+    image_shape : height and width, if a row is an image
+    row_names : names (n,) of the rows, if they have names
+    left_out : names of text columns that are not features
+    views : column indices of every view; None without views
     """
 
     X: Any
@@ -149,7 +156,7 @@ def select_columns(
         j for j, name in enumerate(names) if name not in drop
     ]
     if not indices:
-        raise InputError(f"no column is left; {path}; drop fewer, or choose others")
+        raise InputError(f"no column is left; {path}; drop fewer columns, or name other columns")
     return (X if len(indices) == len(names) else X[:, indices]), [names[j] for j in indices]
 
 
@@ -176,7 +183,10 @@ def read_table(
         return Table(X, names, labels, row_names=source.obs_names.to_numpy())
     if isinstance(source, dict):
         if columns or drop:
-            raise InputError(f"columns of an NPZ file have no names; {path}; cut the array itself")
+            raise InputError(
+                f"columns of an NPZ file have no names; {path}; leave out columns of the array "
+                "itself"
+            )
         X = find_matrix(source, path)
         require_columns(labelings, source, path)
         return Table(X, labelings={name: np.asarray(source[name]) for name in labelings})
@@ -191,10 +201,11 @@ def read_table(
     text = [c for c in candidates if c not in numeric]
     if columns and text:
         raise InputError(
-            f"features have to be numeric; {', '.join(text)} in {path}; encode or leave them out"
+            f"features must be numeric; {', '.join(text)} in {path}; encode these columns, or "
+            "leave them out"
         )
     if not numeric:
-        raise InputError(f"no numeric column is left; {path}; choose with --columns")
+        raise InputError(f"no numeric column is left; {path}; name numeric columns as features")
     X = frame[numeric].to_numpy()
     if X.dtype == object:  # nullable integers and booleans
         X = frame[numeric].to_numpy(dtype=float, na_value=np.nan)
@@ -212,12 +223,15 @@ def read_column(source: Any, name: str, path: Path) -> np.ndarray:
         return source[name].to_numpy()
     values = source[name]
     if scipy.sparse.issparse(values) or not values.ndim:
-        raise InputError(f"{name} of {path} has no value for every row; store an array of them")
+        raise InputError(
+            f"{name} of {path} must be an array with one value per row; got another array; store "
+            "one value per row"
+        )
     return values
 
 
 def check_values(table: Table) -> None:
-    """Raise for missing or infinite values; the message names their columns, or the first place."""
+    """Raise for missing or infinite values; the message names their columns or the first entry."""
     values = table.X.data if scipy.sparse.issparse(table.X) else np.asarray(table.X)
     bad = ~np.isfinite(values)
     if not bad.any():
@@ -263,8 +277,8 @@ def as_labels(values: np.ndarray, what: str, *, is_partial: bool = False) -> np.
     distinct = len(np.unique(values))
     if distinct > 20:
         raise InputError(
-            f"{what} is a measurement and not a labeling; {distinct} different real numbers "
-            f"in {len(values)} rows; cut it into groups first"
+            f"{what} is a measurement and not a labeling; {distinct} distinct floats in "
+            f"{len(values)} rows; cut the values into groups first"
         )
     return values
 

@@ -189,11 +189,11 @@ def test_what_goes_wrong_does_not_stop_the_others(tmp_path, client, monkeypatch)
     monkeypatch.setattr(executor, "load_data", missing)
     monkeypatch.setattr(executor.Executor, "fit", dying)
     result = runner.run_plan(whole, tmp_path, scheduler=client)
-    died = "workers died at these fits; 4, one after another; give workers more memory, or look"
+    died = "workers died during these fits; 4 workers, one after another; give workers more memory"
     assert result.failed == {
         "COPKMeans: ValueError: this one fails": 1,
         "COPKMeans: MemoryError: too large": 1,
-        f"COPKMeans: {died} into their logs": 1,
+        f"COPKMeans: {died}, or read their logs": 1,
     }
     ((reason, count),) = result.skipped.items()
     assert reason.startswith("on ") and reason.endswith(": no such data; here; get them")
@@ -242,7 +242,9 @@ def test_a_data_file_goes_to_workers_that_do_not_have_it(tmp_path, client, monke
     monkeypatch.setattr(cluster, "_has_file", lambda run: not run.file)
     assert_same_results(batch.run(spec, tmp_path / "sent", scheduler=client), alone)
     monkeypatch.setattr(cluster, "_inspect_worker", lambda run: (cluster._version(), True))
-    with pytest.raises(InputError, match=r"does not have the data file; /.*a\.csv on .*; copy it"):
+    with pytest.raises(
+        InputError, match=r"does not have the data file; /.*a\.csv on .*; copy the file"
+    ):
         batch.run(spec, tmp_path / "late", scheduler=client)
 
 

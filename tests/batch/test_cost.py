@@ -148,9 +148,9 @@ def test_data_beyond_the_memory_are_refused_before_they_are_drawn(command, tmp_p
     *first, last = said.output.splitlines()
     shown = "100000000 samples x 2000 features, 1.6 TB; 1 fit on 1 data set; largest array 1.6 TB"
     assert first == [f"large.toml: {shown}"] * (command == "check")
-    assert "the fits need more memory than there is; 1.6 TB of data" in last
+    assert "the fits need more memory than the machine has; 1.6 TB of data" in last
     assert [*Path().iterdir()] == [Path("large.toml")]
-    with pytest.raises(InputError, match="more memory than there is") as caught:
+    with pytest.raises(InputError, match="more memory than the machine has") as caught:
         batch.run("large.toml")
     assert str(caught.value).count("; ") == 2
 

@@ -178,7 +178,7 @@ def test_fits_under_the_name_of_another_are_refused(sweep):
     part.unlink()
     other = store.sealed(part.with_name(f"{part.name[:20]}.nc"), content)
     other.write_bytes(content)
-    with pytest.raises(InputError, match=rf"{other.name}: the identity .* of another fit; delete"):
+    with pytest.raises(InputError, match=rf"{other.name}: the identity .* to another fit; delete"):
         batch.load(sweep)
 
 

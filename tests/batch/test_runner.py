@@ -137,9 +137,9 @@ def test_a_changed_data_file_is_other_data(tmp_path):
         ({"data__grid": {"p_noise": [0.1] * 400, "n": [1] * 400}}, "many data sets; .* 320000; "),
         ({"runs": 100_000, "data__repeats": 100_000}, "many fits; .* make 60000000000; ask for at"),
         ({"methods__0__grid": {"cooling": [2.0] * 1_000, "tol": [0.1] * 1_000}}, "8000008; ask"),
-        ({"methods__0__random_state": "x"}, r"methods\.0\.random_state = 'x'; choose one"),
+        ({"methods__0__random_state": "x"}, r"methods\.0\.random_state = 'x'; choose another"),
         ({"methods__0__random_state": 2**32}, r"methods\.0\.random_state = 4294967296; choose"),
-        ({"methods__0__random_state": -1}, r"methods\.0\.random_state = -1; choose one"),
+        ({"methods__0__random_state": -1}, r"methods\.0\.random_state = -1; choose another"),
     ],
 )
 def test_what_cannot_be_is_refused_before_it_is_listed(monkeypatch, changes, message):
@@ -279,7 +279,7 @@ def test_a_method_may_be_for_some_data_only():
         assert {c.data["n_samples"] for c in cells if c.method == "tree"} == sizes
         kept = {c.id for c in every if c.method != "tree" or c.data["n_samples"] in sizes}
         assert {c.id for c in cells} == kept
-    with pytest.raises(InputError, match=r"methods\.1\.where: .* of that name; 'dim'; did you"):
+    with pytest.raises(InputError, match=r"methods\.1\.where: unknown name; 'dim'; did you"):
         read_model(changed(methods__1__where={"dim.0": 4}))
     with pytest.raises(InputError, match=r"methods\.1\.where .* no data set; .*\[5, 4\]"):
         plan.expand(read_model(changed(methods__1__where={"dims": [5, 4]})))

@@ -258,7 +258,9 @@ def test_what_takes_no_weights_says_so():
     message = "a sample of weight 0 gets the label of predict; known has the label 2"
     with pytest.raises(ValueError, match=message):
         CCIB(3, **SMALL).fit(X, known=alone, sample_weight=1.0 * (np.arange(N) != 4))
-    with pytest.raises(ValueError, match="y must have one entry per sample; got 5 entries for 36 samples"):
+    with pytest.raises(
+        ValueError, match="y must have one entry per sample; got 5 entries for 36 samples"
+    ):
         IB(3, **SMALL).fit(X, PLANTED[:5], sample_weight=1.0 * (np.arange(N) != 4))
 
 

@@ -182,7 +182,7 @@ def _compare_method(
     for measure, statistic in decimals:
         theirs = published.get(measure, {}).get(statistic)
         ours = mark = None
-        if theirs is not None or len(names) == 1:  # published ratios have no value of their own
+        if theirs is not None or len(names) == 1:  # compute a ratio only to compare a published one
             ours = compute_statistic(fits, names, measure, statistic)
         # Neither direction is better for a ratio or a spread.
         if ours and theirs is not None and len(names) == 1 and statistic not in SPREADS:
@@ -249,7 +249,7 @@ def summarize_all(results: Results) -> Comparison:
     return Comparison(
         "All results",
         "Every method and setting"
-        + ("; objectives, which compare within a method alone, are in results.nc" * differs),
+        + ("; objectives, which are comparable only within a method, are in results.nc" * differs),
         columns,
         [Group(label, "", rows) for label, rows in groups.items()],
     )

@@ -34,15 +34,17 @@ class Chapter:
     Attributes
     ----------
     run, fit : the data set with its fits, and the first fit, which is shown
-    pictures : data URI, text alternative and caption of each
-    evidence : results of its tests, in sentences
+    pictures : data URI, text alternative and caption of each plot
+    evidence : sentences with the results of the tests
     confidence : confidence of every cluster over refits; None if it was not computed
     method : entry of the registry; None for a method without an entry
-    has_known, is_informed : whether there is known structure, and the fit is conditioned on it
+    has_known : whether there is known structure
+    is_informed : whether the fit is conditioned on the known structure
     finds_number : whether the fit has estimated the number of clusters
     fitted : mask (n,) of the rows that have a cluster
-    codes, sizes : clusters of these rows (or combinations of the clusters of all views), and sizes
-    clusters, cluster_names : the clusters that are shown
+    codes : clusters of these rows, or codes of the combinations of the clusters of all views
+    sizes : sizes of the clusters
+    clusters, cluster_names : codes and names of the clusters that are shown
     hidden : numbers of clusters that are not shown, and of their rows
     memberships : mean of the largest membership of the rows, by cluster; None without memberships
     """
@@ -85,13 +87,13 @@ class Chapter:
         return self.run.origin.get("prepared", {})
 
     def add_clusters(self, picture: bytes, name: str) -> None:
-        """Show the plot of the clusters, a file of this name; a page cannot show a PDF."""
+        """Add the plot of the clusters, from a file of this name; a page cannot show a PDF."""
         groups = f"the groups of {self.run.known[0]}" if self.run.known else "all rows"
         unit = "profiles, in standard deviations from the mean"
         unit = "images" if self.run.table.image_shape else unit
         caption = (
-            f"First, means of {groups} and of the clusters as {unit}; then, how many rows of each "
-            "group are in each cluster, which a table says as well."
+            f"First, means of {groups} and of the clusters as {unit}; then, the number of rows of "
+            "each group in each cluster, which are also in a table below."
         )
         suffix = Path(name).suffix[1:]
         if suffix != "pdf":
@@ -99,10 +101,10 @@ class Chapter:
             self._add_picture(picture, suffix, content, caption)
 
     def add_evidence(self, picture: bytes) -> None:
-        """Show the plot of a test, a PNG file."""
+        """Add the plot of a test, a PNG file."""
         caption = (
             "Rows along the direction that separates clusters, by known group. The position of a "
-            "row comes from a fit without it; grey is the valley between clusters."
+            "row comes from a fit without this row; grey is the low-density gap between clusters."
         )
         self._add_picture(picture, "png", "Rows by cluster and known group", caption)
 
@@ -114,7 +116,7 @@ class Chapter:
 
     @cached_property
     def crossings(self) -> list[tuple[bool, Crossing]]:
-        """Whether a labeling was known, and its contingency table, for all labelings."""
+        """For every labeling: whether it was known, and its contingency table with the clusters."""
         return [
             (
                 name in self.run.known,
@@ -177,7 +179,7 @@ class Chapter:
 
     @property
     def kinds(self) -> list[str]:
-        """Columns of every kind but numbers, in sentences; and columns with missing values."""
+        """Lists of the columns of every kind but "number", and of columns with missing values."""
         names: dict[str, list[str]] = {}
         for name, kind in self.prepared.get("kinds", {}).items():
             if kind != "number":

@@ -1,6 +1,7 @@
-"""Render pages as single HTML files without scripts or external resources, and format their values.
+"""Render pages as HTML, and format their values.
 
-Such a page can be sent, archived and printed.
+A page is a single file without scripts or external resources, so that it can be sent, archived and
+printed.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def describe_averages(table: Comparison) -> str:
     """Describe the fits of our values, and their standard errors."""
     values = [entry.ours for entry in table.entries if entry.ours is not None]
     if not values:
-        return "Nothing of ours is finished here."
+        return "No fit of this table is finished."
     text = f"Ours: {_format_range([value.n_sets for value in values], 'data set')}"
     text += f", {_format_range([value.n_runs for value in values], 'fit')} of each method on each"
     over = {value.over for value in values}
@@ -127,9 +128,14 @@ def describe_averages(table: Comparison) -> str:
         text += "; single values have no standard error"
     statistics = dict.fromkeys(s for _, s in table.columns)
     if others := [s for s in statistics if s not in ("mean", "p")]:
-        text += f". The {' and '.join(others)} over the fits of a data set is averaged over sets"
+        text += (
+            f". The {' and '.join(others)} over the fits of a data set is averaged over data sets"
+        )
     if "p" in statistics:
-        text += ". p is of a two-sided paired t-test over data sets, or the fits of a single one"
+        text += (
+            ". p is the p-value of a two-sided paired t-test over data sets, or over the fits of a "
+            "single data set"
+        )
     return text + "."
 
 
@@ -173,14 +179,14 @@ def describe_labels(model: ModelFile) -> str:
         text = f"{' or '.join(map(str, dict.fromkeys(target.per_class)))} rows of every class"
     text = f"{target.labeling} of {text}, {_SAMPLED}"
     if target.classes is not None:
-        text += f", of {target.classes} classes alone"
+        text += f", from {target.classes} classes only"
     if target.wrong:
         shares = " or ".join(map(_percent, dict.fromkeys(target.wrong)))
         text += f"; {shares} of these labels are wrong"
     if without := [method.label for method in model.methods if not method.wanted]:
         text += f" (not given to {', '.join(without)})"
-    scored = "all rows" if target.score == "all" else "the other rows alone"
-    return f"{text}; measures are of {scored}"
+    scored = "all rows" if target.score == "all" else "the other rows only"
+    return f"{text}; measures compare {scored}"
 
 
 def describe_split(model: ModelFile) -> str:
@@ -193,14 +199,14 @@ def describe_split(model: ModelFile) -> str:
         for a in split.amounts
     ]
     text = f"{' or '.join(shares)}; {_SAMPLED}"
-    text += f", with a label for every {split.labeling} at least once"
+    text += f", with at least one labelled row of every {split.labeling}"
     without = [method.label for method in model.methods if not (split.told and method.wanted)]
     if without:
         is_none = len(without) == len(model.methods)
         text += f"; labels are given to {'no method' if is_none else 'all but '}"
         text += "" if is_none else ", ".join(without)
     if split.standardize:
-        text += "; features are standardised by the rows that are fitted"
+        text += "; features are standardised on the fitted rows"
     return text
 
 
@@ -223,7 +229,7 @@ def describe_pairs(model: ModelFile) -> str:
     text = "; or ".join(f"{', '.join(pairs)} pairs, {way}" for way, pairs in counts.items())
     text = f"{text}; by {model.classes}, {_SAMPLED}"
     able = [m.label for m in model.methods if registry.find_method(m.name).capabilities.pairs]
-    return text if len(able) == len(model.methods) else f"{text} ({', '.join(able)} take them)"
+    return text if len(able) == len(model.methods) else f"{text} (used by {', '.join(able)})"
 
 
 def end_sentence(text: str) -> str:

@@ -267,7 +267,7 @@ def test_the_default_table_has_every_setting_once(tmp_path):
     ]  # fmt: skip
     # Objectives of different methods are not a column, and the page says so.
     assert [name for name, _ in whole.columns] == [*MEASURES, "n_clusters", "seconds"]
-    assert "objectives, which compare within a method alone" in whole.caption
+    assert "objectives, which are comparable only within a method" in whole.caption
     model = make_model(methods=methods[:1])
     alone = summarize_all(results_of(make_run(tmp_path / "alone", model))[0])
     assert [name for name, _ in alone.columns] == [*MEASURES, "n_clusters", "objective", "seconds"]

@@ -26,13 +26,13 @@ def test_the_page_says_which_labels_were_told(tmp_path):
     text = page_of(write_report(make_run(tmp_path / "a", make_model(**WANTED)))).text
     text = " ".join(text.split())
     told = "partition_1 of 5 % or 20 % of every class, sampled for every run and the same for"
-    assert f"{told} all methods (not given to plain); measures are of the other rows" in text
+    assert f"{told} all methods (not given to plain); measures compare the other rows" in text
     # The table of all measures has separate points of the curve.
     assert "ours, wanted.fraction\xa0=\xa00.05" in text or "wanted.fraction = 0.05" in text
     model = make_model(wanted={"labeling": "partition_1", "per_class": 3, "score": "all"})
     text = page_of(write_report(make_run(tmp_path / "b", model))).text
     assert "partition_1 of 3 rows of every class" in text
-    assert "measures are of all rows" in text
+    assert "measures compare all rows" in text
     text = page_of(write_report(make_run(tmp_path / "c", make_model()))).text
     assert "Target labels" not in text
 
@@ -44,7 +44,7 @@ def test_wrong_labels_and_those_of_some_classes_are_said():
         template.describe_labels(ModelFile(**make_model(wanted=w))) for w in (more, wanted)
     )
     assert text.startswith("partition_1 of 10 % or 30 % of all rows, sampled for every run")
-    assert "of 2 classes alone; 0 % or 25 % of these labels are wrong" in text
+    assert "from 2 classes only; 0 % or 25 % of these labels are wrong" in text
     assert "classes" not in plain and "wrong" not in plain
 
 
@@ -53,7 +53,7 @@ def test_a_table_of_ratios_says_what_they_are_of(tmp_path):
     model = make_model(tables=[table(published, measures=["seconds"], methods=["ours / plain"])])
     page = write_report(make_run(tmp_path, model)).read_text()
     assert "Ours: 3 data sets" in page
-    assert "Nothing of ours is finished" not in page
+    assert "No fit of this table is finished" not in page
 
 
 FULL = make_model(
