@@ -93,7 +93,7 @@ def test_axes_that_cannot_be_drawn_in():
     check_axes(None)
     with pytest.raises(TypeError, match="got 3d axes"):
         check_axes(solid)
-    with pytest.raises(ValueError, match="got the same twice"):
+    with pytest.raises(ValueError, match="got the same Axes twice"):
         as_axes([axes, axes], 2)
     axes.remove()
     with pytest.raises(ValueError, match="axes that were removed"):

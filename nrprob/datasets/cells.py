@@ -53,7 +53,7 @@ def make_cell_counts(
     Parameters
     ----------
     n_samples, n_genes, n_types, n_batches : int
-        Sizes.
+        Numbers of cells, genes, cell types and batches.
     type_effect : float, default=1.0
         Standard deviation of a type's effect on the logarithm of the share of a marker gene.
     batch_effect : float, default=0.5
@@ -68,8 +68,9 @@ def make_cell_counts(
     dispersion : float, default=0.3
         The variance of a count of mean m is m + dispersion * m**2.
     mixing : float, default=0.5
-        Similarity of the proportions of types in the batches: 1 for equal proportions. At 0 each
-        batch has proportions from a Dirichlet distribution with all parameters 1.
+        Similarity of the proportions of cell types in the batches, from 0 to 1. At 1, all batches
+        have equal proportions. At 0, every batch has independent proportions, from a Dirichlet
+        distribution with all parameters 1.
     random_state : int, RandomState instance or None, default=None
         Seed or source of the random numbers.
 
@@ -83,7 +84,8 @@ def make_cell_counts(
     Raises
     ------
     ValueError
-        If a size is not positive, a standard deviation is negative, or a share is not a fraction.
+        If a number is not positive, a standard deviation is negative, or ``marker_fraction`` or
+        ``mixing`` is not in [0, 1].
     TypeError
         If a size is not an integer.
 
@@ -137,7 +139,8 @@ def make_cell_counts(
     )
     totals = mean_total * np.exp(random.normal(0.0, 0.3, n) - 0.3**2 / 2)
 
-    # Blocks of rows, so that the dense means of all cells are never in memory at once.
+    # Sample the counts in blocks of rows, so that the dense means of all cells are never in memory
+    # together.
     blocks = []
     for rows in np.array_split(np.arange(n), max(1, n * m // 4_000_000)):
         mean = totals[rows, None] * shares[batch[rows], cell_type[rows]]

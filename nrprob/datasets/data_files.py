@@ -53,7 +53,7 @@ def data_folder() -> Path | None:
 
 
 def search_clause() -> str:
-    """Clause for error messages: the folder that was searched for data."""
+    """Clause of error messages that says in which folder nrprob searched for data."""
     root = data_folder()
     if root is None:
         return "NRPROB_DATA is not set"
@@ -88,7 +88,19 @@ def download_file(name: str, url: str, sha256: str, *, file: str, wrong: str, of
     wrong : str
         End of the error message "the downloaded file is not ..."; ``{}`` is the address.
     offline : str
-        Remedy without a network connection.
+        Remedy if there is no network connection, for the message.
+
+    Returns
+    -------
+    Path
+        The file in the cache.
+
+    Raises
+    ------
+    nrprob.exceptions.DataUnavailable
+        If the file cannot be downloaded.
+    nrprob.exceptions.InputError
+        If the downloaded file has another checksum.
     """
     try:
         import pooch

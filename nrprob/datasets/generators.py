@@ -23,7 +23,7 @@ __all__ = ["bayes_precision", "make_binary_partitions", "make_multinomial_2d"]
 RandomState = int | np.random.RandomState | None
 Counts = NDArray[np.int64]
 
-MAX_PATTERNS = 10_000_000
+MAX_PATTERNS = 10_000_000  # maximum number of patterns that `bayes_precision` enumerates
 
 
 def total_columns(dims: int | Sequence[int]) -> int:
@@ -37,7 +37,7 @@ def _positive_int(value: object, name: str) -> int:
 
 
 def _check_dims(dims: object, what: str) -> list[int]:
-    """Validated numbers of columns of one or several views or partitions."""
+    """Validate numbers of columns of views or partitions; ``what`` is "view" or "partition"."""
     if isinstance(dims, list | tuple):
         entries = [*dims]
     else:
@@ -62,7 +62,8 @@ def _block_sizes(n_features: int, n_clusters: int) -> Counts:
             f"got {n_features} features for {n_clusters} clusters; "
             "pass dims of at least n_clusters"
         )
-    # The source does not say how 4 features are split among 3 clusters: larger blocks first.
+    # The source does not say how to divide, for example, 4 features among 3 clusters; the first
+    # blocks are larger here.
     size, rest = divmod(n_features, n_clusters)
     return size + (np.arange(n_clusters) < rest).astype(np.int64)
 
@@ -78,10 +79,10 @@ def make_binary_partitions(
 ) -> tuple[Counts, Counts]:
     """Simulate binary rows with one independent partition per group of columns.
 
-    The columns of a partition are divided into `n_clusters` blocks with a random binary profile. A
-    row of cluster g equals the profile on block g and its complement on the other blocks of the
-    partition. Every entry is then flipped with probability `p_noise`. Labels are independent and
-    uniform, within a row and between rows.
+    The columns of a partition are divided into `n_clusters` blocks, and have a random binary
+    profile. A row of cluster g equals the profile on block g, and the complement of the profile on
+    the other blocks of the partition. Every entry is then flipped with probability `p_noise`. The
+    labels of a row in different partitions are independent, and uniform on the clusters.
 
     Parameters
     ----------
@@ -142,7 +143,7 @@ def make_binary_partitions(
     in_block = np.hstack([labels[:, [p]] == block for p, block in enumerate(blocks)])
     profile = rng.randint(2, size=sum(sizes)).astype(bool)
     flipped = rng.random_sample(in_block.shape) < p_noise
-    # Complement of the profile on other blocks, and the flips; two complements cancel.
+    # Entries are the profile, complemented on other blocks, and complemented again if flipped.
     return (profile ^ ~in_block ^ flipped).astype(np.int64), labels
 
 
@@ -162,7 +163,8 @@ def make_multinomial_2d(
     .. math:: \left(\frac{\theta_a}{2}, \frac{w \theta_b + (1 - w) \theta_a}{2}, \cdot \right),
         \qquad \theta_k = \frac{k + 1/2}{K},
 
-    where w is the orthogonality and K the number of clusters.
+    where w is the orthogonality and K the number of clusters; the third probability is one minus
+    the sum of the others.
 
     Parameters
     ----------
@@ -215,7 +217,7 @@ def make_multinomial_2d(
     labels = rng.randint(n_clusters, size=(n_samples, 2)).astype(np.int64)
     theta_a, theta_b = ((labels + 0.5) / n_clusters).T
     theta_b = weight * theta_b + (1.0 - weight) * theta_a
-    # A multinomial as a chain of binomials, which accept one probability per row.
+    # Sample a multinomial as a chain of binomials, which accept a different probability per row.
     first = rng.binomial(n_draws, theta_a / 2)
     second = rng.binomial(n_draws - first, theta_b / (2 - theta_a))
     X = np.column_stack([first, second, n_draws - first - second])

@@ -40,7 +40,7 @@ WEBKB_URL = "http://www.cs.cmu.edu/afs/cs.cmu.edu/project/theo-20/www/data/webkb
 PAGE_TYPES = ("course", "faculty", "project", "staff", "student")
 UNIVERSITIES = ("cornell", "texas", "washington", "wisconsin")
 
-# Longest prefix first: the talk groups belong to two areas.
+# Prefix of a newsgroup -> area. Longer prefixes come first, since the talk groups have two areas.
 AREAS = {
     "talk.politics": "politics",
     "talk.religion": "religion",
@@ -51,14 +51,14 @@ AREAS = {
     "rec": "rec",
     "sci": "sci",
 }
-MAX_ARTICLES = 150  # per group
-MIN_WORDS = 5  # per article
+MAX_ARTICLES = 150  # maximum number of articles per group
+MIN_WORDS = 5  # minimum number of words per article
 
 
 def load(name: str, /, **parameters: Any) -> DataSet:
     """Load a real data set by name.
 
-    The name is searched in this order:
+    The function searches the name among these data sets, in this order:
 
     1. data sets of scikit-learn: breast_cancer, digits, iris, wine;
     2. folders in the directory of the environment variable ``NRPROB_DATA``. A folder has
@@ -98,11 +98,12 @@ def load(name: str, /, **parameters: Any) -> DataSet:
     articles is tested on a public copy; the download itself is not, and yields about 3,000 rows.
 
     ``webkb`` has the pages of course, faculty, project, staff and student at four universities,
-    labelled by ``page_type`` and ``university``. The archive has no published checksum, and nothing
-    is downloaded without one: set ``NRPROB_WEBKB_SHA256`` to its SHA-256, and ``NRPROB_WEBKB`` to
-    the path of a copy, or to a URL other than Carnegie Mellon University's
-    (``pip install 'nrprob[data]'`` for URLs). The processing of pages is tested on a public copy:
-    1087 rows, 8125 terms, 5695 of them with ``min_df=3``. The URL itself is not tested.
+    labelled by ``page_type`` and ``university``. nrprob downloads only files with a checksum, and
+    the archive has no published checksum: set ``NRPROB_WEBKB_SHA256`` to its SHA-256. To read a
+    copy of the archive, set ``NRPROB_WEBKB`` to its path or URL; the default is the URL of Carnegie
+    Mellon University. URLs need ``pip install 'nrprob[data]'``. The processing of pages is tested
+    on a public copy: 1087 rows, 8125 terms, 5695 of them with ``min_df=3``. The URL itself is not
+    tested.
 
     ``pbmc68k_reduced`` has 700 blood cells of one donor and 765 variable genes, from Zheng et al.
     (2017, doi:10.1038/ncomms14049), subsampled by the authors of scanpy. It comes from one version
@@ -158,7 +159,7 @@ def _find_folder(name: str) -> Path | None:
 
 def _unknown_name_error(name: str) -> InputError:
     ours = [*SHIPPED, *sorted((*_COUNTS, *_TABLES))]
-    # Misspellings have a similar length: pendigits is another data set than digits.
+    # A misspelt name has a similar length; "pendigits" is not a misspelling of "digits".
     candidates = [known for known in ours if abs(len(known) - len(name)) < 2]
     if near := difflib.get_close_matches(name, candidates, n=1):
         return InputError(f"unknown data set; {short_repr(name)}; did you mean {near[0]!r}?")
@@ -187,7 +188,8 @@ def _min_df(parameters: Mapping[str, Any], name: str) -> int:
     least = parameters.get("min_df", 1)
     if isinstance(least, bool) or not isinstance(least, int | np.integer) or least < 1:
         raise InputError(
-            f"min_df must be a number of rows; got {short_repr(least)} for {name!r}; pass 1 or more"
+            f"min_df must be a number of rows; got {short_repr(least)} for {name!r}; pass an "
+            "integer of at least 1"
         )
     return int(least)
 
@@ -276,7 +278,9 @@ def _read_counts(folder: Path) -> DataSet:
         X.sum_duplicates()
     _require_finite(X.data, path)
     if (X.data < 0).any() or (X.data != np.round(X.data)).any():
-        raise InputError(f"counts must be integers from 0; {path} has others; correct the file")
+        raise InputError(
+            f"counts must be non-negative integers; {path} has other values; correct the file"
+        )
     path = folder / "vocabulary.txt.gz"
     with reading_data(path):
         terms = gzip.decompress(path.read_bytes()).decode("utf-8").removesuffix("\n").split("\n")

@@ -54,8 +54,9 @@ def make_four_components(
     Raises
     ------
     ValueError
-        If ``n_samples`` is not positive, ``separation`` is negative, ``elongation`` not positive,
-        either is not finite, or ``weights`` are not four probabilities that add up to 1.
+        If ``n_samples`` or ``elongation`` is not positive, if ``separation`` is negative, if
+        ``separation`` or ``elongation`` is not finite, or if ``weights`` are not four probabilities
+        that add up to 1.
     TypeError
         If ``n_samples`` is not an integer.
 

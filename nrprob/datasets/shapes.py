@@ -13,10 +13,10 @@ __all__ = ["make_planar_shapes"]
 
 # Standard deviation of the points around each shape.
 NOISE = {"blobs": 0.7, "crescents": 0.6, "moons": 0.25, "rings": 0.2}
-SPACING = 6.0  # of blobs, and of the centres of crescents, along their ring
+SPACING = 6.0  # distance between neighbouring blobs, or centres of crescents, on their ring
 BEND = 2.5  # radius of a crescent
-MOON, CUT = 4.0, 0.15  # radius of a moon, and the angle from its apex to the end of a half
-RING, DISC, GAP = 4.0, 2.0, 0.3  # radii, and the distance of the halves
+MOON, CUT = 4.0, 0.15  # radius of a moon, and the angle between its apex and each half
+RING, DISC, GAP = 4.0, 2.0, 0.3  # radii of ring and disc, and distance of left and right halves
 
 
 @register_size(lambda n_samples, **_: dense_size(n_samples, 2))
@@ -31,10 +31,10 @@ def make_planar_shapes(
     """Simulate points of the plane with two groupings, one known and one alternative.
 
     "blobs" and "crescents" are 2 ``n_clusters`` shapes of equal size at equal distances along a
-    ring. Joining each shape with its left or with its right neighbour gives the two groupings. For
-    four shapes, these are an upper and a lower half, and a left and a right half. "moons" and
-    "rings" are two interlocked or nested shapes. Their known grouping is a left and a right half,
-    and the alternative the two shapes.
+    ring. One grouping joins every shape with its left neighbour, the other grouping with its right
+    neighbour. For four shapes, the groupings are upper vs lower half, and left vs right half.
+    "moons" and "rings" are two interlocked or nested shapes. Their known grouping is left vs right
+    half, and the alternative grouping is the two shapes.
 
     Parameters
     ----------

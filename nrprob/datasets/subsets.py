@@ -10,7 +10,8 @@ from nrprob.datasets.sizes import dense_size, register_size
 
 __all__ = ["make_competing_pairs", "make_cross_partition", "make_oscillating_counts"]
 
-# Numbers of rows per theme (rows) and subset (columns); the thesis has a plot without numbers.
+# Numbers of rows per theme (rows) and subset (columns). The thesis shows them in a plot only, so
+# these numbers are choices of this package.
 SIZES = {
     "B/B": [[5, 5, 5]] * 5,
     "B/nB": [[8, 5, 2], [2, 8, 5], [5, 2, 8], [7, 3, 5], [3, 7, 5]],
@@ -26,9 +27,15 @@ def _draw_counts(
     share: float,
     rng: np.random.RandomState,
 ) -> Counts:
-    """Counts of the rows on the features of their clusters, one clustering after the other.
+    """Sample counts (n, m) of rows with several clusterings, whose features are side by side.
 
-    Uniform noise from 1 to ``noise`` - 1 is added to these counts and to a ``share`` of the zeros.
+    Parameters
+    ----------
+    clusters : labels (n,) of every clustering
+    counts : count of a row on every feature of its cluster, by clustering
+    widths : number of features of a cluster, by clustering
+    noise : upper bound (exclusive) of integer noise from 1, which is added to these counts
+    share : share of the zeros to which noise is added, too
     """
     blocks = []
     for labels, count, width in zip(clusters, counts, widths, strict=True):
@@ -51,6 +58,7 @@ def make_cross_partition(
 ) -> tuple[Counts, Counts]:
     """Simulate counts with five themes across three subsets, masked by clusters of each subset.
 
+    A theme is a cluster with rows in all subsets; a masking cluster has rows in one subset only.
     Each of the 75 rows belongs to a theme with 48 features, and to one of the two masking clusters
     of its subset (13 and 12 rows) with 60 features. Masking clusters and themes are independent.
 
@@ -122,11 +130,11 @@ def make_competing_pairs(
     noise: int = 10,
     random_state: RandomState = None,
 ) -> tuple[Counts, Counts]:
-    """Simulate eight rows in two subsets, with two themes across the pairs of every subset.
+    """Simulate eight rows: two subsets with two pairs each, and two themes across all pairs.
 
-    Every pair of rows has one feature, and each of the two themes, which contain one row of every
-    pair, has one feature. If the themes have little weight, cross-partition clustering often has a
-    limit cycle instead of a fixed point.
+    Each of the two themes contains one row of every pair. Every pair has one feature, and every
+    theme has one feature. If the counts of the themes are small, the iteration of cross-partition
+    clustering often has a limit cycle instead of a fixed point.
 
     Parameters
     ----------

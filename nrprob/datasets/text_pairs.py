@@ -39,7 +39,7 @@ def make_crossed_counts(
     n_sought: int = 1,
     random_state: RandomState = None,
 ) -> tuple[sparse.csr_array, NDArray[np.int64]]:
-    """Sum random rows of two families of classes, so that the two labelings are independent.
+    """Make rows with two independent labelings, as sums of rows of two families of classes.
 
     A new row is the sum of ``n_known`` rows of one class of ``known`` and ``n_sought`` rows of one
     class of ``sought``. Classes are sampled in proportion to their numbers of rows. Every row of
@@ -48,7 +48,7 @@ def make_crossed_counts(
     Parameters
     ----------
     X : array-like or sparse matrix of shape (n_rows, n_features)
-        Counts, of documents for instance.
+        Counts, such as counts of words in documents.
     labels : array-like of shape (n_rows,)
         Class of every row.
     known, sought : sequences of labels
@@ -56,7 +56,8 @@ def make_crossed_counts(
     n_samples : int, optional
         Number of new rows; None for the maximum number without using a row twice.
     n_known, n_sought : int, default=1
-        Numbers of summed rows; a larger number makes the labeling more prominent.
+        Numbers of rows of each family that are summed; a larger number makes the labeling of this
+        family more prominent.
     random_state : int, RandomState instance or None, default=None
         Seed or source of the random numbers.
 
@@ -167,7 +168,7 @@ def make_dialect_counts(
     X : scipy.sparse.csr_array of shape (n_samples, n_features * (1 + n_dialects))
         Common words, then the spellings of every dialect. Rows without any word are dropped.
     labels : ndarray of shape (n_samples, 2), dtype int64
-        Dialect, and position of the row's label among the sorted labels.
+        Dialect (column 0), and position of the row's label among the sorted labels (column 1).
 
     Raises
     ------
@@ -211,7 +212,7 @@ def make_dialect_counts(
 
 
 def _check_counts(X: Any, labels: Any) -> tuple[sparse.csr_array, np.ndarray, np.ndarray]:
-    """Validated counts, labels of the rows, and positions among the sorted labels."""
+    """Validate counts and labels; return both, and the position of every label when sorted."""
     from sklearn.utils import check_array
 
     X = sparse.csr_array(check_rows(X, check_array, accept_sparse="csr", dtype=_DTYPES))
@@ -245,7 +246,10 @@ def _check_classes(classes: Any, name: str) -> list[Any]:
 def _draw_tuples(
     members: list[np.ndarray], parts: int, n_samples: int, rng: np.random.RandomState
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tuples of rows (n_samples, parts) of one class each, and the classes (n_samples,)."""
+    """Sample tuples of rows, each from one class.
+
+    Returns the rows (n_samples, parts), and the positions (n_samples,) of their classes.
+    """
     rows, codes, n = [], [], 0
     while n < n_samples:
         # One pass over all rows; further passes if more tuples are needed.

@@ -31,17 +31,18 @@ def make_gaussian_views(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Simulate two Gaussian classes in several views with partly permuted rows.
 
-    Features are independent with variance 1, and mean ``mean`` for class 0 and ``-mean`` for class
-    1. The first half of the rows is of class 0. In every view except the first, a random share of
-    the rows is then permuted: views become less dependent, and each view keeps its distribution.
+    Features are independent with variance 1. Their mean is ``mean`` in class 0, and ``-mean`` in
+    class 1. The first half of the rows has class 0. In every view except the first, a random share
+    of the rows is then permuted. This makes views less dependent, but does not change the
+    distribution of a single view.
 
     Parameters
     ----------
     n_samples : int, default=1000
         Number of rows.
     permuted : float, default=0.0
-        Share of permuted rows in every view except the first. At 0 the classes of all views are
-        equal, at 1 independent.
+        Share of permuted rows in every view except the first. At 0, the classes of all views are
+        equal; at 1, they are independent.
     dims : sequence of int, default=(2, 2)
         Number of features of every view.
     mean : float, default=1.0

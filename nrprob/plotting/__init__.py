@@ -1,6 +1,6 @@
 """Plots of a clustering and of the known structure.
 
-Values are also written as numbers or labels. Groups differ in marker or hatch as well as in colour,
+Plots show values also as numbers or labels. Groups differ in marker or hatch as well as in colour,
 and the colours are distinguishable with colour blindness. matplotlib is imported on first use.
 """
 

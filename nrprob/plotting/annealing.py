@@ -12,8 +12,10 @@ from nrprob.plotting.style import check_axes, nth_colour, nth_marker
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_STEPS_WIDTH = 0.72  # share of the axes for the trace if restarts are plotted next to it
-_MAX_MARKERS = 40  # number of steps up to which each has a marker
+_STEPS_WIDTH = (
+    0.72  # width of the trace, as a share of the axes, if restarts are plotted next to it
+)
+_MAX_MARKERS = 40  # maximum number of steps, or of restarts, with large markers
 
 
 def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
@@ -30,10 +32,10 @@ def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
     -------
     matplotlib.axes.Axes
         The axes. The trace belongs to the best restart. The title gives the inverse temperatures of
-        the first split and of the end, if the model has them. With several restarts, the right part
-        of the axes shows their final objectives (``restarts_``) in ascending order on a separate
-        scale. Open markers are restarts that did not converge. The trace of `MDLMultiView` has no
-        complexity term.
+        the first split and of the last step, if the model has them. With several restarts, the
+        right part of the axes shows the final objectives of all restarts (``restarts_``) in
+        ascending order, on a separate scale. Open markers are restarts that did not converge. The
+        trace of `MDLMultiView` has no complexity term.
 
     Raises
     ------
@@ -92,9 +94,9 @@ def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
 
 
 def _make_room(ax: Axes, n_steps: int) -> None:
-    """Keep the right part of the axes free for the restarts.
+    """Reserve the right part of the axes for the restarts.
 
-    A layout engine would not reserve space outside of the axes.
+    The restarts are inside the axes, since a layout engine reserves no space outside.
     """
     first, last = 1 - 0.04 * n_steps, n_steps + 0.04 * n_steps
     ax.set_xlim(first, first + (last - first) / _STEPS_WIDTH)
@@ -116,7 +118,7 @@ def _mark_temperature_zero(ax: Axes, temperatures: Any, steps: np.ndarray) -> No
 
 
 def _describe_temperatures(model: Any) -> str:
-    """Inverse temperatures of the first split and of the end, if the model has them."""
+    """Inverse temperatures of the first split and of the last step, if the model has them."""
     parts = []
     critical, last = getattr(model, "critical_beta_", None), getattr(model, "beta_", None)
     if critical is not None and np.isfinite(critical).any():

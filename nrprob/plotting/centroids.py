@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INK = "gray_r"
-_MAX_FEATURES = 24
+_INK = "gray_r"  # colour map of images
+_MAX_FEATURES = 24  # maximum number of features of a heat map
 _WIDTH = 10.0  # minimum width of a line of the figure, in inches
-_IMAGE, _CELL = 1.4, 0.85  # inches of the image of a group or cluster, and of a combination
+# Width in inches of the image of a group or cluster, and of a combination of both.
+_IMAGE, _CELL = 1.4, 0.85
 
 
 def _image_part(images: np.ndarray, titles: Sequence[str], head: str, limits: Any) -> Part:
@@ -197,8 +198,7 @@ def plot_centroids(
     Parameters
     ----------
     X : array, sparse matrix or frame of shape (n_samples, n_features)
-        The data. Text of a frame becomes binary columns. Means are of the values that are not
-        missing.
+        The data. Text of a frame becomes binary columns. Means ignore missing values.
     labels : array of shape (n_samples,)
         Clusters.
     known : array of shape (n_samples,)
@@ -210,8 +210,8 @@ def plot_centroids(
         Names for the heat map; used when `image_shape` is None.
     axes : sequence of matplotlib.axes.Axes, optional
         Axes for the centroids of known groups, the centroids of clusters, and the contingency table
-        of every labeling, in this order. By default axes are created in a new figure, which also
-        has the means of combinations.
+        of every labeling, in this order. By default, the function makes a new figure. A new figure
+        of images also shows the means of combinations, see ``cells``.
     labels_name, known_name : str, default="clusters", "groups"
         Names of the two labelings.
     others : mapping of str to array of shape (n_samples,), optional
@@ -303,7 +303,7 @@ def plot_centroids(
             np.nan_to_num((means - centre) / spread) for means in (by_group, by_cluster)
         )
         if n_features > _MAX_FEATURES:
-            # Features with the largest deviations.
+            # Show the features with the largest deviations from the mean.
             deviation = np.abs(by_cluster).max(axis=0) + np.abs(by_group).max(axis=0)
             chosen = np.sort(np.argsort(-deviation, kind="stable")[:_MAX_FEATURES])
             by_group, by_cluster = by_group[:, chosen], by_cluster[:, chosen]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SIZES = (10, 9, 8, 7, 6)  # font sizes of numbers, in points
-_MAX_WIDTH = 6.5  # inches up to which columns are as wide as their names
+_MAX_WIDTH = 6.5  # maximum width in inches of a table whose columns are as wide as their names
 
 
 def plot_contingency(
@@ -44,14 +44,15 @@ def plot_contingency(
     labels_name, known_name : str, default="clusters", "known groups"
         Names of the axes.
     show_share : bool, optional
-        Whether to write the share of the known group below every count; by default for small
-        tables. If all rows have the same shares, clusters and known groups are independent.
+        Whether to write below every count its share of the known group; by default for small
+        tables. If all rows of the table have the same shares, clusters and known groups are
+        independent.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The axes. Colours show the share within the known group, numbers the count. Long names are
-        shortened in the middle.
+        The axes. Colours show the share within the known group, and numbers show the count. Long
+        names are shortened in the middle.
 
     See Also
     --------
@@ -90,7 +91,7 @@ def plot_contingency(
 
 @dataclass(frozen=True)
 class Table:
-    """Contingency table with the names of known groups and clusters."""
+    """Contingency table: names of known groups (rows) and clusters (columns), and counts (r, c)."""
 
     rows: Sequence[str]
     columns: Sequence[str]
@@ -106,7 +107,7 @@ class Table:
 
     @property
     def shares(self) -> np.ndarray:
-        """Shares within every known group."""
+        """Share (r, c) of every cluster within every known group."""
         return self.counts / self.counts.sum(axis=1, keepdims=True)
 
     def cell_texts(self, shares: bool) -> np.ndarray:

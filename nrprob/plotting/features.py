@@ -58,13 +58,14 @@ def plot_top_features(
     clusters : sequence of labels, optional
         Clusters to draw; by default the largest 12.
     n_features : int, default=8
-        Maximum number of features of a cluster, at least 1. Equal features are left out.
+        Maximum number of features of a cluster, at least 1. Features without a difference are left
+        out.
 
     Returns
     -------
     ndarray of matplotlib.axes.Axes
-        The axes, one per cluster, on a common scale. Bars and numbers are differences; positive
-        ones point to the right.
+        The axes, one per cluster, on a common scale. Bars and numbers are differences; bars of
+        positive differences point to the right.
 
     Raises
     ------
@@ -151,13 +152,15 @@ def _choose_clusters(
     codes_by_label = {value: code for code, value in enumerate(values.tolist())}
     if not isinstance(clusters, list | tuple | np.ndarray):
         raise TypeError(
-            f"clusters must be a list of labels; got {short_repr(clusters)}; leave it out for all"
+            f"clusters must be a list of labels; got {short_repr(clusters)}; leave clusters out to "
+            "draw the largest"
         )
     labels = [*clusters]
     unknown = [v for v in labels if not isinstance(v, Hashable) or v not in codes_by_label]
     if unknown or not labels:
         got = short_repr(unknown[0]) if unknown else "none"
         raise ValueError(
-            f"clusters must be labels of clusters with rows; got {got}; leave it out for all"
+            f"clusters must be labels of clusters with rows; got {got}; leave clusters out to draw "
+            "the largest"
         )
     return [codes_by_label[label] for label in labels]

@@ -17,13 +17,14 @@ from nrprob.data.validation import check_rows
 from nrprob.exceptions import short_repr
 from nrprob.statistics.groups import merge_small_groups
 
-_MAX_GROUPS = 20
+_MAX_GROUPS = 20  # maximum number of groups in a plot; the smallest groups are merged
 
 
 def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
-    """Read samples as floats, dense or CSR; their known structure; and the columns of a frame.
+    """Read samples (n, m) as floats, dense or CSR, their known structure, and the feature names.
 
-    Text of a frame becomes binary columns, and values that are missing are NaN.
+    Text of a frame becomes binary columns, and missing values are NaN. Arrays have no feature names
+    (None).
 
     Raises
     ------
@@ -53,7 +54,10 @@ def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
 
 
 def adjust_for(design: Design) -> tuple[np.ndarray, np.ndarray | None]:
-    """Known groups (n,), and a matrix (n, q) of covariates and labels if covariates are known."""
+    """Return known groups (n,), and the columns (n, q) of a regression; None without covariates.
+
+    The columns are the covariates, without the constant.
+    """
     if design.kind == "soft":
         raise ValueError(
             "features are adjusted for labels or covariates; got soft Memberships; pass hard labels"
@@ -150,7 +154,7 @@ def check_names(values: Any, what: str, n: int, unit: str) -> list[str]:
     TypeError
         If ``values`` is not a list or array.
     ValueError
-        If there is not one name per row or column, as ``unit`` says.
+        If there is not one name per ``unit``, "row" or "column".
     """
     names = values if isinstance(values, list | tuple) else getattr(values, "tolist", None)
     names = names() if callable(names) else names

@@ -19,21 +19,22 @@ def plot_hierarchy(model: Any, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     model : CrossPartition, or IB or IBSI with ``solver="split"``
-        Fitted.
+        A fitted estimator.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default in a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The axes. Circles are clusters; area and number show their share of the weight of the
-        samples. The darkness of a line is the share of the lower cluster that comes from the upper
-        one. Every level has its number of clusters and its inverse temperature.
+        The axes. Every circle is a cluster; area and number show its share of the total weight of
+        the samples. The darkness of a line is the share of the lower cluster that comes from the
+        upper cluster. Labels on the left give the number of clusters and the inverse temperature of
+        every level.
 
     Raises
     ------
     TypeError
-        If ``model`` is not such an estimator, or ``ax`` is not an Axes.
+        If ``model`` has no ``path_``, or ``ax`` is not an Axes.
 
     See Also
     --------
@@ -61,11 +62,12 @@ def plot_hierarchy(model: Any, ax: Axes | None = None) -> Axes:
     for depth, level in enumerate(levels):
         centres = np.arange(level.n_clusters, dtype=float)
         if previous is not None:
-            # Sort children by parent, so that few lines cross.
+            # Sort the clusters by the position of their parents, so that few lines cross.
             order = np.lexsort((-level.weights, previous[level.parents]))
             centres[order] = np.arange(level.n_clusters)
         centres -= (level.n_clusters - 1) / 2
         if previous is not None:
+            # Draw lines by the share of every lower cluster that comes from every upper cluster.
             upper = levels[depth - 1].membership
             shares = level.membership.T @ upper
             shares /= np.maximum(level.membership.sum(0)[:, None], 1e-300)

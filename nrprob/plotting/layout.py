@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _GAP = 0.3  # inches between parts
-_MARGIN = 0.15
+_MARGIN = 0.15  # inches around the figure
 _MAX_LETTERS = 28  # maximum length of the name of a row or column
 
 
@@ -89,7 +89,7 @@ class Grid:
     cell : width and height of a cell in inches
     size : font size of the names in points
     rotated : whether names of columns are rotated, since they are wider than a cell
-    left, below : space in inches to the left of the cells and below
+    left, below : space in inches to the left of the cells, and below the cells
     """
 
     rows: Sequence[str]

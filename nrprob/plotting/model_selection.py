@@ -12,11 +12,11 @@ from nrprob.plotting.style import BAR, check_axes, nth_colour, nth_marker
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MAX_ANNOTATED = 12  # number of levels up to which temperatures are written
+_MAX_ANNOTATED = 12  # maximum number of levels of a path with written temperatures
 
 
 def plot_by_n_clusters(result: Any, ax: Axes | None = None, *, n_clusters: int = 20) -> Axes:
-    """Plot a criterion for the number of clusters against the number.
+    """Plot a criterion for the number of clusters against the number of clusters.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def plot_by_n_clusters(result: Any, ax: Axes | None = None, *, n_clusters: int =
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default in a new figure.
     n_clusters : int, default=20
-        Largest number of clusters before a merge, at least 2.
+        Largest number of clusters before a merge that is shown, at least 2.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def plot_by_n_clusters(result: Any, ax: Axes | None = None, *, n_clusters: int =
     Raises
     ------
     TypeError
-        If ``result`` is of another type.
+        If ``result`` is none of these, or not fitted.
 
     See Also
     --------

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 Side = tuple[str, np.ndarray, Sequence[str]]  # title, means (groups, features), names of groups
 
-_SIGNED = "PuOr_r"
-_MAX_NUMBERED = 8  # groups up to which values are written in a heat map
-_LINE_HEIGHT = 0.26  # inches of a feature
+_SIGNED = "PuOr_r"  # colour map of positive and negative values
+_MAX_NUMBERED = 8  # maximum number of groups of a heat map with written values
+_LINE_HEIGHT = 0.26  # height of a feature in inches
 
 
 def common_scale(sides: Sequence[Side]) -> float:

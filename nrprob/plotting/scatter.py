@@ -56,9 +56,9 @@ def plot_residuals(
 ) -> np.ndarray:
     """Plot residuals after removing group effects, marked by known groups and by clusters.
 
-    The mean of the known group is subtracted from every sample. The plane has the two leading
-    linear discriminants of the clusters. With fewer than three clusters, principal components of
-    the remaining variance replace missing discriminants.
+    The mean of the known group is subtracted from every sample. The plane is spanned by the two
+    leading linear discriminants of the clusters. With fewer than three clusters, principal
+    components of the remaining variance replace missing discriminants.
 
     The plane maximises the separation of the clusters; with few samples of many features, this
     separation is large even for noise. Use `nrprob.evidence.test` to test for clusters;
@@ -143,8 +143,8 @@ def plot_alternatives(
 ) -> np.ndarray:
     """Plot alternative clusterings of the same samples, one per panel, in a common plane.
 
-    The mean of the known group is subtracted from every sample. The plane has the two leading
-    linear discriminants of the clusters of all labelings.
+    The mean of the known group is subtracted from every sample. The plane is spanned by the two
+    leading linear discriminants of the clusters of all labelings.
 
     Parameters
     ----------
@@ -166,9 +166,9 @@ def plot_alternatives(
     Returns
     -------
     ndarray of matplotlib.axes.Axes
-        One per labeling. Titles have the sizes of the clusters, and the normalised mutual
+        The axes, one per labeling. Titles give the sizes of the clusters, and the normalised mutual
         information (NMI) with known labelings and with the other labelings. NMI is 0 for
-        independent labelings, and 1 for equal ones.
+        independent labelings, and 1 for equal labelings.
 
     Raises
     ------
@@ -230,7 +230,7 @@ def _check_labels_known(design: Design) -> None:
 
 
 def _fill_missing(X: Any) -> Any:
-    """Rows with the mean of the column in place of a missing value."""
+    """Replace missing values by the mean of the column."""
     if sparse.issparse(X) or not (missing := np.isnan(X)).any():
         return X
     return np.where(missing, observed_means(X, np.zeros(len(X), int)), X)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COLOURS = (
     "#00407a", "#e8590c", "#1f5134", "#c774b2", "#000000", "#7a9a1e", "#4b1196", "#807a70"
 )  # fmt: skip
-SHARES = "cividis"
+SHARES = "cividis"  # colour map of shares from 0 to 1
 BAR = "#4c566a"  # colour of bars of a single category
 _MARKERS = "osD^vPX*"
 _HATCHES = ("", "////", "....", "xxxx", "----", "\\\\\\\\", "++", "oo")
@@ -57,7 +57,7 @@ def contrast_ratio(first: Any, second: Any) -> float:
 
 
 def text_colour(background: Any) -> str:
-    """Black or white, whichever has the larger contrast ratio to a colour: at least 4.5."""
+    """Black or white, whichever has the larger contrast ratio to the background: at least 4.5."""
     return max(("black", "white"), key=lambda text: contrast_ratio(text, background))
 
 
@@ -110,7 +110,7 @@ def shorten_names(names: Sequence[Any], width: int = 28, lines: int = 2) -> list
 
 
 def legend_rows(texts: Sequence[str], width: float) -> tuple[int, float]:
-    """Columns of a legend, and its height in inches, for axes of a width in inches."""
+    """Number of columns and height in inches of a legend, for axes of ``width`` inches."""
     longest = max(len(line) for text in texts for line in text.splitlines())
     columns = int(np.clip(width / (0.075 * longest + 0.4), 1, len(texts)))
     lines = max(text.count("\n") + 1 for text in texts)
@@ -154,12 +154,12 @@ def check_axes(ax: Any, name: str = "ax") -> None:
         got = f"{ax.name} axes" if isinstance(ax, Axes) else short_repr(ax)
         raise TypeError(
             f"{name} must be a matplotlib Axes with Cartesian coordinates; got {got}; pass axes "
-            "of plt.subplots(), or leave it out for a new figure"
+            f"of plt.subplots(), or leave {name} out for a new figure"
         )
     if ax.figure is None:
         raise ValueError(
             f"{name} must belong to a figure; got axes that were removed from their figure; pass "
-            "other axes, or leave it out for a new figure"
+            f"other axes, or leave {name} out for a new figure"
         )
 
 
@@ -171,20 +171,24 @@ def as_axes(axes: Any, n: int) -> np.ndarray:
     TypeError
         If an entry is not an Axes.
     ValueError
-        If their number is not n, or two are the same.
+        If there are not n axes, or the same Axes occurs twice.
     """
     flat = np.array(axes, dtype=object).ravel()
     if flat.size != n:
         raise ValueError(
-            f"axes must be one for every panel; got {flat.size} for {n}; pass {n}, or leave them "
-            "out"
+            f"axes must be one for every panel; got {flat.size} for {n} panels; pass {n} axes, "
+            "or leave axes out"
         )
     for ax in flat:
         if ax is None:
-            raise TypeError("axes must be one for every panel; got None among them; pass all")
+            raise TypeError(
+                "axes must be one for every panel; got None in axes; pass an Axes for every panel"
+            )
         check_axes(ax, "every entry of axes")
     if len({*flat}) < n:
-        raise ValueError("axes must be different for every panel; got the same twice; pass others")
+        raise ValueError(
+            "axes must be different for every panel; got the same Axes twice; pass different axes"
+        )
     return flat
 
 

@@ -27,7 +27,7 @@ def plot_members(
     Parameters
     ----------
     model : CrossPartition
-        Fitted.
+        A fitted estimator.
     row_names : sequence of length n_samples, optional
         Names of the samples; by default their indices.
     n : int, default=5
@@ -39,13 +39,14 @@ def plot_members(
     Returns
     -------
     matplotlib.axes.Axes
-        The axes. Colour and number show p(c|w), the share of cluster c in subset w. A theme that
-        all subsets share has members in every column.
+        The axes, with one row per cluster and one column per subset. Colour and number show p(c|w),
+        the share of cluster c in subset w. A cluster that all subsets share has members in every
+        column.
 
     Raises
     ------
     TypeError
-        If ``model`` is not such an estimator, or ``ax`` is not an Axes.
+        If ``model`` is not a fitted CrossPartition, or ``ax`` is not an Axes.
     ValueError
         If there is not one name per sample.
 

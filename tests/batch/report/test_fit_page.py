@@ -150,7 +150,7 @@ def test_the_page_of_a_fit(drawn, tmp_path):
     words = " ".join(page.text.split())
     for part in (
         "Clusters of a <b>.csv beyond group <i>", *NAMES, origin["command"], "a <note>.", "0123",
-        "a <warning>", "of 7 rows, of the classes <one>, two", "it <s>said</s> so",
+        "a <warning>", "7 labelled rows, with the classes <one>, two", "it <s>said</s> so",
         f"<b>x</b> ({(known == 0).sum()}), y ({(known == 1).sum()})", "init<u>", "numpy 2.",
     ):  # fmt: skip
         assert part in words, part
@@ -213,7 +213,9 @@ def test_other_labels(drawn, tmp_path):
     fit_files.save_fit(make(X, np.minimum(sought, 1), known), tmp_path / "two", picture=None)
     page = page_of(tmp_path / "two" / "report.html")
     assert page.text.count("differs most from all other rows") == 1
-    assert "The features of cluster 0, with the opposite sign." in page.text
+    assert (
+        "The differences equal the differences of cluster 0, with the opposite sign." in page.text
+    )
     assert page.text.count("Rows nearest to the centre of cluster") == 2
     page = page_of(tmp_path / "some" / "report.html")
     size = (some == 0).sum()
@@ -317,7 +319,7 @@ def test_numbers_that_a_fit_found_are_not_called_sought(drawn, number, was_told,
     (tmp_path / "page.html").write_text(fit_page.write_page([Chapter(run)]), "utf-8")
     words = " ".join(page_of(tmp_path / "page.html").text.split())
     assert ("Sought3 clusters of rows" in words) == was_told
-    assert ("in an estimated number: 3" in words) != was_told
+    assert ("whose number was estimated: 3" in words) != was_told
 
 
 def test_many_clusters_and_groups():
@@ -357,6 +359,6 @@ def test_the_page_says_how_many_groups_are_counted_as_one(drawn, tmp_path):
     run.table.labelings["site"] = np.array([f"site {i % 30}" for i in range(90)])
     (tmp_path / "page.html").write_text(fit_page.write_page([Chapter(run)]), "utf-8")
     page = page_of(tmp_path / "page.html")
-    assert any("11 groups that make up little" in caption for caption in page.captions)
+    assert any("11 groups with a small share" in caption for caption in page.captions)
     assert any(row[0] == "11 others" for row in page.cells)
     assert not any("as one" in caption for caption in page.captions if "group <i>" in caption)
