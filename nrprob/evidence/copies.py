@@ -56,9 +56,9 @@ class Copies:
         n_copies = n - self.first.size
         if n_copies >= _WARN_SHARE * n:
             warn(
-                "samples are exact copies of other samples, and a set of copies counts as one "
-                f"sample here; got {n_copies} copies among {n} samples; drop the copies before "
-                "the fit unless it is meant to give them more weight"
+                "samples are exact copies of other samples, and each set of copies is tested "
+                f"as one sample; got {n_copies} copies among {n} samples; drop the copies before "
+                "the fit, unless the fit should give them more weight"
             )
 
 

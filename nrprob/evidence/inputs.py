@@ -190,8 +190,8 @@ def _validate_features(X: Any, allow_discrete: bool) -> np.ndarray:
         return rows
     if (kind := describe_discrete(rows)) is not None:
         raise ValueError(
-            f"clusters are tested in continuous features only; got {kind}, which no Gaussian "
-            "describes; compare clusterings by metrics or by their objectives"
+            f"clusters are tested in continuous features only; got {kind}, which have no "
+            "Gaussian density; compare clusterings by nrprob.metrics or by their objectives"
         )
     return rows
 

@@ -514,7 +514,7 @@ def count_tables(
         if n_symbols * (n_max + 1) > MAX_TABLE_STEPS:
             raise ValueError(
                 "an exact table of complexities takes too long; got "
-                f"{n_symbols} symbols and sequences of up to {n_max}; use energy='conjugate'"
+                f"{n_symbols} different symbols and counts of up to {n_max}; use energy='conjugate'"
             )
         complexity = _multinomial_complexities(n_symbols, n)
         return -xlogy(n, n), xlogy(n, n) + complexity

@@ -38,7 +38,8 @@ def warn_of_missing(
     warn(
         f"missing values differ between clusters beyond chance; got {100 * share[0]:.0f} % of "
         f"{short_repr(name)} missing in cluster {cluster} and {100 * share[1]:.0f} % elsewhere; "
-        "values may be missing for a reason that matters: compare with a fit without the column"
+        "compare with a fit without this column, since the reason for missing values may differ "
+        "between clusters"
     )
 
 
