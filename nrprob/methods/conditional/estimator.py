@@ -158,7 +158,7 @@ class ConditionalMixture(
         its marginal in the group.
 
         "auto" uses noise with a share of 0.02 if this improves the objective by more than
-        max(10, n/10) nats. The exception are tables with a numeric, ordered or count column whose
+        max(10, n/10) nats. The exceptions are tables with a numeric, ordered or count column whose
         rounding errors are more than a quarter of its residual variance. Rare values of such a
         column resemble noise, so "auto" uses no noise. With 0, there is no noise, and `fit` warns
         if "auto" would set samples aside. Stored rows require 0. Refits of `nrprob.evidence` have
@@ -182,12 +182,12 @@ class ConditionalMixture(
     balance : float, default=0.0
         Weight :math:`\kappa` of the penalty on unequal cluster shares within known groups. Set it
         if you know that clusters are equally frequent in every group; ``np.inf`` makes the shares
-        equal. Continuous or soft known structure and ``weights="free"`` require 0. At most 10**9,
-        or infinite.
+        equal. Continuous or soft known structure, "free" weights and weights "by_group" require 0.
+        At most 10**9, or infinite.
     ridge : float, default=3.0
         Factor of the Ledoit-Wolf ridge. Raise it for few rows and many columns; 0 means no ridge.
         At most 10**9.
-    whitening_exponents : sequence of float or "kurtosis", default=(0, 0.5, 1)
+    whitening_exponents : sequence of {float, "kurtosis"}, default=(0, 0.5, 1)
         Metrics of the k-means that initialises the restarts. Along each principal axis, residuals
         are divided by their standard deviation to the power of the exponent, from 0 (unchanged) to
         1 (whitened). The entry "kurtosis" uses the n_clusters - 1 directions of the smallest
@@ -218,8 +218,9 @@ class ConditionalMixture(
         Number of restarts per error distribution; the restart of the smallest objective is
         retained. "auto" means 60 for complete numeric tables, and 72 for tables with discrete
         columns or missing values. The restarts alternate between all combinations of whitening
-        exponent, type of k-means (all rows, or within groups) and warm-up. There are 12
-        combinations by default. At most 10**6.
+        exponent, type of k-means (all rows, or within groups) and warm-up: 12 combinations by
+        default. If there are numeric and discrete columns, k-means also alternates between the
+        numeric columns, the discrete columns, and both. At most 10**6.
     max_iter : int, default=300
         Maximum number of EM steps per restart, without its warm-up; at most 10**6.
     tol : float, default=1e-3
@@ -287,7 +288,7 @@ class ConditionalMixture(
     weights_ : ndarray of shape (n_clusters,)
         Weights :math:`\pi_c` of the clusters.
     shrinkage_ : float
-        Shrinkage intensity of Ledoit and Wolf on the residuals.
+        Shrinkage intensity of Ledoit and Wolf for the residuals; only for complete numeric tables.
     errors_ : {"gaussian", "t"}
         Error distribution of the selected model.
     n_components_ : int
@@ -364,7 +365,9 @@ class ConditionalMixture(
 
     Known structure may be labels, several labelings, `nrprob.known.Memberships` or continuous
     covariates. New rows need the same type of known structure. If known structure is not labels,
-    groups are derived from it for the initial values of ``aligned``.
+    groups are derived from it for the initial values of ``aligned``. Tables with discrete columns
+    or missing values require labels, normal errors, ``balance=0``, and ``multi="product"`` for
+    several labelings.
 
     Stored rows are fitted by EM steps over all rows. The initial parameters are the best optima of
     a sample of at least :math:`2^{13}` rows in memory. If there are discrete columns, "auto"

@@ -135,8 +135,8 @@ class FittedTable:
             rows = order[edges[i] : edges[i + 1]]
             if not columns_seen.size:
                 continue
-            part = np.ix_(columns_seen, columns_seen)
-            covariance = self.sigma[part] + (self.s[z][part] if spread else 0)
+            block = np.ix_(columns_seen, columns_seen)
+            covariance = self.sigma[block] + (self.s[z][block] if spread else 0)
             root = np.linalg.cholesky(covariance)
             white = np.linalg.solve(root, residual[rows][:, columns_seen].T).T
             centres = np.linalg.solve(root, self.b[:, columns_seen].T).T
@@ -161,9 +161,9 @@ class FittedTable:
                 f"{len(back)} directions; got missing values in {back.shape[1]} columns; impute "
                 "them, or fit with missing values"
             )
-        turned = {name: back.T @ getattr(self, name) @ back for name in ("s", "sigma", "t")}
-        moved = {name: getattr(self, name) @ back for name in ("b", "m", "slopes")}
-        return replace(self, **turned, **moved)
+        covariances = {name: back.T @ getattr(self, name) @ back for name in ("s", "sigma", "t")}
+        locations = {name: getattr(self, name) @ back for name in ("b", "m", "slopes")}
+        return replace(self, **covariances, **locations)
 
     @property
     def overall_shares(self) -> np.ndarray:

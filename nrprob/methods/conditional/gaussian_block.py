@@ -323,7 +323,9 @@ class GaussianBlock:
         a_cell = a[self.data.pattern]
         held, absent = self.effects.held, self.effects.absent
 
-        # 1. Sums F of [R, Q] by cell, and sums G of its products by pattern.
+        # In the index strings, a and b run over the K + s columns of [R, Q], and d to g over
+        # numeric columns; p, c and z are pattern, cell and known group.
+        # 1. Sums F of [R, Q] by cell, and sums G of products of [R, Q] by pattern.
         f = jnp.concatenate([sums.n, c.q_cell], 1)
         g = jnp.concatenate(
             [

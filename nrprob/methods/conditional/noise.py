@@ -199,17 +199,17 @@ def fit_residual_noise(
     share : share of noise
     sample : indices of the subsample
     """
-    some = model.take(sample)
+    subsample = model.take(sample)
     labels = labels[:, sample]
     starts = labels[distinct_optima(labels, objective, model.n_clusters, _SAME, _OPTIMA)]
 
     def continue_with(share):
-        ends = [some.steps(start, share, _STEPS)[-1] for start in starts]
+        ends = [subsample.steps(start, share, _STEPS)[-1] for start in starts]
         return max(ends, key=lambda end: end.objective)
 
-    noisy, clear = continue_with(share), continue_with(0.0)
-    gain = (noisy.objective - clear.objective) * model.total / some.total
-    r, _ = model.e_step(noisy.b, noisy.sigma, noisy.s0, share)
+    with_noise_end, without_noise_end = continue_with(share), continue_with(0.0)
+    gain = (with_noise_end.objective - without_noise_end.objective) * model.total / subsample.total
+    r, _ = model.e_step(with_noise_end.b, with_noise_end.sigma, with_noise_end.s0, share)
     return NoiseFit(gain, 1 - r.sum(1))
 
 
@@ -255,9 +255,9 @@ def noise_table(data: TableData, ridge: Ridge) -> FittedTable:
         dof = data.total - len(np.unique(data.groups))
         nu0, target = float(ridge.nu0), np.asarray(ridge.target)[:d]
         s0 = (np.diagonal(one_component.covariance) / target).mean()
-        shrunken = dof * one_component.covariance + nu0 * s0 * np.diag(target)
-        shrunken += 1e-9 * np.trace(shrunken) / d * np.eye(d)
-        means, sigma = one_component.means, _WIDTH * shrunken / (dof + nu0)
+        ridged = dof * one_component.covariance + nu0 * s0 * np.diag(target)
+        ridged += 1e-9 * np.trace(ridged) / d * np.eye(d)
+        means, sigma = one_component.means, _WIDTH * ridged / (dof + nu0)
     tables = []
     for column in data.columns:
         seen = column.codes >= 0
@@ -265,9 +265,9 @@ def noise_table(data: TableData, ridge: Ridge) -> FittedTable:
         mass = None if data.mass is None else data.mass[seen]
         count = cross_table(data.groups[seen], column.codes[seen], shape, mass) + column.marginal
         tables.append(np.log(count / count.sum(1, keepdims=True))[:, None])
-    none = np.zeros((n_groups, d, d))
+    no_covariance = np.zeros((n_groups, d, d))
     return FittedTable(
-        np.zeros((1, d)), np.zeros((0, d)), means, none, sigma, np.zeros((d, d)),
+        np.zeros((1, d)), np.zeros((0, d)), means, no_covariance, sigma, np.zeros((d, d)),
         np.zeros((n_groups, 1)), tables, data, False,
     )  # fmt: skip
 
@@ -292,7 +292,11 @@ def fit_table_noise(
     starts, forms = problem.from_labels(search.labels[optima]), [form] * len(optima)
     # The reference without noise takes the same number of steps from the same labels, because
     # neither of the two converges in so few steps.
-    clear, noisy = (problem.run(starts, forms, max_iter=_STEPS, noise=e) for e in (0.0, share))
-    best = int(noisy.objective.argmax())
-    r = problem.layout.from_blocks(np.asarray(noisy.state.r[best]))
-    return NoiseFit(float(noisy.objective[best] - clear.objective.max()), 1 - r.sum(1))
+    without_noise_ends, with_noise_ends = (
+        problem.run(starts, forms, max_iter=_STEPS, noise=e) for e in (0.0, share)
+    )
+    best = int(with_noise_ends.objective.argmax())
+    r = problem.layout.from_blocks(np.asarray(with_noise_ends.state.r[best]))
+    return NoiseFit(
+        float(with_noise_ends.objective[best] - without_noise_ends.objective.max()), 1 - r.sum(1)
+    )

@@ -48,7 +48,7 @@ def check_noise(name: str, value: Any) -> None:
         )
 
 
-def odd_samples(probability: np.ndarray, groups: np.ndarray) -> np.ndarray:
+def find_outliers(probability: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Mask (n,) of samples with a noise probability above 0.5.
 
     In every known group, the sample of the smallest noise probability is left out of the mask, so
@@ -59,11 +59,11 @@ def odd_samples(probability: np.ndarray, groups: np.ndarray) -> np.ndarray:
     probability : (n,) probability that a sample is noise
     groups : (n,) known group of every sample
     """
-    odd = probability > 0.5
+    outlier = probability > 0.5
     order = np.lexsort((probability, groups))
     first = order[np.flatnonzero(np.diff(groups[order], prepend=-1))]
-    odd[first] = False
-    return odd
+    outlier[first] = False
+    return outlier
 
 
 class OutlierMixin(Clusterer):
@@ -115,26 +115,26 @@ class OutlierMixin(Clusterer):
         ResidualTask, TableTask or None
             Task of the fit to all samples but the outliers. None if no samples are set aside.
         """
-        n, asked = task.source[0].n_samples, self.noise != 0
+        n, has_noise = task.source[0].n_samples, self.noise != 0
         self.noise_ = self.noise_gain_ = 0.0
         self.noise_probability_, self.outliers_ = np.zeros(n), np.zeros(n, bool)
         if isinstance(task, TableTask):
             fit = task.noise
-            if not asked and task.has_numbers and not warnings_are_ignored():
+            if not has_noise and task.has_numbers and not warnings_are_ignored():
                 decision = result[0]
                 shares = FREE if decision.weights == "free" else UNIFORM
                 form = Form(True, False, False, shares, decision.location)
                 fit = fit_table_noise(task.data, decision.problem, decision.search, form, SHARE)
-        elif asked or not warnings_are_ignored():
+        elif has_noise or not warnings_are_ignored():
             fit = self._fit_residual_noise(task, result)
         else:
             fit = None
         if fit is None:
             return None
-        odd = odd_samples(fit.probability, task.source[1].codes)
-        if not asked:
-            if self._is_present(fit, task) and odd.any():
-                share = row_mean(odd, task.source[0].mass)
+        outlier = find_outliers(fit.probability, task.source[1].codes)
+        if not has_noise:
+            if self._is_present(fit, task) and outlier.any():
+                share = row_mean(outlier, task.source[0].mass)
                 warn(
                     f"{share:.1%} of the samples are far from all clusters (outliers; a noise "
                     f"component gains {fit.gain:.0f} nats); got noise=0; pass noise='auto' to fit "
@@ -145,8 +145,8 @@ class OutlierMixin(Clusterer):
         if not self._is_present(fit, task):
             return None
         self.noise_ = self._share
-        self.noise_probability_, self.outliers_ = fit.probability, odd
-        return self._others(task, np.flatnonzero(~odd)) if odd.any() else None
+        self.noise_probability_, self.outliers_ = fit.probability, outlier
+        return self._others(task, np.flatnonzero(~outlier)) if outlier.any() else None
 
     def _is_present(self, fit: NoiseFit, task: Any) -> bool:
         """Whether the model has noise: the user set a share, or the gain of noise is large."""
@@ -174,8 +174,8 @@ class OutlierMixin(Clusterer):
         model = ResidualNoise(
             y, self._coordinates, self.covariance, self.n_clusters, fixed, table.mass
         )
-        few = max(_FEW, _EACH * self.n_clusters)
-        sample, _ = stratified_sample(design.codes, few, np.random.default_rng(0))
+        size = max(_FEW, _EACH * self.n_clusters)
+        sample, _ = stratified_sample(design.codes, size, np.random.default_rng(0))
         return fit_residual_noise(model, restarts.labels, restarts.objective, self._share, sample)
 
     def _has_table_noise(
@@ -184,8 +184,8 @@ class OutlierMixin(Clusterer):
         """Fit noise to a table after its search; return whether samples have to be set aside."""
         fit = fit_table_noise(task.data, problem, search, form, self._share)
         task.noise = fit
-        odd = odd_samples(fit.probability, task.design.codes)
-        return bool(self._is_present(fit, task) and odd.any())
+        outlier = find_outliers(fit.probability, task.design.codes)
+        return bool(self._is_present(fit, task) and outlier.any())
 
     def _restore(self, task: Any) -> None:
         """Extend labels, memberships and restarts to the outliers.
@@ -193,17 +193,17 @@ class OutlierMixin(Clusterer):
         ``task`` is the task of the fit to all samples.
         """
         table, design, fixed = task.source
-        odd = self.outliers_
-        rows = np.flatnonzero(odd)
-        membership = np.zeros((len(odd), self.n_clusters))
-        membership[~odd] = self.membership_
-        score = self._log_membership_of(table.take(rows), design.take_rows(rows))
+        outlier = self.outliers_
+        outlier_rows = np.flatnonzero(outlier)
+        membership = np.zeros((len(outlier), self.n_clusters))
+        membership[~outlier] = self.membership_
+        score = self._log_membership_of(table.take(outlier_rows), design.take_rows(outlier_rows))
         if fixed is not None:
-            label = fixed[rows][:, None]
+            label = fixed[outlier_rows][:, None]
             score = np.where((label < 0) | (label == np.arange(self.n_clusters)), score, -np.inf)
-        membership[rows] = softmax(score, axis=1)
-        labels = np.zeros(len(odd), np.int64)
-        labels[~odd], labels[rows] = self.labels_, membership[rows].argmax(1)
+        membership[outlier_rows] = softmax(score, axis=1)
+        labels = np.zeros(len(outlier), np.int64)
+        labels[~outlier], labels[outlier_rows] = self.labels_, membership[outlier_rows].argmax(1)
 
         def complete(restarts: Restarts) -> Restarts:
             """Extend the labels (S, n') of the restarts to the outliers.
@@ -211,14 +211,16 @@ class OutlierMixin(Clusterer):
             An outlier in cluster c of the fit gets the label that is most frequent among the
             samples of cluster c in the restart.
             """
-            every = np.zeros((len(restarts.labels), len(odd)), restarts.labels.dtype)
-            every[:, ~odd] = restarts.labels
+            labels_of_all = np.zeros((len(restarts.labels), len(outlier)), restarts.labels.dtype)
+            labels_of_all[:, ~outlier] = restarts.labels
             shape = self.n_clusters, self.n_clusters
-            for row, others in zip(every, restarts.labels, strict=True):
-                row[rows] = cross_table(self.labels_, others, shape).argmax(1)[labels[rows]]
-            return restarts._replace(labels=every)
+            for row, others in zip(labels_of_all, restarts.labels, strict=True):
+                row[outlier_rows] = cross_table(self.labels_, others, shape).argmax(1)[
+                    labels[outlier_rows]
+                ]
+            return restarts._replace(labels=labels_of_all)
 
-        same = self._search_restarts is self._restarts
+        is_shared = self._search_restarts is self._restarts
         self._restarts = complete(self._restarts)
-        self._search_restarts = self._restarts if same else complete(self._search_restarts)
+        self._search_restarts = self._restarts if is_shared else complete(self._search_restarts)
         self.labels_, self.membership_ = labels, membership

@@ -135,8 +135,8 @@ class Refit:
         root = np.sqrt(np.maximum(variance + sign * spread, _JITTER * variance))
         training = np.flatnonzero(self.training)
         transformed, log_slope = transform_residuals(residuals / root, training)
-        none = np.zeros(len(training), int)
-        one_component = fit_one_component(transformed[training], none, 1)
+        one_group = np.zeros(len(training), int)
+        one_component = fit_one_component(transformed[training], one_group, 1)
         white, log_det = whiten(
             transformed - one_component.means[0], one_component.covariance[None],
             np.zeros(len(residuals), int),
@@ -260,11 +260,11 @@ class TableRefits:
         initial : (n,) labels that replace the first initial labels
         """
         part = self.data.take(training)
-        none = np.full(self.data.n_samples, -1)
-        problem = self._problem(part, training, n_clusters, none, None)
+        no_labels = np.full(self.data.n_samples, -1)
+        problem = self._problem(part, training, n_clusters, no_labels, None)
         with standard():
             if n_clusters == 1:
-                r = problem.from_labels(none[None] + 1)
+                r = problem.from_labels(no_labels[None] + 1)
                 end = problem.run(r, [self._form], max_iter=self._steps, batch=1).pick(0)
             else:
                 end = self._search(part, training, problem, n_init, seed, initial)
@@ -459,10 +459,10 @@ class TableRefits:
         by_class = np.stack(
             [logsumexp(log_value[:, classes == c], axis=1) for c in range(classes.max() + 1)], 1
         )
-        missing = logsumexp(by_class + log_p[:, : by_class.shape[1]], axis=1)
+        log_missing = logsumexp(by_class + log_p[:, : by_class.shape[1]], axis=1)
         rows = np.arange(data.n_samples)
-        observed = log_value[rows, column.codes] + log_p[rows, np.maximum(label, 0)]
-        return np.where(label < 0, missing, observed)
+        log_observed = log_value[rows, column.codes] + log_p[rows, np.maximum(label, 0)]
+        return np.where(label < 0, log_missing, log_observed)
 
     @cached_property
     def _n_classes(self) -> int:

@@ -12,7 +12,7 @@ from nrprob import ConditionalMixture, stored
 from nrprob.data.design import Design
 from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.methods.conditional.noise import ResidualNoise, noise_log_density, with_noise
-from nrprob.methods.conditional.outliers import odd_samples
+from nrprob.methods.conditional.outliers import find_outliers
 from nrprob.methods.conditional.regression import fit_removal
 from nrprob.metrics import adjusted_rand_index
 
@@ -173,7 +173,7 @@ def test_labelled_samples_and_initial_labels_keep_their_places():
 
 def test_every_known_group_keeps_a_sample():
     probability = np.array([0.9, 0.8, 0.2, 0.9, 0.1])
-    odd = odd_samples(probability, np.array([0, 0, 1, 1, 2]))
+    odd = find_outliers(probability, np.array([0, 0, 1, 1, 2]))
     assert odd.tolist() == [True, False, False, True, False]
 
 
