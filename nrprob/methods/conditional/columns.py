@@ -102,7 +102,7 @@ class Columns:
         if both:
             raise ValueError(
                 "a column is either categorical or ordered; got "
-                f"{quote_names([names[j] for j in both])} in both; leave it out of one"
+                f"{quote_names([names[j] for j in both])} in both lists; leave it out of one list"
             )
         columns = []
         for j, (name, guess) in enumerate(zip(names, guess_kinds(X, cells), strict=True)):

@@ -142,9 +142,9 @@ class DiagnosticsMixin(Clusterer):
             )
 
     def _warn_equal_clusters(self, entropy: float) -> None:
-        """Warn if the memberships of most samples are nearly equal.
+        """Warn if the memberships of most samples are nearly equal for all clusters.
 
-        ``entropy`` is their mean entropy, as a part of log K.
+        ``entropy`` is the mean entropy of the memberships divided by log K.
         """
         if entropy > EQUAL_CLUSTERS:
             self._warn_degenerate(

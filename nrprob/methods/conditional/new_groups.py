@@ -11,9 +11,9 @@ with the Dirichlet prior of the shares integrated out by a variational bound. Th
 several maxima, because a shift of all samples of the group may look like other clusters. EM
 therefore starts from several effects, and the largest maximum of every group is retained.
 
-The memberships of a sample then use an effect that is estimated from the *other* samples of its
-group, and the posterior covariance of this effect. If a group has a single sample, the effect has
-its prior, so the covariance of the sample is :math:`\Sigma + T`.
+For the memberships of a sample, the effect is then estimated from the *other* samples of its group.
+Its posterior covariance adds to the covariance of the sample. If a group has a single sample, the
+effect has its prior, so the covariance of the sample is :math:`\Sigma + T`.
 """
 
 from __future__ import annotations

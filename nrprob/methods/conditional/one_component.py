@@ -167,8 +167,9 @@ def effect_variance(
     """Estimate the variance tau0 of the group effects by analysis of variance.
 
     For one column, the estimate is (B / (L - 1) - W) / n0. B is the sum of squares between the L
-    groups, W the variance within groups, and n0 = (n - sum_z n_z^2 / n) / (L - 1). tau0 is the mean
-    over columns, and at least 0.001 scale^2.
+    groups, and W the variance within groups. The effective group size is
+    n0 = (n - sum_z n_z^2 / n) / (L - 1). tau0 is the mean of the estimates over columns, and at
+    least 0.001 scale^2.
     """
     size = np.bincount(groups, weights, minlength=len(fit.means)).astype(float)
     n, n_groups = size.sum(), (size > 0).sum()
