@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 AUTO = "auto"
-_PATIENCE = (
-    2  # the search stops after this many successive numbers that are worse than a smaller one
-)
+# The search stops after this many successive numbers that are worse than a smaller number.
+_PATIENCE = 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,8 +46,8 @@ class Evidence:
         for some kinds of tables only.
     labels_ : ndarray of shape (n_samples,)
         Cluster of every sample, predicted by the fit of the first split that held the sample out.
-        The labels are matched to the labels of the estimator passed to `test` if this estimator was
-        fitted to ``n_samples`` samples. Otherwise they are matched to the first fold.
+        If the estimator passed to `test` was fitted to ``n_samples`` samples, labels are matched to
+        its labels. Otherwise they are matched to the first fold.
     place_ : ndarray of shape (n_samples,)
         Held-out discriminant score of every sample, by the same fit. The score is the position
         along the discriminant direction of one cluster against the others, in standard deviations

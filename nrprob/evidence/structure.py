@@ -114,13 +114,13 @@ def test(
     Gains are averaged over splits. The cost is ``2 * n_splits * n_folds`` fits of the estimator.
 
     *Validity of* ``p_structure_``. Fits do not use the samples on which they are evaluated. If
-    :math:`q_1` is the true density, the expected gain is
-    :math:`-\mathrm{KL}(q_1 \| (q_K + q_1) / 2)`, minus a Kullback-Leibler divergence. So it is at
-    most 0, whatever the clusters are. The mixture with weights 1/2 bounds every gain from below by
-    -ln 2. A few badly predicted samples therefore do not outweigh all other gains. A fit is called
-    stable if it changes little when one training sample is replaced. If fits are stable, the mean
-    gain over folds is asymptotically normal (Bayle et al., 2020). The sample variance of the gains
-    estimates its variance. The mean over several splits has the same limit.
+    :math:`q_1` is the true density, the expected gain is minus a Kullback-Leibler divergence,
+    :math:`-\mathrm{KL}(q_1 \| (q_K + q_1) / 2)`. So the expected gain is at most 0. The mixture
+    with weights 1/2 bounds every gain from below by -ln 2. A few badly predicted samples therefore
+    do not outweigh all other gains. A fit is called stable if it changes little when one training
+    sample is replaced. If fits are stable, the mean gain over folds is asymptotically normal (Bayle
+    et al., 2020). The sample variance of the gains estimates its variance. The mean over several
+    splits has the same limit.
 
     *Null models.* :math:`q_1` is estimated, and clusters could merely correct its errors. Clusters
     therefore have to beat several null models, and ``p_structure_`` is the largest p-value. This
