@@ -2,8 +2,8 @@
 
 A model file is untrusted data. Paths, import paths, callables and other estimators could make a
 package read, write or run something, so they are refused before the estimator is constructed. The
-allowed words of a parameter are those that scikit-learn declares for it; an estimator without
-declarations takes no words.
+allowed words of a parameter are the words that scikit-learn declares for the parameter. An
+estimator without declarations takes no words.
 """
 
 from __future__ import annotations

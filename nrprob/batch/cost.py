@@ -172,6 +172,7 @@ def _data_size(model: ModelFile, parameters: Mapping[str, Any]) -> Size | None:
 
 
 def _file_size(path: Path, model: ModelFile) -> Size | None:
+    """Size of the data in a file, from its header; None if the file cannot be read."""
     data = model.data
     try:
         if path.suffix == ".npz":
@@ -201,6 +202,7 @@ def _count_lines(path: Path) -> int:
 
 
 def _annotated_size(path: Path) -> Size:
+    """Size of ``X`` in an H5AD file."""
     import h5py
 
     with h5py.File(path) as file:

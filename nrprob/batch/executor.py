@@ -132,6 +132,7 @@ class Executor:
         if isinstance(method, registry.Rival):
             fit = fit_rival(cell.method, cell.name, estimator, inputs.X)
             return self._score(cell, inputs, estimator, fit)
+        # Prepare the calls of the fit for a compiled program, unless they are too large.
         is_batched = isinstance(estimator, Clusterer) and not method.capabilities.alone
         start = time.perf_counter()
         place: contextlib.AbstractContextManager = contextlib.nullcontext()
@@ -144,6 +145,7 @@ class Executor:
                     return _Prepared(inputs, estimator, task, messages)
                 if task.calls and self._is_too_large(task.calls[0].size):
                     place = sharded(self.lanes.devices)
+            # Fit alone: without calls, or with the rows distributed over all devices.
             caught.clear()
             with place:
                 refusal = _fit_alone(estimator, inputs)
@@ -182,6 +184,8 @@ class Executor:
         classifies = (
             classifies and registry.find_entry(type(estimator))[1].capabilities.predicts_classes
         )
+        # Put the outputs of fitted rows at their positions among all rows, and drop outputs that
+        # the file does not request.
         if not fit.refusal:
             fit.labels = inputs.spread(fit.labels, -1)
             if not (model.save.memberships or model.is_single):  # the page of a fit has them

@@ -39,6 +39,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _summarize_fit(fit: Fit) -> dict[str, Any]:
+    """Entries of ``result.json`` about one fit."""
     return {
         "title": fit.title,
         "method": fit.method,

@@ -128,6 +128,7 @@ def npz_names(arrays: list[str]) -> list[str]:
 
 
 def _text_names(path: Path) -> list[str]:
+    """Column names of a CSV or TSV file, with the names that pandas would use."""
     with open(path, encoding="utf-8-sig", newline="") as file:
         try:
             names = next(line for line in csv.reader(file, delimiter=separator(path)) if line)

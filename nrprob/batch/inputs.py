@@ -78,6 +78,7 @@ def _read_source(
 
 
 def _drop_columns(drop: Sequence[str], table: tables.Table) -> tables.Table:
+    """Drop the named columns of a table."""
     if not drop:
         return table
     names = table.feature_names or []
@@ -260,6 +261,7 @@ def assemble_inputs(model: ModelFile, table: tables.Table, cell: Experiment) -> 
     if model.known_names:
         labelings = [table.labelings[name] for name in model.known_names]
         known = method.capabilities.keywords(known_array(labelings))
+    # Sample the labelled rows, or split the rows and standardise on the fitted rows.
     inputs = Inputs(table.X, table.X, known, known)
     if cell.wanted is not None:
         inputs.target = sample_labels(table.labelings[cell.wanted["labeling"]], cell.wanted, seed)
@@ -276,6 +278,7 @@ def assemble_inputs(model: ModelFile, table: tables.Table, cell: Experiment) -> 
             scaler = tables.fit_scaler(inputs.X)
             inputs.X = scaler.transform(inputs.X)
             inputs.X_test = scaler.transform(inputs.X_test) if test.any() else inputs.X_test
+    # Sample pairs among the labelled rows, and divide the columns into views.
     if cell.constraints is not None and method.capabilities.pairs:
         assert model.classes is not None
         labels = table.labelings[model.classes]

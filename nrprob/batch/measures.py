@@ -45,6 +45,7 @@ class Measure(Strict):
 
     @model_validator(mode="after")
     def _check_target(self) -> Measure:
+        """Refuse a measure without metric or attribute, or with keys that do not apply."""
         if (self.metric is None) == (self.attribute is None):
             count = "both" if self.metric else "neither"
             raise ValueError(
@@ -140,6 +141,7 @@ class Report(Strict):
     @field_validator("out")
     @classmethod
     def _check_out(cls, out: Path | None) -> Path | None:
+        """Refuse a folder outside of the working directory."""
         if out is None:
             return out
         # Parse the path as on Windows, where a drive or a backslash also leads to another folder.

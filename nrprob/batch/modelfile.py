@@ -46,6 +46,7 @@ def _valid_keys(path: tuple[Any, ...]) -> list[str]:
 
 
 def _explain_error(error: Any) -> str:
+    """Translate an error of pydantic into one line: problem, key with value, remedy."""
     path = tuple(error["loc"])
     # pydantic appends "[key]" to the path of a dictionary's key
     path = path[:-1] if path and path[-1] == "[key]" else path
@@ -68,6 +69,7 @@ def _explain_error(error: Any) -> str:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file, with an InputError for anything but valid TOML within the limits."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)

@@ -1,10 +1,10 @@
 """Expand a model file into cells and batches.
 
 A cell is one planned fit: one data set, one setting of one method, one seed. The identifier of a
-cell is a digest of everything that determines its result, so titles, tables and the order of a file
-may change without a new computation. A batch is a group of cells that are computed and written
-together. Cells and batches depend only on the file, so that several processes divide the work in
-the same way.
+cell is a digest of everything that determines its result. Titles, tables and the order of a file
+may therefore change without a new computation. A batch is a group of cells that are computed and
+written together. Cells and batches depend only on the file, so that several processes divide the
+work in the same way.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ def _program_key(cell: Experiment) -> str:
 def expand(model: ModelFile) -> Plan:
     """List the cells of a model file, in the order of the file.
 
-    Raises InputError if a method refers to a parameter that the data do not have, a data file is
-    missing, or there are too many fits.
+    Raises InputError if a method refers to a parameter that the data do not have, if a data file
+    is missing, or if there are too many fits.
     """
     data = model.data
     # Count the combinations before they are listed, since their number may be huge.
@@ -332,6 +332,7 @@ def _applies(method: MethodSpec, data: Mapping[str, Any]) -> bool:
 
 
 def _make_batches(cells: Sequence[Experiment]) -> Iterator[Batch]:
+    """Group cells that probably share a program into batches of at most `BATCH` cells."""
     groups: dict[str, dict[str, Experiment]] = {}
     for cell in cells:
         groups.setdefault(_program_key(cell), {}).setdefault(cell.id, cell)
@@ -362,6 +363,7 @@ def select(plan: Plan, only: Sequence[str]) -> set[str]:
     cells = list(plan.cells)
     tables = {table.name: table for table in plan.model.tables}
     for condition in only:
+        # Every condition reduces the list of cells.
         name, equals, text = (part.strip() for part in condition.partition("="))
         if not equals:
             raise InputError(f"a condition is NAME=VALUE; got --only {condition}; add the value")

@@ -50,6 +50,7 @@ def _describe_preparation(plan: Plan) -> dict[str, Any]:
         notes.append(
             f"{quote_names(text)} {verb} left out: features of a model file are columns of numbers"
         )
+    # Columns of a file are checked as by `nrprob fit`; other data have only their scales described.
     if data.file is not None and is_table(data.file):
         import pandas as pd
 

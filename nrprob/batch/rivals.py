@@ -67,6 +67,7 @@ def fit_rival(title: str, path: str, estimator: Any, X: Any) -> Fit:
     nrprob.exceptions.InputError
         If the estimator raises an exception; the message is the message of the exception.
     """
+    # Measure the time until the labels exist; memberships are computed afterwards.
     rows = X.copy()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -84,6 +85,7 @@ def fit_rival(title: str, path: str, estimator: Any, X: Any) -> Fit:
             f"labels must have one entry per row; got shape {labels.shape} for {n} rows; use "
             "another estimator"
         )
+    # Encode labels as integers; several columns are views, and -1 is noise.
     if labels.dtype.kind not in "iu":
         labels = np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
     if labels.ndim == 2 and labels.shape[1] == 1:

@@ -76,9 +76,9 @@ def run_plan(
 ) -> Outcome:
     """Compute the missing cells of a plan; other runners may share the folder.
 
-    The arguments are the same as in `run`. Raises InputError before the first fit, and before
-    anything is written, as `try_out` does, or if a file in the folder is damaged or the cluster is
-    unusable.
+    The arguments are the same as in `run`. Raises InputError if `try_out` does, if a file in the
+    folder is damaged, or if the cluster is unusable. All these errors come before the first fit and
+    before anything is written.
     """
     progress = progress or Progress()
     chosen = try_out(plan, folder, only)
@@ -135,6 +135,7 @@ def _run_batches(
         return True
 
     def write_batch(name: str, done: Done) -> None:
+        """Write the results of a batch, count its cells, and release its lock."""
         batch, cells, claim = submitted.pop(name)
         with claim:
             if done.content:
@@ -216,9 +217,9 @@ def run(
     Raises
     ------
     nrprob.exceptions.InputError
-        Before anything is written, if the file, its data or the cluster cannot be used, or if the
-        fits need more memory than there is. After the run, if fits failed or the cluster is lost;
-        finished fits are kept.
+        Before anything is written: if the file, its data or the cluster cannot be used, or if the
+        fits need too much memory. After the run: if fits failed or the cluster is lost; finished
+        fits are kept.
 
     See Also
     --------
@@ -239,6 +240,7 @@ def run(
         raise TypeError(
             f"progress must be a Progress; got {short_repr(progress)}; pass one, or leave it out"
         )
+    # Check the file, its data and the output folder before the first fit.
     model = spec if isinstance(spec, ModelFile) else read_model(spec)
     plan = expand(model)
     check(plan, allow_large=allow_large)

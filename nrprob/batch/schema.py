@@ -76,6 +76,7 @@ class Data(Strict):
 
     @model_validator(mode="after")
     def _check_source(self) -> Data:
+        """Refuse several sources of data, and keys that do not apply to the source."""
         sources = [s for s in ("loader", "generator", "file") if getattr(self, s) is not None]
         if len(sources) != 1:
             names = ", ".join(sources) or "none"
@@ -105,6 +106,7 @@ class Data(Strict):
 
     @model_validator(mode="after")
     def _check_selections(self) -> Data:
+        """Refuse invalid values of ``rows`` and ``keep``, also in cases and grids."""
         for name in SELECTORS:
             if name in self.parameters:
                 raise ValueError(f"{name} is no parameter; got parameters.{name}; set data.{name}")
@@ -138,6 +140,7 @@ class Data(Strict):
     @field_validator("views")
     @classmethod
     def _check_views(cls, views: list[Any]) -> list[Any]:
+        """Refuse anything but numbers of columns or lists of column names."""
         are_counts = all(type(view) is int and view > 0 for view in views)
         are_names = all(
             isinstance(view, list) and view and all(isinstance(name, str) for name in view)
@@ -188,6 +191,7 @@ class MethodSpec(BaseModel):
 
     @model_validator(mode="after")
     def _check_parameters(self) -> MethodSpec:
+        """Refuse too many parameters, and parameters that would write files."""
         if len(self.parameters) > 100:
             raise ValueError(
                 f"a method has at most 100 parameters; got {len(self.parameters)}; leave some out"
@@ -298,6 +302,7 @@ class ModelFile(Strict):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> ModelFile:
+        """Refuse references to unknown names, and tables that contradict each other."""
         twice = {title for title, times in Counter(self.titles).items() if times > 1}
         if twice:
             raise ValueError(
@@ -309,6 +314,7 @@ class ModelFile(Strict):
                     f"measures.{name}: every fit has a measure of this name; {name}; choose "
                     "another name"
                 )
+        # Methods that get labels must take labels.
         labels = self.wanted or (self.split if self.split is not None and self.split.told else None)
         for i, method in enumerate(self.methods):
             if (
@@ -320,6 +326,7 @@ class ModelFile(Strict):
                     f"methods.{i}: {method.name} takes no target labels; got labels of "
                     f"{labels.labeling!r}; set wanted = false there, or use another method"
                 )
+        # Tables must not contradict each other, and references must name something that exists.
         self._check_sampling()
         self._check_measures()
         for where, names, candidates in self._references():

@@ -95,6 +95,7 @@ class Wanted(Strict):
 
     @model_validator(mode="after")
     def _check_amount(self) -> Wanted:
+        """Refuse both or neither of ``fraction`` and ``per_class``."""
         if bool(self.fraction) == bool(self.per_class):
             count = "both" if self.fraction else "neither"
             raise ValueError(
@@ -147,6 +148,7 @@ class Split(Strict):
 
     @model_validator(mode="after")
     def _check_shares(self) -> Split:
+        """Refuse a split without labelled rows, and shares that exceed 1."""
         if not self.labelled and not (self.cases and all(c.labelled for c in self.cases)):
             raise ValueError("a share of labelled rows is needed; got none; set labelled")
         for amount in self.amounts:
@@ -237,9 +239,9 @@ def sample_labels(
     makes labels wrong, with equal probability of every other class; a third stream chooses the
     classes with labels.
 
-    At least one row of every class is labelled. With ``draw`` as "rows" and ``classes``, rows are
-    sampled from a random set of this number of classes, which contains `LEAST_SHARE` of the rows or
-    consists of the largest classes. Rows whose label is empty text are neither sampled nor scored.
+    At least one row of every class is labelled. With ``classes``, only a random set of this many
+    classes has labels. The set contains at least `LEAST_SHARE` of the rows, or consists of the
+    largest classes. Rows whose label is empty text are neither sampled nor scored.
     Raises InputError if all rows would be labelled, or if there are too few classes.
     """
     from nrprob.data.labels import are_blank  # which imports SciPy
@@ -250,6 +252,7 @@ def sample_labels(
     candidates = np.arange(classes.size)
     if "classes" in amount:
         candidates = _sample_classes(codes[known], amount, np.random.default_rng((*seed, 2)))
+    # Choose the labelled rows: from all rows, or class by class.
     random = np.random.default_rng(seed)
     if amount.get("draw") == "rows":
         count = max(round(amount["fraction"] * known.sum()), 1)

@@ -1,10 +1,10 @@
 """Results on disk: one file per finished batch, written whole or not at all.
 
 A folder holds ``plan.json`` (the model and its cells), ``cells/`` (NetCDF files of finished
-batches) and ``locks/``. A file appears under its name by a rename, so a killed run leaves finished
-batches and, at most, a hidden file that the next run removes. A lock belongs to the operating
-system and ends with its runner. Files of cells are sealed (`nrprob.files`) and store the identity
-of every cell; a manifest lists all other files (`nrprob.batch.manifest`).
+batches) and ``locks/``. A file is written under a hidden name and then renamed. A killed run
+therefore leaves finished batches and, at most, a hidden file that the next run removes. A lock
+belongs to the operating system and ends with its runner. Files of cells are sealed (`nrprob.files`)
+and store the identity of every cell; a manifest lists all other files (`nrprob.batch.manifest`).
 """
 
 from __future__ import annotations
@@ -174,6 +174,7 @@ def dataset_to_fit(
                 return values[:, (values >= 0).any(0)]
         return result[name].values if name in result else None
 
+    # Labels of one or several views, and scalars with the types of the attributes of `Fit`.
     labels = labels_of("labels")
     assert labels is not None
     scalars: dict[str, Any] = {}

@@ -90,6 +90,7 @@ def generate_set(name: str, parameters: Mapping[str, Any], seed: int | None) -> 
 
 
 def _read_frame(path: Path) -> Any:
+    """Read a CSV, TSV or Parquet file as a pandas frame."""
     import pandas as pd
 
     if path.suffix == ".parquet":
@@ -193,6 +194,7 @@ def read_table(
 
     import pandas as pd
 
+    # Features of a table: the named columns, or all numeric columns that are not dropped.
     frame = source
     require_columns([*columns, *drop, *labelings], list(frame.columns), path)
     candidates = list(dict.fromkeys(columns))

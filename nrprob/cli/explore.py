@@ -99,6 +99,7 @@ def explore(
     from nrprob.batch.formats import RESULTS
     from nrprob.batch.plan import check_seed
 
+    # Check the options, before data are read and slow packages are imported.
     check_seed(seed, "--seed")
     number = parse_n_clusters(k)
     check_choice(("structure", "gap"), criterion, "--criterion")
@@ -111,6 +112,7 @@ def explore(
         data, columns_of, columns, drop, categorical, ordered, feature_names, part, standardize,
         missing,
     )  # fmt: skip
+    # Read the data, and check that `explore` can cluster them.
     output = find_output(out, force, RESULTS)
     with show_spinner(f"reading {data.name}"):
         loaded = load_data(options)
@@ -124,6 +126,7 @@ def explore(
     from nrprob.batch.fit_result import exploration_results
     from nrprob.successive import explore as search
 
+    # Search, test and write while the output folder is locked.
     with output.claim_folder() as folder:
         with show_spinner("looking for clusterings"), record_warnings() as warned:
             warnings.simplefilter("ignore", SingleFeatureWarning)  # `FitResult.alert` says this

@@ -176,6 +176,7 @@ def read_options(
             f"--missing must be keep, error, drop or mean; got {missing!r}; pass for example "
             "--missing drop"
         )
+    # Split the texts of the options into files and column names.
     available = {data: formats.column_names(data)}
     options = DataOptions(
         data,
@@ -192,6 +193,7 @@ def read_options(
         "auto" if standardize is None else standardize,
         missing,
     )
+    # Check the features: the part of an H5AD file, the columns of a table, or a named matrix.
     for kind, name in options.part.items():
         formats.require_part(data, kind, name)
     if len(options.part) > 1:
@@ -218,6 +220,7 @@ def read_options(
                 f"columns of obsm have no names; --obsm {options.part['obsm']}; leave out "
                 "--columns and --drop"
             )
+    # Check the columns of labelings and of feature names.
     for option, places in options.labelings.items():
         for file, name in places:
             if places.count((file, name)) > 1:

@@ -68,6 +68,7 @@ def run(
     allow_large: _Large = False,
 ) -> None:
     """Run model files; a run that was interrupted is resumed, without repeating finished fits."""
+    # Check all files and output folders before the first fit.
     plans = _read_plans(files)
     folders = _result_folders(plans, out)
     for folder in folders.values():
@@ -82,11 +83,13 @@ def run(
     failed = False
     for path, plan in plans:
         preflight.try_out(plan, folders[path], only or ())
+    # A folder may have files of a single run with other fits; the new results replace them.
     outdated = {folders[path] for path, plan in plans if _is_of_another(plan, folders[path])}
     for path, folder in folders.items():
         if folder in outdated:
             names = ", ".join(file.name for file in results_in(folder))
             print_note(f"{folder} has results of other fits; the results of {path} replace {names}")
+    # Run the plans one after another; an interrupt keeps finished fits.
     try:
         with connect(scheduler, devices) as client:
             for path, plan in plans:

@@ -74,6 +74,7 @@ def read_cells(X: Any) -> tuple[list[Any], list[np.ndarray]]:
 
     cells = []
     for name in X.columns:
+        # Columns of a numeric type are floats; all other columns are objects.
         column = X[name]
         if isinstance(column.dtype, pd.CategoricalDtype):
             values = column.astype(object).to_numpy(object)
@@ -84,6 +85,7 @@ def read_cells(X: Any) -> tuple[list[Any], list[np.ndarray]]:
             continue
         else:
             values = column.to_numpy(object)
+        # Objects that are all numbers become floats; values of several types become text.
         missing = pd.isna(values)
         values = np.where(missing, None, values)
         kinds = {kind_of_value(v) for v in values[~missing].tolist()}

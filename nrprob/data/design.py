@@ -203,6 +203,7 @@ class DesignEncoder:
         categories: list[dict[Any, int]],
         weights: np.ndarray | None = None,
     ) -> Design:
+        """Learn the groups of encoded labelings (n, m), or the columns of a linear model."""
         self._kind, self._sizes, self._is_float = source.kind, source.sizes, source.is_float
         self.categories_ = categories
         names = [list(labels) for labels in categories]
@@ -256,8 +257,8 @@ class DesignEncoder:
         Raises
         ------
         ValueError
-            If ``known`` is missing or superfluous relative to `fit`, has another type or number of
-            columns, or contains a group that did not occur in `fit`.
+            If ``known`` is passed only here or only to `fit`; if it has another type or number of
+            columns than in `fit`; or if it contains a group that did not occur in `fit`.
         """
         if known is None and self._kind != "nothing":
             raise ValueError(
@@ -269,6 +270,7 @@ class DesignEncoder:
                 "known was given to predict but not to fit; got known for a model without known "
                 "structure; leave known out, or fit with known="
             )
+        # The known structure must have the type and the number of columns that it had in `fit`.
         source = _read_known(known, n_samples, self._is_float)
         if source.kind != self._kind or (
             self._kind == "mixed" and not np.array_equal(source.is_float, self._is_float)
@@ -283,6 +285,7 @@ class DesignEncoder:
                     f"known has {size} {what}; the fit had {self._sizes[what]}; "
                     f"pass the same {what} in the same order"
                 )
+        # Encode labels by the categories of `fit`, and number their combinations.
         pairs = zip(source.labels, self.categories_, strict=True)
         coded = [_look_up(labels, categories, new_groups) for labels, categories in pairs]
         labelings = np.stack(coded, 1) if coded else _no_labels(n_samples)
@@ -385,6 +388,7 @@ def _read_known(known: Any, n_samples: int, was_float: np.ndarray | None = None)
 
 
 def _read_array(known: Any, n_samples: int) -> _Input:
+    """Read ``known`` as labels, or as covariates if it is a 2-D array of floats."""
     array = as_plain_array(known, "known")
     if array.ndim == 2 and array.dtype.kind == "c":
         raise ValueError(_unsupported_message("continuous", f"dtype {array.dtype}"))

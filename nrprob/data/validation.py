@@ -131,6 +131,7 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
         If ``X`` has masked entries, dates, text, columns with equal names, or sparse indices out of
         range; and any error of ``validate``.
     """
+    # Convert tables of other libraries, and refuse input that scikit-learn would misinterpret.
     check_not_masked(X, "X")
     if is_annotated(X):
         X = matrix_of(X)
@@ -149,6 +150,7 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
         raise ValueError(_non_numeric_message(X))  # scikit-learn would use dates as numbers
     if frame and 0 in X.shape:
         X = np.empty(X.shape)  # scikit-learn has a message for this, but not for a frame
+    # Validate, and replace unclear messages of scikit-learn.
     try:
         return validate(X, **settings)
     except OverflowError as error:
@@ -379,6 +381,8 @@ def _check_indices(X: Any) -> None:
             f"sparse X must have fewer than 2**31 rows and columns; got shape {X.shape}; "
             "leave out columns that are empty"
         )
+    # Pairs of an index array and the size of its axis. The row pointers of compressed formats are
+    # checked first.
     pairs: list[tuple[Any, int]] = []
     if X.format == "coo":
         pairs = list(zip(X.coords, X.shape, strict=True))

@@ -56,6 +56,7 @@ def _check_fraction(value: float, name: str) -> float:
 
 
 def _block_sizes(n_features: int, n_clusters: int) -> Counts:
+    """Numbers of columns (n_clusters,) of the blocks of a partition."""
     if n_features < n_clusters:
         raise ValueError(
             "every cluster needs at least one feature of its partition; "
@@ -101,7 +102,7 @@ def make_binary_partitions(
     Returns
     -------
     X : ndarray of shape (n_samples, sum(dims)), dtype int64
-        Entries 0 and 1; the columns of partition p follow those of partition p - 1.
+        Entries 0 and 1; the columns of the partitions are side by side, in their order.
     labels : ndarray of shape (n_samples, len(dims)), dtype int64
         Cluster numbers from 0 to n_clusters - 1, one column per partition.
 

@@ -158,6 +158,7 @@ def _find_folder(name: str) -> Path | None:
 
 
 def _unknown_name_error(name: str) -> InputError:
+    """Error for an unknown name: a misspelt name, or a data set that is not available."""
     ours = [*SHIPPED, *sorted((*_COUNTS, *_TABLES))]
     # A misspelt name has a similar length; "pendigits" is not a misspelling of "digits".
     candidates = [known for known in ours if abs(len(known) - len(name)) < 2]
@@ -184,6 +185,7 @@ def _check_parameters(parameters: Iterable[str], name: str, takes: Sequence[str]
 
 
 def _min_df(parameters: Mapping[str, Any], name: str) -> int:
+    """Validated value of the parameter ``min_df``; 1 by default."""
     _check_parameters(parameters, name, ("min_df",))
     least = parameters.get("min_df", 1)
     if isinstance(least, bool) or not isinstance(least, int | np.integer) or least < 1:
@@ -204,6 +206,7 @@ def _with_min_df(data: DataSet, least: int) -> DataSet:
 
 
 def _load_shipped(name: str) -> DataSet:
+    """Load a data set that ships with scikit-learn."""
     from sklearn import datasets
 
     label, image_shape = SHIPPED[name]
@@ -218,6 +221,7 @@ def _load_shipped(name: str) -> DataSet:
 
 
 def _read_folder(folder: Path, parameters: Mapping[str, Any]) -> DataSet:
+    """Read a folder of ``NRPROB_DATA``: labels, and counts, images or columns."""
     labelings = _read_labelings(folder / "labels.csv.gz")
     if (folder / "counts.npz").is_file():
         data = _with_min_df(_read_counts(folder), _min_df(parameters, folder.name))
@@ -238,6 +242,7 @@ def _read_folder(folder: Path, parameters: Mapping[str, Any]) -> DataSet:
 
 
 def _read_labelings(path: Path) -> dict[str, np.ndarray]:
+    """Read the labels (n,) of every column of ``labels.csv.gz``."""
     import pandas as pd
 
     with reading_data(path):
@@ -256,6 +261,7 @@ def _read_labelings(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_columns(path: Path) -> DataSet:
+    """Read numeric features from ``data.csv.gz``."""
     import pandas as pd
 
     with reading_data(path):
@@ -270,6 +276,7 @@ def _read_columns(path: Path) -> DataSet:
 
 
 def _read_counts(folder: Path) -> DataSet:
+    """Read sparse counts, and the terms of their columns."""
     import gzip
 
     path = folder / "counts.npz"
@@ -293,6 +300,7 @@ def _read_counts(folder: Path) -> DataSet:
 
 
 def _read_images(path: Path) -> DataSet:
+    """Read images (rows, height, width), and flatten every image to a row."""
     with reading_data(path):
         images = read_npz(path)["images"]
     if images.ndim != 3 or images.dtype.kind not in "biuf":
@@ -396,6 +404,7 @@ def word_counts(documents: Iterable[Iterable[str]], min_df: int = 2) -> tuple[An
 
 
 def _load_newsgroups20() -> DataSet:
+    """Download the newsgroups by scikit-learn, and select articles."""
     from sklearn.datasets import fetch_20newsgroups
 
     try:
@@ -429,6 +438,7 @@ def _select_articles(articles: Sequence[str], groups: np.ndarray) -> DataSet:
 
 
 def _load_webkb() -> DataSet:
+    """Read or download the archive of WebKB, and verify its checksum."""
     source = os.environ.get("NRPROB_WEBKB") or WEBKB_URL
     sha256 = os.environ.get("NRPROB_WEBKB_SHA256", "").strip().lower()
     if not sha256:

@@ -54,8 +54,8 @@ def make_four_components(
     Raises
     ------
     ValueError
-        If ``n_samples`` or ``elongation`` is not positive, if ``separation`` is negative, if
-        ``separation`` or ``elongation`` is not finite, or if ``weights`` are not four probabilities
+        If ``n_samples`` or ``elongation`` is not positive; if ``separation`` is negative; if
+        ``separation`` or ``elongation`` is not finite; or if ``weights`` are not four probabilities
         that add up to 1.
     TypeError
         If ``n_samples`` is not an integer.

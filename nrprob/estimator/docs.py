@@ -1,7 +1,7 @@
 """Docstring entries that estimators share.
 
-A line ``<name>`` in the docstring of a class is replaced by the entry of the parameter or attribute
-of that name, with the default of the class.
+A line ``<name>`` in the docstring of a class is replaced by the entry of this parameter or
+attribute. The entry states the default value of the class.
 """
 
 from __future__ import annotations

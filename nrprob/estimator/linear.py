@@ -222,6 +222,7 @@ class LinearClusterer(Clusterer):
         return x, self._encoder.transform(known, x.shape[0])
 
     def _log_membership(self, X, known) -> np.ndarray:
+        """Log memberships (n, k) of new rows, up to a constant per row."""
         x, design = self._encode_rows(X, known)
         # Subtract the mean over clusters, since a large beta multiplies its rounding errors.
         coef = self._coef - self._coef.mean(1, keepdims=True)

@@ -202,6 +202,7 @@ class TermEstimator(LinearClusterer):
         return result._replace(n_iter=np.asarray(max(steps, 1)), trace=trace)
 
     def _check_size_of(self, task: Task, solver: str) -> None:
+        """Refuse inputs that a solver other than "anneal" cannot process."""
         x, design = task.x, task.design
         if design.memberships is not None and solver != "anneal":
             raise ValueError(
@@ -217,6 +218,7 @@ class TermEstimator(LinearClusterer):
                 )
 
     def _check_sparse(self, task: Task, solver: str) -> None:
+        """Refuse sparse rows that the solver cannot process with this objective."""
         if not sparse.issparse(task.x):
             return
         cost = families.get_family(self._features.features).cost

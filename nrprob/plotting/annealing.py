@@ -65,6 +65,7 @@ def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
     trace = np.asarray(model.objective_trace_, float)
     if ax is None:
         _, ax = plt.subplots(figsize=(6.8, 3.4), layout="constrained")
+    # Draw the trace, and mark its last step.
     steps = np.arange(1, len(trace) + 1)
     has_markers = len(trace) <= _MAX_MARKERS
     ax.plot(
@@ -86,6 +87,7 @@ def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
     ax.spines[["top", "right"]].set_visible(False)
     ticks = MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]).tick_values(1, len(trace))
     ax.set_xticks([tick for tick in ticks if 1 <= tick <= len(trace)])
+    # Draw the final objectives of several restarts.
     restarts = getattr(model, "restarts_", None)
     if restarts is not None and "objective" in restarts and restarts["objective"].size > 1:
         _make_room(ax, len(trace))
@@ -131,6 +133,7 @@ def _describe_temperatures(model: Any) -> str:
 
 
 def _draw_restarts(ax: Axes, restarts: Any) -> None:
+    """Plot the final objectives of all restarts, in ascending order, into the right part."""
     objective = np.asarray(restarts["objective"], float).ravel()
     order = np.argsort(objective, kind="stable")
     order = order[np.isfinite(objective[order])]

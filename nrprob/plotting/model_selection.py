@@ -97,6 +97,7 @@ def plot_by_n_clusters(result: Any, ax: Axes | None = None, *, n_clusters: int =
 
 
 def _draw_held_out(ax: Axes, result: Any) -> None:
+    """Plot the held-out log-likelihood with standard errors, and mark the chosen number."""
     table = result.table
     k, value = table.index.to_numpy(), table["log_likelihood"].to_numpy()
     error = np.nan_to_num(table["standard_error"].to_numpy())
@@ -131,6 +132,7 @@ def _draw_held_out(ax: Axes, result: Any) -> None:
 
 
 def _draw_path(ax: Axes, result: Any) -> None:
+    """Plot the objective of every level of a path, with its inverse temperature."""
     levels = result.path_
     k = np.array([level.n_clusters for level in levels])
     objective = np.asarray(result.objective_trace_, float)
@@ -162,6 +164,7 @@ def _merge_costs(result: Any) -> tuple[np.ndarray, np.ndarray, str] | None:
 def _draw_merges(
     ax: Axes, k: np.ndarray, costs: np.ndarray, label: str, chosen: int, largest: int
 ) -> None:
+    """Plot the costs of merges of at most ``largest`` clusters, and hatch the chosen number."""
     shown = np.flatnonzero(k <= largest)[::-1]
     bars = ax.bar(k[shown], costs[shown], color=BAR, edgecolor="white", width=0.8)
     for bar, number in zip(bars, k[shown], strict=True):

@@ -175,6 +175,7 @@ def _compare_method(
     decimals: Mapping[Column, int],
     setting: Setting,
 ) -> Row:
+    """Row of a table: our values, published values and marks of one method."""
     names = split_ratio(method, model.titles)
     fits = fits[fits["method"].isin(names)]
     published: Mapping[str, Mapping[Any, float]] = setting.published.get(method, {})

@@ -65,6 +65,7 @@ class Chapter:
         self.is_informed = self.has_known and takes_known
         counts = [self.fit.parameters.get(name) for name in ("n_clusters", "n_components")]
         self.finds_number = all(count is None or isinstance(count, str) for count in counts)
+        # Clusters of the fitted rows: their sizes, and the largest clusters, which are shown.
         labels = self.fit.labels
         self.fitted = labels.reshape(len(labels), -1)[:, 0] >= 0
         labels = labels[self.fitted]

@@ -124,6 +124,7 @@ def measure_performance(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
     )
 
     def group_fits(by: list[str]) -> pd.DataFrame:
+        """Summarize the finished fits of every group."""
         groups = done.groupby(by, sort=False)
         seconds = PREFIX + "seconds"
         table = groups.agg(

@@ -45,6 +45,7 @@ def encode_features(
     is_text: list[bool] = []
     kinds: dict[str, str] = {}
     for name, column in columns.items():
+        # A numeric or boolean column is one feature; a text column becomes binary features.
         if (kind := kind_of_column(column)) not in ("text", "empty"):
             names.append(name)
             values = as_numbers(column)
@@ -61,6 +62,7 @@ def encode_features(
         parts += indicators.values()
         is_number += [False] * len(indicators)
         is_text += [True] * len(indicators)
+    # Note constant and boolean columns, and refuse columns of equal names.
     if is_frame:
         constant = [name for name, kind in kinds.items() if kind == "constant"]
         record.note_columns(constant, "{} constant, without information, and kept")
@@ -72,6 +74,7 @@ def encode_features(
             f"columns must have different names; got {quote_names(repeated)} twice, once as the "
             "binary column of a text value; rename a column"
         )
+    # Join the columns; if text is kept, only columns of the kind "number" are measurements.
     dtype = np.float32 if {p.dtype for p in parts} == {np.dtype(np.float32)} else np.float64
     table = np.column_stack(parts).astype(dtype) if parts else np.empty((n, 0))
     if record.keeps and is_frame:

@@ -451,6 +451,7 @@ class _TablePreparation(Record):
         for name in frame:
             column = frame[name]
             check_hashable(np.asarray(column), f" in column {name!r}")
+            # Few whole numbers are labels, since missing values turn integers into floats.
             n_values, dtype_kind = column.nunique(), getattr(column.dtype, "kind", "O")
             if dtype_kind == "f" and 0 < n_values <= MOST_VALUES:
                 values = column.dropna().to_numpy(np.float64)
@@ -467,6 +468,7 @@ class _TablePreparation(Record):
                 )
             if not is_float(frame[name]) and dtype_kind == "f":
                 continue
+            # Warn of many distinct integers or dates, which are probably measurements.
             is_integer = dtype_kind in "iu"
             if (is_integer or kind_of_column(column) == "date") and n_values > MOST_VALUES:
                 what, alternative = "dates or times", ""

@@ -35,8 +35,8 @@ Step = Callable[..., Any]
 class Blocks(Protocol):
     """Blocks of rows, each a tree of arrays.
 
-    A step is a function of a module, or a `functools.partial` of one, so that it can be sent to
-    the workers that hold the blocks. Its further arguments are the same for all blocks.
+    A step is a function of a module, or a `functools.partial` of such a function. It can therefore
+    be sent to the workers that hold the blocks. Its further arguments are the same for all blocks.
     """
 
     def map_sum(self, step: Step, *arguments: Any) -> Any:
@@ -96,6 +96,7 @@ class LocalBlocks:
         return result
 
     def _write_block(self, leaves: list[np.ndarray], tree: Any) -> _FileBlock:
+        """Append the arrays of a block to the scratch file."""
         try:
             if self.file is None:
                 self.file = tempfile.TemporaryFile(dir=self.folder)
@@ -155,6 +156,7 @@ def _load_and_run(
 
 
 def _load_block(descriptor: int, block: _FileBlock) -> Any:
+    """Read a block from the scratch file, by its descriptor."""
     leaves, offset = [], block.offset
     for shape, dtype in block.arrays:
         leaf = np.empty(shape, dtype)

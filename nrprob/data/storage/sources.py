@@ -205,6 +205,7 @@ def _column_values(column: Any) -> np.ndarray:
 
 
 def _source_from_npy(path: Path, columns: Sequence[str] | None) -> Source:
+    """Describe a ``.npy`` file; rows in Fortran order are read by a memory map."""
     try:
         mapped = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, OSError, EOFError) as error:
@@ -226,6 +227,7 @@ class _Shape(NamedTuple):
 
 
 def _source_from_array(array: Any, columns: Sequence[str] | None) -> Source:
+    """Describe a memory-mapped or zarr array, or an object with its shape and type."""
     shape, dtype = array.shape, np.dtype(array.dtype)
     if columns is not None:
         raise InputError("columns= needs named columns; got an array; leave columns= out")
@@ -240,6 +242,7 @@ def _source_from_array(array: Any, columns: Sequence[str] | None) -> Source:
 
 
 def _source_from_arrow(source: Any, columns: Sequence[str] | None) -> Source:
+    """Describe Parquet or Arrow files, or an Arrow dataset; a part is a row group."""
     try:
         import pyarrow as pa
         import pyarrow.dataset as ds
@@ -248,6 +251,7 @@ def _source_from_arrow(source: Any, columns: Sequence[str] | None) -> Source:
             "stored rows need the package pyarrow, which is missing; run "
             "pip install 'nrprob[parquet]'"
         ) from error
+    # Open the dataset, and use its row groups (Parquet) or fragments as parts.
     try:
         if isinstance(source, pa.Table):
             source = ds.dataset(source)
@@ -284,6 +288,7 @@ def _arrow_dtype(arrow_type: Any, pa: Any) -> np.dtype | None:
 
 
 def _source_from_dask(source: Any, columns: Sequence[str] | None) -> Source:
+    """Describe a dask frame or array; a part is a partition, or a chunk of rows."""
     if hasattr(source, "dtypes") and hasattr(source, "partitions"):
         dtypes = {}
         for name, dtype in source.dtypes.items():

@@ -509,6 +509,7 @@ def _make_chunks(
     n_buffered = n_done = 0
 
     def cut_chunk(count: int) -> Chunk:
+        """Cut the first ``count`` buffered rows into a chunk, padded to ``size`` rows."""
         nonlocal buffer, n_buffered, n_done
         rows = np.concatenate(buffer)
         buffer, n_buffered = [rows[count:]], len(rows) - count
