@@ -603,11 +603,12 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return self._log_membership(*self._split_known(X, known)).argmax(1)
 
     def predict_proba(self, X, *, known=None):
-        """Predict one-hot memberships of new rows; see `predict`.
+        """Predict one-hot memberships of new rows: 1 for the cluster of `predict`, else 0.
 
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+            New rows, or `nrprob.stored` rows.
         known : as in `predict`
 
         Returns

@@ -56,7 +56,8 @@ def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
 def adjust_for(design: Design) -> tuple[np.ndarray, np.ndarray | None]:
     """Return known groups (n,), and the columns (n, q) of a regression; None without covariates.
 
-    The columns are the covariates, without the constant.
+    The columns are the covariates, and indicators of the labels if labels are known, too. The
+    constant column is left out.
     """
     if design.kind == "soft":
         raise ValueError(

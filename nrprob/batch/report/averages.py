@@ -30,9 +30,10 @@ _STATISTICS: dict[str, Callable[[np.ndarray], float]] = {
     "range": np.ptp,
     "sd": lambda values: np.std(values, ddof=1),
 }
-SPREADS = ("range", "sd")  # they need two fits, and neither direction is better
+SPREADS = ("range", "sd")  # statistics that need two fits, and of which no value is better
 SETS = ["case", "repeat"]  # columns that identify a data set
-PREFIX = "measured: "  # of the names of measures in a frame, so that users may choose any name
+# Prefix of the columns of measures in a frame, so that a measure may have the name of any column.
+PREFIX = "measured: "
 _ROUNDING = 1e-9
 
 
@@ -43,8 +44,9 @@ class Value:
     Attributes
     ----------
     value, error : the statistic and its standard error, NaN if undefined
-    n_sets, n_runs : numbers of data sets, and of fits of one method on each (the largest)
-    over : "data sets" or "fits", over which the error is computed; empty without error
+    n_sets : number of data sets
+    n_runs : largest number of fits of one method on one data set
+    over : "data sets" or "fits": the sample of the standard error; empty without an error
     """
 
     value: float
@@ -110,7 +112,7 @@ def _compute_ratio(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | No
 def paired_test(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | None:
     """p-value of a two-sided paired t-test of two methods; None with fewer than two pairs.
 
-    If all pairs have the same difference, p is 1 for no difference and otherwise 0.
+    If all pairs have the same difference, p is 1 if this difference is 0, and otherwise 0.
     """
     from scipy.stats import ttest_1samp
 

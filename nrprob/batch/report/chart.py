@@ -29,7 +29,7 @@ _STYLES = ("-", (0, (5, 1.5)), (0, (7, 1.5, 1.5, 1.5)), (0, (3, 1)))
 
 @dataclass(frozen=True)
 class Line:
-    """Points of one method, and of one value of the series, by x."""
+    """Line of a figure: the points of one method, and of one value of the series."""
 
     method: str
     series: str
@@ -198,7 +198,7 @@ def _draw_svg(chart: Chart) -> bytes:
                 marker=nth_marker(shape),
                 markerfacecolor="white" if line.published else None,
                 linestyle=(0, (1, 1.5 + style % 4)) if line.published else _STYLES[style % 4],
-                # Later lines are thinner, so coinciding ones stay visible.
+                # Later lines are thinner, so that coinciding lines stay visible.
                 linewidth=1.3 if line.published else max(1.3, 2.4 - 0.2 * i),
                 markersize=max(4.0, 8.5 - 0.9 * i),
                 capsize=3,

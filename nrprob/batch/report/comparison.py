@@ -83,7 +83,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Best:
-    """Our best method and the best published one."""
+    """Our best method and the best published method, by one measure in one setting."""
 
     setting: str
     measure: str
@@ -121,8 +121,9 @@ class Comparison:
 def compare_published(results: Results, table: Table) -> Comparison:
     """Compare our values with published ones in one of the tables of the model.
 
-    The default methods are all of ours and all published ones. Methods without fits and published
-    values in a setting, and columns without any value, are omitted.
+    By default, the table has all our methods and all published methods. In a setting, a method
+    without fits and without published values is omitted. Columns without any value are omitted,
+    too.
     """
     model, settings = results.model, table.settings
     columns = _select_columns(results, table)
@@ -208,7 +209,10 @@ def _find_best(
     rows: Sequence[Row],
     decimals: Mapping[Column, int],
 ) -> list[Best]:
-    """Our best and the best published method, by one statistic of every measure with a goal."""
+    """Our best and the best published method of a setting, for every measure with a goal.
+
+    The methods are compared by the mean, or by the maximum or minimum if the table has no mean.
+    """
     result = []
     for measure in dict.fromkeys(name for name, _ in decimals):
         goal = model.goal(measure)

@@ -72,8 +72,8 @@ def write_report(folder: Path | str, out: Path | str | None = None) -> Path:
     if not any(section["info"]["n_done"] for section in sections):
         planned = sum(section["info"]["n_planned"] for section in sections)
         raise InputError(
-            f"nothing is finished yet; {folder} has 0 of {planned} fits; "
-            "run the model file, and report then"
+            f"no fit is finished yet; {folder} has 0 of {planned} fits; run the model file before "
+            "the report"
         )
     title = sections[0]["title"] if len(sections) == 1 else f"Results in {folder.resolve().name}"
     page = render("page.html.jinja", sections=sections, title=title, marks=MARKS)
@@ -124,13 +124,13 @@ def _make_section(folder: Path, anchor: str) -> dict[str, Any]:
 
 
 def _make_chapter(folder: Path, plan: Plan, dataset: xarray.Dataset) -> Chapter:
-    """Clusters of a single run, which loads its data again."""
+    """Describe the clusters of a single run; its data are loaded again."""
     chapter = Chapter(plan_result(plan, dataset))
     n_rows, n_labels = chapter.run.table.X.shape[0], len(chapter.fit.labels)
     if n_labels != n_rows:
         raise InputError(
-            f"the data are not those that were fitted; {n_rows} rows for {n_labels} labels; run "
-            "the model file in a new folder"
+            f"the data have changed since the fit; {n_rows} rows for {n_labels} labels; run the "
+            "model file in a new folder"
         )
     picture = folder / (plan.model.report.picture or "")
     if picture.is_file():
@@ -164,7 +164,7 @@ def _alerts(info: Mapping[str, Any], notes: Mapping[str, Any]) -> list[str]:
         if len(values) > 1
     ]
     if mixed:
-        result.append(f"Fits were made by different versions: {'; '.join(mixed)}.")
+        result.append(f"Fits were computed by different versions: {'; '.join(mixed)}.")
     if len(info["devices"]) > 1 or len(info["hosts"]) > 1:
-        result.append("Fits were made on different devices: their times do not compare.")
+        result.append("Fits were computed on different devices: their times are not comparable.")
     return result

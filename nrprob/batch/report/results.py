@@ -107,11 +107,12 @@ def iterate_settings(results: Results) -> Iterator[tuple[str, str, str, pd.DataF
 
 
 def measure_performance(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Quality, time and convergence by method, and by method and setting; the fastest first.
+    """Tables of quality, time and convergence: by method, and by method and setting.
 
-    Columns: ``method``, ``setting``, ``n_fits``, ``means`` (measure -> `Value` or None); median,
-    mean, maximum and sum of the seconds of the fits; ``n_programs`` that were compiled and the mean
-    ``compile_seconds`` of one; ``n_unconverged`` and ``n_warned`` fits.
+    The fastest method comes first. Columns: ``method``, ``setting``, ``n_fits``, ``means`` (measure
+    -> `Value` or None); the seconds of the fits as median ``seconds``, ``mean``, ``longest`` and
+    ``total``; the number ``n_programs`` of compiled programs, and their mean ``compile_seconds``;
+    the numbers ``n_unconverged`` and ``n_warned`` of fits.
     """
     names = [name for name in results.comparable if name not in results.model.built_in]
     frame = results.frame.assign(setting="")
@@ -133,7 +134,7 @@ def measure_performance(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
             mean=(seconds, "mean"),
             longest=(seconds, "max"),
             total=(seconds, "sum"),
-            # Fits of the same program have the same compile time to the last digit.
+            # Fits of one program have exactly the same compile time, and differ otherwise.
             n_programs=("compile_seconds", "nunique"),
             compile_seconds=("compile_seconds", lambda values: values.drop_duplicates().mean()),
             n_unconverged=("unconverged", "sum"),

@@ -126,7 +126,7 @@ def test_a_data_file_may_be_gone(tmp_path):
     model = {"data": {"file": str(file)}, "methods": METHODS}
     value = lambda cell: {"NMI of b": 0.5}  # noqa: E731
     folder = make_run(tmp_path / "run", model, value)
-    others = "the data are not those that were fitted; 10 rows for 4 labels"
+    others = "the data have changed since the fit; 10 rows for 4 labels"
     assert f"not on this page: {others}" in page_of(write_report(folder)).text
     file.unlink()
     page = page_of(write_report(folder))
@@ -158,7 +158,7 @@ def test_nothing_to_report(tmp_path, inside):
         write_report(tmp_path)
     assert len(str(caught.value).splitlines()) == 1
     make_run(tmp_path / "run" if inside else tmp_path, make_model(), keep=lambda cell: False)
-    with pytest.raises(InputError, match=r"nothing is finished yet; .* 0 of 24 fits; run"):
+    with pytest.raises(InputError, match=r"no fit is finished yet; .* 0 of 24 fits; run"):
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
 
