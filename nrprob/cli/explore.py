@@ -62,7 +62,10 @@ def explore(
     known: Known = None,
     compare: Annotated[
         list[str] | None,
-        Option(help="Labeling to compare the results with, FILE:COLUMN; not used in the fits."),
+        Option(
+            help="Labeling to compare the clusters with: a COLUMN of DATA, or FILE:COLUMN; not "
+            "used in the fits."
+        ),
     ] = None,
     k: Number = None,
     n: Annotated[

@@ -49,11 +49,17 @@ def fit(
     known: Known = None,
     labels: Annotated[
         str | None,
-        Option(help="Partial labels of rows, FILE:COLUMN; empty or -1 where unknown."),
+        Option(
+            help="Partial labels of rows: a COLUMN of DATA, or FILE:COLUMN; empty or -1 where "
+            "unknown."
+        ),
     ] = None,
     compare: Annotated[
         list[str] | None,
-        Option(help="Labeling to compare the result with, FILE:COLUMN; not used in the fit."),
+        Option(
+            help="Labeling to compare the clusters with: a COLUMN of DATA, or FILE:COLUMN; not "
+            "used in the fit."
+        ),
     ] = None,
     method: Annotated[
         str,

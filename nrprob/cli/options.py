@@ -47,7 +47,10 @@ Known = Annotated[
 ]
 Columns = Annotated[
     list[str] | None,
-    Option(help="Feature columns, separated by commas, or repeated; all others by default."),
+    Option(
+        help="Feature columns, separated by commas, or repeated; by default all columns that no "
+        "other option names."
+    ),
 ]
 Categorical = Annotated[
     list[str] | None,

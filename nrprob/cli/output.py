@@ -21,7 +21,7 @@ Out = Annotated[
     Path | None,
     Option(help="Output folder; by default results, or results-TIME if results exist there."),
 ]
-Force = Annotated[bool, Option("--force", help="Overwrite existing results in --out.")]
+Force = Annotated[bool, Option("--force", help="Overwrite existing results in the output folder.")]
 
 _DEFAULT = Path("results")
 
