@@ -201,8 +201,8 @@ class Cluster:
             _check_version(who, answer[0], self._run.version)
         if not workers:
             warn(
-                f"the cluster has no workers yet; {self._address}; the run waits for workers; "
-                "start one with `dask worker ADDRESS`"
+                f"the cluster has no workers yet; {self._address}; the run waits until you start "
+                "workers with `dask worker ADDRESS`"
             )
         if not all(has_file for _, has_file in workers.values()):
             content = Path(self._run.file).read_bytes()
@@ -263,7 +263,7 @@ class Cluster:
                 raise
             raise InputError(
                 f"the cluster has lost this run; {self._address}: {one_line(error)}; "
-                "finished fits are kept; run the model file again to resume"
+                "run the model file again, which keeps finished fits"
             ) from error
 
 

@@ -270,5 +270,5 @@ def run(
             )
         )
     for reason, count in outcome.skipped.items():
-        warn(f"{count} cells were skipped; {reason}")
+        warn(f"{count} fits were skipped; {reason}")
     return dataset

@@ -264,7 +264,9 @@ def as_labels(values: np.ndarray, what: str, *, is_partial: bool = False) -> np.
         text[~unknown] = [str(label) for label in as_labels(values[~unknown], what).tolist()]
         return text.astype(str)
     if values.ndim != 1:
-        raise InputError(f"{what} is not one label per row; its shape is {values.shape}")
+        raise InputError(
+            f"{what} must have one label per row; got shape {values.shape}; pass one column"
+        )
     if values.dtype.kind in "biuUS":
         return values
     if missing := int(pd.isna(values).sum()):

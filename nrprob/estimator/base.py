@@ -74,10 +74,8 @@ class Renamed:
         if estimator is None:
             return self
         value = getattr(estimator, self.new)
-        warn(
-            f"{self.old} is deprecated; its new name is {self.new}; use the new name",
-            FutureWarning,
-        )
+        text = f"{self.old} is deprecated; its new name is {self.new}; use the new name"
+        warn(text, FutureWarning)
         return value
 
 
@@ -511,7 +509,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
         if nothing_left and k > 1:
             self._warn_degenerate(nothing_left)
         elif self._fixes_number and self.n_clusters_ < k:
-            self._warn_degenerate(f"found {self.n_clusters_} clusters, fewer than n_clusters={k}")
+            self._warn_degenerate(
+                f"found {self.n_clusters_} clusters, fewer than n_clusters={k}; all other clusters "
+                "are empty; lower n_clusters, or raise n_init"
+            )
         self._warn_small_clusters(np.bincount(self.labels_) if sizes is None else sizes)
         self._warn_convergence()
 

@@ -139,7 +139,10 @@ class LinearClusterer(Clusterer):
         if X.dtype != np.float32:
             X = X.astype(np.float64)
         if not bool(jax.numpy.isfinite(X).all()):
-            raise ValueError("Input X contains NaN or infinity; remove or impute those values")
+            raise ValueError(
+                "Input X contains NaN or infinity; got a JAX array with such values; remove or "
+                "impute them"
+            )
         if reset:
             self.n_features_in_ = X.shape[1]
         elif X.shape[1] != self.n_features_in_:

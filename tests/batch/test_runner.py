@@ -712,7 +712,7 @@ def test_data_that_are_not_here_are_skipped_with_the_reason(tmp_path, monkeypatc
         return load(model, parameters, seed)
 
     monkeypatch.setattr(executor, "load_data", missing)
-    with pytest.warns(UserWarning, match="12 cells were skipped; no such data; here; get them"):
+    with pytest.warns(UserWarning, match="12 fits were skipped; no such data; here; get them"):
         results = batch.run(SPEC, tmp_path)
     assert results.sizes["cell"] == CELLS - 12
     assert json.loads(results.attrs["skipped"]) == {"no such data; here; get them": 12}

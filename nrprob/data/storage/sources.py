@@ -322,8 +322,8 @@ def _select_features(
                 )
             if dtypes[name] is None:
                 raise InputError(
-                    f"column {short_repr(name)} is not numeric; leave it out of columns=, "
-                    "or name it as known="
+                    f"features must be numeric; column {short_repr(name)} is not; leave it out of "
+                    "columns=, or name it as known="
                 )
     if not features:
         raise InputError(

@@ -118,7 +118,7 @@ def fit(place, known="batch", **options):
         (lambda p: fit(np.zeros(3)), r"2-D array of numbers; got shape \(3,\)"),
         (lambda p: fit(np.zeros((3, 0))), "2-D array of numbers"),
         (lambda p: fit(p / "rows.parquet", columns=["d"]), "no column 'd'; the rows have 'a', 'b'"),
-        (lambda p: fit(p / "rows.parquet", columns=["batch"]), "'batch' is not numeric"),
+        (lambda p: fit(p / "rows.parquet", columns=["batch"]), "column 'batch' is not"),
         (lambda p: fit(p / "rows.parquet", known="dose"), "no column 'dose'"),
         (lambda p: fit(p / "rows.parquet", known=None), "columns 'batch' are not; name"),
         (lambda p: fit(p / "rows.parquet", known="a", columns=["a"]), "no feature is left"),
