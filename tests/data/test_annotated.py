@@ -161,7 +161,7 @@ def test_gaps_in_what_is_known_are_told_by_name(cells):
 def test_rows_that_are_not_there(cells):
     with pytest.raises(ValueError, match="layer must name .* got 'raw', and adata has 'counts'"):
         rows_of(cells, layer="raw")
-    with pytest.raises(ValueError, match="got layer='counts' and obsm='X_pca'; name one"):
+    with pytest.raises(ValueError, match="got layer='counts' and obsm='X_pca'; pass only"):
         rows_of(cells, layer="counts", obsm="X_pca")
     with pytest.raises(TypeError, match="adata must be annotated data; got ndarray"):
         rows_of(np.zeros((3, 2)), layer="counts")
