@@ -25,7 +25,7 @@ __all__ = [
     "refuse_covariates",
     "check_sparse",
     "command_line",
-    "has_text_or_gaps",
+    "has_text_or_missing",
     "load_data",
 ]
 
@@ -111,9 +111,11 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     sources = {file: tables.read_contents(file) for file in files}
     X, row_names, names = _read_rows(options, sources[options.data])
     n, scaled = X.shape[0], options.standardize
-    read = {place: _read_column(sources[place[0]], place, n) for place in options.label_columns}
+    label_values = {
+        place: _read_column(sources[place[0]], place, n) for place in options.label_columns
+    }
     units = options.data.suffix.lower() != ".h5ad"  # in AnnData, all genes have one unit
-    known = _name_columns(options.labelings["known"], read)
+    known = _name_columns(options.labelings["known"], label_values)
     if scipy.sparse.issparse(X):
         tables.check_values(tables.Table(X, names))
         X, scaled = tables.fit_scaler(X).transform(X) if scaled is True else X, False
@@ -127,7 +129,7 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     ready = None
     if mixed:
         ready = prepare_table(X, missing=options.missing or "keep", **settings)
-        if _covariates(ready.known) is not None and has_text_or_gaps(ready.X):
+        if _covariates(ready.known) is not None and has_text_or_missing(ready.X):
             ready = None  # effects of covariates need complete numeric columns
     if ready is None:
         ready = prepare_table(
@@ -145,19 +147,24 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     data = LoadedData(table, ready.known, notes=ready.notes, warnings=ready.warnings)
     # Known labelings and labelings for comparison become labelings of the table; continuous
     # covariates do not.
-    labels = {n: v for n, v in known.items() if v.ndim == 1 and not _is_measured(ready.known, n)}
+    labels = {
+        name: values
+        for name, values in known.items()
+        if values.ndim == 1 and not _is_measured(ready.known, name)
+    }
     data.names = list(labels)
-    for name, values in (labels | _name_columns(options.labelings["compare"], read, known)).items():
+    compared = _name_columns(options.labelings["compare"], label_values, known)
+    for name, values in (labels | compared).items():
         where = f"--{'known' if name in labels else 'compare'} {name}"
         groups = values[rows]
         if name in labels and known_table is not None:
             groups = ready.known[name].to_numpy() if is_frame(ready.known) else ready.known
-        elif options.missing != "error" and (gaps := int(pd.isna(groups).sum())):
+        elif options.missing != "error" and (n_missing := int(pd.isna(groups).sum())):
             groups = np.where(pd.isna(groups), "(missing)", pd.Series(groups).astype(str))
-            data.notes.append(f"{where}: rows without a value ({gaps}) form a separate group")
+            data.notes.append(f"{where}: rows without a value ({n_missing}) form a separate group")
         table.labelings[name] = tables.as_labels(groups, where)
     for place in options.labelings["labels"]:
-        data.y, data.classes = _encode_classes(read[place][rows])
+        data.y, data.classes = _encode_classes(label_values[place][rows])
         if not data.classes:
             raise InputError(
                 f"no row has a label; column {place[1]} of --labels holds only empty cells or -1; "
@@ -201,10 +208,14 @@ def _read_rows(
     from nrprob.data.frames import is_frame
 
     if is_frame(source):
-        left = options.columns or [
+        feature_columns = options.columns or [
             c for c in source if c not in {*options.drop, *options.data_labels}
         ]
-        return _set_kinds(source[left], options), source.index.to_numpy(), left
+        return (
+            _set_kinds(source[feature_columns], options),
+            source.index.to_numpy(),
+            feature_columns,
+        )
     names, row_names = None, None
     if isinstance(source, Mapping):
         X = tables.find_matrix(source, options.data)
@@ -218,7 +229,7 @@ def _read_rows(
     return X, row_names, names
 
 
-def has_text_or_gaps(X: Any) -> bool:
+def has_text_or_missing(X: Any) -> bool:
     """Whether a dense table has text columns or missing values."""
     import numpy as np
     import pandas as pd

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from nrprob.cli.data import check_groups, has_text_or_gaps, load_data, refuse_covariates
+from nrprob.cli.data import check_groups, has_text_or_missing, load_data, refuse_covariates
 from nrprob.cli.options import (
     Alpha,
     Categorical,
@@ -170,7 +170,7 @@ def _check_testable(loaded: LoadedData) -> None:
 
     X = loaded.table.X
     if not sparse.issparse(X):
-        if has_text_or_gaps(X) or kind_of(np.asarray(X)) == "real":
+        if has_text_or_missing(X) or kind_of(np.asarray(X)) == "real":
             return
         X = np.asarray(X)
     raise InputError(

@@ -133,16 +133,16 @@ def _contingency_part(labels: Any, known: Any, name: str) -> Part:
     """Figure part with the contingency table of clusters and a labeling."""
     head = shorten_text(f"clusters against {name}", 40)
     table = Table.from_labels(labels, known)
-    result = table.make_grid(table.counts.size <= 40)
-    above, (across, down) = text_extent(head, 11)[1] + 0.08, result.body_size
-    width = max(result.left + across, text_extent(head, 11)[0])
+    grid = table.make_grid(table.counts.size <= 40)
+    above, (across, down) = text_extent(head, 11)[1] + 0.08, grid.body_size
+    width = max(grid.left + across, text_extent(head, 11)[0])
 
     def draw_part(position: Position) -> None:
         position.add_text(head, width / 2, 0, fontsize=11)
-        left = (width - result.left - across) / 2 + result.left
-        table.draw_on(position.add_axes(left, above, across, down), result, None)
+        left = (width - grid.left - across) / 2 + grid.left
+        table.draw_on(position.add_axes(left, above, across, down), grid, None)
 
-    return Part(width, above + down + result.below, draw_part)
+    return Part(width, above + down + grid.below, draw_part)
 
 
 @overload

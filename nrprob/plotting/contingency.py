@@ -75,15 +75,15 @@ def plot_contingency(
     table = Table.from_labels(labels, known)
     if ax is None:
         shares = table.counts.size <= 40 if show_share is None else show_share
-        result = table.make_grid(shares)
-        width, height = result.body_size
+        grid = table.make_grid(shares)
+        width, height = grid.body_size
         height = max(height, 1.0)  # room for the label of the axis
-        size = (result.left + width + 0.5, result.below + height + 0.6)
+        size = (grid.left + width + 0.5, grid.below + height + 0.6)
         _, ax = plt.subplots(figsize=size, layout="constrained")
     else:
-        result = fit_label_grid(table.rows, table.columns, ax)
-        width, height = result.body_size
-    table.draw_on(ax, result, show_share)
+        grid = fit_label_grid(table.rows, table.columns, ax)
+        width, height = grid.body_size
+    table.draw_on(ax, grid, show_share)
     ax.set_xlabel(shorten_text(labels_name, _max_letters(width)), parse_math=False)
     ax.set_ylabel(shorten_text(known_name, _max_letters(height)), parse_math=False)
     return ax
@@ -127,7 +127,7 @@ class Table:
             width = max(width, names)
         return label_grid(self.rows, self.columns, (max(width + 0.12, 0.5), height + 0.12))
 
-    def draw_on(self, ax: Axes, result: Grid, show_share: bool | None) -> None:
+    def draw_on(self, ax: Axes, grid: Grid, show_share: bool | None) -> None:
         """Draw the table with the largest texts that fit into its cells."""
         from matplotlib import colormaps
 
@@ -135,14 +135,14 @@ class Table:
         small = self.counts.size <= 40
         kinds = [*dict.fromkeys([small, False])] if show_share is None else [show_share]
         choices = [(self.cell_texts(kind), size) for kind in kinds for size in _SIZES]
-        fitting = (c for c in choices if np.all(np.less_equal(_largest_extent(*c), result.cell)))
+        fitting = (c for c in choices if np.all(np.less_equal(_largest_extent(*c), grid.cell)))
         # If not even counts fit, only colours are shown, unless shares are requested.
         texts, size = next(fitting, choices[-1] if show_share else (self.cell_texts(False), 0))
         for (i, j), share in np.ndenumerate(self.shares):
             if size:
                 dye = text_colour(colormaps[SHARES](share))
                 ax.text(j, i, texts[i, j], ha="center", va="center", color=dye, fontsize=size)
-        result.add_labels(ax)
+        grid.add_labels(ax)
         ax.set_xticks(np.arange(1, len(self.columns)) - 0.5, minor=True)
         ax.set_yticks(np.arange(1, len(self.rows)) - 0.5, minor=True)
         ax.grid(which="minor", color="white", linewidth=2)

@@ -169,11 +169,11 @@ def fit_label_grid(rows: Sequence[str], columns: Sequence[str], ax: Axes) -> Gri
     box, dots = ax.get_window_extent(), ax.figure.dpi
     width, height = box.width / dots, box.height / dots
     for letters in (28, 20, 14, 10):
-        result = label_grid(rows, columns, (width / len(columns), 1.0), 9, letters)
-        if result.left <= width / 2 and result.below <= height / 2:
+        grid = label_grid(rows, columns, (width / len(columns), 1.0), 9, letters)
+        if grid.left <= width / 2 and grid.below <= height / 2:
             break
     # A layout engine subtracts the space of names from the axes.
     has_layout = ax.figure.get_layout_engine() is not None
-    left, below = (result.left, result.below) if has_layout else (0.0, 0.0)
+    left, below = (grid.left, grid.below) if has_layout else (0.0, 0.0)
     across, down = max(width - left, width / 4), max(height - below, height / 4)
     return label_grid(rows, columns, (across / len(columns), down / max(len(rows), 1)), 9, letters)

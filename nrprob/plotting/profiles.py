@@ -35,8 +35,8 @@ def profiles_of(sides: Sequence[Side], features: Sequence[str]) -> list[Part]:
         for _, _, names in sides
     ]
     parts = [
-        _profile_part(result, profiles, shorten_text(head, 44), top)
-        for result, (head, profiles, _) in zip(grids, sides, strict=True)
+        _profile_part(grid, profiles, shorten_text(head, 44), top)
+        for grid, (head, profiles, _) in zip(grids, sides, strict=True)
     ]
     return [
         *parts[:-1],
@@ -44,26 +44,26 @@ def profiles_of(sides: Sequence[Side], features: Sequence[str]) -> list[Part]:
     ]
 
 
-def _profile_part(result: Grid, profiles: np.ndarray, head: str, top: float) -> Part:
+def _profile_part(grid: Grid, profiles: np.ndarray, head: str, top: float) -> Part:
     """Figure part with a heat map, one row per feature and one column per group."""
-    above, (across, down) = text_extent(head, 11)[1] + 0.08, result.body_size
-    width = max(result.left + across, text_extent(head, 11)[0])
+    above, (across, down) = text_extent(head, 11)[1] + 0.08, grid.body_size
+    width = max(grid.left + across, text_extent(head, 11)[0])
 
     def draw_part(position: Position) -> None:
         position.add_text(head, width / 2, 0, fontsize=11)
-        left = (width - result.left - across) / 2 + result.left
-        draw_profile(position.add_axes(left, above, across, down), result, profiles, top)
+        left = (width - grid.left - across) / 2 + grid.left
+        draw_profile(position.add_axes(left, above, across, down), grid, profiles, top)
 
-    return Part(width, above + down + result.below, draw_part)
+    return Part(width, above + down + grid.below, draw_part)
 
 
-def draw_profile(ax: Axes, result: Grid, profiles: np.ndarray, top: float) -> None:
+def draw_profile(ax: Axes, grid: Grid, profiles: np.ndarray, top: float) -> None:
     """Draw a heat map, with numbers if they fit into its cells."""
     from matplotlib import colormaps
 
     ax.imshow(profiles.T, cmap=_SIGNED, vmin=-top, vmax=top, aspect="auto")
-    result.add_labels(ax)
-    room = np.less_equal(text_extent("+0.0", 8), result.cell).all()
+    grid.add_labels(ax)
+    room = np.less_equal(text_extent("+0.0", 8), grid.cell).all()
     for (j, i), value in np.ndenumerate(profiles):
         if len(profiles) <= _MAX_NUMBERED and room:
             dye = text_colour(colormaps[_SIGNED]((value / top + 1) / 2))
