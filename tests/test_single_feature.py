@@ -103,6 +103,8 @@ def invoke(monkeypatch):
     return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_the_terminal_and_the_page_say_it_first(invoke, tmp_path, monkeypatch):
     quick = partial(evidence.test, n_splits=1, n_folds=2, n_init=2)
     monkeypatch.setattr("nrprob.batch.fit_result.test", quick)

@@ -91,6 +91,8 @@ def hostile(tmp_path):
     return tmp_path / "rows.csv"
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("command", ["fit", "explore"])
 def test_no_written_cell_is_a_formula(hostile, tmp_path, command):
     own = ["--n-clusterings", "1"] if command == "explore" else ["--n-init", "2"]

@@ -68,6 +68,8 @@ def digests(*paths):
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_a_single_run_says_what_a_fit_says(invoke, folder):
     standard = 'standardize = true\ndrop = ["customer_id", "year"]'
     model, out = write(folder, "conditional-mixture", data=standard), folder / "out"

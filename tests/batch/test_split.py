@@ -759,6 +759,8 @@ def test_a_single_run_of_views_is_written_and_drawn(tmp_path):
     assert (tmp_path / "summary.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_a_single_run_of_a_split_says_which_row_was_what(tmp_path, iris):
     spec = changed(PAIRS, runs=1, constraints={"pairs": 30}, methods=PAIRS["methods"][:1])
     run = fit_result.plan_result(plan.expand(read_model(spec)), batch.run(spec))

@@ -619,6 +619,8 @@ def test_any_table_is_made_ready_or_refused_in_a_sentence(data, missing, standar
 # functions that use it
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_explore_makes_a_frame_ready_and_says_so(frame):
     frame["weight"] *= 1000
     with pytest.warns(UserWarning) as caught:

@@ -147,6 +147,8 @@ def few(target):
     return target
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("covariance", ["tied", *slowly("diag")])
 def test_partitions_and_concentrations_keep_their_distribution(covariance):
     """Four tests at 1e-4 in all."""

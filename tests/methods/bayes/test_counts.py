@@ -113,6 +113,8 @@ def test_what_a_binary_row_adds_is_a_sum_over_its_features():
         np.testing.assert_allclose(code.join_costs(own, rows), expected, atol=1e-12)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize(
     "features",
     ["multinomial", *slowly("bernoulli")],

@@ -101,6 +101,8 @@ def test_a_value_that_did_not_occur_in_fit_is_missing(mixed):
     np.testing.assert_allclose(result, expected)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_one_discrete_column_that_depends_on_nothing_gains_nothing():
     frame, _ = flag_table()
     for_numbers = frame.drop(columns="flag")

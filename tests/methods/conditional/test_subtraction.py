@@ -464,6 +464,8 @@ def test_fits_share_a_program_of_a_batch(fitted):
     assert estimators[0].objective_ != estimators[1].objective_
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_wanted_labels_stay_and_keep_their_names(fitted):
     X, c, z, _ = fitted
     y = np.full(N, -1)
@@ -641,6 +643,8 @@ def shares(seed, shares, sd=5.0, n=240, d=6, n_groups=3):
     return centres[c] + rng.normal(size=(n, d)) + 20 * rng.normal(size=(n_groups, d))[z], c, z
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_free_weights_find_a_minority_and_auto_frees_them_where_that_pays():
     X, c, z = shares(1, (0.9, 0.1))
     runs = {"n_init": 12, "random_state": 0}

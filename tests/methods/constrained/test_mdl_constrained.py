@@ -168,6 +168,8 @@ def problem(X, link, apart, hard, k=K):
     )
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("constraints", ["hard", *slowly("soft")])
 def test_objective_is_the_definition_and_the_trace_ends_there(constraints):
     X = rows(1)
