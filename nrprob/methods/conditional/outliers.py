@@ -28,6 +28,7 @@ from nrprob.methods.conditional.noise import (
 from nrprob.methods.conditional.shares import FREE, UNIFORM
 from nrprob.methods.conditional.starts import stratified_sample
 from nrprob.methods.conditional.table_fit import TableInput, TableTask
+from nrprob.settings import few_threads
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.weighted import row_mean, total_weight
 
@@ -176,7 +177,10 @@ class OutlierMixin(Clusterer):
         )
         size = max(_FEW, _EACH * self.n_clusters)
         sample, _ = stratified_sample(design.codes, size, np.random.default_rng(0))
-        return fit_residual_noise(model, restarts.labels, restarts.objective, self._share, sample)
+        with few_threads(len(sample)):
+            return fit_residual_noise(
+                model, restarts.labels, restarts.objective, self._share, sample
+            )
 
     def _has_table_noise(
         self, task: TableTask, problem: Problem, search: SearchResult, form: Form
