@@ -36,7 +36,8 @@ _LEAST_TABLES, _LARGEST_RATE = 400, 0.07
 # Limits of the traits of tables that the null designs cover. Known groups are small if their median
 # size is below 10. No design has a median size below 5.
 _SMALL_GROUP, _SMALLEST_GROUP = 10, 5
-_N_SAMPLES = 200, 1000
+# Designs of 240 and 300 samples cover tables of 200 to 480; larger ones need those of 1000 as well.
+_N_SAMPLES, _LARGE = (200, 1000), 480
 _MOST_NUMERIC, _MOST_DISCRETE, _MOST_CLUSTERS = 8, 8, 3
 _MOST_MISSING, _MOST_SKEWED = 0.2, 2.5
 
@@ -57,18 +58,21 @@ def covering_designs(traits: TableTraits) -> list[str]:
         or traits.missing_share > _MOST_MISSING
         or traits.skewness > _MOST_SKEWED
     )
-    if out_of_range or (traits.missing_share > 0 and (small or not traits.n_numeric)):
-        return []
+    incomplete, discrete_alone = traits.missing_share > 0, not traits.n_numeric
+    if out_of_range or incomplete + small + discrete_alone > 1:
+        return []  # no design has two of these properties
     if not traits.n_discrete:
-        designs = ["small-numeric" if small else "numeric"]
-    elif not traits.n_numeric:
-        designs = [] if small else ["categories"]
+        designs = ["small-numeric" if small else "numeric", "skewed"]
+    elif discrete_alone:
+        designs = ["categories"]
     else:
         designs = ["mixed", "flag-number", "two-flags", "skewed"]
-        designs += ["small-mixed"] if small else ["mixed-1000", "skewed-1000"]
+        designs += ["small-mixed"] if small else []
+    if traits.n_samples > _LARGE:
+        designs += ["mixed-1000", "skewed-1000"]
     if traits.median_group == traits.n_samples:
         designs += ["no-groups"]
-    if traits.missing_share > 0:
+    if incomplete:
         designs += ["missing"]
     if traits.by_group:
         designs += ["unequal"]

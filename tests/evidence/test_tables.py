@@ -118,7 +118,8 @@ MIXED = TableTraits(300, 3, 4, 2, 100.0, 0.0, 0.5, False)
 @pytest.mark.parametrize(
     ("changes", "design"),
     [
-        ({}, "skewed-1000"),
+        ({}, "skewed"),
+        ({"n_samples": 600}, "skewed-1000"),
         ({"missing_share": 0.15}, "missing"),
         ({"n_clusters": 3}, "three-clusters"),
         ({"median_group": 300.0}, "no-groups"),
@@ -128,11 +129,14 @@ MIXED = TableTraits(300, 3, 4, 2, 100.0, 0.0, 0.5, False)
         ({"median_group": 4.0}, None),
         ({"n_numeric": 0}, "categories"),
         ({"n_discrete": 0}, "numeric"),
+        ({"n_discrete": 0, "n_samples": 700}, "mixed-1000"),
+        ({"n_numeric": 0, "n_samples": 700}, "skewed-1000"),
         ({"n_samples": 3000}, None),
         ({"n_samples": 60}, None),
         ({"missing_share": 0.5}, None),
         ({"skewness": 9.0}, None),
         ({"median_group": 5.0, "missing_share": 0.1}, None),
+        ({"median_group": 5.0, "n_numeric": 0, "by_group": True}, None),
     ],
 )
 def test_p_values_are_shown_where_the_level_is_known(changes, design, monkeypatch):
