@@ -142,7 +142,7 @@ WRONG = {
     "seed": (lambda: posterior.relabel(DRAWS, random_state=X), r"got ndarray of shape \(24, 3\)"),
     "word": (lambda: metrics.mean_dissimilarity(DRAWS, measure=X), r"got ndarray of shape"),
     "ragged": (lambda: posterior.relabel(DRAWS, [[1], [1, 2]]), "rows of different lengths"),
-    "overflow": (lambda: metrics.vector_quantization_error(X * 1e300, LABELS), "squares leave"),
+    "overflow": (lambda: metrics.vector_quantization_error(X * 1e300, LABELS), "squares overflow"),
     "labels": (lambda: codelength.kmeans_length(X, [None, *LABELS[1:]]), "labels must be of one"),
     "variance": (lambda: codelength.gaussian_length(5, -1, 0.1, 2, 3), "variance must be finite"),
     "total": (lambda: codelength.exponential_length(5, np.inf, 0.1, 2), "total must be finite"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import inspect
 import re
 import warnings
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from nrprob.batch.plan import Experiment, Plan, select
 from nrprob.batch.rivals import check_rival
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store
-from nrprob.estimator.base import Clusterer, Renamed
+from nrprob.estimator.base import Clusterer
 from nrprob.exceptions import DataUnavailable, InputError
 from nrprob.settings import standard
 
@@ -102,9 +101,6 @@ def _unknown_attributes(model: ModelFile) -> list[str]:
     for spec in model.methods:
         estimator = registry.find_method(spec.name).load()
         documented |= dict.fromkeys(re.findall(r"\b[a-z]\w*_(?!\w)", estimator.__doc__ or ""))
-        for name in dir(estimator):
-            if isinstance(inspect.getattr_static(estimator, name), Renamed):
-                documented[name] = None
     names = {n: m.attribute.split(".")[0] for n, m in model.measures.items() if m.attribute}
     return [
         f"no method has such an attribute; measures.{name}.attribute = {attribute!r}; "

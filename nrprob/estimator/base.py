@@ -60,25 +60,6 @@ class Restarts(NamedTuple):
     converged: np.ndarray
 
 
-class Renamed:
-    """Deprecated name of an attribute: returns its value, with a FutureWarning."""
-
-    def __init__(self, new: str):
-        self.new = new
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.old = name
-
-    def __get__(self, estimator: Any, owner: type) -> Any:
-        """Return the attribute of the new name."""
-        if estimator is None:
-            return self
-        value = getattr(estimator, self.new)
-        text = f"{self.old} is deprecated; its new name is {self.new}; use the new name"
-        warn(text, FutureWarning)
-        return value
-
-
 def fitted_labelings(estimator: Any) -> np.ndarray:
     """Labelings of a fitted estimator: ``labels_`` (n,), or ``alternatives_`` (n, m) if m > 1."""
     alternatives = getattr(estimator, "alternatives_", None)

@@ -77,14 +77,14 @@ def check_range(x: Any) -> None:
     most = largest_magnitude(x)
     if most > LARGEST:
         raise ValueError(
-            f"X must lie between {-LARGEST} and {LARGEST}, or squares leave float64; got a "
+            f"X must lie between {-LARGEST} and {LARGEST}, or squares overflow float64; got a "
             f"value of size {most:.3g}; multiply X by a power of ten"
         )
     # The exact range of sparse features would need a copy of X, so their magnitude is used.
     width = most if sparse.issparse(x) else float((x.max(axis=0) - x.min(axis=0)).max())
     if 0 < width < 1 / LARGEST:
         raise ValueError(
-            f"columns of X must vary by at least {1 / LARGEST}, or squares leave float64; got "
+            f"columns of X must vary by at least {1 / LARGEST}, or squares underflow float64; got "
             f"at most {width:.3g}; multiply X by a power of ten"
         )
 

@@ -384,23 +384,3 @@ def test_a_fit_that_fails_leaves_nothing(name, quiet):
     assert set(vars(model)) == {*parameters, "note", "_set_by_fit"} and not model._set_by_fit
     with pytest.raises(NotFittedError):
         model.predict(X, **known)
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("cmbc", "theta_", "means_"),
-        ("cop_kmeans", "centroids_", "cluster_centers_"),
-        ("condens", "centroids_", "member_centers_"),
-    ],
-)
-def test_old_names_of_attributes_warn(name, old, new, recwarn):
-    model = clone(ENTRIES[name].ours)
-    assert not hasattr(model, old)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model, *_ = fitted(name)
-    with pytest.warns(FutureWarning, match=f"{old} is deprecated; its new name is {new}") as caught:
-        assert getattr(model, old) is getattr(model, new)
-    assert caught[0].filename == __file__  # the user's line, however deep the warning is
-    assert old not in vars(pickle.loads(pickle.dumps(model)))

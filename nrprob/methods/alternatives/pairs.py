@@ -145,7 +145,7 @@ class PairClusterer(AlternativeClusterer):
             where = f" in {names[j]!r}" if names else ""
             if n_groups == 1:
                 self._warn_degenerate(
-                    "known has one group only, so there is no structure to avoid; got a constant "
+                    "known has one group only, which the clusters cannot repeat; got a constant "
                     f"labeling{where}, which is ignored; leave it out"
                 )
             elif n_groups == n:

@@ -257,7 +257,7 @@ class Sampled(Clusterer):
         if not abs(X).max(initial=0) < limit:
             raise ValueError(
                 f"new rows must lie within {limit:.3g} standard deviations of the rows of the "
-                f"fit, or squares leave float64; got a distance of {abs(X).max():.3g}; pass "
+                f"fit, or squares overflow float64; got a distance of {abs(X).max():.3g}; pass "
                 "them in the units of the fit"
             )
         design = with_linear_effects(self._encoder.transform(known, len(X)), self._effects_width)

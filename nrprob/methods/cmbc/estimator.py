@@ -11,7 +11,6 @@ from scipy import sparse
 from nrprob.data.design import Design, DesignEncoder
 from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
-from nrprob.estimator.base import Renamed
 from nrprob.estimator.calls import collect_restarts, restart_calls, solution_memberships
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.linear import LinearClusterer, ScoreMixin, Task
@@ -206,7 +205,7 @@ class CMBC(ScoreMixin, LinearClusterer):
     form: Annotated[str, parameters.Choice(FORMS)] = "chi2"
     update: Annotated[str, parameters.Choice(UPDATES)] = "joint"
     anneal: parameters.Flag = True
-    multi: Annotated[str, parameters.Choice(("product", "additive", "sum"))] = "product"
+    multi: parameters.Combination = "product"
     binarize: parameters.Threshold = None
     n_init: parameters.Count = 10
     max_iter: parameters.Count = 200
@@ -215,7 +214,6 @@ class CMBC(ScoreMixin, LinearClusterer):
     verbose: parameters.Verbosity = 0
 
     capabilities = Capabilities(sparse=True, squares=False)
-    theta_ = Renamed("means_")
 
     @property
     def _takes_sparse(self) -> bool:
@@ -226,8 +224,6 @@ class CMBC(ScoreMixin, LinearClusterer):
     def check_parameters(self):
         """Validate the parameters that do not depend on the data."""
         super().check_parameters()
-        if self.multi == "sum":
-            warn("multi='sum' is called 'additive' now; the old word goes", FutureWarning)
         if self.form == "printed" and self.update in ("joint", "exact"):
             raise ValueError(
                 "form='printed' is not concave in all parameters together; got "

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.validation import check_random_state
 from nrprob.estimator import parameters
-from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
+from nrprob.estimator.base import Clusterer, Restarts, row_means
 from nrprob.estimator.capabilities import KINDS, Capabilities
 from nrprob.estimator.weights import WeightedMixin
 from nrprob.exceptions import short_repr, warn
@@ -338,7 +338,6 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         known=KINDS, weights=True, sparse=True, nonnegative=True, squares=False
     )
     _warns_of_single_feature = True
-    centroids_ = Renamed("member_centers_")
     _unit = "the consensus"
 
     # Input

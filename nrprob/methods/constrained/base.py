@@ -8,7 +8,6 @@ from collections.abc import Callable
 import jax
 
 from nrprob.engines.placement import small_steps_on_cpu
-from nrprob.estimator.base import Renamed
 from nrprob.estimator.calls import at_once
 from nrprob.estimator.pairs import PairEstimator
 from nrprob.methods.constrained.codes import Nodes
@@ -18,8 +17,6 @@ from nrprob.statistics.rows import coarse_bucket
 
 class ConstrainedSearch(PairEstimator):
     """Estimator whose restarts are one compiled search over must-link components."""
-
-    centroids_ = Renamed("cluster_centers_")
 
     def _run_restarts(
         self, search: Callable[..., SearchResult], nodes: Nodes, per_cell: int, n_iter: int

@@ -18,7 +18,7 @@ from nrprob.data.labels import list_examples
 from nrprob.data.validation import CLUSTERS, check_random_state
 from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
-from nrprob.estimator.base import Clusterer, Renamed, row_means
+from nrprob.estimator.base import Clusterer, row_means
 from nrprob.estimator.bases import check_base, clone_with_seed, count_name
 from nrprob.estimator.calls import solution_memberships
 from nrprob.estimator.capabilities import Capabilities
@@ -211,8 +211,6 @@ class CondEns(Clusterer):
         else:
             base_takes = hasattr(base, "__sklearn_tags__") and get_tags(base).input_tags.sparse
         return self.extension == "nearest" and bool(base_takes)
-
-    centroids_ = Renamed("member_centers_")
 
     # Input
 

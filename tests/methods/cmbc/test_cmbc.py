@@ -929,11 +929,3 @@ def test_successive_clusterings_are_no_worse_than_published(update, multi):
         goal = {"joint": max(published), "batch": published[0], "partial": published[1]}[update]
         assert result[:, session].mean() > goal - 2 * error, (session, p_noise)
         assert result[:, :session].mean() < 0.01, (session, p_noise)
-
-
-def test_the_old_word_for_additive_warns(binary):
-    X, labels = binary
-    new = CMBC(2, n_init=1, multi="additive", random_state=0).fit(X, known=labels[:, :2])
-    with pytest.warns(FutureWarning, match="multi='sum' is called 'additive' now"):
-        old = CMBC(2, n_init=1, multi="sum", random_state=0).fit(X, known=labels[:, :2])
-    assert old.objective_ == new.objective_
