@@ -17,16 +17,16 @@ from __future__ import annotations
 from nrprob.estimator.density import TableTraits
 
 REJECTIONS: dict[str, tuple[int, int]] = {  # null design: rejected tables, tested tables
-    "numeric": (1, 84),
-    "mixed": (2, 152),
-    "flag-number": (0, 154),
-    "two-flags": (0, 155),
-    "skewed": (6, 156),
-    "small-numeric": (0, 156),
+    "numeric": (3, 400),
+    "mixed": (5, 400),
+    "flag-number": (2, 400),
+    "two-flags": (0, 400),
+    "skewed": (17, 400),
+    "small-numeric": (0, 400),
     "small-mixed": (1, 155),
     "unequal": (1, 154),
     "missing": (0, 154),
-    "categories": (0, 82),
+    "categories": (6, 400),
     "three-clusters": (0, 0),
     "no-groups": (0, 0),
     "mixed-1000": (0, 0),
