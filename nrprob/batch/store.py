@@ -321,7 +321,7 @@ def _refuse_links(folder: Path) -> None:
 
 
 def _identifiers(path: Path) -> list[str]:
-    """Identifiers of the cells in one file, whose digest must match its content."""
+    """Identifiers of the fits in one file, whose digest must match its content."""
     import h5py
 
     with _reading(path), h5py.File(io.BytesIO(check_seal(path))) as file:
@@ -346,7 +346,10 @@ def read_plan(folder: Path | str) -> Plan:
 
 
 def _read_notes(folder: Path) -> dict[str, str]:
-    """Numbers of skipped and failed cells, by reason, as JSON; a killed run has no notes."""
+    """Numbers of skipped and of failed fits: for each, a JSON string of counts by reason.
+
+    A killed run has no notes; the result is then empty.
+    """
     path = folder / _NOTES
     if not os.path.lexists(path):
         return {}

@@ -325,7 +325,10 @@ class CrossEntropyCost:
         return self.ridge.shape[-1]
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Cost (...) of cells with statistics (..., p); NaN for degenerate cells, without ridge."""
+        """Cost (...) of cells with statistics (..., p).
+
+        It is 0 for empty cells, and NaN if scatter plus ridge is numerically singular.
+        """
         w, _, scatter = centre_cells(cell, self.n_features, self.covariance)
         full = w > _EMPTY
         return jnp.where(full, self._cost_of_log_det(w, self._log_det(w, scatter, full)), 0)

@@ -96,7 +96,10 @@ Terms = tuple[Term, ...]
 
 @jax.jit
 def objective(terms: Terms, cells: jax.Array) -> jax.Array:
-    """Objective F (S,) of S restarts, from the cells (groups, S, K, p)."""
+    """Objective F (S,) of each of S restarts.
+
+    ``cells`` (groups, S, K, p) are the statistics by known group and cluster.
+    """
     parts = [
         t.weight * (t.cost(t.cells(cells)).sum((0, 2)) + t.constant.astype(cells.dtype))
         for t in terms

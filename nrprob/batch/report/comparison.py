@@ -32,7 +32,14 @@ Column = tuple[str, str]  # measure and statistic
 
 @dataclass(frozen=True)
 class Entry:
-    """One measure and statistic of one row."""
+    """Table cell: a statistic of a measure in one row of the table.
+
+    Attributes
+    ----------
+    ours : value from the fits of the run; None without finished fits
+    published : published value; None if there is none
+    mark : comparison of both values; None if one of them is absent
+    """
 
     ours: Value | None = None
     published: float | None = None

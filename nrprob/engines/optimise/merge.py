@@ -250,10 +250,11 @@ class RowMoveResult(NamedTuple):
 
     Attributes
     ----------
-    labels : (n,)
-    sums : (k, k) sums of the table over the pairs of rows of two clusters, the diagonal included
+    labels : (n,) labels after the moves
+    sums : (k, k) sums of the table over all pairs of a row of one cluster and a row of another; on
+        the diagonal, over all pairs within a cluster, with every row paired with itself too
     n_moves : number of moves
-    done : whether no move increases the value any more
+    done : whether no further move increases the value, the sum of the table within clusters
     """
 
     labels: jax.Array
@@ -270,10 +271,11 @@ class RowMoveResult(NamedTuple):
 def move_rows(
     table: jax.Array, alive: jax.Array, labels: jax.Array, max_moves: jax.Array, n_clusters: int
 ) -> RowMoveResult:
-    """Move single rows to other clusters, the best move first, while the value increases.
+    """Move single rows to other clusters while the sum of a table within clusters increases.
 
-    The last row of a cluster stays. ``table`` (n, n) is symmetric. Rows that are not ``alive`` (n,)
-    are padding, with zeros in the table. A move costs O(n k).
+    Every step makes the move with the largest increase, in time O(n k). A cluster never loses its
+    last row. ``table`` (n, n) is symmetric. Rows that are not ``alive`` (n,) are padding, with
+    zeros in the table.
     """
     clusters = jnp.arange(n_clusters)
     diagonal = jnp.diagonal(table)
@@ -340,11 +342,12 @@ def cut_merges(pairs: np.ndarray, n: int, n_clusters: int) -> np.ndarray:
 
 
 def quadratic_information_shares(pairs: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Quadratic mutual information (n,) of clusters and groups ``codes`` (n,) after every merge.
+    """Relative quadratic mutual information (n,) of clusters and groups after 0 to n - 1 merges.
 
-    It is divided by the information of single rows; all 0 if there is one group. Each cluster
-    stores the groups of its rows, and a merge iterates over the smaller of two lists, so that the
-    run time hardly depends on the number of groups.
+    It is divided by its value before the first merge, where every row is a cluster. All entries
+    are 0 if there is only one group. ``codes`` (n,) are the groups of the rows, and ``pairs`` are
+    the merges. Each cluster stores the number of its rows in each group. A merge iterates over the
+    cluster with fewer groups, so the run time hardly depends on the number of groups.
     """
     n = len(codes)
     size, q = np.ones(n), np.bincount(codes) / n

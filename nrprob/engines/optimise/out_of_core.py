@@ -98,14 +98,14 @@ class Perturbation(NamedTuple):
 
 
 class PassSummary(NamedTuple):
-    """Sums over the rows at the end of a level.
+    """Sums over all rows at the end of a level, that is, at one temperature.
 
     Attributes
     ----------
-    cells : (groups, S, K, p) statistics of the perturbed memberships
-    negative_entropy : (S,) sums of w log r
-    hard : (S,) masses of the rows with a membership above 0.999
-    checksum : (S,) checksums of the labels
+    cells : (groups, S, K, p) statistics under perturbed memberships, which start the next level
+    negative_entropy : (S,) sums of w log r over rows and clusters, for masses w and memberships r
+    hard : (S,) total mass of the rows whose largest membership exceeds 0.999
+    checksum : (S,) checksums of the most likely labels
     """
 
     cells: Any
@@ -176,7 +176,11 @@ def sum_moments(blocks: Blocks) -> Moments:
 def _e_step(
     block: KnownBlock, state: MembershipParameters | None, active: jax.Array, seed: Any, scale: Any
 ) -> jax.Array:
-    """Masses (B, r, S, K) from the parameters, or random initial masses."""
+    """Masses (B, r, S, K) of the rows of a block in the clusters of every restart.
+
+    They follow from the parameters ``state``. If it is None, they are random initial masses, from
+    log memberships with standard deviation ``scale`` (S,).
+    """
     rows = block.rows
     if state is None:
         shape = scale.shape[0], active.shape[0]

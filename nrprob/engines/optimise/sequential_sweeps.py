@@ -21,14 +21,14 @@ from nrprob.statistics.terms import Terms
 
 
 class Sweep(NamedTuple):
-    """A sequence of rows, processed one by one.
+    """Two functions that process rows one by one, and move each to its best cluster.
 
     Attributes
     ----------
-    init_state : ``cells (groups, 1, K, p) -> state``
-    run_visits : ``(order, labels, count, active, state) -> (state, labels)`` for the ``order`` (n,)
-        of the rows, their labels (n,) in this order, the number of rows to visit, and which
-        clusters exist (K,)
+    init_state : ``cells (groups, 1, K, p) -> state``, the statistics and costs of all cells
+    run_visits : ``(order, labels, count, active, state) -> (state, labels)``; ``order`` (n,) are
+        row indices, ``labels`` (n,) their labels in this order, ``count`` the number of rows to
+        process, and ``active`` (K,) whether each cluster may receive rows
     """
 
     init_state: Callable[[jax.Array], Any]

@@ -46,10 +46,16 @@ class Pair(NamedTuple):
 
 
 class _Members(NamedTuple):
-    """Members of a move, padded to m.
+    """Samples of the clusters of a move, except for the two chosen samples; padded to m.
 
-    ``rows`` (m,) are their indices, ``real`` (m,) is false on padding, ``side`` (m,) is true for
-    samples of ``b``, and ``seeds`` (groups, 2, p) are the cells of the two chosen samples alone.
+    Attributes
+    ----------
+    rows : (m,) indices of the samples
+    real : (m,) false on padding
+    x : (m, p) statistics of the samples
+    group : (m,) known groups of the samples
+    side : (m,) whether the sample is in cluster ``b`` of the `Pair`, rather than in ``a``
+    seeds : (groups, 2, p) statistics of the two chosen samples alone, by known group
     """
 
     rows: jax.Array

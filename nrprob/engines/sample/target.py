@@ -336,7 +336,11 @@ def make_target(
 def replace_two(
     target: Target, state: Partition, a: jax.Array, b: jax.Array, new_cells: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Replace the cells of clusters a and b by (groups, 2, p); also returns the new length."""
+    """Replace the statistics of clusters a and b.
+
+    ``new_cells`` (groups, 2, p) are the new statistics. Returns the cells (groups, K, p) of all
+    clusters after the replacement, and the length of the new partition in nats.
+    """
     slots = jnp.stack([a, b])
     cells = state.cells.at[:, slots].set(new_cells)
     if not target.incremental:

@@ -107,10 +107,11 @@ _move_rows = jax.jit(merge.move_rows, static_argnames="n_clusters")
 
 
 def _contrast_width(x: np.ndarray) -> float:
-    """Bandwidth that maximises the sum of squares of the centred potentials of rows (n, d).
+    """Bandwidth sigma with the largest sum of squares of the centred kernel matrix of rows (n, d).
 
-    The sum is small for narrow windows, where no two rows interact, and for wide windows, where all
-    rows have equal potentials.
+    The kernel of two rows at distance t is exp(-t^2 / (4 sigma^2)). The sum is small for a small
+    sigma, where all kernels of distinct rows are near 0. It is also small for a large sigma, where
+    all kernels are near 1.
     """
     square = squareform(pdist(x.astype(float), "sqeuclidean"))
     apart = square[square > 0]

@@ -33,8 +33,11 @@ class ConcentrationUpdate(JointUpdate):
     Attributes
     ----------
     which : index of the current concentration, in ``values``
-    values : (G,)
-    counts, totals : (G, ...) tables of the code under every concentration
+    values : (G,) grid of concentrations
+    counts : (G, ...) code lengths in nats under every concentration, looked up by a count: the
+        size of a cluster, or the number of its samples in a class
+    totals : (G, ...) code lengths in nats under every concentration, looked up by a total: the
+        number of clusters, or the number of labelled samples in a cluster
     """
 
     which: jax.Array

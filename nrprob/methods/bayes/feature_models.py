@@ -154,8 +154,10 @@ class DiscreteFeatures(CodedFeatures):
 
     Attributes
     ----------
-    concentration : Dirichlet concentration of a cell; None for normalised maximum likelihood
-    coordination : weight of the code of clusters without regard to known groups; None for "auto"
+    concentration : Dirichlet concentration of the prior of the probabilities in a cell, that is, in
+        one cluster and one known group; None for normalised maximum likelihood
+    coordination : weight of a second code, of each cluster pooled over all known groups; None for
+        "auto"
     """
 
     concentration: float | None = 0.5

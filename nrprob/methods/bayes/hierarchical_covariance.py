@@ -5,12 +5,13 @@ Sample i of cluster c is
     x_i = b_c + e_i,   e_i ~ N(0, S_c),   b_c ~ N(0, S_c / kappa),
     S_c ~ inverse-Wishart(f, f S),  f = d + 1 + nu,    S ~ Wishart(d + 2, s I / (d + 2)),
 
-The inverse of S is the expected inverse of a cluster's covariance, and s is the expected variance
-of a feature. (With S as the mean of S_c, nu could not move while S stays.) With a small nu each
-cluster has its own covariance, with a large nu all clusters share one; nu, S and s are sampled.
+for d features. The inverse of S is the expected inverse of a cluster's covariance S_c, and s is the
+prior mean of the diagonal of S. If S were instead the mean of S_c, the sampler could hardly change
+nu at fixed S. With a small nu, the covariances of the clusters differ; with a large nu, they are
+nearly equal. The sampler updates nu, S and s.
 
-The prior of S is zero near singular matrices (tr S^-1 is at most 10^10). If all clusters lie in
-parallel planes, as copies of a few samples do, the density would otherwise be unbounded.
+The prior of S is zero near singular matrices: tr S^-1 is at most 10^10. Otherwise the density would
+be unbounded if all clusters lie in parallel planes, as copies of a few samples do.
 
 Given S, the code of a partition is a sum over clusters, whose centres and covariances are
 integrated out. S is sampled given the covariances, which are sampled first.

@@ -54,7 +54,7 @@ class _Clusters(NamedTuple):
         return self.prior_freedom + self.is_occupied.sum() * self.freedom
 
     def inverse_covariances(self, common: jax.Array) -> jax.Array:
-        """Inverses (K, d, d) of expected covariances, times f, given the common covariance."""
+        """Matrices f (f S + A_c)^-1 (K, d, d) of the clusters, for the common covariance S."""
         white = whitener(self.freedom * common + self.scatter)[0]
         return self.freedom * jnp.einsum("kij,kil->kjl", white, white)
 

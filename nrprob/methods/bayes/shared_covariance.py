@@ -240,7 +240,10 @@ class SharedCovariance(JointCode):
         return _Solution(scatter, log_det, effects, centres)
 
     def nats(self, cells: jax.Array) -> jax.Array:
-        """Minus the log marginal likelihood of cells (groups, K, p)."""
+        """Minus the log marginal likelihood.
+
+        ``cells`` (groups, K, p) are statistics, summed by known group and cluster.
+        """
         solution, d, (_, _, s, nu) = self._solve(cells), self.n_features, self.hyperparameters
         n, freedom = self.power * cells[..., -1].sum(), d + 1 + nu
         return (

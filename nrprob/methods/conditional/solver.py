@@ -14,7 +14,7 @@ from nrprob.methods.conditional.em import Hyperparameters, Model, Parameters, Re
 from nrprob.statistics.xlogx import xlogx
 
 CAPACITY = 512  # entries of the trace
-_WARM = 30  # maximum number of steps of a balanced warm-up
+_WARM = 30  # maximum number of steps of a warm-up with equal cluster shares in every group
 _CERTAIN = 0.95  # initial membership of a row in the cluster of its label
 _TINY = 1e-30  # lower bound of divisors
 # Free weights are selected only if one of two conditions holds; see `choose_weights`.
@@ -117,7 +117,8 @@ class Climb:
         Parameters
         ----------
         labels : (n,) initial labels
-        warm : whether a balanced warm-up comes first; None if no restart has a warm-up
+        warm : whether a warm-up comes first, with equal cluster shares in every known group; None
+            if no restart has a warm-up
         most : maximum number of steps of the warm-up
         """
         model = self.model
@@ -192,7 +193,7 @@ def solve_residuals(
     ----------
     data, hyperparameters : all rows, and the settings
     starts : (S, B, r) initial labels; of the sampled rows if there is a sample
-    warm : (S,) whether a balanced warm-up comes first
+    warm : (S,) whether a warm-up with equal cluster shares in every known group comes first
     fixed : (B, r) classes of labelled rows, else -1; None without labels
     sample : sample of the rows; None to run all restarts on all rows
     n_clusters : number of clusters, with padding

@@ -103,12 +103,12 @@ class Ensemble(NamedTuple):
 
     Attributes
     ----------
-    columns : (n, members) labels of the members
-    rows : row of ``members_`` for every member
-    models : mixture of every member
+    columns : (n, members) labels of the rows by each member, one column per member
+    rows : for every member, its row of the table ``members_``
+    models : mixture model of every member
     weights : (members,) weights in the consensus, with mean 1
-    agreement : the consensus
-    nothing_left : warning if the counts have no structure besides the known structure; else empty
+    agreement : consensus of the members, with its labels
+    nothing_left : warning if the counts have no structure besides the known one; otherwise empty
     """
 
     columns: np.ndarray
@@ -130,7 +130,7 @@ class SpectralInput:
     design : known structure
     members : settings of the members
     weights : (n,) weights of the rows; None if all are 1
-    calls : empty, since the fit is not made of shared program calls
+    calls : empty, because the fit does not use the program calls that batch runs share
     """
 
     x: sparse.csr_array

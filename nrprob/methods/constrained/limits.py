@@ -54,7 +54,7 @@ def farther_than(x: np.ndarray, diameter: float) -> np.ndarray:
 
 
 def isolated_rows(x: np.ndarray, epsilon: float, labels: np.ndarray) -> np.ndarray:
-    """Rows of clusters of two or more rows without another member within ``epsilon``."""
+    """Rows without a neighbour within ``epsilon`` in their cluster, except single-row clusters."""
     sizes = np.bincount(labels)
     near = np.zeros(len(x), bool)
     pairs = _pairs_within(x, epsilon, "epsilon")

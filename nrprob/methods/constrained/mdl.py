@@ -279,7 +279,8 @@ class MDLConstrained(ConstrainedSearch):
                 alone = isolated_rows(data.x, self.epsilon / data.scale, result[0].labels)
             if not alone.size:
                 return [(problem, result)]
-            # Every round adds must-links, so that there are at most n rounds.
+            # A row in ``alone`` has no neighbour within epsilon in its cluster. Add a must-link to
+            # its nearest neighbour, and search again. There are at most n rounds.
             mates = nearest_mates(data.x, alone, self.epsilon / data.scale)
             must.append(Pairs(np.stack([alone, mates], 1), "epsilon"))
 

@@ -1,4 +1,8 @@
-"""Table of the given pairs: satisfied, accepted, and the description length that each saves."""
+"""Table of the must-link and cannot-link pairs that were passed to a fit.
+
+For each pair, the table states whether the labels satisfy it, whether the fit accepted it as
+correct, and by how many nats it shortens the description.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +24,14 @@ _KINDS = ("must_link", "cannot_link")
 
 @dataclass
 class Report:
-    """Outcome of the given pairs.
+    """Outcome of the pairs that were passed to a fit.
 
     Attributes
     ----------
-    pairs : must-links and cannot-links, (p, 2) rows each, as given
-    hard : whether the fit had to satisfy all of them
+    problem : the problem of the fit, without its data
+    result : description of the best labels
+    pairs : must-links and cannot-links as given, each an array (p, 2) of row indices
+    hard : whether the fit had to satisfy all pairs
     """
 
     problem: ConstrainedProblem
@@ -40,7 +46,11 @@ class Report:
 
     @functools.cached_property
     def pair_table(self) -> pd.DataFrame:
-        """One line per given pair."""
+        """DataFrame with one row per given pair.
+
+        Its columns are ``kind``, the rows ``i`` and ``j``, whether the labels satisfy the pair,
+        whether the fit accepted it as correct, and the ``nats`` that it saves.
+        """
         import pandas as pd
 
         problem, result, node = self.problem, self.result, self.problem.parts.node

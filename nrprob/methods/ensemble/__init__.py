@@ -1,1 +1,1 @@
-"""Consensus of clusterings of the known groups."""
+"""Consensus of separate clusterings, one within each known group."""

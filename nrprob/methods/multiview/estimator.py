@@ -547,7 +547,10 @@ class MDLMultiView(ViewClusterer):
 def _selection_table(
     configurations: Sequence[Configuration], every: MultiviewSolution, bests: np.ndarray
 ) -> Any:
-    """One line per configuration, with its best run (configurations,)."""
+    """DataFrame with one row per configuration: its sizes and the lengths of its best run.
+
+    ``bests`` (configurations,) are the indices of the best runs in ``every``.
+    """
     import pandas as pd
 
     sizes = np.array([c.sizes for c in configurations])
