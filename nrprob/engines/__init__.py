@@ -7,6 +7,11 @@ An engine minimises an objective of this form, or samples from the exponential o
 as defined in `nrprob.statistics`: S_a are the additive statistics of cell a, g_t the cell cost and
 lambda_t the weight of term t. No engine depends on a method.
 
+Shapes of arrays: n rows, in B blocks of r rows; p statistics of a row, the last of which is 1;
+S restarts; K clusters; ``groups`` known groups (1 without known structure). "Rows" are samples.
+Rows, clusters and groups beyond the data are *padding*, which lets one compiled program serve
+several sizes.
+
 ======================== ===================================== ==================================
 engine                   evaluates                             result
 ======================== ===================================== ==================================

@@ -5,11 +5,14 @@ W(x, c) = p(x) r(c|x). At inverse temperature beta the engine minimises the free
 
 .. math:: F(W) + \frac{1}{\beta} \left( \alpha H(C) - H(C|X) \right),
 
-where F is the objective of the method and alpha the weight ``compression``. `term_update` derives
-the fixed-point iteration: an M-step computes the cell statistics and dF/dW from all rows, an E-step
-the log memberships ``alpha log p(c) - beta dF/dW``. The engine handles the temperatures, the
-perturbation away from the symmetric saddle point, normalisation, fixed rows, stopping and the
-trace. A method that is not a sum of terms supplies its own `Update`.
+where F is the objective of the method, alpha the weight ``compression``, and C and X are the
+cluster and the index of a row. Masses of all rows have the shape (B, r, S, K): B blocks of r rows,
+S restarts, K clusters. Statistics have the shape (groups, S, K, p) for p statistics.
+
+`term_update` derives the fixed-point iteration: an M-step computes the cell statistics and dF/dW
+from all rows, an E-step the log memberships ``alpha log p(c) - beta dF/dW``. The engine handles the
+temperatures, the perturbation away from the symmetric saddle point, normalisation, labelled rows,
+stopping and the trace. A method whose objective is not a sum of terms supplies its own `Update`.
 
 References
 ----------
@@ -171,7 +174,8 @@ class AnnealingResult(NamedTuple):
     state : the method's final state
     beta : (S,) final inverse temperature
     trace : (CAPACITY, S) objective at the end of every level, NaN beyond the last
-    converged : (S,) labels hard and unchanged; at a finite ``final``, memberships unchanged
+    converged : (S,) whether labels are hard and unchanged; at a finite ``final``, whether
+        memberships are unchanged
     n_iter : number of updates, over all levels
     """
 
@@ -205,7 +209,10 @@ def normalise_masses(
 
 
 def compression_cost(compression: Any, sums: BlockSums) -> jax.Array:
-    """Return compression H(C) - H(C|X) (S,), in nats of the whole data set; 1 gives I(C;X)."""
+    """Return compression * H(C) - H(C|X) (S,) in nats of the whole data set.
+
+    With a compression of 1, it is I(C;X).
+    """
 
     def add_block(block, w):
         log_r = safe_log(w) - safe_log(block.mass)[..., None, None]
@@ -247,7 +254,10 @@ def term_update(terms: Terms, compression: Any) -> Update:
 def random_log_memberships(
     seed: jax.Array, rows: Rows, n_restarts: int, n_clusters: int, scale: float = 0.1
 ) -> jax.Array:
-    """Nearly equal log memberships (B, r, S, K)."""
+    """Random log memberships (B, r, S, K), up to a constant per row.
+
+    They have the standard deviation ``scale``, so a row belongs to all clusters nearly equally.
+    """
     noise = hashed_noise(fold_in(seed, rows.number), (n_restarts, n_clusters), rows.mass.dtype)
     return scale * noise
 
@@ -345,7 +355,8 @@ def anneal(
         sharp = (w.max(-1) > 0.999 * mass[..., None]) & real[..., None]
         hard = (sharp * mass[..., None]).sum((0, 1)) >= 0.999 * total
         same = jnp.all((new_labels == labels) | ~real[..., None], (0, 1))
-        # Tied rows never become hard; at the end of the range, unchanged labels are enough.
+        # Rows with two equally good clusters never become hard. At the end of the range, unchanged
+        # labels are enough.
         ends = beta * schedule.factor > stop
         done = jnp.where(last, has_converged(change, monitor), same & (hard | ends))
         reached = evaluate(state, w, beta)

@@ -4,8 +4,10 @@ For a hard partition, moving row x from cell a to cell b changes a term of cost 
 
 .. math:: \Delta = \lambda \, [ g(S_b + s(x)) - g(S_b) + g(S_a - s(x)) - g(S_a) ],
 
-a *join* and a *leave* part. Both are computed by evaluating g, except for an `IncrementalCost`,
-which has closed forms for single rows.
+the sum of a change by joining b and a change by leaving a. Both are computed by evaluating g,
+except for an `IncrementalCost`, which has closed forms for single rows.
+
+Shapes: B blocks of r rows, or b rows; K clusters; p statistics of a row; ``groups`` known groups.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class IncrementalCost(Protocol):
         """Cost of statistics (..., p)."""
 
     def track_cells(self, cells: jax.Array) -> Any:
-        """State of cells (K, p)."""
+        """State of cells (K, p), which `move_changes` reads and `apply_move` updates."""
 
     def move_changes(
         self, state: Any, row: jax.Array, mass: jax.Array, label: jax.Array
@@ -107,8 +109,8 @@ def _join_leave_changes(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.
 def move_differences(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array) -> jax.Array:
     """Change of F (B, r, K) when one row moves to each cluster; 0 for its current cluster.
 
-    ``labels`` (B, r) and their ``cells`` (groups, 1, K, p); dense rows only. Forbidden moves and
-    changes that are NaN have infinite cost.
+    ``cells`` (groups, 1, K, p) are the statistics under ``labels`` (B, r). The rows must be dense.
+    Forbidden moves and changes that are NaN have infinite cost.
     """
     join, leave = _join_leave_changes(terms, rows, labels, cells)
     change = join + leave[..., None]
@@ -131,7 +133,7 @@ class ClusterRemoval(NamedTuple):
     spare_outliers : whether a small cluster stays if its rows would distort the other clusters:
         they raise the cost of the others above the cost of a single cluster of all rows, by at
         least `DISTORTION_LIMIT`
-    merge : whether the two clusters are merged whose union lowers F most
+    merge : whether to merge the two clusters whose union lowers F most
     """
 
     min_mass: jax.Array

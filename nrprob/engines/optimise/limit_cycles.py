@@ -1,10 +1,11 @@
 """Fixed points and limit cycles of an update that is not a descent.
 
 A method supplies ``make(data, active)``, which returns ``update(state, log_q, beta) -> (state,
-log_r, values)`` for log memberships (B, r, 1, K). ``active`` (K,) marks the clusters that exist.
+log_r, values)`` for log memberships (B, r, 1, K) of B blocks of r rows in K clusters. A *cycle* is
+one such update. ``active`` (K,) marks the clusters that exist.
 The update works in logarithms, since memberships may be less than the smallest float. ``state``
-(..., K) holds logarithms of weights that the update carries from cycle to cycle, and ``values`` (1,
-T) goes to the trace.
+(..., K) holds logarithms of weights that the update carries from cycle to cycle. ``values`` (1, T)
+are T quantities that go to the trace.
 
 Algorithm:
 

@@ -8,6 +8,9 @@ Merging clusters a and b changes an objective of cell costs g by
 of pair scores that are additive under merges. In both, every cluster stores its nearest neighbour,
 and only clusters that lost their neighbour search again. `move_rows` corrects rows that merges have
 misplaced.
+
+Shapes: n initial clusters (often single rows), p statistics of a cluster, k final clusters,
+``groups`` known groups.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ class MergeResult(NamedTuple):
 def merge_cost(
     terms: Terms, term_cells: tuple[jax.Array, ...], costs: tuple[jax.Array, ...], i: jax.Array
 ) -> jax.Array:
-    """Change of F (n,) when cluster i merges with each other cluster.
+    """Change of the objective F (n,) when cluster i merges with each other cluster.
 
     ``term_cells`` holds the cells (n, groups, p) of each term and ``costs`` their costs
     (n, groups).

@@ -5,6 +5,9 @@ memberships of each block from the current parameters (E-step), adds them to the
 and discards them. The M-step needs the statistics only. Random numbers are hashed from the row
 index, so that every pass can recompute them. All restarts share a pass, which costs O(n S K p)
 time; memory is O(S K p) and one block of rows.
+
+Shapes: n rows, in B blocks of r rows; S restarts; K clusters; p statistics of a row; ``groups``
+known groups. A *level* is one temperature.
 """
 
 from __future__ import annotations
@@ -31,7 +34,13 @@ _ROUNDING = 1e-7  # relative change of cells by rounding
 
 
 class KnownBlock(NamedTuple):
-    """Rows by known group, and their partial labels, -1 where unknown; or None."""
+    """Rows of one block, sorted by known group, and their partial labels.
+
+    Attributes
+    ----------
+    rows : the rows
+    fixed : labels of the rows, -1 where unknown; None if no row is labelled
+    """
 
     rows: Rows
     fixed: np.ndarray | None
@@ -123,9 +132,9 @@ class StoredAnnealingResult(NamedTuple):
     cells : (groups, S, K, p) statistics of these memberships
     hard : (groups, S, K, p) statistics of the most likely clusters
     objective : (S,) objective of the hard labels; of the memberships at a finite temperature
-    converged : (S,)
+    converged : (S,) whether a restart has converged
     n_iter : number of passes over the rows that changed memberships
-    trace : (levels, S)
+    trace : (levels, S) objective at the end of every level
     critical, weights : see `TermFit`
     best : index of the best restart
     """
@@ -169,7 +178,7 @@ def _block_moments(block: KnownBlock) -> Moments:
 
 
 def sum_moments(blocks: Blocks) -> Moments:
-    """Sums over all rows."""
+    """Sums over all rows that determine terms and temperatures."""
     return blocks.map_sum(_block_moments)
 
 

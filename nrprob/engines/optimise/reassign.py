@@ -5,7 +5,10 @@
 - `reassign_batched` moves many rows at once, and moves fewer rows after a step that did not lower
   the objective. It evaluates the same differences in one array operation.
 
-Both may remove clusters; see `nrprob.engines.optimise.differences.ClusterRemoval`.
+Both may remove clusters; see `nrprob.engines.optimise.differences.ClusterRemoval`. F is the
+objective.
+
+Shapes: B blocks of r rows, S restarts, K clusters, p statistics of a row.
 """
 
 from __future__ import annotations
@@ -36,9 +39,9 @@ class ReassignmentResult(NamedTuple):
 
     Attributes
     ----------
-    labels : (S, B, r)
+    labels : (S, B, r) clusters of the rows
     trace : (S, TRACE) objective after every sweep or step, NaN beyond the last
-    active : (S, TRACE) number of clusters after every sweep or step, likewise
+    active : (S, TRACE) number of clusters after every sweep or step
     n_iter : (S,) number of sweeps or steps
     converged : (S,) whether the last sweep or step moved no row
     """

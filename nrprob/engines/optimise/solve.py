@@ -4,6 +4,9 @@ A method supplies ``build(rows, settings) -> Problem``, a hashable function that
 including weights that depend on the data. Parameters in ``settings`` are traced, so that a grid of
 values compiles once. A method whose update is not the gradient of one sum of terms may pass to
 `solve_anneal` any object with an ``iteration`` method in place of a `Problem`.
+
+Shapes: n rows, in B blocks of r rows; S restarts; K clusters; p statistics of a row; ``terms``
+terms; ``groups`` known groups.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ class Settings(NamedTuple):
 
     Attributes
     ----------
-    n_clusters : number of clusters; further columns are padding
+    n_clusters : number of clusters; further clusters in arrays of K are padding
     max_iter : maximum number of updates per temperature, sweeps, or steps
     method : record of the parameters that the method's builder reads
     beta : final inverse temperature; infinite to anneal until the labels are hard
@@ -100,9 +103,10 @@ class AnnealingProblem(NamedTuple):
     weights : (terms,) weights of the terms
     curvature : bound of the convex part of F, relative to the entropy
     anneal : False starts at the final temperature, from more unequal memberships
-    finish : ``(state, w, hard) -> (objective, slope)`` from the final state and masses and the hard
-        masses (B, r, S, K): the objective (S,) of the latter in float64, and a function that
-        returns the gradient of one restart; see `TermFit`
+    finish : ``(state, w, hard) -> (objective, slope)`` from the final state, the final masses and
+        the masses (B, r, S, K) of the hard labels. ``objective`` (S,) is the objective of the hard
+        labels in float64. ``slope`` is a function that returns the gradient of one restart; see
+        `TermFit`
     """
 
     update: Update
@@ -122,7 +126,7 @@ class Problem(NamedTuple):
     ----------
     terms : terms of the objective, without their weights
     weigh : weights (terms,) as a function of the terms' leading curvatures (terms,)
-    n_start : the first split of this number of terms sets the start of an annealing; None for all
+    n_start : number of leading terms whose first split sets the initial temperature; None for all
     curvature : bound of the convex part of F, relative to the entropy
     anneal : False starts at the final temperature, from more unequal memberships
     """
@@ -204,9 +208,9 @@ class Solution(NamedTuple):
 
     Attributes
     ----------
-    labels : (B, r, S)
+    labels : (B, r, S) clusters of the rows
     objective : (S,) in nats of the whole data set, evaluated in float64
-    converged : (S,)
+    converged : (S,) whether a restart has converged
     n_iter : number of updates of all restarts side by side; sweeps or steps of the best one
     w : (B, r, K) masses of the best restart
     trace : (steps,) objective of the best restart, NaN beyond the last
@@ -418,7 +422,7 @@ def _from_labels(
     active: jax.Array,
     fixed: jax.Array | None,
 ) -> Solution:
-    """Solution from hard labels (S, B, r), evaluated in float64."""
+    """Return the `Solution` of hard labels (S, B, r), evaluated in float64."""
     result = result._replace(
         labels=assign_empty_rows(terms, rows, result.labels, n_clusters, fixed)
     )

@@ -10,7 +10,9 @@ To split a cluster at inverse temperature beta:
 4. Otherwise perturb the copies along the growing eigenvectors, and iterate until they separate.
 
 The method supplies an update as for `nrprob.engines.optimise.limit_cycles`; `TermCycle` makes it
-from terms.
+from terms. A *cycle* is one update. A *copy* is one of the two equal clusters of step 1.
+
+Shapes: B blocks of r rows, K clusters ("columns" of the memberships).
 """
 
 from __future__ import annotations
@@ -275,7 +277,7 @@ class SplittingEngine:
         return SPLIT if not distances or np.concatenate(distances).min() > _SAME else MERGED
 
     def cluster_sizes(self, carry: Any, n_clusters: int) -> np.ndarray:
-        """Masses of the clusters."""
+        """Masses of the clusters: sums of the memberships, weighted by the masses of the rows."""
         q = np.exp(np.asarray(carry[1], float)[..., 0, :n_clusters])
         return (np.asarray(self.mass, float)[..., None] * q).sum((0, 1))
 

@@ -196,8 +196,7 @@ def advance(
     Returns
     -------
     states : ChainState
-        Every ``thinning``-th draw, and the counts of moves since the previous draw; zeros beyond
-        ``n_draws``.
+        States of all chains after the last iteration.
     draws, moves : dict of array of shape (capacity, n_chains, ...)
         Every ``thinning``-th draw, and the counts of moves since the previous one; zeros beyond
         ``n_draws``.

@@ -143,9 +143,8 @@ def gibbs(
         put = partial(jax.lax.dynamic_update_index_in_dim, index=j, axis=0)
         if block == 1:
             return more, length, put(after, category), accepted + 1
-        # 3. Metropolis-Hastings. The clusters that emptied with the block correspond to the new
-        #    cluster of the
-        # reverse move, which allows one new cluster only.
+        # 3. Metropolis-Hastings. The reverse move allows only one new cluster, which corresponds
+        # to the cluster that the removal of the block emptied.
         emptied = (occupied(cells) & ~is_occupied).sum()
         reverse = jnp.where(
             is_occupied[old // n_versions], old, new * n_versions + old % n_versions

@@ -14,6 +14,9 @@ exceeds c, the split is not evaluated. c is `ACCEPTANCE_CAP` for usual partition
 determine during warm-up: their ratios are far below 0.1. c is 1 for a partition with fewer clusters
 than usual, or with a longer length. Members are gathered into arrays of a few sizes, so the cost of
 a move does not grow with the number of all samples.
+
+Shapes: n' samples, the last of which are padding; m members; p statistics of a sample; ``groups``
+known groups. The *cells* of a cluster are its statistics by known group.
 """
 
 from __future__ import annotations
@@ -119,12 +122,13 @@ class _Plan(NamedTuple):
 
     Attributes
     ----------
-    turn : (m,) step at which a member draws its side
+    turn : (m,) step at which the side of a member is sampled
     count : number of steps
-    n_hard : steps of hard assignments before the first draw
+    n_hard : number of steps of hard assignments before the first side is sampled
     joined : whether members are on the first side before the first step
-    others : whether a member sees the sides of all others, or only of those who drew before it
-    prior_cells : (groups, 2, p) cells that are added to both sides
+    others : True if the side of a member is sampled given the sides of all other members; False if
+        it is sampled given the previously sampled sides only
+    prior_cells : (groups, 2, p) statistics that are added to both sides
     """
 
     turn: jax.Array
@@ -139,8 +143,8 @@ def plan_launch(members: _Members, u: jax.Array, n: int) -> _Plan:
     """Allocation from a launch state that depends on the two samples and the members alone.
 
     With probability 1/2, ``n`` hard assignments divide the members between the two samples;
-    otherwise all members start on the first side. Then first one half of the members, and after it
-    the other half, resamples its sides given the sides of all others.
+    otherwise all members start on the first side. Then the sides of one half of the members are
+    resampled, given the sides of all others. After that, the other half is resampled likewise.
     """
     size = len(members.rows)
     half = in_order(u[1:3], size, jnp.asarray(size)) % 2
@@ -177,7 +181,7 @@ def plan_doubling(members: _Members, u: jax.Array) -> _Plan:
 def _allocate_members(
     members: _Members, split: jax.Array, odds: Odds, plan: _Plan, noise: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Cells of the two clusters, the sides, and the log probability of sampling these sides.
+    """Statistics of the two clusters, the sides, and the log probability of sampling these sides.
 
     One loop for every plan, so that ``odds`` are compiled once.
     """
@@ -206,15 +210,16 @@ def split_merge(
     target: Target, state: Partition, pair: Pair, u: jax.Array, key: jax.Array,
     plans: Sequence[Allocation], which: jax.Array, usual: jax.Array | None = None,
 ) -> tuple[Partition, jax.Array]:  # fmt: skip
-    """Propose to split the cluster of a pair, or to merge their clusters; uniforms are (4,).
+    """Propose to split the cluster of a pair of samples, or to merge their two clusters.
 
-    ``which`` of the ``plans`` allocates the members must not depend on the state. Splits of
-    ``usual`` partitions are accepted with probability `ACCEPTANCE_CAP` at most; None has no cap.
+    ``u`` (4,) are uniform variates. The index ``which`` of the plan that allocates the members must
+    not depend on the state. Splits of ``usual`` partitions are accepted with probability
+    `ACCEPTANCE_CAP` at most. If ``usual`` is None, there is no such cap.
 
     Returns
     -------
     state : Partition
-    accepted : whether it is the proposed state
+    accepted : whether ``state`` is the proposed state
     """
     member = _is_member(state, pair, target.x[:, -1] > 0)
     odds_of = target.odds(state, pair.a, pair.b)
@@ -250,8 +255,8 @@ def _acceptance_cap(
 ) -> jax.Array | float:
     """Largest acceptance probability of a split, which also multiplies the ratio of the merge.
 
-    It may depend only on the partition in which the two clusters are one. If they are two in
-    ``state``, ``joint`` is the length of that partition.
+    It may depend only on the partition in which the two clusters are merged. If they are separate
+    in ``state``, ``joint`` is the length of the partition in which they are merged.
     """
     if usual is None:
         return 1.0

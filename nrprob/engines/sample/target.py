@@ -1,7 +1,8 @@
 """Target distributions over partitions: complete code lengths, in arrays of few shapes.
 
-A cell holds the samples of one cluster in one known group. Arrays of cells (groups, K, p) hold sums
-of the p statistics over these samples.
+A cell is the set of samples of one cluster in one known group. Arrays ``cells`` (groups, K, p) hold
+sums of the p statistics over these samples, for K slots of clusters. n' is the number of samples
+with padding, and b or m the number of some samples.
 
 The numbers of slots for clusters and known groups are rounded up by
 `nrprob.statistics.rows.padded_count`, so that one compiled program serves several sizes. Surplus
@@ -36,8 +37,8 @@ class Scales:
     Attributes
     ----------
     weights : (G,) values, which multiply statistics
-    nats : (n', G) description length of a sample's weight, whatever its cluster
-    version : (n',) indices of the current weights
+    nats : (n', G) description length of each weight of each sample, the same in all clusters
+    version : (n',) indices of the current weights, in ``weights``
     width : number of leading statistics that the weight multiplies
     """
 
@@ -66,7 +67,7 @@ class JointCode:
         raise NotImplementedError
 
     def change(self, cells: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
-        """Change of the code length in nats if some (groups, m, p) of the cells are replaced."""
+        """Change of the code length in nats if cells ``old`` (groups, m, p) become ``new``."""
         raise NotImplementedError
 
     def odds(
@@ -86,12 +87,13 @@ class Target:
     sizes : (K + 1,) function A(k) of the number of clusters; infinite where k is not allowed,
         and beyond the maximum, for which K is rounded up
     x : (n', p) statistics of the samples, the last of them 1; zeros on padding, which comes last
-    group : (n',) known group of the samples, of ``n_groups``, the last of which may be empty
-    partners : (n', q) samples to draw the second of a pair from, or None for any sample
+    group : (n',) known group of the samples, below ``n_groups``; the last groups may be empty
+    partners : (n', q) for each sample, q candidates for the second sample of a pair; None if all
+        samples are candidates
     scale : factor of the code length
-    n_groups : room for known groups; 1 without known groups
+    n_groups : number of slots for known groups; 1 without known groups
     scales : latent scale weights of the samples, or None
-    joint_codes : code lengths that are no sums over clusters
+    joint_codes : code lengths that are not sums over clusters
     offset : nats that do not depend on the partition
     """
 
@@ -144,7 +146,7 @@ class Target:
         return total
 
     def change(self, cells: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
-        """Change of the length if the statistics (groups, m, p) of some cells are replaced.
+        """Change of the length if statistics ``old`` (groups, m, p) of m clusters become ``new``.
 
         Defined only if the target is `incremental`.
         """
@@ -160,9 +162,9 @@ class Target:
     ) -> Callable[[jax.Array, jax.Array], Odds]:
         """Log odds that samples leaving clusters ``a`` and ``b`` join the second of two new ones.
 
-        The result takes samples (m, p) of known groups (m,). Any distribution is valid that is
-        equal before and after a split or merge. Here it is the distribution of the samples given
-        the cells, unless a joint code defines another one.
+        The result is a function of samples (m, p) and their known groups (m,). Any distribution is
+        valid that is equal before and after a split or merge. Here it is the distribution of the
+        samples given the cells, unless a joint code defines another one.
         """
         for code in self.joint_codes:
             if (joint_odds := code.odds(self, state, a, b)) is not None:
@@ -276,7 +278,8 @@ def make_target(
     scale : float, default=1.0
         Factor of the code length; other than 1, the result is a tempered distribution.
     sent : frozenset of str, optional
-        Parts of the message that other codes send; see `nrprob.statistics.codes.CellCode`.
+        Parts of the data that codes outside of ``terms`` describe; see ``sends`` of
+        `nrprob.statistics.codes.CellCode`.
 
     Returns
     -------
@@ -356,7 +359,7 @@ def start(target: Target, labels: jax.Array) -> Partition:
 
 
 def pack_slots(state: Partition) -> Partition:
-    """The same partition, with clusters in the first slots."""
+    """Renumber the clusters of a partition so that they occupy the first slots."""
     is_occupied = occupied(state.cells)
     new_slot = jnp.cumsum(is_occupied) - 1
     # The label of padding may belong to an empty slot.
