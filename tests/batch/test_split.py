@@ -526,7 +526,7 @@ def test_two_methods_are_compared_by_a_paired_test(pairs, tmp_path):
     assert ("seconds", "p") not in whole.columns
     page = write_report(place).read_text(encoding="utf-8")
     assert f"<span>{entry.ours.value:.2g}" in page and "6e-08 <small>published" in page
-    assert "p is of a two-sided paired t-test" in page and "The sd over the fits" in page
+    assert "p-value of a two-sided paired t-test" in page and "The sd over the fits" in page
 
 
 def test_a_paired_test_is_over_data_sets_if_there_are_several():
