@@ -15,6 +15,8 @@ A code maps statistics (..., p) to nats (...). The last statistic is the number 
 cell. An empty cell costs 0. Functions of the number of samples are tables, computed outside of
 compiled programs. The arrays of a code are traced, so a program serves all data of one shape.
 
+Shapes: p statistics of a sample, m features, K cells, b samples that join cells.
+
 References
 ----------
 J. Rissanen (1996), "Fisher information and stochastic complexity", IEEE Transactions on Information
@@ -49,8 +51,8 @@ class CellCode(Protocol):
     """Description length of the samples of a cell.
 
     ``sends`` lists what the code describes. "data" are features or classes of the samples, given
-    their cells. "parameters" means that the code depends on no unknown parameters. "labels" are the
-    cells of the samples.
+    their cells. "parameters" means that unknown parameters are integrated out or coded, so the
+    length depends on none. "labels" are the cells of the samples.
     """
 
     sends: ClassVar[frozenset[str]]
@@ -195,7 +197,10 @@ class BinaryCode(_CodeByDifference):
 
 @node
 class LabelCode(_CodeByDifference):
-    """Code of the labels: the part ``count_nats[n]`` per cell of n samples; see `label_code`."""
+    """Code of the labels: ``count_nats[n]`` for a cell of n samples, without A(k).
+
+    See `label_code`.
+    """
 
     sends: ClassVar[frozenset[str]] = frozenset({"labels"})
     count_nats: Table

@@ -1,8 +1,8 @@
 r"""Cell costs: conditional entropies of a cell, as functions of its additive statistics.
 
 The last axis of an array of statistics has the sums T_y of the features y over the cell. The mass w
-of the cell is the last entry. The mass is the number of samples if every sample has
-weight 1. T is the sum of all T_y. A cost maps these statistics to the entropy of the cell in nats,
+of the cell is the last entry. The mass is the number of samples if every sample has weight 1. T is
+the sum of all T_y. A cost maps these statistics to the entropy of the cell in nats,
 multiplied by its mass:
 
 ======================= ==================================================================

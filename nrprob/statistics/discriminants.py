@@ -24,7 +24,7 @@ class Plane:
 
     Attributes
     ----------
-    places : (n, 2) uncorrelated coordinates with mean 0 and variance 1; 0 without a direction
+    places : (n, 2) uncorrelated coordinates with mean 0 and variance 1; 0 if there is no direction
     kinds : type of each direction: `DISCRIMINANT`, `PRINCIPAL` or `NOTHING`
     """
 

@@ -59,10 +59,10 @@ class Family:
 
     Attributes
     ----------
-    name : value of the parameter ``features`` cost : cell cost; see `nrprob.statistics.costs`
+    name : value of the parameter ``features``
+    cost : cell cost; see `nrprob.statistics.costs`
     statistics : function ``(feature_map, x) -> (n, m)`` of raw features ``x``; raises ValueError
-    for
-        values outside the domain
+        for values outside the domain
     fit : function ``x -> FeatureMap``; weights (n,) of the samples are an optional second argument
     row_constant : function ``statistics -> (n,)``: the part of the objective per sample that does
         not depend on the partition

@@ -9,6 +9,8 @@ The cost is :math:`\frac N2 \log |W/N|` up to constants, with W/N restricted to 
 covariances. The products of many samples take far more memory than the samples: `MomentRows`
 computes them block by block.
 
+Shapes: m features, p statistics of a sample, K cells, b samples.
+
 References
 ----------
 G. Celeux and G. Govaert (1995), "Gaussian parsimonious clustering models", Pattern Recognition
@@ -309,8 +311,8 @@ class CrossEntropyCost:
     ----------
     ridge : (m,) diagonal of R; 1 in padding columns
     dimension : D, the number of columns without padding
-    least : a cell that samples have left is empty below this mass, which is less than the mass of
-        any sample
+    least : a cell of smaller mass is empty, after samples have left it; it is smaller than the mass
+        of any sample
     covariance : "full", "diag", "spherical" or "fixed"
     """
 

@@ -26,10 +26,10 @@ class Link:
 
     Attributes
     ----------
-    potential : function of the linear predictor that gives cumulant function, mean and variance
+    potential : function of the linear predictor: the cumulant function b, the mean and the variance
     predictor : function from the mean to the linear predictor
-    base : function ``features (n, m) -> (n,)``: the part of the loss without the linear predictor
-    idle : a feature that has one of these values in all samples has no variance to explain
+    base : function ``features (n, m) -> (n,)``: the sum of c(y) over the features of a sample
+    idle : values; a feature that has the same of them in all samples has no variance to explain
     scale : curvature of the null model, from the number of varying features and the mean base
     identity : whether the linear predictor is the mean, so that one Newton step is exact
     """

@@ -12,7 +12,8 @@ Samples are sorted by known group and cut into blocks within one group, padded w
 transpose. Their cost does not depend on the number of groups. The last statistic of every sample is
 1, and the sum of the ones is the mass of the cell.
 
-Shapes: B blocks, r samples per block, S restarts, K clusters, p statistics of a sample.
+Shapes: B blocks, r samples per block, S restarts, K clusters, p statistics of a sample, ``groups``
+known groups.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ is linear in the statistics of a sample x of group z:
 
 .. math:: \frac{\partial F}{\partial W(x, c)} = \sum_t \lambda_t \,
     \nabla g_t(S_{zc}) \cdot s(x).
+
+Shapes: B blocks of r samples, S restarts, K clusters, p statistics of a sample, ``groups`` known
+groups. Arrays ``cells`` (groups, S, K, p) hold the statistics S_a of all cells.
 """
 
 from __future__ import annotations
@@ -45,8 +48,9 @@ class Residual:
     def half_square(self) -> jax.Array:
         """Coefficients (groups, p) of the linear part of half the squared deviation of a sample.
 
-        A sample adds half its squared deviation to `Term.constant`. Apart from half the square of
-        the sample, this is linear in its statistics, with these coefficients.
+        A sample adds half its squared deviation from the group mean to `Term.constant`. This is
+        half the square of the sample plus a linear function of its statistics. The result has the
+        coefficients of this function.
         """
         m = self.mean
         return jnp.where(np.arange(m.shape[1]) < m.shape[1] - 1, -m, 0.5 * (m * m).sum(1)[:, None])

@@ -40,9 +40,9 @@ class Mixtures(NamedTuple):
 
     Attributes
     ----------
-    log_weights : (2, K)
-    means : (2, K, P)
-    variances : (2, K, P); 1 on padding
+    log_weights : (2, K) log weights of the components; -inf for padding clusters
+    means : (2, K, P) means of the P features
+    variances : (2, K, P) variances; 1 on padding
     """
 
     log_weights: jax.Array

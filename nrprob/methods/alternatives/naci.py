@@ -29,7 +29,7 @@ from nrprob.metrics import contingency
 from nrprob.settings import standard
 from nrprob.statistics.rows import bucket_size
 
-# Rule -> bandwidth for n rows of d features of mean variance 1, to the power of d + 4.
+# Rule -> (d + 4)-th power of the bandwidth, for n rows of d features of mean variance 1.
 RULES = {"seed": lambda n, d: 4 / (n * (2 * d + 1)), "normal": lambda n, d: 4 / (n * (d + 2))}
 
 _MAX_GROUPED = 8  # maximum number of clusters of which all groupings are enumerated
@@ -53,11 +53,12 @@ def _check_eta(name: str, value: Any) -> None:
 def _objective_tables(
     rows: Padded, sigma: jax.Array, eta: jax.Array, *, apart: bool
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """Pairwise contributions to the objective, and the trace of the centred potentials.
+    """Pairwise contributions to the objective, and the trace of the centred kernel matrix.
 
-    The table of the data minus ``eta`` (m,) times the tables of the known labelings. Every table is
-    centred and divided by its trace. With ``apart``, the tables are returned separately. Constants
-    of the Gaussian cancel and would overflow, so they are omitted.
+    The potential of two rows is the Gaussian kernel of their distance. The contributions are the
+    table of the potentials minus ``eta`` (m,) times the tables of the known labelings. Every table
+    is centred and divided by its trace. With ``apart``, the tables are returned separately.
+    Constants of the Gaussian cancel and would overflow, so they are omitted.
     """
     x, alive, codes = rows
     n = alive.sum()
@@ -93,7 +94,7 @@ def _merge_clusters(
     def score(rows, size, sizes, totals):
         if not current:
             return rows[0][None]
-        # Information that remains, as a share of the initial one; 0 for a single cluster.
+        # Information of the current clusters relative to the initial ones; 0 for one cluster.
         data, *known = jnp.maximum(1 + 2 * totals, 1e-12)
         terms = zip(eta, rows[1:], known, strict=True)
         return (rows[0] / data - sum(e * row / left for e, row, left in terms))[None]

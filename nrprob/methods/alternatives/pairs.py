@@ -45,7 +45,8 @@ class PairTask:
     ----------
     x : (n, d) standardised rows
     codes : (n, m) known groups of each labeling
-    merged : (s,) indices of the merged rows; `fit` assigns the others afterwards
+    merged : (s,) indices of the rows that are merged; `fit` assigns all other rows to the clusters
+        afterwards
     """
 
     x: np.ndarray

@@ -58,10 +58,10 @@ class Run(NamedTuple):
 
     Attributes
     ----------
-    labels : (2, N) of both clusterings
-    objective : minimised
+    labels : (2, N) clusters of the rows in both clusterings
+    objective : value of the minimised objective
     converged : whether the restart converged
-    n_iter : iterations
+    n_iter : number of iterations
     trace : (iterations,) objective of the best restart, NaN after its last iteration
     fit : estimates of the best restart
     """

@@ -50,11 +50,11 @@ class BaseFit(NamedTuple):
 
     Attributes
     ----------
-    labels : (n,)
-    membership : (n, k)
-    objective : minimised, in the units of the transformed rows
-    n_iter : int
-    converged : bool
+    labels : (n,) clusters of the rows
+    membership : (n, k) membership probabilities
+    objective : value of the minimised objective, in the units of the transformed rows
+    n_iter : number of iterations
+    converged : whether the base converged
     spheres : centres (k, p), variances (k,) and log weights (k,) of a spherical mixture; None for a
         base that the user passed
     model : the fitted base that the user passed, else None

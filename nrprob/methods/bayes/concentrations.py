@@ -4,6 +4,8 @@ A large concentration of the sizes makes clusters of similar size likely; a smal
 sizes. Each cluster has its own class probabilities. A concentration of the classes near 0 means
 that every cluster has one class, which suits correct labels; wrong labels require a larger
 concentration.
+
+Shapes and the function A(k) are defined in `nrprob.methods.bayes`.
 """
 
 from __future__ import annotations

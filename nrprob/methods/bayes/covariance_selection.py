@@ -60,18 +60,19 @@ def shortest_lengths(
     Parameters
     ----------
     model : MixtureModel
-        Of any covariance.
+        Model whose covariance is replaced by each candidate.
     X : ndarray of shape (n, m)
         Standardised samples, of which at most 2000 are used.
     codes : ndarray of shape (n,)
-        Their classes, -1 where unknown.
+        Classes of the samples, -1 where unknown.
     n_classes, max_clusters : int
     random : RandomState
 
     Returns
     -------
     dict of str to float
-        For each of `candidates`, without "shrunk" where features are linear combinations of others.
+        Lengths by name of the covariance model, for all `candidates`; "shrunk" is left out if
+        features are linear combinations of others.
     """
     if len(X) > _MAX_ROWS:
         some = np.sort(random.choice(len(X), _MAX_ROWS, replace=False))

@@ -100,14 +100,15 @@ class BoundedGaussian(CodedFeatures):
 
     Attributes
     ----------
-    floor : smallest standard deviation of a cluster, in units of the feature's
+    floor : smallest standard deviation of a feature in a cluster, in units of the standard
+        deviation of the feature
     """
 
     energy: ClassVar[str] = "nml"
     floor: float
 
     def code(self, X: np.ndarray) -> CellCode:
-        """Code of the features of a cluster, valid with one sample more."""
+        """Code of the features of a cluster, with tables for one sample more than ``X`` has."""
         width = np.ptp(X, axis=0)
         return normal_nml(len(X) + 1, np.minimum(self.floor, 0.4 * width), width / 2, width)
 
@@ -132,7 +133,7 @@ class FixedGaussian(CodedFeatures):
     scale: float
 
     def code(self, X: np.ndarray) -> CellCode:
-        """Code of the features of a cluster, valid with one sample more."""
+        """Code of the features of a cluster, with tables for one sample more than ``X`` has."""
         n, m = X.shape
         prior = {"kappa": self.mean_precision}
         if self.covariance == "diag":
@@ -210,12 +211,12 @@ class BinaryFeatures(DiscreteFeatures):
     name: ClassVar[str] = "bernoulli"
 
     def code(self, X: np.ndarray) -> CellCode:
-        """Code of the binary features of a cell, valid with one sample more."""
+        """Code of the binary features of a cell, with tables for one sample more than ``X`` has."""
         return BinaryCode(*count_tables(2, len(X) + 1, self.concentration), 0, X.shape[1])
 
 
 def max_count(X: np.ndarray) -> int:
-    """Largest counts that the code of a cell supports: all of ``X``, and a new sample."""
+    """Largest count that the code of a cell supports: all tokens of ``X`` and of a new sample."""
     total = X.sum(1)
     return int(total.sum() + COUNT_FACTOR * max(total.max(initial=0), 1))
 
@@ -227,7 +228,11 @@ def _grouping_gain(code: CellCode, cells: Any) -> Any:
 
 
 def _balanced_weight(code: CellCode, x: np.ndarray, group: np.ndarray) -> float:
-    """Weight at which known groups, as clusters, gain half of the code length of their labels."""
+    """Weight of the code of clusters pooled over known groups, at most `_MAX_COORDINATION`.
+
+    Clusters equal to the known groups save nats by this code, and cost nats by their labels. At the
+    weight, they save half of their cost.
+    """
     cells = group_sums(x, group)
     pad = padded_count(len(cells), x.size) - len(cells)
     gain = float(_grouping_gain(code, np.pad(cells, ((0, pad), (0, 0)))))

@@ -1,4 +1,4 @@
-"""Gaussian clusters with their own means and covariances, integrated out."""
+"""Gaussian clusters with separate means and covariances, which are integrated out."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class HierarchicalCovariances(SeparateCovariances):
         return replace(result, code=replace(result.code, variance=unit))
 
     def with_variance(self, variance: jax.Array) -> HierarchicalCovariances:
-        """Replace the expected variance s of a feature."""
+        """Replace s, the prior mean of the diagonal of S."""
         return self.with_hyperparameters(self.hyperparameters._replace(variance=variance))
 
     def with_common(self, common: jax.Array) -> HierarchicalCovariances:

@@ -5,7 +5,8 @@ With centres and covariances of clusters integrated out, the density of the comm
     |S|^((m + K f)/2) exp(-m tr(S) / (2 s)) / prod_c |f S + A_c|^((f + n_c)/2),   m = d + 2,
 
 up to a constant, in the measure that does not depend on units; A_c is the scatter of cluster c
-about its shrunken centre. Its mode is at
+about its posterior mean centre, d the number of features, K the number of clusters, n_c the size of
+cluster c, and f the degrees of freedom. The mode of the density is at
 
     S = (m + K f) (m/s I + sum_c (f + n_c) f (f S + A_c)^-1)^-1,
 
@@ -32,8 +33,14 @@ _N_FREEDOMS = 9  # values of the degrees of freedom, equally spaced on their gri
 class _Clusters(NamedTuple):
     """Terms of the density of the common covariance S, in units of its current value.
 
-    ``scatter`` (K, d, d) without the prior, ``n`` (K,) samples, ``is_occupied`` (K,), ``freedom``
-    f, ``prior_freedom`` m and ``prior`` (d, d), m times the inverse of the prior mean of S.
+    Attributes
+    ----------
+    scatter : (K, d, d) scatters A_c of the clusters, without the prior
+    n : (K,) sizes of the clusters
+    is_occupied : (K,) whether a cluster has samples
+    freedom : degrees of freedom f
+    prior_freedom : m
+    prior : (d, d) m times the inverse of the prior mean of S
     """
 
     scatter: jax.Array

@@ -20,10 +20,10 @@ class Hyperparameters(NamedTuple):
     Attributes
     ----------
     centre_precision : kappa, the number of samples that the prior of a centre counts for
-    group_precision : omega, the same of the offset of a known group
+    group_precision : omega, the number of samples that the prior of a group's offset counts for
     variance : s, prior mean of the variance of a feature within clusters
-    freedom : nu > 0, degrees of freedom of the inverse-Wishart prior of the covariance beyond those
-        without which it has no mean
+    freedom : nu > 0; the inverse-Wishart prior of the covariance has d + 1 + nu degrees of freedom,
+        and has a mean only if nu is positive
     """
 
     centre_precision: Any
@@ -35,8 +35,8 @@ class Hyperparameters(NamedTuple):
 # With many features, samples determine the hyperparameters to a few hundredths. An outlier by
 # thousands, or a known group, may cause nearly all of the variance of a feature. The prior of a
 # centre counts as one sample at most, the unit information of Kass and Wasserman (1995). With a
-# larger weight, centres of clusters may nearly coincide. Then partitions fit equally well, and data
-# without clusters get some.
+# larger weight, centres of clusters may nearly coincide. Then partitions fit equally well, and the
+# posterior has several clusters for data without clusters.
 GRID = Hyperparameters(
     np.logspace(-10, 0, 321),
     np.logspace(-10, 0.5, 337),
@@ -61,8 +61,9 @@ def sample_hyperparameters(
 ) -> Any:
     """Sample the hyperparameters given a partition, along one line of their grid after another.
 
-    The candidates on a line are sampled first. The same candidates have the same probability from
-    each of them, so choosing among them leaves the posterior invariant.
+    The candidates on a line are sampled first, and the value is then chosen among them. The set of
+    candidates has the same probability from each of its members. The posterior is therefore
+    invariant.
     """
     choice_key, candidate_key = jax.random.split(key)
 

@@ -25,7 +25,7 @@ class SampledRows:
     X: np.ndarray
     codes: np.ndarray
     design: Design
-    calls: tuple = ()  # chains are not a single call of a batched engine
+    calls: tuple = ()  # chains do not use the program calls that batch runs share
 
 
 class Inputs(Sampled):

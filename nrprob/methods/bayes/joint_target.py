@@ -2,8 +2,8 @@
 
 A `JointTarget` is the code of labels and classes, a likelihood of continuous features, and a tuple
 of Gibbs updates. Each update owns some variables. It defines their names and current values,
-samples them given the partition, and defines their effects on the rest of the target. Cells are
-defined in `nrprob.engines.sample.target`.
+samples them given the partition, and defines their effects on the rest of the target. Shapes and
+cells are defined in `nrprob.methods.bayes`.
 """
 
 from __future__ import annotations

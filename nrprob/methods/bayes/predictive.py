@@ -18,9 +18,13 @@ from nrprob.methods.bayes.six_move_target import log_joint
 
 
 class _Costs(NamedTuple):
-    """Nats ``cost`` (K, b) of new samples in each cluster of a draw; mask of available clusters.
+    """Costs of new samples in the clusters of a draw.
 
-    ``is_new`` (K,) marks the slot of a new cluster, if there may be one.
+    Attributes
+    ----------
+    cost : (K, b) nats of every new sample in every cluster
+    is_occupied : (K,) whether a cluster has samples
+    is_new : (K,) marks the slot of a new cluster, if the draw may have one more
     """
 
     cost: jax.Array

@@ -13,6 +13,8 @@ impossible given S. Only Gibbs sweeps condition on a sampled S.
 
 Samples may have scale weights: e_i ~ N(0, S / w_i). Their statistics are then features times w_i,
 followed by w_i; the factors w_i^(d/2) of their density are omitted.
+
+Shapes: d features, Q covariates, L known groups or covariates; others as in `nrprob.methods.bayes`.
 """
 
 from __future__ import annotations
@@ -42,12 +44,17 @@ _STATIC: dict[str, Any] = {"static": True}
 class _Fit(NamedTuple):
     """Regression of the features on the known structure and on clusters.
 
-    ``scatter`` (d, d) includes the scatter of the prior, and ``log_det`` is the log determinant of
-    the precision of the coefficients relative to its prior. ``alone`` (L, d) are means of the L
-    known groups or covariates without clusters, and ``between`` (L, K) their regression on
-    clusters. ``centres`` is (K, d), and the square of ``half`` (K, K) is the covariance of the
-    centres with all else integrated out. The square of ``root`` is the covariance of the known
-    effects given the centres, (L, L), or a diagonal (L,) for groups.
+    Attributes
+    ----------
+    scatter : (d, d) residual scatter, including the scatter of the prior
+    log_det : log determinant of the precision of the coefficients, relative to their prior
+    alone : (L, d) coefficients of the L known groups or covariates, in the regression without
+        clusters
+    between : (L, K) regression coefficients of the known structure on the clusters
+    centres : (K, d) posterior means of the centres
+    half : (K, K) whose square is the covariance of the centres, with all else integrated out
+    root : (L, L), or a diagonal (L,) for groups, whose square is the covariance of the known
+        effects given the centres
     """
 
     scatter: jax.Array
@@ -197,8 +204,9 @@ class SharedCovariance(JointCode):
     def _levels(self, fit: _Fit, rows: jax.Array, group: jax.Array) -> tuple[jax.Array, ...]:
         """Effects of the known structure of samples (b, d + Q), per level.
 
-        Offsets (levels, d), their regression on the centres (levels, K), their variances given
-        centres (levels,), and the level (b,) of each sample.
+        A level is a known group, or one sample if there are covariates. Returns the offsets
+        (levels, d), their regression on the centres (levels, K), their variances given the centres
+        (levels,), and the level (b,) of each sample.
         """
         if not self.n_covariates:
             return fit.effects, fit.between, jnp.square(fit.root), group
@@ -355,8 +363,8 @@ class SharedCovariance(JointCode):
             root = jnp.sqrt(weight)
 
             def log_odds(two, taken, side):
-                # 3. Means of the two, and the covariance including the samples with an assigned
-                #    side.
+                # 3. Means of the two clusters, and the covariance. Both include the samples with an
+                # assigned side.
                 n = self._mass(two)
                 sums = (two[..., :d] - self._sum_offsets(fit.effects, two)).sum(0)
                 n = n.sum(0)

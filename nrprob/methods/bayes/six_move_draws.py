@@ -122,10 +122,13 @@ def _log_posterior(m: Moments, t: jax.Array) -> jax.Array:
 
 
 class _Law(NamedTuple):
-    """Distribution of densities ``exp(values)``, log-linear between equally spaced nodes.
+    """Distribution whose log density is linear between equally spaced nodes.
 
-    ``values`` (m, d, nodes) are relative to ``top`` (m, d); ``masses`` are the masses of the
-    pieces.
+    Attributes
+    ----------
+    start, step : (m, d) first node, and distance of adjacent nodes
+    values : (m, d, nodes) log densities at the nodes, relative to the largest of them
+    masses : (m, d, nodes - 1) probabilities of the pieces between nodes, up to a constant factor
     """
 
     start: jax.Array

@@ -108,8 +108,8 @@ def _propose_exchange(
 ) -> tuple[Mixture, jax.Array, LogRatio, _Parameters, jax.Array]:
     """Propose a split or merge; also returns the merged component's parameters, and means (K, d).
 
-    The log ratio describes the split, also if the proposal is a merge. Its term of the choice of
-    slots is left to the caller.
+    The log ratio is the ratio of the split, also if the proposal is a merge. The caller adds the
+    term *choice* of the ratio.
     """
     part_key, draw_key = jax.random.split(key)
     three = jnp.concatenate([pair.halves.sum(0)[None], pair.halves])

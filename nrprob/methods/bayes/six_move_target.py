@@ -52,10 +52,15 @@ class Conjugate(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """Labels (n',) and K slots for components; the mask ``active`` (K,) marks those in use.
+    """A mixture with K slots for components; values in inactive slots are arbitrary.
 
-    ``parts`` (K,) are weights times the grid of the target; ``means`` and ``log_scales`` are (K,
-    d); ``class_probs`` is (K, C). Values in inactive slots are arbitrary.
+    Attributes
+    ----------
+    labels : (n',) component of every row
+    active : (K,) whether a slot holds a component
+    parts : (K,) weights of the components, times ``grid`` of `MixtureTarget`
+    means, log_scales : (K, d) means and log standard deviations of the features
+    class_probs : (K, C) probabilities of the classes
     """
 
     labels: jax.Array
@@ -72,7 +77,7 @@ class MixtureTarget:
 
     Attributes
     ----------
-    partition : codes of partitions of the same rows, whose parameters are coded instead
+    partition : target of partitions of the same rows, with parameters integrated out or coded
     prior : `Box` for "nml", else `Conjugate`
     grid : sum of the shares of the components: G units for "nml", else 1
     class_concentration : parameter of the prior of the class probabilities

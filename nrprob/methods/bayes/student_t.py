@@ -60,8 +60,8 @@ class ScaleWeightUpdate(JointUpdate):
     version : (n',) indices of the current weights, in ``values``
     which : index of the current degrees of freedom, in ``freedoms``
     values : (G,) values of a weight w
-    freedoms : (F,)
-    log_mass : (F, G) of the values under each number of degrees of freedom
+    freedoms : (F,) grid of degrees of freedom
+    log_mass : (F, G) log prior probabilities of the values under each number of degrees of freedom
     """
 
     names: ClassVar[tuple[str, ...]] = ("df", "scale_weight")

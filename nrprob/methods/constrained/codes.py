@@ -4,6 +4,9 @@ A *node* is a must-link component, represented by its mean, mass and inner scatt
 cannot-links or soft pairs come first, in the order in which their code words are sent; all others
 are independent of each other. A code word encodes the cluster of a node, among the clusters that no
 earlier node across a retained cannot-link has.
+
+Shapes: C nodes, the first B of which take part in pairs; D neighbours of a node (the largest
+number, with padding); K clusters; d features.
 """
 
 from __future__ import annotations
@@ -26,10 +29,10 @@ class Nodes(NamedTuple):
 
     Attributes
     ----------
-    mean : (C, d)
+    mean : (C, d) means of the rows of a node
     mass : (C,) number of rows, 0 on padding
     within : (C,) sum of squared distances of the rows to their mean
-    near : (B, D) neighbours among the first B
+    near : (B, D) neighbours, which are among the first B nodes
     kind : (B, D) types of the links to the neighbours
     start : (B,) initial clusters that satisfy all cannot-links
     """
@@ -52,7 +55,7 @@ class Settings(NamedTuple):
     weight : factor w of (log s + r / s) of a row: d / 2 or 1
     low, high : bounds of the mean squared distance s
     shared : whether all clusters have one s
-    has_start : whether `Nodes.start` is valid
+    has_start : whether `Nodes.start` has initial clusters, rather than arbitrary values
     n_pairs : (2,) numbers of soft must-links and of soft cannot-links
     constant : part of the length that is the same for all clusterings
     flag_complexity : (2,) parametric complexity of the flags of both types of soft pairs
@@ -115,8 +118,9 @@ class Coder:
     ----------
     soft : whether there are soft pairs
     near : (B, D) neighbours of the nodes that take part in pairs
-    before : (B, D) whether the neighbour's word is sent earlier
-    apart, soft_apart, soft_link : (B, D) whether the link to the neighbour is of that type
+    before : (B, D) whether the neighbour's word precedes the node's word
+    apart, soft_apart, soft_link : (B, D) whether the link to the neighbour is a hard cannot-link, a
+        soft cannot-link or a soft must-link
     index, active : (B,) indices of the nodes, and (K,) whether a cluster exists
     """
 

@@ -89,8 +89,8 @@ def code_words(
 
     Parameters
     ----------
-    labels : (n,)
-    k : int
+    labels : (n,) clusters of the rows
+    k : int, number of clusters
     position : (n,) position of every row in the order of transmission
     links, apart : (p, 2) retained must-links and cannot-links
     weights : (k,), optional

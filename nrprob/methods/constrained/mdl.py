@@ -109,7 +109,7 @@ class MDLConstrained(ConstrainedSearch):
         Description length after every iteration of the best restart. Non-increasing with hard
         constraints. With soft constraints it may increase; ``objective_`` is its minimum.
     accepted_ : DataFrame
-        One line per given pair: ``kind`` ("must_link" or "cannot_link"), rows ``i`` and ``j``,
+        One row per given pair: ``kind`` ("must_link" or "cannot_link"), rows ``i`` and ``j``,
         whether the pair is ``satisfied``, whether it is ``accepted`` (retained), and ``nats``: how
         much longer the words would be without this pair. ``nats`` is 0 for pairs that are not
         accepted or follow from others, and does not include flags.
@@ -163,7 +163,7 @@ class MDLConstrained(ConstrainedSearch):
 
     Whether K clusters can satisfy the cannot-links is a graph colouring problem. An exact search
     decides it within 50,000 steps; after that, the error message calls it undecided. ``epsilon`` is
-    satisfied by adding must-links to nearest rows, one violation after another.
+    satisfied by adding must-links to nearest rows, until no row violates it.
 
     Soft constraints protect the rows of wrong pairs. New rows benefit only if wrong pairs displace
     the cluster means. Pairs refer to the rows of the ``X`` passed to `fit`; therefore they do not
@@ -314,7 +314,11 @@ class MDLConstrained(ConstrainedSearch):
     def _run_search(
         self, problem: ConstrainedProblem, seed: np.ndarray
     ) -> tuple[Described, Restarts, np.ndarray, int, bool]:
-        """Shortest description, all restarts, trace, number of iterations, whether it converged."""
+        """Run all restarts.
+
+        Returns the shortest description, all restarts, the trace, the number of iterations, and
+        whether the best restart converged.
+        """
         nodes, index = problem.search_nodes()
         soft = bool(len(problem.link) or len(problem.apart))
         run = partial(

@@ -30,8 +30,8 @@ class SoftPairs:
 
     Attributes
     ----------
-    nodes : (p, 2) components a < b
-    rows : (p, 2) a pair of rows for each
+    nodes : (p, 2) indices a < b of the two components of each pair
+    rows : (p, 2) indices of two rows, one of each component
     """
 
     nodes: np.ndarray
@@ -58,7 +58,7 @@ class Described:
 
     Attributes
     ----------
-    labels : (n,)
+    labels : (n,) clusters of the rows
     lengths : parts of the length, in nats: "words", "distances", "flags"
     weights, centres, scales : parameters of the clusters
     link_on, apart_on : masks of the retained soft must-links and soft cannot-links
@@ -84,6 +84,10 @@ class ConstrainedProblem:
 
     Attributes
     ----------
+    data : standardised rows
+    k : number of clusters
+    parts : components of the hard must-links, with the hard cannot-links between them
+    link, apart : soft must-links and soft cannot-links
     weight : factor w of (log s + r / s) of a row: d / 2 or 1
     shared : whether all clusters share one scale s
     bounds : bounds of s, relative to the total variance

@@ -1,6 +1,6 @@
 """Compiled search for a clustering of short description under pairwise constraints.
 
-`nrprob.methods.constrained.codes` defines nodes, words and types of pairs.
+`nrprob.methods.constrained.codes` defines nodes, words, types of pairs and shapes.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def assign_in_order(
 
     Parameters
     ----------
-    order : (B,)
-    cost : (B, K)
+    order : (B,) indices of the nodes, in the order of assignment
+    cost : (B, K) cost of every node in every cluster
     near, edge : (B, D) neighbours, and which of them are cannot-linked
     n_clusters : number of clusters that exist
 
     Returns
     -------
-    z : (B,)
-    ok : whether a cluster was left for every node
+    z : (B,) clusters of the nodes
+    ok : whether every node had a cluster without a cannot-linked neighbour
     """
     b, k = cost.shape
     active = jnp.arange(k) < n_clusters
@@ -124,8 +124,8 @@ class _Search(Coder):
 
         Returns
         -------
-        z : (C,)
-        ok : whether a cluster was left for every node
+        z : (C,) clusters of the nodes
+        ok : whether every node had a cluster without a cannot-linked neighbour
         """
         near, edge, b = self.near, self.apart, self.index.size
         inside = cost[:b]

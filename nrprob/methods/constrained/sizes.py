@@ -21,7 +21,7 @@ class SizeLimits:
     ----------
     mass : (n_nodes,) number of rows of every component
     edges : (e, 2) cannot-linked components
-    low, high : int
+    low, high : int, minimum and maximum number of rows
     """
 
     mass: np.ndarray

@@ -198,7 +198,7 @@ class MDLMultiView(ViewClusterer):
     2. E-step at the current temperature: sample cells, or compute their probabilities.
     3. M-step: frequencies of the cells, centres and scales.
     4. Repeat steps 2 and 3, ``n_steps`` times per temperature; then lower the temperature.
-    5. Repeat with the shortest cell of every row until no label changes.
+    5. Repeat with the cell of the shortest code of every row, until no label changes.
 
     With n rows, :math:`K_v` clusters and :math:`d_v` features per view, a step costs :math:`O(n
     \sum_v K_v d_v)` plus a product over the joint table. Memory per restart is :math:`O(n \sum_v

@@ -1,4 +1,7 @@
-"""Candidate configurations of clusters and codes, and their constant description lengths."""
+"""Candidate configurations of clusters and codes, and their constant description lengths.
+
+A *cell* is a combination of clusters, one of each view. V is the number of views.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ CELLS = 4096  # largest number of cells of a joint table
 
 @dataclass
 class Configuration:
-    """Numbers of clusters and coding of one candidate.
+    """Numbers of clusters of all views, and the coding of the labels.
 
     Attributes
     ----------

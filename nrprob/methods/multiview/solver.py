@@ -1,4 +1,9 @@
-"""Compiled solver of `nrprob.MDLMultiView`: annealed codes of several views."""
+"""Compiled solver of `nrprob.MDLMultiView`: annealed codes of several views.
+
+Shapes: n rows, in B blocks of r rows; V views; S runs (a configuration and a restart); K clusters
+of all views, K_v of view v; p statistics of a row. A *cell* is a combination of clusters, one of
+each view of a group of views.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +64,7 @@ class Runs(NamedTuple):
 
     Attributes
     ----------
-    seed : (S,)
+    seed : (S,) seeds of the random numbers
     active : (S, V) numbers of clusters
     start : (S,) initial temperatures
     constant : (S,) nats that depend on the numbers of clusters only
@@ -76,16 +81,16 @@ class MultiviewSolution(NamedTuple):
 
     Attributes
     ----------
-    labels : (S, B, r, V)
+    labels : (S, B, r, V) cluster of every row in every view
     objective : (S,) complete length, in nats of the scaled rows, in float64
-    partition : (S,) length of the labels at their own frequencies
+    partition : (S,) length of the labels, coded by their relative frequencies
     distance : (S,) length of the distances, without constants
     converged : (S,) whether the labels became stationary
     n_iter : (S,) number of E-steps, the same for all parallel runs
     trace : (S, CAPACITY) sum of partition and distance, NaN after the last step
-    mass : (S, K) of the clusters of all views, in float64
+    mass : (S, K) masses of the clusters of all views, in float64
     centres : (S, K, p) means, 0 outside of the features of the cluster's view
-    scales : (S, K)
+    scales : (S, K) mean squared distances s
     """
 
     labels: jax.Array
@@ -147,7 +152,7 @@ class Coder:
     Attributes
     ----------
     x : (n, p) statistics of the rows, with padding
-    mass : (n,)
+    mass : (n,) masses of the rows, 0 on padding
     positions : (K,) index of every cluster without counting padding; it selects random numbers
     """
 
@@ -224,7 +229,7 @@ class Coder:
     def mean_field_step(
         self, codes: Codes, temperature: jax.Array
     ) -> tuple[jax.Array, list, tuple]:
-        """E-step by probabilities: free energy, and expected masses of clusters and cells.
+        """Mean-field E-step: free energy, and expected masses of clusters and cells.
 
         The free energy includes the smoothing of the tables, as does the objective of the next
         M-step.
@@ -253,7 +258,7 @@ class Coder:
     def stochastic_step(
         self, codes: Codes, temperature: jax.Array, seed: jax.Array
     ) -> tuple[list, tuple]:
-        """E-step by sampling: sample a cell for every row; masses of clusters and cells.
+        """Stochastic E-step: sample a cell for every row; return the masses of clusters and cells.
 
         The samples only guide a search, so a hash is good enough as random number generator.
         """
@@ -272,7 +277,10 @@ class Coder:
         return self.cell_masses(self._by_group(codes, assign_sampled))
 
     def best_step(self, codes: Codes) -> tuple[list, tuple, jax.Array]:
-        """Hard E-step: assign every row to its shortest cell; masses, and labels (V, n)."""
+        """Hard E-step: assign every row to the cell of its shortest code.
+
+        Returns the masses of clusters and cells, and labels (V, n).
+        """
         scores = self._cluster_scores(codes)
 
         def assign_best(group, table):
