@@ -89,7 +89,7 @@ def estimate(plan: Plan, *, methods: bool = True) -> Cost:
     largest = results = result = 0
     defaults: dict[str, dict[str, Any]] = {}
     for cell in plan.cells:
-        if cell.repeat or cell.run:  # same size as the cell before
+        if cell.repeat or cell.run:  # same size as the fit before
             results += result
             continue
         # The cases of a data set or a file select rows of the same data.

@@ -53,7 +53,7 @@ class DataSets:
         self._cache: dict[Any, Table | DataUnavailable] = {}
 
     def __call__(self, cell: Experiment) -> Table:
-        """Rows and labelings of a cell; raises the errors of `load_data`."""
+        """Rows and labelings of a planned fit; raises the errors of `load_data`."""
         key = (cell.case, cell.seed if self._model.data.generator is not None else None)
         if key in self._cache:
             self._cache[key] = self._cache.pop(key)
@@ -93,7 +93,7 @@ def _attempt(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Executor:
-    """Fits cells, together in compiled programs if possible, otherwise one by one.
+    """Computes planned fits, together in compiled programs if possible, otherwise one by one.
 
     By default, an executor uses all devices of JAX, and the CPU for algorithms of many small steps.
     """
@@ -110,7 +110,7 @@ class Executor:
         self.lanes = Batcher(devices or jax.devices(), threads, stepwise=cpu)
 
     def fit(self, cells: Sequence[Experiment]) -> dict[Experiment, Fit | Exception]:
-        """Fit cells; the result of a cell that fails is its error."""
+        """Compute planned fits; the result of a fit that fails is its error."""
         results = {cell: _attempt(self._prepare, cell) for cell in cells}
         waiting = {cell: r for cell, r in results.items() if isinstance(r, _Prepared)}
         with standard():
@@ -122,9 +122,9 @@ class Executor:
         return results
 
     def _prepare(self, cell: Experiment) -> _Prepared | Fit:
-        """Prepare a cell for a compiled program of many fits, or fit the cell alone.
+        """Prepare a fit for a compiled program of many fits, or compute it alone.
 
-        A cell is fitted alone if its estimator has no such program, or if the fit is too large.
+        A fit is computed alone if its estimator has no such program, or if the fit is too large.
         """
         inputs = assemble_inputs(self.model, self.data(cell), cell)
         estimator = registry.make_estimator(cell.name, cell.parameters)
@@ -248,14 +248,14 @@ def _predict(
 
 @dataclass
 class Done:
-    """Outcome of some cells.
+    """Outcome of some planned fits.
 
     Attributes
     ----------
-    content : NetCDF file of the finished cells; empty if no cell is finished
-    finished, compiled : numbers of finished cells, and of compiled programs
-    skipped : reason -> number of cells without data on this machine
-    failed : reason -> number of cells whose fit failed
+    content : NetCDF file of the finished fits; empty if no fit is finished
+    finished, compiled : numbers of finished fits, and of compiled programs
+    skipped : reason -> number of fits without data on this machine
+    failed : reason -> number of failed fits
     """
 
     content: bytes = b""
@@ -266,7 +266,7 @@ class Done:
 
 
 def execute_batch(executor: Executor, cells: Sequence[Experiment], where: str = "") -> Done:
-    """Fit cells and encode the results; ``where`` is a prefix of messages about absent data."""
+    """Compute fits and encode the results; ``where`` is a prefix of messages about absent data."""
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     before = len(executor.lanes.compiled)
     fits: dict[Experiment, Fit] = {}

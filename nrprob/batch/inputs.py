@@ -251,7 +251,7 @@ class Inputs:
 
 
 def assemble_inputs(model: ModelFile, table: tables.Table, cell: Experiment) -> Inputs:
-    """Assemble the arguments of a cell's fit.
+    """Assemble the arguments of a planned fit.
 
     The sampling depends on the data set and the run alone, so all methods of a run get equal
     samples. Raises InputError if the data have too few rows.

@@ -74,7 +74,7 @@ class Measure(Strict):
 
 
 class Setting(Strict):
-    """Some cells of the results, and published values for them.
+    """Some fits of the results, and published values for them.
 
     ``where`` holds values of parameters of the data or of the methods, or of elements of these
     parameters ("dims.0", "wanted.fraction", "split.labelled"). ``published`` maps method to measure

@@ -1,10 +1,10 @@
-"""Expand a model file into cells and batches.
+"""Expand a model file into planned fits and batches.
 
-A cell is one planned fit: one data set, one setting of one method, one seed. The identifier of a
-cell is a digest of everything that determines its result. Titles, tables and the order of a file
-may therefore change without a new computation. A batch is a group of cells that are computed and
-written together. Cells and batches depend only on the file, so that several processes divide the
-work in the same way.
+A planned fit is an `Experiment`: one data set, one setting of one method, one seed. Code and files
+call it a ``cell``. Its identifier is a digest of everything that determines its result. Titles,
+tables and the order of a file may therefore change without a new computation. A batch is a group of
+fits that are computed and written together. Fits and batches depend only on the file, so that
+several processes divide the work in the same way.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = [
     "matches", "select",
 ]  # fmt: skip
 
-BATCH = 32  # number of cells per batch; a killed run loses at most one batch of them
+BATCH = 32  # number of fits per batch; a killed run loses at most one batch of them
 _REFERENCE = re.compile(r"data\.(\w+(?:\.\d+)*)")
 
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """One cell: a planned fit.
+    """A planned fit: one data set, one setting of one method, one seed.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells of a model file, and their provenance (`nrprob.batch.provenance`)."""
+    """All planned fits of a model file, and their provenance (`nrprob.batch.provenance`)."""
 
     model: ModelFile
     cells: tuple[Experiment, ...]
@@ -186,7 +186,7 @@ def file_digest(path: Path) -> str:
 
 
 def _program_key(cell: Experiment) -> str:
-    """Key of cells that mostly share shapes: they differ in seeds and in continuous parameters."""
+    """Key of fits that mostly share shapes: they differ in seeds and in continuous parameters."""
     plain = {
         key: "a number" if isinstance(value, float) else value
         for key, value in cell.parameters.items()
@@ -201,7 +201,7 @@ def _program_key(cell: Experiment) -> str:
 
 
 def expand(model: ModelFile) -> Plan:
-    """List the cells of a model file, in the order of the file.
+    """List the planned fits of a model file, in the order of the file.
 
     Raises InputError if a method refers to a parameter that the data do not have, if a data file
     is missing, or if there are too many fits.
@@ -232,7 +232,7 @@ def expand(model: ModelFile) -> Plan:
                 f"methods.{i}.where selects no data set; {spec.where}; correct where, or leave the "
                 "method out"
             )
-    # List the cells: every data set with every setting, amount, repeat and run of every method.
+    # List the fits: every data set with every setting, amount, repeat and run of every method.
     shared = _shared_identity(model)
     cells = []
     for number, case, i, spec in pairs:
@@ -259,7 +259,7 @@ def expand(model: ModelFile) -> Plan:
 
 
 def _shared_identity(model: ModelFile, file: str | None = None) -> dict[str, Any]:
-    """Part of the identity of all cells; ``file`` is the digest of the data file."""
+    """Part of the identity of all fits; ``file`` is the digest of the data file."""
     data = model.data
     optional = ("rows", "views", "components")
     others = ("parameters", "cases", "grid", "seed", "repeats", "file")
@@ -278,7 +278,7 @@ def _shared_identity(model: ModelFile, file: str | None = None) -> dict[str, Any
 
 
 def _identity(model: ModelFile, shared: Mapping[str, Any], cell: Experiment) -> str:
-    """Everything that determines the result of a cell, as JSON."""
+    """Everything that determines the result of a planned fit, as JSON."""
     key = {**shared, "case": cell.data, "method": cell.name, "parameters": cell.parameters}
     if model.data.generator is not None:
         key["seed"] = cell.seed
@@ -293,9 +293,9 @@ def _identity(model: ModelFile, shared: Mapping[str, Any], cell: Experiment) -> 
 def find_differences(
     model: ModelFile, cells: Iterable[Experiment], identities: Mapping[str, str]
 ) -> Iterator[tuple[Experiment, str]]:
-    """Compare the cells of a plan with the identities in their results.
+    """Compare the fits of a plan with the identities in their results.
 
-    Yields every cell with a different identity, and the first difference in words. A damaged
+    Yields every fit with a different identity, and the first difference in words. A damaged
     identity raises ValueError, KeyError, TypeError or AttributeError.
     """
     shared: dict[str | None, dict[str, Any]] = {}
@@ -332,7 +332,7 @@ def _applies(method: MethodSpec, data: Mapping[str, Any]) -> bool:
 
 
 def _make_batches(cells: Sequence[Experiment]) -> Iterator[Batch]:
-    """Group cells that probably share a program into batches of at most `BATCH` cells."""
+    """Group fits that probably share a program into batches of at most `BATCH` fits."""
     groups: dict[str, dict[str, Experiment]] = {}
     for cell in cells:
         groups.setdefault(_program_key(cell), {}).setdefault(cell.id, cell)
@@ -344,16 +344,16 @@ def _make_batches(cells: Sequence[Experiment]) -> Iterator[Batch]:
 
 
 def matches(cell: Experiment, where: Mapping[str, Any]) -> bool:
-    """Whether a cell has these values of its parameters."""
+    """Whether a planned fit has these values of its parameters."""
     values = cell.values
     return all(look_up(values, name) == value for name, value in where.items())
 
 
 def select(plan: Plan, only: Sequence[str]) -> set[str]:
-    """Identifiers of the cells that meet all conditions NAME=VALUE.
+    """Identifiers of the planned fits that meet all conditions NAME=VALUE.
 
     NAME is ``method`` (a title or a name), ``table``, ``repeat``, ``run`` or a parameter. Raises
-    InputError if a condition cannot be read, or no cell meets them all.
+    InputError if a condition cannot be read, or no fit meets them all.
     """
     is_list = isinstance(only, list | tuple)
     if not is_list or not all(isinstance(condition, str) for condition in only):
@@ -363,7 +363,7 @@ def select(plan: Plan, only: Sequence[str]) -> set[str]:
     cells = list(plan.cells)
     tables = {table.name: table for table in plan.model.tables}
     for condition in only:
-        # Every condition reduces the list of cells.
+        # Every condition reduces the list of fits.
         name, equals, text = (part.strip() for part in condition.partition("="))
         if not equals:
             raise InputError(f"a condition is NAME=VALUE; got --only {condition}; add the value")
@@ -392,7 +392,7 @@ def _in_settings(cell: Experiment, settings: Sequence[Setting]) -> bool:
 
 
 def _value_text(cell: Experiment, name: str) -> str | None:
-    """Title, repeat, run or parameter of a cell as text without spaces; None without a value."""
+    """Title, repeat, run or parameter of a fit as text without spaces; None without a value."""
     is_field = name in ("method", "repeat", "run")
     value = getattr(cell, name) if is_field else look_up(cell.values, name)
     if value is None:

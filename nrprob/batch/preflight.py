@@ -27,7 +27,7 @@ __all__ = ["check", "try_out"]
 def check(plan: Plan, *, allow_large: bool = False) -> dict[str, int]:
     """Check data, known structure and parameters of a plan without a fit.
 
-    Returns the number of cells without data on this machine, by reason. Raises InputError with one
+    Returns the number of fits without data on this machine, by reason. Raises InputError with one
     line per mistake, also for a plan that needs too much memory unless ``allow_large`` is set.
     """
     model, data = plan.model, DataSets(plan.model)
@@ -57,7 +57,7 @@ def _raise_all(mistakes: Sequence[str]) -> None:
 
 
 def _check_cell(model: ModelFile, data: DataSets, cell: Experiment, where: str) -> None:
-    """Prepare the fit of a cell without computing it, to raise the errors of the fit."""
+    """Prepare a planned fit without computing it, to raise the errors of the fit."""
     estimator = registry.make_estimator(cell.name, cell.parameters, f"{where}.")
     inputs = assemble_inputs(model, data(cell), cell)
     if model.predicts and not hasattr(estimator, "predict"):
@@ -111,11 +111,11 @@ def _unknown_attributes(model: ModelFile) -> list[str]:
 
 
 def try_out(plan: Plan, folder: Path | str, only: Sequence[str] = ()) -> set[str]:
-    """Test whether a run can write its files, and return the selected cells.
+    """Test whether a run can write its files, and return the identifiers of the selected fits.
 
     The test leaves no files behind.
 
-    Raises InputError if no cell meets the conditions ``only``, or results cannot be written.
+    Raises InputError if no fit meets the conditions ``only``, or results cannot be written.
     """
     cells = select(plan, only)
     names: list[str] = []

@@ -39,10 +39,10 @@ class Progress:
     """Receiver of the progress of a run; this base class does nothing."""
 
     def start(self, total: int, finished: int) -> None:
-        """Begin a run of ``total`` cells, ``finished`` of which are already finished."""
+        """Begin a run of ``total`` fits, ``finished`` of which are already finished."""
 
     def advance(self, cells: int, what: str) -> None:
-        """Add ``cells`` finished cells, which ``what`` describes."""
+        """Add ``cells`` finished fits, which ``what`` describes."""
 
 
 @dataclass
@@ -52,8 +52,8 @@ class Outcome:
     Attributes
     ----------
     folder : folder of the results
-    finished, reused : numbers of cells of this run, and of earlier runs
-    skipped, failed : reason -> number of cells; the next run tries these cells again
+    finished, reused : numbers of fits of this run, and of earlier runs
+    skipped, failed : reason -> number of fits; the next run tries these fits again
     compiled : number of compiled programs
     """
 
@@ -74,7 +74,7 @@ def run_plan(
     progress: Progress | None = None,
     scheduler: str | Client | None = None,
 ) -> Outcome:
-    """Compute the missing cells of a plan; other runners may share the folder.
+    """Compute the missing fits of a plan; other runners may share the folder.
 
     The arguments are the same as in `run`. Raises InputError if `try_out` does, if a file in the
     folder is damaged, or if the cluster is unusable. All these errors come before the first fit and
@@ -135,7 +135,7 @@ def _run_batches(
         return True
 
     def write_batch(name: str, done: Done) -> None:
-        """Write the results of a batch, count its cells, and release its lock."""
+        """Write the results of a batch, count its fits, and release its lock."""
         batch, cells, claim = submitted.pop(name)
         with claim:
             if done.content:
@@ -178,7 +178,7 @@ def run(
 ) -> xarray.Dataset:
     """Run a model file, or resume an earlier run.
 
-    Every fit is computed once: cells with results in the folder are not computed again.
+    Every fit is computed once: fits with results in the folder are not computed again.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def run(
     devices : sequence of jax.Device, optional
         Devices to use, by default all of `jax.devices`. A CPU is one device with all its cores.
     only : sequence of str
-        Conditions NAME=VALUE that select cells.
+        Conditions NAME=VALUE that select fits.
     progress : Progress, optional
         Receives the progress of the run.
     scheduler : str or distributed.Client, optional

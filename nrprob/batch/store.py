@@ -1,10 +1,12 @@
 """Results on disk: one file per finished batch, written whole or not at all.
 
-A folder holds ``plan.json`` (the model and its cells), ``cells/`` (NetCDF files of finished
-batches) and ``locks/``. A file is written under a hidden name and then renamed. A killed run
-therefore leaves finished batches and, at most, a hidden file that the next run removes. A lock
-belongs to the operating system and ends with its runner. Files of cells are sealed (`nrprob.files`)
-and store the identity of every cell; a manifest lists all other files (`nrprob.batch.manifest`).
+A folder holds ``plan.json`` (the model and its planned fits), ``cells/`` (NetCDF files of finished
+batches) and ``locks/``. In these files, the dimension ``cell`` is the planned fit.
+
+A file is written under a hidden name and then renamed. A killed run therefore leaves finished
+batches and, at most, a hidden file that the next run removes. A lock belongs to the operating
+system and ends with its runner. Files of batches are sealed (`nrprob.files`) and store the identity
+of every fit; a manifest lists all other files (`nrprob.batch.manifest`).
 """
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ __all__ = [
 
 _NOTES = "notes.json"
 _RESULTS = "results.nc"
-_IDENTITY = "identity"  # variable of a file of cells: JSON of everything that determines a result
+_IDENTITY = "identity"  # variable of a file of fits: JSON of everything that determines a result
 _WITH_VIEWS = ("sample", "view")
 # Settings of the file format; labels and memberships of many fits compress well.
 _ENCODING = {"zlib": True, "complevel": 3, "shuffle": True}
-# Variables that differ between two runs of the same cells.
+# Variables that differ between two runs of the same fits.
 CIRCUMSTANCES = ("seconds", "compile_seconds", "started", "host", "device", "versions")
 # Scalar variables of files: attributes of `Fit`, and types in files.
 _SCALARS: dict[str, tuple[str, Any]] = {
@@ -115,9 +117,10 @@ def _read_netcdf(path: Path) -> xarray.Dataset:
 def fits_to_dataset(
     fits: Mapping[Experiment, Fit], circumstances: Mapping[str, str], *, labels: bool = True
 ) -> xarray.Dataset:
-    """Convert fits to a dataset over cells, padded with -1 or NaN; labels are optional.
+    """Convert fits to a dataset with the dimension ``cell``, padded with -1 or NaN.
 
-    The identity of each cell, and the ``circumstances`` of all fits, are stored with the fits.
+    Labels are optional. The identity of each fit, and the ``circumstances`` of all fits, are stored
+    with the fits.
     """
     return _concatenate(
         [
@@ -130,7 +133,7 @@ def fits_to_dataset(
 
 
 def _fit_to_dataset(fit: Fit, labels: bool) -> xarray.Dataset:
-    """Convert one fit to a dataset of a single cell, without the dimension of cells."""
+    """Convert one fit to a dataset without the dimension ``cell``."""
     import xarray
 
     variables: dict[str, Any] = {
@@ -165,7 +168,7 @@ def _fit_to_dataset(fit: Fit, labels: bool) -> xarray.Dataset:
 def dataset_to_fit(
     result: xarray.Dataset, title: str, method: str, parameters: dict[str, Any]
 ) -> Fit:
-    """Convert one cell of a dataset to a fit, without its trace and restarts."""
+    """Convert one entry of a dataset to a fit, without its trace and restarts."""
 
     def labels_of(name: str) -> np.ndarray | None:
         if f"view_{name}" in result:
@@ -199,7 +202,7 @@ def dataset_to_fit(
 
 
 def _concatenate(parts: Sequence[xarray.Dataset]) -> xarray.Dataset:
-    """Concatenate datasets over cells; ragged or missing values are -1 or NaN."""
+    """Concatenate datasets over fits; ragged or missing values are -1 or NaN."""
     import xarray
 
     # xarray aligns dimensions with coordinates, so ragged dimensions get temporary ones.
@@ -244,7 +247,7 @@ class Store:
         write_files(self.folder, {PLAN: plan.dumps().encode()})
 
     def note(self, **notes: Any) -> None:
-        """Write the numbers of skipped and failed cells, by reason, to ``notes.json``."""
+        """Write the numbers of skipped and failed fits, by reason, to ``notes.json``."""
         write_files(self.folder, {_NOTES: json.dumps(notes, indent=1).encode()})
 
     def gather(self) -> xarray.Dataset:
@@ -255,7 +258,7 @@ class Store:
         return dataset
 
     def results(self) -> xarray.Dataset:
-        """All finished cells of the plan, see `load`.
+        """All finished fits of the plan; see `load`.
 
         Warns if ``results.nc`` or a page, which only repeat results, was changed.
         """
@@ -291,12 +294,12 @@ class Store:
         return result.assign_coords(_coordinates(cells, result.data_vars)).assign_attrs(attributes)
 
     def parts(self, batch: str = "") -> list[Path]:
-        """Files of finished cells, of one batch if it is named."""
+        """Files of finished fits, of one batch if it is named."""
         _refuse_links(self._cells)
         return sorted(self._cells.glob(f"{batch or '[!.]'}*.nc"))
 
     def finished(self, batch: str = "") -> set[str]:
-        """Identifiers of finished cells, of one batch if it is named.
+        """Identifiers of finished fits, of one batch if it is named.
 
         Raises InputError if a file is damaged.
         """
@@ -307,8 +310,8 @@ class Store:
         return locked(self._locks / f"{batch.id}.lock", wait=wait)
 
     def write(self, batch: Batch, content: bytes) -> Path:
-        """Write a NetCDF file of finished cells of a batch."""
-        # A batch has several parts after runs that selected some of its cells.
+        """Write a NetCDF file of finished fits of a batch."""
+        # A batch has several parts after runs that selected some of its fits.
         path = sealed(self._cells / f"{batch.id}.nc", content)
         write_whole(path, content)
         return path
@@ -369,7 +372,8 @@ def load(folder: Path | str) -> xarray.Dataset:
     Returns
     -------
     xarray.Dataset
-        Over ``cell``, in the order of the model file. Ragged arrays are padded with -1 or NaN.
+        Over ``cell``, the planned fits in the order of the model file. Ragged arrays are padded
+        with -1 or NaN.
 
         Labels: ``labels`` (cell, sample), -1 also for rows that were not fitted and for the noise
         of external estimators; ``view_labels`` (cell, sample, view) of methods that cluster views;
@@ -388,10 +392,10 @@ def load(folder: Path | str) -> xarray.Dataset:
         ``started``, ``device``, ``dtype``, ``host``, ``versions`` (JSON).
 
         Coordinates: ``method``, ``case``, ``repeat``, ``run``, ``data_seed``, ``random_state``, and
-        every parameter of any cell; ``data_parameters`` and ``parameters`` hold all of them as
+        every parameter of any fit; ``data_parameters`` and ``parameters`` hold all of them as
         JSON. Attributes: ``title``, ``source``, ``model`` (JSON), the number ``n_planned`` of
-        cells, and ``skipped`` and ``failed`` (JSON), the numbers of cells by reason in the last
-        run.
+        planned fits, and ``skipped`` and ``failed`` (JSON), the numbers of fits by reason in the
+        last run.
 
     Warns
     -----
@@ -401,7 +405,7 @@ def load(folder: Path | str) -> xarray.Dataset:
     Raises
     ------
     nrprob.exceptions.InputError
-        If there are no results; if the plan, the manifest, the notes or a file of cells was changed
+        If there are no results; if the plan, the manifest, the notes or a file of fits was changed
         after it was written, or is a symbolic link; if a fit does not belong to the plan.
 
     See Also
@@ -430,7 +434,7 @@ def load(folder: Path | str) -> xarray.Dataset:
 def _read_cells(
     path: Path, model: ModelFile, planned: Mapping[str, Sequence[Experiment]]
 ) -> xarray.Dataset:
-    """Planned cells of a file; their identities must agree with the plan."""
+    """Planned fits in a file; their identities must agree with the plan."""
     part = _read_netcdf(path)
     with _reading(path):
         part = part.isel(cell=part["cell"].isin([*planned]))
@@ -446,7 +450,7 @@ def _read_cells(
 
 
 def _coordinates(cells: Sequence[Experiment], taken: Container[Hashable]) -> dict[str, Any]:
-    """Coordinates over cells, except for names of variables: properties and parameters."""
+    """Coordinates over fits: properties and parameters, except for names of variables."""
     columns: dict[str, list[Any]] = {
         "cell": [c.id for c in cells],
         "method": [c.method for c in cells],
@@ -467,7 +471,7 @@ def _coordinates(cells: Sequence[Experiment], taken: Container[Hashable]) -> dic
 
 
 def _column(values: list[Any]) -> np.ndarray:
-    """Array (cells,) of numbers, with NaN for missing values, or of texts."""
+    """Array (fits,) of numbers, with NaN for missing values, or of texts."""
     types = {type(v) for v in values if v is not None}
     if types <= {int, float} and types:
         if None not in values and types == {int}:

@@ -141,7 +141,7 @@ def _published_points(results: Results, figure: Figure) -> dict[tuple[str, str],
 
 
 def _unique_value(setting: Setting, cells: Sequence[Experiment], path: str) -> Any:
-    """Value of a parameter in a setting, or the common value of its cells; None without one."""
+    """Value of a parameter in a setting, or the common value of its fits; None without one."""
     value = setting.where.get(path, look_up(setting.where, path))
     if value is not None:
         return value

@@ -32,7 +32,7 @@ _CIRCUMSTANCES = (
 class Results:
     """All planned fits of a model, finished or not.
 
-    ``frame`` has a row per cell of the plan, in its order: ``cell``, ``method``, ``case``,
+    ``frame`` has a row per planned fit, in the order of the plan: ``cell``, ``method``, ``case``,
     ``repeat``, ``run``, ``variant`` (`Experiment.variant`), ``done``, ``feasible``, and all
     measures.
     """
