@@ -98,8 +98,9 @@ def _whiten_blockwise(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, j
 def _eliminate_half(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, ...]:
     """Eliminate the first half of the columns.
 
-    Returns four arrays: the whitener of the first diagonal block, the block below its Cholesky
-    factor, the Schur complement of the second diagonal block, and the log determinant of the first.
+    Returns four arrays: the whitener of the first diagonal block; the block below its Cholesky
+    factor; the Schur complement of the second diagonal block; and the log determinant of the first
+    diagonal block.
     """
     half = matrix.shape[-1] // 2
     white, log_det = _whiten_blockwise(matrix[..., :half, :half], least[..., :half])

@@ -1,11 +1,11 @@
 """Average fits, and compare the averages with published values.
 
-A statistic (mean, min, max, range or sd) is computed over the fits of each data set, which differ
-in their seeds, and then averaged over data sets. Its standard error is the standard deviation of
-these values over data sets, divided by the square root of their number. With a single data set,
-only the mean has a standard error, over the fits. For two methods, "p" is the p-value of a paired
-t-test over data sets, or over the fits of a single one. Fits with infeasible constraints are
-excluded from every statistic except "infeasible".
+A statistic (mean, min, max, range or sd) is computed over the fits of each data set, and then
+averaged over data sets. The fits of a data set differ in their seeds. The standard error is the
+standard deviation of its values over data sets, divided by the square root of the number of data
+sets. With a single data set, only the mean has a standard error, over the fits. For two methods,
+"p" is the p-value of a paired t-test over data sets, or over the fits of a single data set. Fits
+with infeasible constraints are excluded from every statistic except "infeasible".
 """
 
 from __future__ import annotations

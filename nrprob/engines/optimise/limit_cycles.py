@@ -1,18 +1,18 @@
 """Fixed points and limit cycles of an update that is not a descent.
 
 A method supplies ``make(data, active)``, which returns ``update(state, log_q, beta) -> (state,
-log_r, values)`` for log memberships (B, r, 1, K) of B blocks of r rows in K clusters. A *cycle* is
-one such update. ``active`` (K,) marks the clusters that exist.
-The update works in logarithms, since memberships may be less than the smallest float. ``state``
-(..., K) holds logarithms of weights that the update carries from cycle to cycle. ``values`` (1, T)
-are T quantities that go to the trace.
+log_r, values)``. ``log_q`` and ``log_r`` (B, r, 1, K) are log memberships of B blocks of r rows in
+K clusters, before and after the update. A *cycle* is one such update. ``active`` (K,) marks the
+clusters that exist. The update works in logarithms, since memberships may be less than the smallest
+float. ``state`` (..., K) holds logarithms of weights that the update carries from cycle to cycle.
+``values`` (1, T) are T quantities that go to the trace.
 
 Algorithm:
 
 1. Iterate until the change of memberships is at most ``tol`` (a fixed point), or until steps do not
    shrink over a window of cycles.
 2. Steps that shrink geometrically along a line are extrapolated to the limit of their series. The
-   longer step amplifies growing directions as well: stability does not change.
+   longer step amplifies growing directions as well, so an unstable fixed point stays unstable.
 3. If steps do not shrink, follow the orbit for 1,024 cycles and project it on random directions. A
    recurrent orbit is a limit cycle, returned with its period and width; otherwise continue with
    step 1.

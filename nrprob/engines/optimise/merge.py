@@ -162,8 +162,9 @@ def agglomerate_pairs(
     tables : symmetric; boolean tables are combined by "or"
     alive : (n,) False on padding
     score : ``(rows, size, sizes, totals) -> (channels, n)``, scores of merging one cluster with
-        each other, given its row of every table, its size, all sizes (n,), and sums (tables,) of
-        the entries of all merged pairs. Larger is better, and -inf forbids a merge
+        each other cluster. ``rows`` and ``size`` are the cluster's row of every table and its size,
+        ``sizes`` (n,) all sizes, and ``totals`` (tables,) sums of the entries of all merged pairs.
+        Larger scores are better, and -inf forbids a merge
     choose : channel whose pair is merged, given the best score of every channel
     drifting : whether a merge changes the scores of pairs of other clusters; all clusters then
         search again after every merge, which takes O(n^3)

@@ -344,9 +344,10 @@ def anneal_cells(
 ) -> tuple[StoredAnnealingResult, Terms]:
     """Anneal ``n_init`` restarts in parallel; see `nrprob.engines.optimise.solve.solve_anneal`.
 
-    A level has converged when the root mean square change of the rows' log memberships is at most
-    a quarter of ``settings.tol``, or the cells change by rounding errors only. This approximates
-    the criterion of `nrprob.engines.optimise.anneal.anneal`, the largest change of a membership.
+    A level has converged when the root mean square change of the rows' log memberships is at most a
+    quarter of ``settings.tol``. It has also converged when the cell statistics change by rounding
+    errors only. This approximates the criterion of `nrprob.engines.optimise.anneal.anneal`, the
+    largest change of a membership.
     """
     # Temperatures of the restarts; see `solve_anneal`.
     terms, weights, critical = weight_terms(problem, all_rows)

@@ -1,7 +1,7 @@
 """Reassign single rows: hard labels, improved by exact differences of the objective.
 
-- `reassign_sequentially` processes the rows one by one in random order and moves each to the
-  cluster of least cost, as the sequential information bottleneck and Hartigan's k-means do.
+- `reassign_sequentially` processes the rows one by one in random order, and moves each to the
+  cluster of least cost. The sequential information bottleneck and Hartigan's k-means do the same.
 - `reassign_batched` moves many rows at once, and moves fewer rows after a step that did not lower
   the objective. It evaluates the same differences in one array operation.
 

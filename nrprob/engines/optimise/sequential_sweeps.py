@@ -1,9 +1,12 @@
 """Sequential sweeps: process rows one by one and move each to the cluster of least cost.
 
-There are three implementations: dense rows under any cost (O(K p) per row, for K clusters and p
-statistics), dense rows under incremental costs, and sparse rows under costs that are sums over
-features (O(K) per non-zero entry). n is the number of rows, and ``groups`` the number of known
-groups.
+There are three implementations:
+
+- dense rows under any cost, in time O(K p) per row, for K clusters and p statistics;
+- dense rows under incremental costs;
+- sparse rows under costs that are sums over features, in time O(K) per non-zero entry.
+
+n is the number of rows, and ``groups`` the number of known groups.
 """
 
 from __future__ import annotations

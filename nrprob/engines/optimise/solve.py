@@ -2,8 +2,8 @@
 
 A method supplies ``build(rows, settings) -> Problem``, a hashable function that makes its terms,
 including weights that depend on the data. Parameters in ``settings`` are traced, so that a grid of
-values compiles once. A method whose update is not the gradient of one sum of terms may pass to
-`solve_anneal` any object with an ``iteration`` method in place of a `Problem`.
+values compiles once. The update of a method may not be the gradient of one sum of terms. Instead of
+a `Problem`, its ``build`` then returns any object with an ``iteration`` method, for `solve_anneal`.
 
 Shapes: n rows, in B blocks of r rows; S restarts; K clusters; p statistics of a row; ``terms``
 terms; ``groups`` known groups.

@@ -3,10 +3,10 @@ r"""Splitting: increase the number of clusters one by one, each at its critical 
 To split a cluster at inverse temperature beta:
 
 1. Replace the cluster by two equal copies and iterate to a fixed point.
-2. Compute the leading eigenvalue mu of the derivative of the update along differences u of the log
-   memberships of the copies, u -> beta B u with mu = beta lambda, by a dense or Arnoldi solver.
-3. If abs(mu) < 1 the copies are stable: multiply beta by 1.01 / mu, and go to 1. The critical value
-   is beta = 1 / abs(lambda).
+2. Let u be the difference of the log memberships of the copies. The derivative of the update maps
+   u to beta B u. Compute its leading eigenvalue mu = beta lambda by a dense or Arnoldi solver.
+3. If abs(mu) < 1, the copies are stable: multiply beta by 1.01 / abs(mu), and go to step 1. The
+   critical value is beta = 1 / abs(lambda).
 4. Otherwise perturb the copies along the growing eigenvectors, and iterate until they separate.
 
 The method supplies an update as for `nrprob.engines.optimise.limit_cycles`; `TermCycle` makes it
@@ -48,7 +48,7 @@ _N_EIGENVALUES = 4  # computed by Arnoldi's iteration for more rows
 _ARNOLDI_RESTARTS = 20  # maximum number; the last estimate is used if it has not converged
 ROUNDING = 1e-8  # rounding error of eigenvalues times beta
 _MARGIN = 1.01  # inverse temperature relative to the critical one; closer to it, separation is slow
-_PERTURBATION = 0.05  # initial standard deviation of the log ratio of two copies
+_PERTURBATION = 0.05  # initial standard deviation of the log ratio of two copies' memberships
 _MIN_STEP_EXPONENT = -6  # power of two of the shortest damped step
 _SAME = 1e-2  # total variation distance of two clusters' rows up to which they are equal
 
@@ -62,8 +62,10 @@ class Trial(NamedTuple):
     beta : inverse temperature
     status : "split", "merged", "vanished", "oscillating" or "max_iter"
     step : damping factor of the steps in log memberships; 1 if undamped
-    growth : initial growth per cycle of a difference of two equal copies, beta times the eigenvalue
-    eigenvalue : leading eigenvalue of the linearised update at equal copies, divided by beta.
+    growth : factor by which a small difference of two equal copies grows per cycle: abs(mu), or the
+        real part of mu for damped steps
+    eigenvalue : lambda = mu / beta, the leading eigenvalue of the linearised update at equal
+        copies.
         Copies separate for ``beta > 1 / abs(eigenvalue)`` if it is real, and oscillate if it is
         complex or negative. NaN if the equal copies have no fixed point.
     period, width : period and width of a limit cycle, see `LimitResult`

@@ -13,8 +13,8 @@ needs differences of L. Every move leaves the distribution invariant:
 - *Split or merge with a launch state*: two samples are chosen at random, independently of the
   state. If they share a cluster, it is split between them, else their clusters are merged. Both
   directions use the same launch state, which hard assignments reach from the two samples alone.
-  From this state all other samples resample their sides, half of them at a time (after Jain and
-  Neal, 2004, who launch by Gibbs sweeps and resample one by one).
+  From this state, the sides of all other samples are resampled, for half of the samples at a time.
+  Jain and Neal (2004) launch by Gibbs sweeps, and resample one by one.
 - *Split or merge with doubling*: the other samples are assigned in random order, 1, 2, 4, 8, ... at
   a time, given the previous assignments. One by one (Dahl, 2005) would take as many steps as
   samples.

@@ -7,13 +7,13 @@ the current sides; see `nrprob.engines.sample.moves` for the proposal distributi
 Most proposals are rejected. With many samples, only proposals that may be accepted are evaluated.
 The acceptance ratio of a merge contains the probability of the sides, which is at most 1, so the
 difference of lengths alone rejects most merges. A split has no such bound. Therefore a split of
-ratio r is accepted with probability min(c, r) instead of min(1, r), and the merge that undoes it
-with min(1, c / r) instead of min(1, 1 / r). Detailed balance holds for every c that depends only on
-the partition in which the two clusters are one. If the uniform variate of the acceptance step
-exceeds c, the split is not evaluated. c is `ACCEPTANCE_CAP` for usual partitions, which chains
-determine during warm-up: their ratios are far below 0.1. c is 1 for a partition with fewer clusters
-than usual, or with a longer length. Members are gathered into arrays of a few sizes, so the cost of
-a move does not grow with the number of all samples.
+ratio r is accepted with probability min(c, r) instead of min(1, r). The merge that undoes the split
+is accepted with probability min(1, c / r) instead of min(1, 1 / r). Detailed balance holds for
+every c that depends only on the partition in which the two clusters are one. If the uniform variate
+of the acceptance step exceeds c, the split is not evaluated. c is `ACCEPTANCE_CAP` for usual
+partitions, which chains determine during warm-up: their ratios are far below 0.1. c is 1 for a
+partition with fewer clusters than usual, or with a longer length. Members are gathered into arrays
+of a few sizes, so the cost of a move does not grow with the number of all samples.
 
 Shapes: n' samples, the last of which are padding; m members; p statistics of a sample; ``groups``
 known groups. The *cells* of a cluster are its statistics by known group.

@@ -57,7 +57,7 @@ class Metric(NamedTuple):
     ----------
     a : (m, m) positive semidefinite matrix A
     trace : objective after each iteration; it never decreases
-    converged : bool
+    converged : whether the optimiser converged
     """
 
     a: np.ndarray

@@ -212,9 +212,10 @@ class CAMI(SimultaneousClusterer):
         - \sum_{nj} s_{nj} \log \frac{\tau_j N(x_n | \varphi_j)}{s_{nj}}
         + \eta n I(P), \qquad P = r's / n,
 
-    where :math:`x_n` is row n of n, :math:`r_{ni}` and :math:`s_{nj}` are its memberships in
-    cluster i of the first and cluster j of the second mixture, :math:`\pi` and :math:`\tau` are the
-    weights, and :math:`\theta` and :math:`\varphi` the means and variances. I(P) is the mutual
+    where n is both the index and the number of the rows :math:`x_n`. The memberships of a row are
+    :math:`r_{ni}` in cluster i of the first mixture, and :math:`s_{nj}` in cluster j of the second.
+    :math:`\pi` and :math:`\tau` are the weights of the clusters, and :math:`\theta` and
+    :math:`\varphi` their means and variances. I(P) is the mutual
     information between the two clusterings, and :math:`\eta` its penalty weight.
 
     Parameters

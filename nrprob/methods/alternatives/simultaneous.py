@@ -1,4 +1,8 @@
-"""Base class of estimators that fit two clusterings simultaneously."""
+"""Base class of estimators that fit two clusterings simultaneously.
+
+Shapes: n rows of m features, and k clusters; N, P and K are the same numbers with padding. An axis
+of length 2 is the clustering.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ class PaddedRows(NamedTuple):
     x : (N, P) rows; 0 on padding
     mass : (N,) 1 for rows, 0 for padding; padding follows the rows
     real : (P,) True for features, False for padding
-    active : (K,) True for clusters, False for padding; shared by both clusterings
+    active : (K,) True for clusters, False for padding; the same for both clusterings
     """
 
     x: jax.Array
@@ -84,7 +88,7 @@ def keep_best_trace(runs: Run) -> Run:
 def solve_ridge(
     size: jax.Array, sums: jax.Array, others: jax.Array, weight: jax.Array | float
 ) -> jax.Array:
-    """Return (size_i I + weight B'B)^-1 sums_i (K, P) of every cluster i; B = ``others`` (K, P).
+    """Return (size_i I + weight B'B)^-1 sums_i for every cluster i, (K, P); B is ``others`` (K, P).
 
     Woodbury's identity and one eigendecomposition of BB' serve all clusters. Every divisor is at
     least ``size``, which must be positive. The computation uses float64.

@@ -33,7 +33,7 @@ class TransformTask:
     X : (n, m) rows
     y : (n, p) transformed rows, scaled to a mean square of 1, in the dtype of ``X``
     unit : factor from ``y`` to the units of ``X``
-    alike : whether all rows are equal
+    alike : whether all rows of ``X`` are equal
     random : generator of the seeds of the base
     """
 

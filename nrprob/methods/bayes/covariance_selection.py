@@ -66,6 +66,7 @@ def shortest_lengths(
     codes : ndarray of shape (n,)
         Classes of the samples, -1 where unknown.
     n_classes, max_clusters : int
+        Number of classes, and largest number of clusters.
     random : RandomState
 
     Returns

@@ -75,11 +75,11 @@ class MDLMixture(Inputs):
     .. math:: L = A(k) + \sum_{j=1}^k \phi(\text{cluster}_j)
 
     and the posterior probability proportional to :math:`e^{-L}`, for every k up to
-    ``max_clusters``. Here :math:`\phi` is the code length of the features, the classes and the size
-    of a cluster, with the parameters of the cluster integrated out, and A(k) a function of the
-    number of clusters. Under the default ``energy="conjugate"``, :math:`\phi` is minus the log
-    marginal likelihood, so that :math:`e^{-L}` is prior times likelihood. Predictions average over
-    the draws.
+    ``max_clusters``. Here A(k) is the code length of the number of clusters, and :math:`\phi` the
+    code length of the features, the classes and the size of a cluster. The parameters of the
+    cluster are integrated out. Under the default ``energy="conjugate"``, :math:`\phi` is minus the
+    log marginal likelihood, so that :math:`e^{-L}` is prior times likelihood. Predictions average
+    over the draws.
 
     Parameters
     ----------

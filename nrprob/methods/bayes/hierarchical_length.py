@@ -4,13 +4,14 @@ With centres and covariances of clusters integrated out, the density of the comm
 
     |S|^((m + K f)/2) exp(-m tr(S) / (2 s)) / prod_c |f S + A_c|^((f + n_c)/2),   m = d + 2,
 
-up to a constant, in the measure that does not depend on units; A_c is the scatter of cluster c
-about its posterior mean centre, d the number of features, K the number of clusters, n_c the size of
-cluster c, and f the degrees of freedom. The mode of the density is at
+up to a constant, relative to the measure |S|^(-(d+1)/2) dS, which does not depend on units. There
+are d features and K clusters. Cluster c has n_c samples, and A_c is its scatter about the posterior
+mean of its centre. f is the degrees of freedom. The mode of the density satisfies
 
-    S = (m + K f) (m/s I + sum_c (f + n_c) f (f S + A_c)^-1)^-1,
+    S = (m + K f) (m/s I + sum_c (f + n_c) f (f S + A_c)^-1)^-1.
 
-and its integral is approximated by a Gaussian density of the logarithm of S (Laplace's method).
+The integral of the density is approximated by a Gaussian density of the logarithm of S (Laplace's
+method).
 """
 
 from __future__ import annotations

@@ -5,10 +5,13 @@ With z the labels of a draw, h its hyperparameters, and -i for "without sample i
     ell_i = log p(x_i, y_i | x_-i, y_-i, z_-i, h)
           = log sum_c p(c | z_-i, h) p(x_i | x_-i, z_-i, c, h) p(y_i | y_-i, z_-i, c, h),
 
-where c runs over the components that hold other samples and over a new one. The last factor is 1
-where sample i has no class. The label of sample i itself is summed out. Given its label, a sample
-of a separated cluster never reaches the labels on which the importance weights 1 / p(x_i | ...) of
-leave-one-out cross-validation are large. Then their average has no variance and is wrong.
+where c runs over the components that hold other samples and over a new one. The last factor is 1 if
+sample i has no class.
+
+The label of sample i itself is summed out. Otherwise the log likelihood would be conditional on the
+label. In the draws, a sample of a separated cluster never has a label for which its importance
+weight 1 / p(x_i | ...) in leave-one-out cross-validation is large. The average of the weights would
+then have no variance, and be wrong.
 """
 
 from __future__ import annotations

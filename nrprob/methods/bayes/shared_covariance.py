@@ -4,8 +4,9 @@ Sample i of cluster c, and of known group g if there are known groups, is
 
     x_i = a_g + b_c + e_i,   e_i ~ N(0, S),   b_c ~ N(0, S / kappa),   a_g ~ N(0, S / omega),
 
-and S ~ inverse-Wishart(d + 1 + nu, nu s I), so s is the expected variance of a feature. With known
-covariates t_i, A t_i replaces a_g, and the coefficients of each covariate are N(0, S / omega).
+for d features, and S ~ inverse-Wishart(d + 1 + nu, nu s I), so s is the prior mean of the diagonal
+of S. With known covariates t_i, A t_i replaces a_g, and the column of A for each covariate is
+N(0, S / omega).
 
 Given a partition, S and all centres are integrated out: this is a regression on indicators with a
 matrix-normal prior. A split of one cluster can thus reduce S for all clusters at once, which is

@@ -194,9 +194,9 @@ def pivot_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: j
 
     Split: choose a component at random, and divide its rows at a pivot in the feature with the
     largest scale, uniform on mean +- scale. Combine: choose a component at random, and join it with
-    the component of the nearest mean. Let rho be the share of pivots with the same division, m (0,
-    1 or 2) the number of halves whose nearest component is the other half, and up(k) the
-    probability of proposing a split. The choice is ``[(1 - up(k + 1)) m / (k + 1)] / [up(k) rho /
+    the component of the nearest mean. Let rho be the share of pivots with the same division, and
+    up(k) the probability of proposing a split. m (0, 1 or 2) is the number of halves whose nearest
+    component is the other half. The choice is ``[(1 - up(k + 1)) m / (k + 1)] / [up(k) rho /
     k]``; the thesis (4.9) has 1.
     """
     draw_key, exchange_key = jax.random.split(key)

@@ -50,7 +50,7 @@ class Settings(NamedTuple):
 
     Attributes
     ----------
-    n_clusters, max_iter : int
+    n_clusters, max_iter : number of clusters, and maximum number of iterations
     tol : smallest decrease of the length, in nats, that counts
     weight : factor w of (log s + r / s) of a row: d / 2 or 1
     low, high : bounds of the mean squared distance s

@@ -48,12 +48,12 @@ class MDLConstrained(ConstrainedSearch):
     .. math:: L = \sum_i \left[-\log \omega_{z_i} + \log \sum_{j \in A_i} \omega_j\right]
         + \log C(K, I) + w N \left(\log s + 1\right) + PC_s + F, \qquad s = \frac1N \sum r
 
-    where i = 1, ..., I are the code words in the order of transmission, :math:`A_i` the clusters
-    available to word i, and :math:`\log C(K, I)` the parametric complexity of a multinomial with K
-    clusters (``n_clusters``). The N rows have squared distances r, :math:`w = d/2` for d features,
-    and :math:`PC_s` is the parametric complexity of the mean squared distance s. F is the length of
-    the flags that mark retained pairs. With hard constraints, F = 0. With ``constraints="soft"``,
-    the fit retains a pair only if that shortens the description.
+    where i = 1, ..., I are the code words in the order of transmission, and :math:`A_i` the
+    clusters available to word i. :math:`\log C(K, I)` is the parametric complexity of a multinomial
+    with K clusters (``n_clusters``). The N rows have squared distances r, :math:`w = d/2` for d
+    features, and :math:`PC_s` is the parametric complexity of the mean squared distance s. F is the
+    length of the flags that mark retained pairs. With hard constraints, F = 0. With
+    ``constraints="soft"``, the fit retains a pair only if that shortens the description.
 
     Parameters
     ----------

@@ -48,8 +48,9 @@ class Report:
     def pair_table(self) -> pd.DataFrame:
         """DataFrame with one row per given pair.
 
-        Its columns are ``kind``, the rows ``i`` and ``j``, whether the labels satisfy the pair,
-        whether the fit accepted it as correct, and the ``nats`` that it saves.
+        ``kind`` is the type of the pair, and ``i`` and ``j`` are its rows. ``satisfied`` states
+        whether the labels satisfy it, and ``accepted`` whether the fit accepted it as correct.
+        ``nats`` is the length that it saves.
         """
         import pandas as pd
 

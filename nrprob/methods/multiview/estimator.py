@@ -81,11 +81,11 @@ class MDLMultiView(ViewClusterer):
         + \sum_v \left[w_v \left(N \log s_v + \frac{R_v}{s_v}\right) + PC_v
         + \frac{K_v d_v}{2} \log \frac{N}{2 \pi}\right], \qquad s_v = R_v / N
 
-    where N is the number of rows, n the count of a cell of the joint contingency table of the
-    labels, and :math:`\log C(K, N)` the parametric complexity of a multinomial with K cells. View v
-    has :math:`K_v` clusters, :math:`d_v` features, the sum :math:`R_v` of the squared distances r,
-    the mean squared distance :math:`s_v` with its parametric complexity :math:`PC_v`, and
-    :math:`w_v = d_v/2`. The last term encodes the centres.
+    where N is the number of rows. A cell is a combination of clusters, one of each view, and n is
+    its number of rows. :math:`\log C(K, N)` is the parametric complexity of a multinomial with K
+    cells. View v has :math:`K_v` clusters, :math:`d_v` features, the sum :math:`R_v` of the squared
+    distances r, the mean squared distance :math:`s_v` with its parametric complexity :math:`PC_v`,
+    and :math:`w_v = d_v/2`. The last term encodes the centres.
 
     Parameters
     ----------
