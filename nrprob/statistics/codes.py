@@ -135,7 +135,7 @@ class CountCode(_CodeByDifference):
     ----------
     count_nats, total_nats : (largest count + 1,) tables; see `count_tables`
     first, stop : range of the statistics that are counts
-    single : whether every sample has at most one count, as for classes
+    single : whether every sample has at most one symbol, for example its class
     """
 
     sends: ClassVar[frozenset[str]] = _DATA

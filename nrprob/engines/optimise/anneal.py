@@ -383,13 +383,14 @@ def leading_curvatures(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Largest eigenvalues of the linearised update at identical clusters, and the terms' weights.
 
-    A perturbation e of log r becomes beta B e with B e = -d(dF/dW), so clusters first separate at
-    beta = 1 / (largest eigenvalue of B). ``weigh`` computes the weights (terms,) from the
-    eigenvalues (terms,) of the single terms. One power iteration on the exact derivative of dF/dW
-    solves all these problems, and the problem of the first ``n_start`` terms jointly at those
-    weights. Costs are homogeneous of degree 1, so one cluster of all rows represents K identical
-    ones. With ``existence_only``, the iteration stops once the last eigenvalue is known to be
-    positive; its size is then a lower bound.
+    The update maps a perturbation e of log r to beta B e, where B e is minus the change of dF/dW.
+    So clusters first separate at beta = 1 / (largest eigenvalue of B). ``weigh`` computes the
+    weights (terms,) from the eigenvalues (terms,) of the single terms. One power iteration on the
+    exact derivative of dF/dW computes the eigenvalues of all single terms. It also computes the
+    eigenvalue of the weighted sum of the first ``n_start`` terms. Costs are homogeneous of degree
+    1, so one cluster of all rows represents K identical ones. With ``existence_only``, the
+    iteration stops once the last eigenvalue is known to be positive; its size is then a lower
+    bound.
 
     Returns
     -------

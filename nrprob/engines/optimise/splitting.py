@@ -65,9 +65,8 @@ class Trial(NamedTuple):
     growth : factor by which a small difference of two equal copies grows per cycle: abs(mu), or the
         real part of mu for damped steps
     eigenvalue : lambda = mu / beta, the leading eigenvalue of the linearised update at equal
-        copies.
-        Copies separate for ``beta > 1 / abs(eigenvalue)`` if it is real, and oscillate if it is
-        complex or negative. NaN if the equal copies have no fixed point.
+        copies. Copies separate for ``beta > 1 / abs(eigenvalue)`` if it is positive, and oscillate
+        if it is complex or negative. NaN if the equal copies have no fixed point.
     period, width : period and width of a limit cycle, see `LimitResult`
     n_iter : number of cycles
     """

@@ -144,7 +144,7 @@ def plan_launch(members: _Members, u: jax.Array, n: int) -> _Plan:
 
     With probability 1/2, ``n`` hard assignments divide the members between the two samples;
     otherwise all members start on the first side. Then the sides of one half of the members are
-    resampled, given the sides of all others. After that, the other half is resampled likewise.
+    resampled, given the sides of all others. After that, the sides of the other half are resampled.
     """
     size = len(members.rows)
     half = in_order(u[1:3], size, jnp.asarray(size)) % 2

@@ -73,7 +73,7 @@ class JointCode:
     def odds(
         self, target: Target, state: Partition, a: jax.Array, b: jax.Array
     ) -> Callable[[jax.Array, jax.Array], Odds] | None:
-        """The same as `Target.odds`; None uses the terms of the target for proposals."""
+        """Log odds as in `Target.odds`; None if proposals use the terms of the target."""
         return None
 
 

@@ -188,7 +188,8 @@ class DecKMeans(SimultaneousClusterer):
     2. Assign every row to the nearest representative of each clustering.
     3. Update the representatives,
        :math:`\mu_i = (n_i I + \lambda \sum_j b_j b_j')^{-1} n_i a_i` with :math:`n_i` the size of
-       cluster i, and :math:`\nu_j` likewise. Repeat from step 2.
+       cluster i. The update of :math:`\nu_j` has the roles of the two clusterings exchanged. Repeat
+       from step 2.
 
     Step 2 changes the means in the penalty, so the objective may increase. DecKMeans keeps the best
     pair of clusterings of all iterations. `predict` can therefore assign a training row to another

@@ -5,5 +5,6 @@ after constant and dependent ones are dropped; p statistics of a sample; K slots
 which k are occupied; C classes; S draws; G values of a grid; ``groups`` known groups. A *cell* is
 the set of samples of one cluster in one known group, and ``cells`` (groups, K, p) are the sums of
 their statistics. A *code* maps the statistics of a cell to a description length in nats, minus a
-log probability. A(k) is the code length of the number of clusters.
+log probability. A(k) is the part of a description length that depends only on the number k of
+occupied clusters.
 """

@@ -55,7 +55,11 @@ def compact_draws(draws: dict[str, np.ndarray], target: Any) -> tuple[dict[str, 
 
 
 def cluster_shares(draws: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Mean share (n, k) of a sample's cluster, in draws (S, n), in the clusters of ``labels``."""
+    """Shares (n, k) of the clusters of draws in the clusters of ``labels`` (n,).
+
+    For each sample, it is the share of its cluster in a draw that lies in each cluster of
+    ``labels``, averaged over the draws (S, n).
+    """
     onehot = np.eye(labels.max() + 1)[labels]
     total = np.zeros(onehot.shape)
     for draw in draws:
@@ -71,8 +75,9 @@ def compare_chains(
 ) -> tuple[dict[str, float], pd.DataFrame]:
     """R-hat of the log density and the number of clusters, and of label-invariant quantities.
 
-    The table is by `nrprob.posterior.diagnose`, about the clustering ``labels`` (n,). An additional
-    row compares distances between draws of different chains with distances within chains.
+    `nrprob.posterior.diagnose` computes the table, with ``labels`` (n,) as reference clustering. An
+    additional row compares distances between draws of different chains with distances within
+    chains.
     """
     from nrprob.posterior import chain_distances, diagnose
     from nrprob.posterior.convergence import r_hat

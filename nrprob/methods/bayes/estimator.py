@@ -75,9 +75,9 @@ class MDLMixture(Inputs):
     .. math:: L = A(k) + \sum_{j=1}^k \phi(\text{cluster}_j)
 
     and the posterior probability proportional to :math:`e^{-L}`, for every k up to
-    ``max_clusters``. Here A(k) is the code length of the number of clusters, and :math:`\phi` the
-    code length of the features, the classes and the size of a cluster. The parameters of the
-    cluster are integrated out. Under the default ``energy="conjugate"``, :math:`\phi` is minus the
+    ``max_clusters``. Here A(k) is a function of the number of clusters, and :math:`\phi` the code
+    length of the features, the classes and the size of a cluster. The parameters of the cluster are
+    integrated out. Under the default ``energy="conjugate"``, :math:`\phi` is minus the
     log marginal likelihood, so that :math:`e^{-L}` is prior times likelihood. Predictions average
     over the draws.
 
@@ -99,9 +99,9 @@ class MDLMixture(Inputs):
         cluster, shrunk to a common covariance. "tied": one for all clusters, which ``known`` needs.
         All but "diag" need ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" is "tied" with
         ``known``, and "diag" if no other is available. Otherwise "auto" compares the description
-        lengths of partitions by EM under "diag", "tied", and "full" or "shrunk"; the latter must be
-        shorter by 3 nats. It compares "shrunk" instead of "full" for 11 to 30 features m, or fewer
-        than m (m + 1) samples, and neither above 30 features.
+        lengths of partitions by EM under "diag", "tied", and "full" or "shrunk". "full" and
+        "shrunk" must be shorter by 3 nats. "auto" compares "shrunk" instead of "full" for 11 to 30
+        features m, or fewer than m (m + 1) samples, and neither above 30 features.
     likelihood_power : float, default=1.0
         Likelihood tempering exponent of continuous features. Values below 1 allow clusters that are
         not quite Gaussian, and keep skew clusters from being split into Gaussian pieces; see Notes.

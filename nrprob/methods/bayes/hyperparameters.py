@@ -46,7 +46,7 @@ GRID = Hyperparameters(
 _INITIAL = Hyperparameters(0.05, 0.05, 0.05, 10.0)
 _N_CANDIDATES = 12  # grid points of a line that an update evaluates
 _STRIDES = np.asarray([1, 2, 4, 8, 8, 8])  # between neighbouring candidates
-# The prior mean of the variance and the degrees of freedom are correlated.
+# Grid steps of a joint change of variance and freedom, which are correlated in the posterior.
 _TRADE = Hyperparameters(0, 0, -1, 2)
 
 
@@ -104,9 +104,9 @@ def _update_lines(
 ) -> Any:
     """Replace the hyperparameters by values chosen along lines of the grid, from log probabilities.
 
-    There is one line per hyperparameter, and `_TRADE`. Candidates are ``candidate_steps(update,
-    sweep, index, size)`` away from the current grid point, within the grid; on a short grid, they
-    are all its points.
+    There is one line per hyperparameter, and one line with the direction `_TRADE`. Candidates are
+    the grid points at ``candidate_steps(update, sweep, index, size)`` from the current one. If the
+    grid of a hyperparameter is short, all its points are candidates.
     """
     sizes = np.asarray([values.shape[0] for values in grid])
     trade = np.asarray(_TRADE)

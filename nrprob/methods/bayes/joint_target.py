@@ -32,7 +32,7 @@ class Likelihood(Protocol):
     ----------
     hyperparameters : current values
     power : exponent of the density of the features given their parameters
-    n_features : d
+    n_features : number of features d
     width : number of leading statistics that the scale weight of a sample multiplies
     """
 
@@ -97,8 +97,8 @@ class Likelihood(Protocol):
 class JointUpdate:
     """Gibbs update of variables that are sampled jointly with the partition.
 
-    The base class has no variables. A subclass overrides `draw`, `condition` and `resample`, and of
-    the other methods those that concern it.
+    The base class has no variables. A subclass overrides `draw`, `condition` and `resample`, and
+    every other method whose default does not suit its variables.
 
     Attributes
     ----------

@@ -64,7 +64,7 @@ def pointwise_log_likelihood(target: Any, draws: Draw) -> jax.Array:
     target : Target or JointTarget
         The code length of the features must be a sum over clusters of conjugate marginal
         likelihoods, with a likelihood power of 1.
-    draws : ``labels`` (S, n') and the hyperparameters drawn with them
+    draws : ``labels`` (S, n') of the draws, and their hyperparameters
     """
 
     def log_likelihood(draw):
@@ -101,7 +101,7 @@ def log_likelihood_of_draw(target: Target, labels: jax.Array) -> jax.Array:
         possible = (is_occupied[:, None] | opens) & jnp.isfinite(number)
 
         def log_sum(part):
-            # A component gains the sample; its own component already contains it.
+            # Nats by which a component gains the sample; its current component already contains it.
             joins = part.joining(cells, x, jnp.zeros(len(x), jnp.int32))
             stays = sum(term.cost(own_cell) - term.cost(own_cell - x) for term in part.terms)
             nats = jnp.where(is_own, stays, joins) + number

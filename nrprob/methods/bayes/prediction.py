@@ -204,9 +204,10 @@ class Sampled(Clusterer):
 
         .. math:: p(y | x, D) = \frac{\sum_s p(x, y | s)}{\sum_s p(x | s)}
 
-        under ``prediction_rule="joint"``; "cond" averages p(y | x, s). Here p(x, y | s) is the sum,
-        over the blocks of a draw and a new block, of the exponential of minus the cost of joining
-        it. Yin (2007), eqs. (4.7) and (4.9), whose denominator is p(x | D).
+        for draws s and the data D of `fit`, under ``prediction_rule="joint"``; "cond" averages
+        p(y | x, s). A new row joins a cluster of the draw or a new cluster. p(x, y | s) is the sum
+        of exp(-l) over these clusters, where l is the increase of the description length. See Yin
+        (2007), eqs. (4.7) and (4.9), whose denominator is p(x | D).
 
         Parameters
         ----------
@@ -225,12 +226,13 @@ class Sampled(Clusterer):
     def score(self, X, y=None, *, known=None):
         r"""Mean log predictive density of new rows; higher is better.
 
-        .. math:: \frac{1}{n} \sum_i \log \frac{1}{S} \sum_s \sum_b p(b | s) p(x_i | b, s)
+        .. math:: \frac{1}{n} \sum_i \log \frac{1}{S} \sum_s \sum_c p(c | s) p(x_i | c, s)
 
-        over the draws s and their blocks b, a new one among them. With ``energy="nml"``, p(x | b,
-        s) is ``exp(-l)``, l being what the row adds to the code length of the block's features: no
-        density, but comparisons with the same ``energy`` are valid. Columns that `fit` dropped do
-        not count. For counts it is the probability of a row's tokens in their order.
+        over the S draws s, and over the clusters c of a draw and a new cluster. With
+        ``energy="nml"``, p(x | c, s) is exp(-l), where l is the increase of the code length of the
+        cluster's features. This is not a density, but comparisons with the same ``energy`` are
+        valid. Columns that `fit` dropped do not count. For counts, p(x | c, s) is the probability
+        of a row's tokens in their order.
 
         Parameters
         ----------

@@ -67,11 +67,11 @@ class SixMoveKernel(PartitionKernel):
 
     Attributes
     ----------
-    n_split_combine : published proposals (pivot, nearest component) in a step
-    n_split_merge : launched proposals, whose halves may overlap, in a step
-    n_birth_death : proposals of empty components in a step; "conjugate" has none
-    n_single : proposals of components of one row in a step
-    n_launch : hard assignments that lead to the launching state
+    n_split_combine : number of proposals of `pivot_move` per iteration
+    n_split_merge : number of proposals of `launched_move` per iteration
+    n_birth_death : number of proposals of `birth_move` per iteration; "conjugate" has none
+    n_single : number of proposals of `single_move` per iteration
+    n_launch : number of hard assignments that lead to the launch state of `launched_move`
     """
 
     n_split_combine: int = 1

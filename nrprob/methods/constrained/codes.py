@@ -153,7 +153,11 @@ class Coder:
     def _words_length(
         self, z: jax.Array, old: jax.Array, keep_links: jax.Array, keep_apart: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Length of the words and their weights; satisfied soft pairs count if retained."""
+        """Length of the words, and their weights.
+
+        ``keep_links`` and ``keep_apart`` state whether satisfied soft must-links and satisfied soft
+        cannot-links are retained.
+        """
         near, k, b = self.near, self.k, self.index.size
         # Linked nodes share a word; the later word of a cannot-link excludes the earlier cluster.
         inside, same = self.pair_clusters(z)

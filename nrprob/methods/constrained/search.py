@@ -112,7 +112,10 @@ class _Search(Coder):
         return jnp.where(self.active, length, jnp.inf)
 
     def floored_weights(self, code: Code) -> jax.Array:
-        """Weights of the clusters, at least half a word, so that nodes can join empty clusters."""
+        """Weights of the clusters, at least the weight of half a word.
+
+        So nodes can join empty clusters.
+        """
         least = 0.5 / jnp.maximum((self.nodes.mass > 0).sum(), 1)
         return jnp.where(self.active, jnp.maximum(code.weights, least), 0)
 
@@ -150,9 +153,9 @@ class _Search(Coder):
     ) -> jax.Array:
         """Move every node in turn to the cluster of the shortest description.
 
-        The words of the node and of its later neighbours are exact. A retained link saves a word,
-        which is exact unless links form a cycle. In a soft search, a violated cannot-link adds
-        ``penalties[1]``, and a satisfied link subtracts ``penalties[0]`` as well.
+        The lengths of the words of the node and of its later neighbours are exact. A retained link
+        saves a word; this length is exact unless links form a cycle. In a soft search, a violated
+        cannot-link adds ``penalties[1]``, and a satisfied link subtracts ``penalties[0]`` as well.
         """
         near, k, b = self.near, self.k, self.index.size
         later = near > self.index[:, None]

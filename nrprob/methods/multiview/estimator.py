@@ -149,7 +149,7 @@ class MDLMultiView(ViewClusterer):
     dependent_ : bool
         Whether the labels are coded jointly.
     pdl_, cdl_, tdl_ : float
-        Partition description length (labels at their own frequencies), cluster description length
+        Partition description length (labels coded by their frequencies), cluster description length
         (distances without constants: ``w n log s`` unless a bound of s is active), and their sum,
         as in the tables of the thesis.
     complexity_ : float

@@ -69,7 +69,10 @@ def dependence_gain(labels: np.ndarray, sizes: Sequence[int]) -> float:
 
 
 def first_splits(scaled: Sequence[np.ndarray], weights: np.ndarray) -> float:
-    """Sum of the critical temperatures at which each view, of total variance 1, first splits."""
+    """Sum over views of the critical temperature, at which one cluster of the view first splits.
+
+    Every view has the total variance 1.
+    """
     splits = []
     for x, w in zip(scaled, weights, strict=True):
         n, d = x.shape

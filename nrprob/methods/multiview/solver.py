@@ -39,7 +39,7 @@ class MultiviewParameters(NamedTuple):
     first : (V,) index of the first cluster of a view, without counting padding
     weights : (V,) factors w of the log scales
     low, high : bounds of the scales
-    per_cluster : whether every cluster has its own scale
+    per_cluster : whether every cluster has a separate scale
     cooling : ratio of successive temperatures
     top : highest temperature
     n_anneal, n_steps, max_iter : annealing steps, steps per temperature, maximum number of further
