@@ -126,7 +126,7 @@ def test_clusters_stay_where_they_are_in_a_corrected_table(seed):
     subtracted = clone(model).set_params(effects="subtract")
     with pytest.warns(UserWarning, match="joint fit of group effects"):
         subtracted.fit(X, known=batch)
-    with pytest.warns(UserWarning, match="correction moves clusters"):
+    with pytest.warns(UserWarning, match="subtracting group means moves clusters"):
         corrected = subtracted.transform(X, known=batch)
     assert group_differences(corrected, batch, kind) > 0.3
 
