@@ -19,7 +19,7 @@ from nrprob.engines.optimise.iterate import iterate
 
 
 def squared_distances_from(x: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Function of a centre (p,) that returns its squared distances (n,) to rows (n, p)."""
+    """Return a function from a centre (p,) to its squared distances (n,) from rows (n, p)."""
     return lambda centre: ((x - centre) ** 2).sum(1)
 
 

@@ -88,7 +88,8 @@ def _run_cycle(update, beta, step, active, carry):
 def _compare_steps(weight, step, last):
     """Ratio of a step to the last step, and its relative part orthogonal to the last step.
 
-    ``weight`` are the masses of the memberships, since logarithms of tiny ones change a lot.
+    Log memberships are weighted by ``weight``, the masses of the memberships. Otherwise tiny
+    memberships, whose logarithms change a lot, would dominate.
     """
     before = (weight * last**2).sum()
     ratio = (weight * step * last).sum() / jnp.where(before > 0, before, 1)

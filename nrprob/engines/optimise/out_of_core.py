@@ -100,7 +100,13 @@ class MembershipParameters(NamedTuple):
 
 
 class Perturbation(NamedTuple):
-    """``seed`` and standard deviation ``size`` (S,) of the perturbation of log memberships."""
+    """Perturbation of log memberships.
+
+    Attributes
+    ----------
+    seed : seed of the random numbers
+    size : (S,) standard deviations
+    """
 
     seed: Any
     size: Any
@@ -282,9 +288,9 @@ def _free_energy(
 def weight_terms(problem: Problem, all_rows: Moments) -> tuple[Terms, np.ndarray, float]:
     """Terms with their weights, the weights, and the inverse temperature of the first split.
 
-    Like `nrprob.engines.optimise.anneal.leading_curvatures`, but the power iteration acts on
-    derivatives by cell statistics instead of on rows: the rows contribute through sums of products
-    only.
+    The method is `nrprob.engines.optimise.anneal.leading_curvatures`, but the power iteration acts
+    on derivatives by cell statistics instead of on rows. It needs only sums of products of the
+    statistics of rows.
     """
     terms, n = problem.terms, len(problem.terms)
     counts = jnp.arange(n) < (n if problem.n_start is None else problem.n_start)

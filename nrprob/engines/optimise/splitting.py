@@ -121,7 +121,7 @@ class SplittingSchedule(NamedTuple):
     growth : ratio of successive inverse temperatures if no critical value is predicted
     tol : largest change of a membership at which a run has converged
     max_iter : maximum number of cycles per run
-    damped : shorten the steps of a run that oscillates, down to 1/64
+    damped : whether to shorten the steps of a run that oscillates, down to 1/64
     curvature : the first step length is 1 / (1 + beta curvature)
     seed : seed of random perturbations of the copies; None for the growing eigenvectors
     """
@@ -287,8 +287,8 @@ class SplittingEngine:
     ) -> Level | None:
         """Increase n clusters to n + 1; None if all trials fail.
 
-        The largest cluster is split. The next largest ones are tried at a temperature where the
-        copies of the largest separated and merged again, or if its rows are all equal.
+        The largest cluster is split. The next largest clusters are tried in two cases: the rows of
+        the largest cluster are all equal, or its copies separated and merged again.
         """
         growth = self.schedule.growth
         order = np.argsort(-self.cluster_sizes(level.carry, n), kind="stable").tolist()

@@ -111,7 +111,10 @@ def gibbs(
         return sum_cells(target, rows, groups, category // n_versions)
 
     def category_costs(cells, opening_nats, allowed, j):
-        """Increase (C, b) of the code length if samples of a block join cells of each category."""
+        """Increase (C, b) of the code length if samples of a block join cells of each category.
+
+        A category is a cluster, or a cluster with one of the scale weights.
+        """
         rows, groups = x[j], group[j]
         weights = () if scales is None else (scales.weights,)
         shape = (*(len(w) for w in weights), block)

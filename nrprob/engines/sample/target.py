@@ -48,7 +48,7 @@ class Scales:
     width: int = field(metadata=_STATIC)
 
     def scale_rows(self, x: jax.Array, version: jax.Array) -> jax.Array:
-        """Statistics (n, p) of samples whose weights have indices (n,)."""
+        """Multiply statistics (n, p) by the weights with indices ``version`` (n,)."""
         return jnp.where(np.arange(x.shape[1]) < self.width, x * self.weights[version][:, None], x)
 
 
@@ -120,7 +120,7 @@ class Target:
 
     @property
     def incremental(self) -> bool:
-        """Whether `change` gives the difference of lengths if two clusters change."""
+        """Whether `change` is defined, so that a move of two clusters is cheap."""
         return all(code.incremental for code in self.joint_codes)
 
     def with_room(self, n_slots: int) -> Target:

@@ -132,7 +132,9 @@ def clip_memberships(log_r: jax.Array, active: jax.Array) -> jax.Array:
 def e_step(
     padded: PaddedRows, log_r: jax.Array, log_s: jax.Array, log_p: jax.Array, h: Hyperparameters
 ) -> jax.Array:
-    """E-step of one mixture: log memberships that do not lower the objective, given ``log_s``.
+    """E-step of one mixture: log memberships that do not lower the maximised objective.
+
+    ``log_s`` are the log memberships of the other mixture, which are fixed.
 
     The penalised objective is not concave in the memberships, so the fixed-point step can
     overshoot. The step is halved until the objective does not fall.

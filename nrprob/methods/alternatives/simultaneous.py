@@ -122,7 +122,7 @@ class SimultaneousTask:
     calls: tuple = ()
 
     def draw_starts(self, n_init: int, k: int) -> np.ndarray:
-        """Sample ``k`` initial rows for each clustering, (n_init, 2, K, P), 0 on padding."""
+        """Sample ``k`` initial rows (n_init, 2, K, P) for each clustering; 0 on padding."""
         x, n = self.padded.x, len(self.X)
         starts = np.zeros((n_init, 2, len(self.padded.active), x.shape[1]), x.dtype)
         for start in starts.reshape(-1, *starts.shape[2:]):
@@ -251,7 +251,10 @@ class SimultaneousClusterer(AlternativeClusterer):
 
 
 def _choose_clustering(pair: np.ndarray, design: Design) -> int:
-    """Index of the clustering in (n, 2) with the smaller NMI with the known labelings, summed."""
+    """Index of the clustering with the smaller NMI with the known labelings, summed over them.
+
+    ``pair`` (n, 2) are the labels of both clusterings.
+    """
     shared = [
         sum(metrics.normalized_mutual_information(labels, z) for z in design.labelings.T)
         for labels in pair.T

@@ -178,7 +178,7 @@ class DiscreteFeatures(CodedFeatures):
         return design.codes if design is not None and design.n_groups > 1 else None
 
     def terms(self, X: np.ndarray, x: np.ndarray, group: np.ndarray | None) -> list[CodeTerm]:
-        """Terms of the description length: one per cluster and known group, and one per cluster."""
+        """Terms of the description length: codes of the cells, and codes of pooled clusters."""
         code = self.code(X)
         if group is None or self.coordination == 0:
             return [code_term(code, by_group=group is not None)]
@@ -230,8 +230,8 @@ def _grouping_gain(code: CellCode, cells: Any) -> Any:
 def _balanced_weight(code: CellCode, x: np.ndarray, group: np.ndarray) -> float:
     """Weight of the code of clusters pooled over known groups, at most `_MAX_COORDINATION`.
 
-    Clusters equal to the known groups save nats by this code, and cost nats by their labels. At the
-    weight, they save half of their cost.
+    Clusters equal to the known groups save nats by this code, and cost nats by their labels. The
+    weight is such that they save half of what their labels cost.
     """
     cells = group_sums(x, group)
     pad = padded_count(len(cells), x.size) - len(cells)

@@ -132,7 +132,7 @@ class Inputs(Sampled):
             self._drop_dependent(_find_dependent(self._standardise(X)))
 
     def _drop_dependent(self, dependent: np.ndarray) -> None:
-        """Leave out features (m,) that depend linearly on others."""
+        """Drop features that depend linearly on others; ``dependent`` (m,) is their mask."""
         if not dependent.any():
             return
         which = self._columns[dependent]

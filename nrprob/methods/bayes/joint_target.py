@@ -91,7 +91,10 @@ class Likelihood(Protocol):
         labels: jax.Array,
         weights: jax.Array | None = None,
     ) -> jax.Array:
-        """Leave-one-out log predictive density (n',) of samples; (G, n') with weights (G,)."""
+        """Log predictive density (n',) of every sample, given all other samples.
+
+        With ``weights`` (G,), the result (G, n') has one entry for each of these scale weights.
+        """
 
 
 class JointUpdate:

@@ -59,7 +59,7 @@ def _feature_costs(target: Any, cells: jax.Array, rows: NewRows) -> jax.Array:
 
 
 def _joining_costs(target: Any, labels: jax.Array, rows: NewRows) -> tuple[_Costs, jax.Array]:
-    """Nats (K, b) of new samples in the clusters of labels (n',), and the clusters' statistics."""
+    """Costs of new samples in the clusters of labels (n',), and the statistics of the clusters."""
     cells = target.cells(labels)
     is_occupied = occupied(cells)
     k, n_slots = is_occupied.sum(), target.n_slots

@@ -101,7 +101,14 @@ class Box(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Sizes ``n`` (m, 1), ``mean`` and sums of ``squares`` about it (m, d) of components."""
+    """Moments of m components with d features.
+
+    Attributes
+    ----------
+    n : (m, 1) numbers of rows
+    mean : (m, d) means
+    squares : (m, d) sums of squares about the means
+    """
 
     n: jax.Array
     mean: jax.Array

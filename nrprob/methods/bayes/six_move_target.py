@@ -100,7 +100,7 @@ class MixtureTarget:
 
     @property
     def mass(self) -> jax.Array:
-        """1 for rows, 0 for padding; (n',)."""
+        """Masses (n',) of the rows: 1 for rows, 0 for padding."""
         return self.x[:, -1]
 
     @property

@@ -23,8 +23,8 @@ class ConstrainedSearch(PairEstimator):
     ) -> SearchResult:
         """Run all restarts of a search of ``n_iter`` iterations.
 
-        ``per_cell`` is the number of values held per component and cluster; it bounds how many
-        restarts run in parallel.
+        ``per_cell`` is the number of values that a restart stores per component and cluster. It
+        bounds how many restarts run in parallel.
         """
         size = (nodes.mass.size * per_cell + nodes.near.size * 6) * coarse_bucket(
             self.n_clusters, 4

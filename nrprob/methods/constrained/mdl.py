@@ -388,7 +388,7 @@ class MDLConstrained(ConstrainedSearch):
     def _enforce_sizes(
         self, problem: ConstrainedProblem, limits: SizeLimits, starts: list[Described]
     ) -> tuple[Described, np.ndarray]:
-        """Shortest description with cluster sizes within limits, from the best few starts."""
+        """Shortest description with cluster sizes within limits, from the best few restarts."""
         candidates: list[tuple[Described, list[float]]] = []
         for start in starts:
             trace: list[float] = []

@@ -133,14 +133,26 @@ class Design:
 
 
 class Codes(NamedTuple):
-    """Row lengths ``coef`` (K, p) of the clusters of one run, and one log table per group."""
+    """Codes of one run.
+
+    Attributes
+    ----------
+    coef : (K, p) coefficients; times the statistics of a row, they give its length in a cluster
+    tables : log frequencies of the cells, one table per group of views
+    """
 
     coef: jax.Array
     tables: tuple[jax.Array, ...]
 
 
 class Counts(NamedTuple):
-    """Statistics (K, p) of the clusters, and masses of the cells of every group, of one run."""
+    """Statistics of one run.
+
+    Attributes
+    ----------
+    cells : (K, p) statistics of the clusters of all views
+    joint : masses of the cells, one table per group of views
+    """
 
     cells: jax.Array
     joint: tuple[jax.Array, ...]
