@@ -28,7 +28,6 @@ from nrprob.methods.conditional.outliers import check_noise
 from nrprob.methods.conditional.prediction import PredictionMixin
 from nrprob.methods.conditional.regression import fit_removal
 from nrprob.methods.conditional.rounding import is_coarse, rounding_variances
-from nrprob.methods.conditional.shares import FREE, UNIFORM
 from nrprob.methods.conditional.solver import Fit
 from nrprob.methods.conditional.subtraction import ResidualSearch
 from nrprob.methods.conditional.table_fit import TableInput, TableTask
@@ -369,11 +368,12 @@ class ConditionalMixture(
     or missing values require labels, normal errors, ``balance=0``, and ``multi="product"`` for
     several labelings.
 
-    Stored rows are fitted by EM steps over all rows. The initial parameters are the best optima of
-    a sample of at least :math:`2^{13}` rows in memory. If there are discrete columns, "auto"
-    chooses effects and shares by this sample; otherwise it subtracts group means. ``optima_`` and
-    ``objective_margin_`` are then estimates from the sample. Location effects, missing values and
-    noise need all rows in memory.
+    Stored rows are fitted by EM steps over all rows. The initial parameters come from a sample of
+    :math:`2^{13}` rows or more in memory. With discrete columns, "auto" chooses effects and shares
+    by this sample; otherwise it subtracts group means. With discrete columns or joint
+    effects, only the best optimum of the sample is continued. ``restarts_`` and ``optima_`` then
+    have one entry, and ``objective_margin_`` is an estimate from the sample. Location effects,
+    missing values and noise need all rows in memory.
 
     The rounding step of a column is the median difference between consecutive distinct values. A
     column with unequal differences counts as not rounded. So does a column whose
@@ -647,17 +647,13 @@ class ConditionalMixture(
         means_suffice = self._warn_groups(table, "" if simple else reason)
         self._warn_joint()
         if means_suffice and simple and not warnings_are_ignored():
-            form = Form(False, False, False)
             if not isinstance(task, TableTask):
                 if task.joint is not None:
                     data, _, problem, held = self._held_fit(*task.joint)
-                    self._warn_gain(data, problem, held, form)
+                    self._warn_gain(data, problem, held, Form(False, False, False))
             elif task.data.x is not None:
                 decision = result[0]
-                form = form._replace(
-                    location=decision.location,
-                    shares=FREE if decision.weights == "free" else UNIFORM,
-                )
+                form = decision.form._replace(held=False)
                 self._warn_gain(task.data, decision.problem, decision.end, form)
 
     def _finish_numbers(self, task, result) -> None:

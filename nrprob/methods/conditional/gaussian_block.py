@@ -247,8 +247,8 @@ class GaussianBlock:
         """Invert all covariances in one call; every call would be compiled separately."""
         seen = jnp.concatenate([self.data.observed, jnp.ones_like(self.data.observed[:1])])
         both = seen[:, :, None] * seen[:, None, :]
-        # Rows and columns of missing numbers are those of the identity matrix, so that the matrices
-        # of all patterns have the same shape.
+        # Missing numbers have the rows and columns of the identity matrix, so that the matrices of
+        # all patterns have the same shape.
         eye = jnp.eye(theta.sigma.shape[0], dtype=theta.sigma.dtype)
         square = both * theta.sigma + eye * (1 - seen)[:, None, :]
         result, log_det, _ = inverse_and_log_det(jnp.concatenate([square, theta.t[None]]))

@@ -123,8 +123,8 @@ class Statistics(NamedTuple):
 class JointModel:
     """E-step, M-step and objective of one restart.
 
-    The samples of ``table`` may be a part of those of the fit. Their `Statistics` are then added
-    to those of the other parts.
+    ``table`` may hold a part of the samples of the fit. The `Statistics` of all parts are then
+    added.
     """
 
     def __init__(self, table: Table, settings: Settings, covariance: str):

@@ -380,6 +380,13 @@ class Decision:
         """Final state of the best restart."""
         return self.restarts.best
 
+    @property
+    def form(self) -> Form:
+        """Selected form of the model."""
+        shares = {"uniform": UNIFORM, "free": FREE, "by_group": BY_GROUP}[self.weights]
+        held, fixed = self.kind == "subtract", self.kind == "fixed"
+        return Form(held, fixed, False, shares, self.location)
+
 
 @dataclass(frozen=True)
 class Choices:

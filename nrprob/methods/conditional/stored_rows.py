@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.data.column_kinds import MOST_VALUES
+from nrprob.data.column_kinds import CONSTANT, DISCRETE
 from nrprob.data.storage.blocks import Blocks, gather_bytes
 from nrprob.data.storage.stored import Survey
+from nrprob.exceptions import short_repr
 from nrprob.methods.conditional.columns import Columns
 from nrprob.methods.conditional.streaming import group_sums, take_rows
 from nrprob.methods.conditional.table_blocks import distinct_in_block
 
 _KIND_ROWS = 1 << 13  # rows by which the kinds of the columns are inferred
-_MOST_CANDIDATES = 4 * MOST_VALUES  # values in these rows, up to which a column may be discrete
-_MOST_DISTINCT = 1000  # values that are collected of a column
+_MOST_DISTINCT = 1000  # number of values at which a discrete column is refused
 
 
 def collect_rows(
@@ -43,28 +43,42 @@ def mean_by_group(seen: Survey, blocks: Blocks) -> tuple[np.ndarray, np.ndarray]
 
 
 def learn_columns(model: Any, seen: Survey, blocks: Blocks) -> Columns:
-    """Kinds of the columns by a sample of the rows, and all values of the discrete ones.
+    """Infer the kinds of the columns from a sample, and read all values of discrete columns.
 
-    Columns of few values in the sample are read whole. Their other values are added to the sample,
-    by which all kinds are inferred as for a table in memory.
+    Columns that are discrete or constant in the sample are read completely. Values that the sample
+    lacks are added to it. The kinds then follow as for a table in memory.
+
+    Raises
+    ------
+    ValueError
+        If a discrete column has too many values.
     """
     n = seen.n_samples
     rng = np.random.default_rng(0)
     chosen = np.sort(rng.choice(n, min(n, _KIND_ROWS), replace=False))
     (sample,) = collect_rows(seen, blocks, chosen)
-    distinct = [np.unique(column) for column in sample.T]
-    candidates = [j for j, values in enumerate(distinct) if len(values) <= _MOST_CANDIDATES]
+    settings = model.categorical, model.ordered
+    of_sample = Columns.learn(seen.source.as_table(sample), *settings).columns
+    candidates = [j for j, c in enumerate(of_sample) if c.kind in (*DISCRETE, CONSTANT)]
     step = partial(distinct_in_block, positions=tuple(candidates), most=_MOST_DISTINCT)
     parts = list(blocks.map_blocks(step)) if candidates else []
     if seen.rows.processes:
         parts = [part for sent in gather_bytes(pickle.dumps(parts)) for part in pickle.loads(sent)]
     others = {
-        j: np.setdiff1d(np.concatenate(values), distinct[j])
+        j: np.setdiff1d(np.concatenate(values), sample[:, j])
         for j, values in zip(candidates, zip(*parts, strict=True), strict=True)
     }
     size = max(map(len, others.values()), default=0)
     more = np.resize(sample, (size, sample.shape[1]))
     for j, values in others.items():
         more[: len(values), j] = values
-    table = seen.source.as_table(np.concatenate([sample, more]))
-    return Columns.learn(table, model.categorical, model.ordered)
+    columns = Columns.learn(seen.source.as_table(np.concatenate([sample, more])), *settings)
+    for column in columns.discrete:
+        # Every block returned at most this many values of a column, so that some may be absent.
+        if len(column.values) >= _MOST_DISTINCT:
+            raise ValueError(
+                f"discrete columns of stored rows must have fewer than {_MOST_DISTINCT} values; "
+                f"got more in column {short_repr(column.name)}; merge values, or leave the column "
+                "out of categorical and ordered"
+            )
+    return columns

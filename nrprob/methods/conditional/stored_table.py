@@ -1,7 +1,7 @@
 """Conditional mixtures of stored tables: discrete columns, and effects fitted with the clusters.
 
-The columns are read in a first pass. A sample in memory is searched, and decides on the form of
-the model. From its best optimum, EM steps are passes over all samples.
+The search of a sample in memory gives initial parameters and the form of the model. Every further
+EM step is a pass over all samples.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ from nrprob.methods.conditional.columns import Columns
 from nrprob.methods.conditional.gaussian_block import Effects
 from nrprob.methods.conditional.joint import JointState, Settings
 from nrprob.methods.conditional.joint_fit import Decision, fit_table
-from nrprob.methods.conditional.joint_search import Form
 from nrprob.methods.conditional.one_component import OneComponent, effect_variance, ridge_weight
 from nrprob.methods.conditional.optima import SAME_OPTIMUM, distinct_optima
-from nrprob.methods.conditional.shares import BY_GROUP, FREE, UNIFORM
 from nrprob.methods.conditional.starts import stratified_sample
 from nrprob.methods.conditional.stored_rows import collect_rows, mean_by_group
 from nrprob.methods.conditional.streaming import residual_products
@@ -99,11 +97,14 @@ class _StoredTable:
 
     Attributes
     ----------
-    blocks : of `TableBlock`
-    table : columns of the sample
-    data : the sample, of which every element stands for one
-    weighted : the sample, of which every element stands for several
+    scaling : units and hyperparameters of the numeric columns
+    blocks : blocks of all samples, each a `TableBlock`
+    table : columns of the sample in memory
+    data : the sample in memory, without weights
+    weighted : the same, weighted by the number of samples that each of its members represents
     sizes : (L,) numbers of samples by known group
+    template : table without samples, with all that the blocks share
+    seed : seed of the sample and of the search
     """
 
     def __init__(
@@ -135,11 +136,11 @@ class _StoredTable:
         form = TableFormat(
             tuple(positions), tuple(j for j, _ in discrete), self.scaling.centre,
             self.scaling.scale, tuple(np.asarray(c.values, float) for _, c in discrete),
-            sum(widths), padded_size(n_groups),
+            padded_size(n_groups),
         )  # fmt: skip
         self.blocks = raw.transform_blocks(to_table_block, form)
         if discrete:
-            counts = self.blocks.map_sum(partial(count_values, width=sum(widths))) + 0.5
+            counts = self.blocks.map_sum(partial(count_values, width=form.width)) + 0.5
             parts = np.split(counts, np.cumsum(widths)[:-1])
             encoded = [
                 replace(column, fitted_marginal=part / part.sum())
@@ -175,7 +176,7 @@ class _StoredTable:
 
     def settings(self, decision: Decision) -> Settings:
         """Settings of the EM in the form that was chosen."""
-        form = _form_of(decision)
+        form = decision.form
         no = np.asarray(False)
         effects = Effects(np.asarray(form.held), np.asarray(form.fixed), no)
         problem = decision.problem
@@ -193,12 +194,6 @@ class _StoredTable:
             m[:n_groups, :d] = self.scaling.means
             state = state._replace(gaussian=state.gaussian._replace(m=m))
         return jax.tree.map(np.asarray, state)
-
-
-def _form_of(decision: Decision) -> Form:
-    """Form of the model that was chosen."""
-    shares = {"uniform": UNIFORM, "free": FREE, "by_group": BY_GROUP}[decision.weights]
-    return Form(decision.kind == "subtract", decision.kind == "fixed", False, shares)
 
 
 @dataclass
@@ -316,7 +311,7 @@ def _log_likelihood(
 def _warn_of_result(
     model: Any, stored: _StoredTable, decision: Decision, climb: _Climb, table: np.ndarray
 ) -> None:
-    """Warn of what makes the clusters doubtful; optima and columns are those of the sample."""
+    """Warn of doubtful clusters, by the optima and the columns of the sample in memory."""
     restarts, k = decision.restarts, model.n_clusters
     labels = model._fitted.log_joint(stored.data.x, stored.data.columns, stored.data.groups)
     labels = labels.argmax(1)
@@ -329,5 +324,5 @@ def _warn_of_result(
     warn_of_single_feature(stored.seen.source.as_table(stored.table.cells), labels)
     model._warn_joint()
     if model._warn_groups(table.astype(int), ""):
-        form = _form_of(decision)._replace(held=False)
+        form = decision.form._replace(held=False)
         model._warn_gain(stored.data, decision.problem, decision.end, form)

@@ -45,7 +45,6 @@ class TableFormat(NamedTuple):
     numeric, discrete : positions of the numeric and of the discrete columns
     centre, scale : origin (d,) and unit of the numbers
     values : sorted values of every discrete column
-    width : number W of values with padding
     n_cells : number of known groups with padding
     """
 
@@ -54,8 +53,12 @@ class TableFormat(NamedTuple):
     centre: np.ndarray
     scale: float
     values: tuple[np.ndarray, ...]
-    width: int
     n_cells: int
+
+    @property
+    def width(self) -> int:
+        """Number W of values of all discrete columns."""
+        return sum(map(len, self.values))
 
 
 def distinct_in_block(block: Raw, positions: tuple[int, ...], most: int) -> list[np.ndarray]:
@@ -147,10 +150,10 @@ def full_m_step(
     statistics: Statistics, log_likelihood: jax.Array, template: Table, settings: Settings,
     state: JointState, covariance: str,
 ) -> tuple[JointState, jax.Array, jax.Array]:  # fmt: skip
-    """M-step, objective of the old parameters, and change of the parameters.
+    """Compute new parameters, the objective of the old parameters, and the change.
 
-    The change is the largest one of a centre, in standard deviations, of a probability of a value,
-    or of a share.
+    The change is a maximum over three differences: of centres in standard deviations, of the
+    probabilities of values, and of shares.
     """
     model = JointModel(template, settings, covariance)
     objective = log_likelihood + model.penalty(state)

@@ -345,8 +345,7 @@ def test_sums_over_parts_of_a_table_are_those_of_the_table(effects):
         # The same samples in parts of 40, of which none has all known groups.
         form = TableFormat(
             (0, 1), (2, 3, 4), np.zeros(2), 1.0,
-            tuple(c.values.astype(float) for c in columns.discrete),
-            sum(c.n_values for c in discrete), padded_size(3),
+            tuple(c.values.astype(float) for c in columns.discrete), padded_size(3),
         )  # fmt: skip
         first = [replace(c, codes=c.codes[:1], fitted_marginal=c.marginal) for c in discrete]
         template = lay_out_table(numbers[:1], first, known[:1], 3, sizes=np.bincount(known))[0]
@@ -432,6 +431,22 @@ def test_values_outside_of_the_sample_are_read(monkeypatch):
     assert [c.kind for c in columns.columns] == ["number", "ordered", "categorical"]
     assert columns.columns[1].values.tolist() == [0, 1, 2, 8]
     assert columns.columns[2].values.tolist() == [0, 1]
+
+
+def test_rare_values_of_a_declared_column_are_read_or_refused(monkeypatch):
+    monkeypatch.setattr(stored_rows, "_KIND_ROWS", 1500)
+    X = np.column_stack([np.random.default_rng(0).normal(size=3000), np.arange(3000) % 280])
+    X[-1, 1] = 1000.5
+
+    def learn():
+        with survey_rows(nrprob.stored(X), None, None) as seen:
+            blocks = seen.make_blocks(256, lay_out_chunk, {"codes": np.zeros(3000, np.int32)})
+            return learn_columns(ConditionalMixture(2, categorical=[1]), seen, blocks)
+
+    assert learn().columns[1].values.tolist() == [*range(280), 1000.5]
+    monkeypatch.setattr(stored_rows, "_MOST_DISTINCT", 200)
+    with pytest.raises(ValueError, match="must have fewer than 200 values; got more in column 1"):
+        learn()
 
 
 @pytest.fixture(scope="module")

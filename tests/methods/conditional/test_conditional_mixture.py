@@ -65,6 +65,8 @@ def _row_scores(model, rows):
 
 def test_shares_that_differ_between_groups_are_fitted_with_the_effects(unequal):
     X, groups, cluster, effects, model = unequal
+    with pytest.warns(UserWarning, match="so group effects were fitted with the clusters"):
+        clone(model).fit(X, known=groups)
     subtracted = clone(model).set_params(effects="subtract").fit(X, known=groups)
     assert adjusted_rand_index(model.labels_, cluster) > 0.75
     assert adjusted_rand_index(subtracted.labels_, cluster) < 0.5
