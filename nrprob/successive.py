@@ -142,10 +142,10 @@ def explore(
     n_clusterings : int, optional
         Number of clusterings. By default, the search continues while `nrprob.evidence.test` is
         significant. The known groups of the test are the combinations of known labels and earlier
-        clusterings. If the test withholds p-values, as for mixed tables, the search continues while
-        the clusters predict held-out samples better than every null model. For counts and binary
-        features without a test, this number is required. The first clustering is returned even if
-        its test is not significant.
+        clusterings. If the test withholds p-values, as for many mixed tables, the search continues
+        while the clusters predict held-out samples better than every null model. For counts and
+        binary features without a test, this number is required. The first clustering is returned
+        even if its test is not significant.
     known : array-like of shape (n_samples,) or (n_samples, n_known), optional
         Known labels, one labeling per column. For a frame, also names of its columns.
     criterion : {"structure", "gap"}, default="structure"

@@ -41,7 +41,7 @@ def count_name(base: Any) -> str | None:
 
 
 def clone_with_seed(base: Any, seed: int) -> Any:
-    """Clone a clusterer, and set its ``random_state`` to ``seed`` if it is None."""
+    """Clone a clusterer, and set ``random_state`` to ``seed`` unless the user set it."""
     copy = clone(base)
     if copy.get_params(deep=False).get("random_state", 0) is None:
         copy.set_params(random_state=seed)

@@ -97,7 +97,7 @@ class Confidence:
 
     @property
     def summary(self) -> str:
-        """Sentence with the expected share of correctly assigned samples, or why there is none."""
+        """Sentence with the expected share of correctly assigned samples, or why it is withheld."""
         if self.rows_ is None or self.clusters_ is None:
             return f"no confidence: {self.withheld_}"
         lowest = int(np.nanargmin(self.clusters_))
@@ -322,7 +322,7 @@ def _prepare_resamples(
             f"{type(estimator).__name__}; use ConditionalMixture, or MixtureEM without known groups"
         )
     n = len(rows)
-    # Assessed clusters: those of the fitted estimator, or of a clone that is fitted to X.
+    # The assessed clusters come from the fitted estimator, or from a clone that is fitted to X.
     reference: Any = estimator
     if labels_of_fit(estimator, n) is None:
         reference = estimator.clone_for_tests().set_params(random_state=random.randint(2**31 - 1))

@@ -36,7 +36,8 @@ _LEAST_TABLES, _LARGEST_RATE = 400, 0.07
 # Limits of the traits of tables that the null designs cover. Known groups are small if their median
 # size is below 10. No design has a median size below 5.
 _SMALL_GROUP, _SMALLEST_GROUP = 10, 5
-# Designs of 240 and 300 samples cover tables of 200 to 480; larger ones need those of 1000 as well.
+# Designs of 240 and 300 samples cover tables of 200 to 480 samples. Larger tables also need the
+# designs of 1000 samples.
 _N_SAMPLES, _LARGE = (200, 1000), 480
 _MOST_NUMERIC, _MOST_DISCRETE, _MOST_CLUSTERS = 8, 8, 3
 _MOST_MISSING, _MOST_SKEWED = 0.2, 2.5

@@ -37,7 +37,7 @@ class Entry:
     Attributes
     ----------
     ours : value from the fits of the run; None without finished fits
-    published : published value; None if there is none
+    published : published value, or None
     mark : comparison of both values; None if one of them is absent
     """
 

@@ -193,8 +193,8 @@ def _e_step(
 ) -> jax.Array:
     """Masses (B, r, S, K) of the rows of a block in the clusters of every restart.
 
-    They follow from the parameters ``state``. If it is None, they are random initial masses, from
-    log memberships with standard deviation ``scale`` (S,).
+    The masses follow from the parameters ``state``. Without ``state``, they are random initial
+    values: the log memberships have the standard deviation ``scale`` (S,).
     """
     rows = block.rows
     if state is None:

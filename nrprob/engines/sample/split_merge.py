@@ -214,7 +214,7 @@ def split_merge(
 
     ``u`` (4,) are uniform variates. The index ``which`` of the plan that allocates the members must
     not depend on the state. Splits of ``usual`` partitions are accepted with probability
-    `ACCEPTANCE_CAP` at most. If ``usual`` is None, there is no such cap.
+    `ACCEPTANCE_CAP` at most. Without ``usual``, no acceptance probability is capped.
 
     Returns
     -------
