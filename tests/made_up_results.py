@@ -84,9 +84,9 @@ def random_value(seed):
 
 
 WANTED = {
-    "wanted": {"labeling": "partition_1", "fraction": [0.05, 0.2]},
-    "methods": [METHODS[0], METHODS[1] | {"wanted": False}],
-    "figures": [{"name": "F", "x": "wanted.fraction", "y": "accuracy"}],
+    "partial_labels": {"labeling": "partition_1", "fraction": [0.05, 0.2]},
+    "methods": [METHODS[0], METHODS[1] | {"use_labels": False}],
+    "figures": [{"name": "F", "x": "partial_labels.fraction", "y": "accuracy"}],
 }
 
 

@@ -917,7 +917,7 @@ n_init = 2
 random_state = 0
 [[methods]]
 name = "ib"
-title = "IB, told nothing"
+title = "IB, without known structure"
 n_init = 2
 random_state = 0
 """
@@ -931,7 +931,7 @@ def test_run_several_files(invoke, tmp_path):
     out = tmp_path / "out"
     result = invoke("run", tmp_path / "one.toml", tmp_path / "two.toml", "--out", out)
     assert result.exit_code == 0, result.output
-    assert "IB, told nothing" in result.stdout
+    assert "IB, without known structure" in result.stdout
     for name in ("one", "two"):
         stored = json.loads((out / name / "result.json").read_text())
         assert [c["method"] for c in stored["contrast"]] == ["IB"]

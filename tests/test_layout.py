@@ -117,7 +117,7 @@ VAGUE = {
     *("numbers", "of", "one", "own", "there", "told", "tried", "wanted", "whole"),
 }
 # Keys of model files, which become attributes of the same name.
-KEYS = {"of", "told", "wanted"}
+KEYS = {"of"}
 # Basenames that several families may share, since each family has the same parts.
 PARTS_OF_A_FAMILY = {"__init__", "base", "solver", "estimator", "inputs"}
 

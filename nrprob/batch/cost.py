@@ -247,7 +247,7 @@ def _fit_bytes(cell: Experiment, size: Size, dimensions: Mapping[str, int]) -> i
 
     method = registry.find_method(cell.name)
     is_sparse = size.is_sparse and (
-        method.capabilities.sparse or isinstance(method, registry.Rival)
+        method.capabilities.sparse or isinstance(method, registry.ExternalMethod)
     )
     n, m, k, r = (dimensions[letter] for letter in "nmkr")
     # The rows, the labels of all restarts, and the centres, which are dense for sparse rows.

@@ -19,6 +19,7 @@ import numpy as np
 
 from nrprob.batch import registry
 from nrprob.batch.cost import MAX_CACHED_BYTES, MAX_TABLES
+from nrprob.batch.external import fit_external
 from nrprob.batch.fits import (
     Fit,
     default_measures,
@@ -28,7 +29,6 @@ from nrprob.batch.fits import (
 )
 from nrprob.batch.inputs import Inputs, assemble_inputs, load_data
 from nrprob.batch.plan import Experiment
-from nrprob.batch.rivals import fit_rival
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import fits_to_dataset, netcdf_bytes
 from nrprob.batch.tables import Table, size_in_memory
@@ -129,8 +129,8 @@ class Executor:
         inputs = assemble_inputs(self.model, self.data(cell), cell)
         estimator = registry.make_estimator(cell.name, cell.parameters)
         method = registry.find_method(cell.name)
-        if isinstance(method, registry.Rival):
-            fit = fit_rival(cell.method, cell.name, estimator, inputs.X)
+        if isinstance(method, registry.ExternalMethod):
+            fit = fit_external(cell.method, cell.name, estimator, inputs.X)
             return self._score(cell, inputs, estimator, fit)
         # Prepare the calls of the fit for a compiled program, unless they are too large.
         is_batched = isinstance(estimator, Clusterer) and not method.capabilities.alone

@@ -186,7 +186,7 @@ def plan_result(plan: Plan, dataset: xarray.Dataset) -> FitResult:
     fits = []
     for cell in cells:
         estimator, name = registry.make_estimator(cell.name, cell.parameters), cell.name
-        if not isinstance(registry.find_method(name), registry.Rival):
+        if not isinstance(registry.find_method(name), registry.ExternalMethod):
             name = type(estimator).__name__
         parameters = estimator.get_params(deep=False)
         fits.append(dataset_to_fit(dataset.sel(cell=cell.id), cell.method, name, parameters))

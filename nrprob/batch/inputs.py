@@ -183,7 +183,7 @@ def load_selected(
     parameters = data.parameters if parameters is None else parameters
     # In a column that only serves as target labels, an empty cell is an unknown label.
     used = {*model.known_names, model.classes, *(z.of for z in data.labelings.values())}
-    partial = {model.wanted.labeling} - used if model.wanted else set()
+    partial = {model.partial_labels.labeling} - used if model.partial_labels else set()
     table = _read_source(
         data,
         {name: value for name, value in parameters.items() if name not in SELECTORS},
@@ -263,13 +263,15 @@ def assemble_inputs(model: ModelFile, table: tables.Table, cell: Experiment) -> 
         known = method.capabilities.keywords(known_array(labelings))
     # Sample the labelled rows, or split the rows and standardise on the fitted rows.
     inputs = Inputs(table.X, table.X, known, known)
-    if cell.wanted is not None:
-        inputs.target = sample_labels(table.labelings[cell.wanted["labeling"]], cell.wanted, seed)
-        if cell.wanted["told"] and inputs.target.labelled.any():
+    if cell.partial_labels is not None:
+        inputs.target = sample_labels(
+            table.labelings[cell.partial_labels["labeling"]], cell.partial_labels, seed
+        )
+        if cell.partial_labels["use_labels"] and inputs.target.labelled.any():
             inputs.y = inputs.target.y
     if cell.split is not None:
         parts = inputs.parts = split_rows(table.labelings[cell.split["labeling"]], cell.split, seed)
-        inputs.y = parts.y if cell.split["told"] else None
+        inputs.y = parts.y if cell.split["use_labels"] else None
         test = parts.mask("test")
         inputs.X, inputs.X_test = table.X[parts.fitted], table.X[test]
         inputs.known = {name: values[parts.fitted] for name, values in known.items()}

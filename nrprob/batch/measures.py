@@ -77,9 +77,9 @@ class Setting(Strict):
     """Some fits of the results, and published values for them.
 
     ``where`` holds values of parameters of the data or of the methods, or of elements of these
-    parameters ("dims.0", "wanted.fraction", "split.labelled"). ``published`` maps method to measure
-    to statistic to value. The method "A / B" is the ratio of two means; its "p" is the p-value of a
-    paired t-test of A and B.
+    parameters ("dims.0", "partial_labels.fraction", "split.labelled"). ``published`` maps method to
+    measure to statistic to value. The method "A / B" is the ratio of two means; its "p" is the
+    p-value of a paired t-test of A and B.
     """
 
     where: dict[str, Any] = Field(default_factory=dict)

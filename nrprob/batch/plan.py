@@ -50,8 +50,8 @@ class Experiment:
     run : index of the run
     data : parameters of the data
     parameters : parameters of the estimator, ``random_state`` included
-    wanted, split, constraints : settings of target labels, of a split and of pairs; None if the
-        file has no such table. The key ``told`` states whether the method gets the labels
+    partial_labels, split, constraints : settings of target labels, of a split and of pairs; None if
+        the file has no such table. The key ``use_labels`` states whether the method gets the labels
     identity : everything that determines the result, as JSON; empty in a plan that was read
     """
 
@@ -64,7 +64,7 @@ class Experiment:
     run: int
     data: dict[str, Any]
     parameters: dict[str, Any]
-    wanted: dict[str, Any] | None = None
+    partial_labels: dict[str, Any] | None = None
     split: dict[str, Any] | None = None
     constraints: dict[str, Any] | None = None
     identity: str = ""
@@ -193,8 +193,8 @@ def _program_key(cell: Experiment) -> str:
         if key not in ("random_state", "max_iter")
     }
     key: list[Any] = [cell.case, cell.name, plain]
-    if cell.wanted is not None:  # without labels, a method runs another program
-        key.append(cell.wanted["told"] and cell.wanted.get("per_class") != 0)
+    if cell.partial_labels is not None:  # without labels, a method runs another program
+        key.append(cell.partial_labels["use_labels"] and cell.partial_labels.get("per_class") != 0)
     if cell.split is not None:
         key.append(cell.split)
     return _as_json(key)
@@ -236,9 +236,9 @@ def expand(model: ModelFile) -> Plan:
     shared = _shared_identity(model)
     cells = []
     for number, case, i, spec in pairs:
-        labels = {"wanted": {"told": spec.wanted}}
+        labels = {"partial_labels": {"use_labels": spec.use_labels}}
         if model.split is not None:
-            labels["split"] = {"told": model.split.told and spec.wanted}
+            labels["split"] = {"use_labels": model.split.use_labels and spec.use_labels}
         for setting in _combinations(spec.grid):
             parameters = {
                 key: _resolve_value(value, case, f"methods.{i}.{key}")

@@ -11,10 +11,10 @@ from pathlib import Path
 from nrprob.batch import registry
 from nrprob.batch.cost import refuse_large
 from nrprob.batch.executor import DataSets
+from nrprob.batch.external import check_external
 from nrprob.batch.formats import RESULTS
 from nrprob.batch.inputs import assemble_inputs
 from nrprob.batch.plan import Experiment, Plan, select
-from nrprob.batch.rivals import check_rival
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store
 from nrprob.estimator.base import Clusterer
@@ -65,11 +65,11 @@ def _check_cell(model: ModelFile, data: DataSets, cell: Experiment, where: str) 
             f"{where} ({cell.method}): the method cannot predict new rows; got a measure of test "
             "rows; use another method"
         )
-    is_external = isinstance(registry.find_method(cell.name), registry.Rival)
+    is_external = isinstance(registry.find_method(cell.name), registry.ExternalMethod)
     try:
         with warnings.catch_warnings(action="ignore"), standard():
             if is_external:
-                check_rival(estimator, inputs.X)
+                check_external(estimator, inputs.X)
             elif isinstance(estimator, Clusterer):
                 if registry.find_method(cell.name).capabilities.pairs:
                     estimator.check_parameters()

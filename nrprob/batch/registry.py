@@ -24,8 +24,8 @@ from nrprob.exceptions import InputError, one_line
 from nrprob.methods import ESTIMATORS
 
 __all__ = [
-    "METHODS", "PACKAGES", "Method", "Rival", "find_entry", "find_method", "make_estimator",
-    "refuse_unknown", "require_all", "short_name", "suggest_name",
+    "METHODS", "PACKAGES", "ExternalMethod", "Method", "find_entry", "find_method",
+    "make_estimator", "refuse_unknown", "require_all", "short_name", "suggest_name",
 ]  # fmt: skip
 
 
@@ -90,7 +90,7 @@ _COVARIANCES = {"GaussianMixture": ("kmm",), "BayesianGaussianMixture": ("kmm",)
 
 
 @dataclass(frozen=True)
-class Rival(Method):
+class ExternalMethod(Method):
     """An external estimator, fitted on X only."""
 
     @property
@@ -253,7 +253,7 @@ def find_method(name: str) -> Method:
     if name in METHODS:
         return METHODS[name]
     module, _, class_name = name.rpartition(".")
-    return Rival(f"{module}:{class_name}")
+    return ExternalMethod(f"{module}:{class_name}")
 
 
 def find_entry(estimator: type[Any]) -> tuple[str, Method]:
@@ -283,7 +283,7 @@ def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") ->
     """
     result = find_method(name)
     cls, names = result.load(), result.parameters
-    external = isinstance(result, Rival)
+    external = isinstance(result, ExternalMethod)
     if external and "random_state" not in names:
         parameters = {key: v for key, v in parameters.items() if key != "random_state"}
     for parameter in parameters:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator,
 from nrprob.batch import registry
 from nrprob.batch.measures import OF_SPLIT, Figure, Measure, Report, Table
 from nrprob.batch.parameters import FLAT, root_name
-from nrprob.batch.splits import MAX_FITS, Constraints, Split, Strict, Wanted
+from nrprob.batch.splits import MAX_FITS, Constraints, PartialLabels, Split, Strict
 
 __all__ = ["MAX_DEPTH", "MAX_SEED", "SAMPLING", "SELECTORS", "Data", "MethodSpec", "ModelFile"]
 
@@ -36,7 +36,7 @@ Grid = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(max
 # Parameters of any data that select rows.
 SELECTORS = ("rows", "keep")
 # Tables of labels, splits and pairs to sample for every run.
-SAMPLING = ("wanted", "split", "constraints")
+SAMPLING = ("partial_labels", "split", "constraints")
 
 
 class Labeling(Strict):
@@ -165,8 +165,8 @@ class MethodSpec(BaseModel):
 
     ``grid`` lists values of parameters, all combinations of which are fitted. ``title`` names the
     method in reports and in published values. ``runs`` overrides ``runs`` of the file. With
-    ``wanted = false``, the method gets neither target labels nor the labels of a split. ``where``
-    restricts the method to data sets with these parameters; a list of tables means "or".
+    ``use_labels = false``, the method gets neither target labels nor the labels of a split.
+    ``where`` restricts the method to data sets with these parameters; a list of tables means "or".
     """
 
     model_config = ConfigDict(extra="allow")
@@ -175,7 +175,7 @@ class MethodSpec(BaseModel):
     title: str = ""
     note: str = ""
     runs: Count | None = None
-    wanted: bool = True
+    use_labels: bool = True
     where: list[dict[str, Any]] = Field(default_factory=list)
     grid: Grid = Field(default_factory=dict)
 
@@ -231,7 +231,7 @@ class ModelFile(Strict):
     source: str = ""
     data: Data
     known: str | list[str] = Field(default_factory=list)
-    wanted: Wanted | None = None
+    partial_labels: PartialLabels | None = None
     split: Split | None = None
     constraints: Constraints | None = None
     methods: list[MethodSpec] = Field(min_length=1, max_length=MAX_TABLES)
@@ -253,7 +253,7 @@ class ModelFile(Strict):
         return [method.label for method in self.methods]
 
     @property
-    def sampling(self) -> dict[str, Wanted | Split | Constraints]:
+    def sampling(self) -> dict[str, PartialLabels | Split | Constraints]:
         """Tables of labels, splits and pairs to sample for every run, by name."""
         tables = {name: getattr(self, name) for name in SAMPLING}
         return {name: table for name, table in tables.items() if table is not None}
@@ -315,16 +315,18 @@ class ModelFile(Strict):
                     "another name"
                 )
         # Methods that get labels must take labels.
-        labels = self.wanted or (self.split if self.split is not None and self.split.told else None)
+        labels = self.partial_labels or (
+            self.split if self.split is not None and self.split.use_labels else None
+        )
         for i, method in enumerate(self.methods):
             if (
                 labels
-                and method.wanted
+                and method.use_labels
                 and not registry.find_method(method.name).capabilities.labels
             ):
                 raise ValueError(
                     f"methods.{i}: {method.name} takes no target labels; got labels of "
-                    f"{labels.labeling!r}; set wanted = false there, or use another method"
+                    f"{labels.labeling!r}; set use_labels = false there, or use another method"
                 )
         # Tables must not contradict each other, and references must name something that exists.
         self._check_sampling()
@@ -337,10 +339,10 @@ class ModelFile(Strict):
 
     def _check_sampling(self) -> None:
         """Raise for tables that contradict each other, or that no method supports."""
-        if self.wanted is not None and self.split is not None:
+        if self.partial_labels is not None and self.split is not None:
             raise ValueError(
-                "wanted and split both choose the labelled rows; got both tables; leave one of "
-                "them out"
+                "partial_labels and split both choose the labelled rows; got both tables; leave "
+                "one of them out"
             )
         if self.constraints is not None:
             if self.classes is None:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from nrprob.exceptions import InputError
 
 __all__ = [
-    "MAX_FITS", "PARTS", "Constraints", "Parts", "Split", "Strict", "TargetLabels", "Wanted",
+    "MAX_FITS", "PARTS", "Constraints", "Parts", "Split", "Strict", "TargetLabels", "PartialLabels",
     "sample_labels", "sample_pairs", "split_rows",
 ]  # fmt: skip
 
@@ -75,7 +75,7 @@ def _distinct(amounts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [amount for i, amount in enumerate(amounts) if amount not in amounts[:i]]
 
 
-class Wanted(Strict):
+class PartialLabels(Strict):
     """Target labels of some rows, which `fit` takes as ``y``.
 
     The labelled rows are a fraction of every class (``fraction``), a number of rows of every class
@@ -94,7 +94,7 @@ class Wanted(Strict):
     score: Literal["unlabelled", "all"] = "unlabelled"
 
     @model_validator(mode="after")
-    def _check_amount(self) -> Wanted:
+    def _check_amount(self) -> PartialLabels:
         """Refuse both or neither of ``fraction`` and ``per_class``."""
         if bool(self.fraction) == bool(self.per_class):
             count = "both" if self.fraction else "neither"
@@ -133,9 +133,9 @@ class Split(Strict):
     """Split of the rows in three parts: fitted with labels, fitted without labels, and test rows.
 
     Shares are of all rows; lists are combined with each other and with ``cases``. Without ``test``,
-    the test part is the rest. ``told = false`` withholds the labels from methods; pairs and the
-    matching of clusters to classes still use them. ``standardize`` gives every feature mean 0 and
-    standard deviation 1 on the fitted rows.
+    the test part is the rest. ``use_labels = false`` withholds the labels from methods; pairs and
+    the matching of clusters to classes still use them. ``standardize`` gives every feature mean 0
+    and standard deviation 1 on the fitted rows.
     """
 
     labeling: str
@@ -143,7 +143,7 @@ class Split(Strict):
     unlabelled: FractionsOrZero = [0.0]
     test: FractionsOrZero = Field(default_factory=list)
     cases: list[SplitCase] = Field(default_factory=list)
-    told: bool = True
+    use_labels: bool = True
     standardize: bool = False
 
     @model_validator(mode="after")
@@ -258,8 +258,8 @@ def sample_labels(
         count = max(round(amount["fraction"] * known.sum()), 1)
         if count >= known.sum():
             raise InputError(
-                f"wanted: no row is left without a label; {count} of {known.sum()} rows have one; "
-                "ask for fewer"
+                f"partial_labels: no row is left without a label; {count} of {known.sum()} rows "
+                "have one; ask for fewer"
             )
         chosen = [random.permutation(np.flatnonzero(np.isin(codes, candidates)))[:count]]
     else:
@@ -271,9 +271,9 @@ def sample_labels(
                 count = max(round(amount["fraction"] * members.size), 1)
             if count >= members.size:
                 raise InputError(
-                    f"wanted: a class has no row left without a label; {count} labelled rows, and "
-                    f"{amount['labeling']} = {classes[c]} has {members.size}; ask for fewer, or "
-                    "leave the class out with data.keep"
+                    "partial_labels: a class has no row left without a label; "
+                    f"{count} labelled rows, and {amount['labeling']} = {classes[c]} has "
+                    f"{members.size}; ask for fewer, or leave the class out with data.keep"
                 )
             chosen.append(random.permutation(members)[:count])
     labelled = np.zeros(codes.size, bool)
@@ -291,8 +291,8 @@ def _sample_classes(
     sizes = np.bincount(codes)
     if amount["classes"] > sizes.size:
         raise InputError(
-            f"wanted: there are fewer classes; labels of {amount['classes']} classes, and "
-            f"{amount['labeling']} has {sizes.size}; lower wanted.classes"
+            f"partial_labels: there are fewer classes; labels of {amount['classes']} classes, and "
+            f"{amount['labeling']} has {sizes.size}; lower partial_labels.classes"
         )
     largest = np.argsort(-sizes, kind="stable")[: amount["classes"]]
     threshold = min(LEAST_SHARE * codes.size, sizes[largest].sum())
@@ -307,7 +307,8 @@ def _make_wrong(y: np.ndarray, share: float, n_classes: int, random: np.random.G
     """Move a share of the labelled rows to another class, in place."""
     if n_classes < 2:
         raise InputError(
-            f"wanted: a single class has no wrong labels; got wrong = {share:g}; leave it out"
+            f"partial_labels: a single class has no wrong labels; got wrong = {share:g}; leave it "
+            "out"
         )
     order = random.permutation(np.flatnonzero(y >= 0))
     shifts = random.integers(1, n_classes, order.size)

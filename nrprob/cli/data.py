@@ -187,7 +187,7 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     }
     if data.y is not None:
         n_labelled = int((data.y >= 0).sum())
-        data.origin["wanted"] = {"rows": n_labelled, "classes": data.classes}
+        data.origin["partial_labels"] = {"rows": n_labelled, "classes": data.classes}
     return data
 
 

@@ -100,7 +100,7 @@ def fit(
     from nrprob.batch.plan import check_seed
 
     chosen = None if method.lower() == "auto" else registry.find_method(method)
-    if isinstance(chosen, registry.Rival):
+    if isinstance(chosen, registry.ExternalMethod):
         raise InputError(
             f"estimators of other packages need a model file; got --method {method}; choose a "
             "method of `nrprob methods`, or write a model file for `nrprob run`"

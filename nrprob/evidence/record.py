@@ -134,7 +134,8 @@ class Evidence:
         if single and self.p_structure_ == 1:
             return f"no evidence of further structure: one cluster describes {rows}"
         clusters = "one cluster in most fits" if single else f"{self.n_clusters} clusters"
-        fits = f"{clusters}, {rows}, each held out once in {self.n_splits} x {self.n_folds} fits"
+        splits = "1 split" if self.n_splits == 1 else f"{self.n_splits} splits"
+        fits = f"{clusters}, {rows} held out in {splits} into {self.n_folds} folds"
         if self.p_structure_ is None:
             better = "better than" if self.supports_clusters else "no better than"
             return (

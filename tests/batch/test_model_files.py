@@ -91,36 +91,37 @@ def write(tmp_path):
             r"figures\.0\.y: .*'objectiv'; did you mean 'objective'",
         ),
         (
-            "wanted = { labelling = 'partition_1', fraction = 0.1 }\n" + SMALL,
-            r"unknown key; wanted\.labelling; did you mean 'labeling'",
+            "partial_labels = { labelling = 'partition_1', fraction = 0.1 }\n" + SMALL,
+            r"unknown key; partial_labels\.labelling; did you mean 'labeling'",
         ),
         (
-            "wanted = { labeling = 'partition_1', fraction = [0.1, 1.0] }\n" + SMALL,
-            r"a value does not fit; wanted\.fraction\.1 = 1\.0; .*less than 1",
+            "partial_labels = { labeling = 'partition_1', fraction = [0.1, 1.0] }\n" + SMALL,
+            r"a value does not fit; partial_labels\.fraction\.1 = 1\.0; .*less than 1",
         ),
         (
-            "wanted = { labeling = 'partition_1', fraction = 0 }\n" + SMALL,
-            r"a value does not fit; wanted\.fraction\.0 = 0; .*greater than 0",
+            "partial_labels = { labeling = 'partition_1', fraction = 0 }\n" + SMALL,
+            r"a value does not fit; partial_labels\.fraction\.0 = 0; .*greater than 0",
         ),
         (
-            "wanted = { labeling = 'partition_1', per_class = -1 }\n" + SMALL,
-            r"a value does not fit; wanted\.per_class\.0 = -1",
+            "partial_labels = { labeling = 'partition_1', per_class = -1 }\n" + SMALL,
+            r"a value does not fit; partial_labels\.per_class\.0 = -1",
         ),
         (
-            "wanted = { labeling = 'partition_1', per_class = 2, draw = 'rows' }\n" + SMALL,
-            "wanted: per_class is a number of rows of every class; got draw = 'rows'",
+            "partial_labels = { labeling = 'partition_1', per_class = 2, draw = 'rows' }\n" + SMALL,
+            "partial_labels: per_class is a number of rows of every class; got draw = 'rows'",
         ),
         (
-            "wanted = { labeling = 'partition_1' }\n" + SMALL,
-            "wanted: either fraction or per_class is needed; got neither",
+            "partial_labels = { labeling = 'partition_1' }\n" + SMALL,
+            "partial_labels: either fraction or per_class is needed; got neither",
         ),
         (
-            "wanted = { labeling = 'partition_1', fraction = 0.1, per_class = 2 }\n" + SMALL,
-            "wanted: either fraction or per_class is needed; got both",
+            "partial_labels = { labeling = 'partition_1', fraction = 0.1, per_class = 2 }\n"
+            + SMALL,
+            "partial_labels: either fraction or per_class is needed; got both",
         ),
         (
-            "wanted = { labeling = 'partition_1', per_class = 2, score = 'al' }\n" + SMALL,
-            r"unknown value; wanted\.score = 'al'; did you mean 'all'",
+            "partial_labels = { labeling = 'partition_1', per_class = 2, score = 'al' }\n" + SMALL,
+            r"unknown value; partial_labels\.score = 'al'; did you mean 'all'",
         ),
         ("runs = 1000000000\n" + SMALL, r"does not fit; runs = 1000000000; .* equal to 100000"),
         (SMALL.replace("seed = 3", "repeats = 100001"), r"data\.repeats = 100001; .*100000"),
@@ -136,8 +137,8 @@ def write(tmp_path):
             r"a value is not a number; data\.binarize = nan",
         ),
         (
-            "wanted = { labeling = 'partition_1', per_class = 1000000000 }\n" + SMALL,
-            r"wanted\.per_class\.0 = 1000000000",
+            "partial_labels = { labeling = 'partition_1', per_class = 1000000000 }\n" + SMALL,
+            r"partial_labels\.per_class\.0 = 1000000000",
         ),
         (
             SMALL + "[constraints]\nlabeling = 'partition_1'\npairs = [1000000000000]\n",
@@ -290,21 +291,23 @@ def test_unknown_generator_and_parameters(write):
 
 
 def test_a_wanted_labeling_has_to_be_one_of_the_data(write):
-    text = "wanted = { labeling = 'partition_2', fraction = 0.1 }\n" + SMALL
-    with pytest.raises(InputError, match=r"wanted\.labeling = 'partition_2'; did you mean 'part"):
+    text = "partial_labels = { labeling = 'partition_2', fraction = 0.1 }\n" + SMALL
+    with pytest.raises(
+        InputError, match=r"partial_labels\.labeling = 'partition_2'; did you mean 'part"
+    ):
         load_data(read_model(write(text)))
 
 
 def test_methods_without_wanted_labels_are_refused_but_may_decline(write, monkeypatch):
-    text = "wanted = { labeling = 'partition_1', fraction = 0.1 }\n" + SMALL
-    assert read_model(write(text)).methods[0].wanted
+    text = "partial_labels = { labeling = 'partition_1', fraction = 0.1 }\n" + SMALL
+    assert read_model(write(text)).methods[0].use_labels
     # All present methods accept them.
     monkeypatch.setattr(CCIB, "capabilities", replace(CCIB.capabilities, labels=False))
     with pytest.raises(
         InputError, match=r"methods\.0: ccib takes no target labels; .*'partition_1'"
     ):
         read_model(write(text))
-    assert not read_model(write(text + "wanted = false\n")).methods[0].wanted
+    assert not read_model(write(text + "use_labels = false\n")).methods[0].use_labels
 
 
 @pytest.mark.parametrize(
@@ -318,8 +321,8 @@ def test_methods_without_wanted_labels_are_refused_but_may_decline(write, monkey
 )
 def test_rows_are_drawn_class_by_class(amount, counts):
     labels = np.random.default_rng(0).permutation(np.repeat(["b", "a", "c"], [30, 60, 6]))
-    wanted = {"labeling": "type", "score": "unlabelled", **amount}
-    told = sample_labels(labels, wanted, (0, 1))
+    partial = {"labeling": "type", "score": "unlabelled", **amount}
+    told = sample_labels(labels, partial, (0, 1))
     assert [(labels[told.labelled] == name).sum() for name in "abc"] == counts
     # Given labels are correct, all other labels are unknown, and only other rows are scored.
     np.testing.assert_array_equal(
@@ -327,7 +330,7 @@ def test_rows_are_drawn_class_by_class(amount, counts):
     )
     assert (told.y[~told.labelled] == -1).all()
     np.testing.assert_array_equal(told.scored, ~told.labelled)
-    assert sample_labels(labels, wanted | {"score": "all"}, (0, 1)).scored.all()
+    assert sample_labels(labels, partial | {"score": "all"}, (0, 1)).scored.all()
 
 
 EMPTY = {"text": ["b", "a", "", "a", "b", " ", "a", None], "number": [2, 1, "", 1, 2, "", 1, ""]}
@@ -339,10 +342,12 @@ def test_empty_cells_of_wanted_labels_are_neither_drawn_nor_scored(write, tmp_pa
     frame = pd.DataFrame({"x": range(8), "type": EMPTY[kind], "other": [*"uvuvuvuv"]})
     frame.to_csv(tmp_path / "rows.csv", index=False)
     head = f"[data]\nfile = '{tmp_path}/rows.csv'\nlabel_columns = ['type', 'other']\n"
-    wanted = f"[wanted]\nlabeling = 'type'\n{amount.replace(', ', chr(10))}\n"
+    partial = f"[partial_labels]\nlabeling = 'type'\n{amount.replace(', ', chr(10))}\n"
     method = "[[methods]]\nname = 'ccib'\n"
-    model = read_model(write(head + wanted + method))
-    told = sample_labels(load_data(model).labelings["type"], model.wanted.amounts[0], (0, 0))
+    model = read_model(write(head + partial + method))
+    told = sample_labels(
+        load_data(model).labelings["type"], model.partial_labels.amounts[0], (0, 0)
+    )
     empty = np.isin(np.arange(8), [2, 5, 7])
     assert told.labelled.sum() == 2 and (told.y[empty] == -1).all()
     np.testing.assert_array_equal(told.scored, ~told.labelled & ~empty)
@@ -350,7 +355,7 @@ def test_empty_cells_of_wanted_labels_are_neither_drawn_nor_scored(write, tmp_pa
     np.testing.assert_array_equal(told.y, np.where(told.labelled, codes, -1))
     # Known labels are complete, also if they have another use.
     with pytest.raises(InputError, match="column 'type' has missing values"):
-        load_data(read_model(write("known = 'type'\n" + head + wanted + method)))
+        load_data(read_model(write("known = 'type'\n" + head + partial + method)))
 
 
 def test_draws_follow_from_the_seed_and_grow():
@@ -358,10 +363,10 @@ def test_draws_follow_from_the_seed_and_grow():
     rows = {}
     for fraction in (0.1, 0.3):
         for seed in ((0, 0), (0, 1), (1, 0)):
-            wanted = {"labeling": "type", "score": "unlabelled", "fraction": fraction}
-            rows[fraction, seed] = sample_labels(labels, wanted, seed).labelled
+            partial = {"labeling": "type", "score": "unlabelled", "fraction": fraction}
+            rows[fraction, seed] = sample_labels(labels, partial, seed).labelled
             np.testing.assert_array_equal(
-                rows[fraction, seed], sample_labels(labels, wanted, seed).labelled
+                rows[fraction, seed], sample_labels(labels, partial, seed).labelled
             )
     for seed in ((0, 0), (0, 1), (1, 0)):
         assert rows[0.3, seed][rows[0.1, seed]].all()
@@ -399,8 +404,8 @@ def test_rows_are_drawn_whatever_their_class():
 @pytest.mark.parametrize("amount", [{"draw": "rows", "fraction": 0.4}, {"per_class": 40}])
 def test_some_labels_are_wrong(amount):
     codes = np.arange(300) % 3
-    wanted = {"labeling": "type", "score": "all"} | amount
-    clean, few, many = (sample_labels(codes, wanted | {"wrong": w}, (0, 1)) for w in (0, 0.1, 0.5))
+    partial = {"labeling": "type", "score": "all"} | amount
+    clean, few, many = (sample_labels(codes, partial | {"wrong": w}, (0, 1)) for w in (0, 0.1, 0.5))
     np.testing.assert_array_equal(clean.y, np.where(clean.labelled, codes, -1))
     for told, count in ((few, 12), (many, 60)):
         np.testing.assert_array_equal(told.labelled, clean.labelled)
@@ -411,7 +416,7 @@ def test_some_labels_are_wrong(amount):
     # Both other classes occur.
     assert set((many.y - clean.y)[many.y != clean.y] % 3) == {1, 2}
     with pytest.raises(InputError, match="a single class has no wrong labels"):
-        sample_labels(np.zeros(300), wanted | {"wrong": 0.1}, (0, 1))
+        sample_labels(np.zeros(300), partial | {"wrong": 0.1}, (0, 1))
 
 
 def test_labels_of_some_classes_alone():
@@ -442,12 +447,12 @@ def test_labels_of_some_classes_alone():
 
 
 def test_wanted_amounts_are_combined(write):
-    text = "wanted = { labeling = 'partition_1', fraction = [0.1, 0.2], draw = 'rows', "
+    text = "partial_labels = { labeling = 'partition_1', fraction = [0.1, 0.2], draw = 'rows', "
     model = read_model(write(text + "wrong = [0, 0.3], classes = 2 }\n" + SMALL))
-    assert [(a["fraction"], a["wrong"]) for a in model.wanted.amounts] == [
+    assert [(a["fraction"], a["wrong"]) for a in model.partial_labels.amounts] == [
         (0.1, 0), (0.1, 0.3), (0.2, 0), (0.2, 0.3)
     ]  # fmt: skip
-    assert all(a["draw"] == "rows" and a["classes"] == 2 for a in model.wanted.amounts)
+    assert all(a["draw"] == "rows" and a["classes"] == 2 for a in model.partial_labels.amounts)
 
 
 def test_several_known_labelings_become_columns():

@@ -124,7 +124,7 @@ def where(table, setting):
     if table.startswith("Table 9.3"):
         share = float(re.search(r"alpha[=~]([\d.]+)", setting)[1])
         classes = {"page type": 4, "university": 5}[table.split(", ")[1].removesuffix(" known")]
-        return {"wanted.per_class": round(share * 1087 / classes)}
+        return {"partial_labels.per_class": round(share * 1087 / classes)}
     if result := re.search(r"\bK ?= ?(\d+)", setting):
         out["n_clusters"] = int(result[1])
     if result := re.search(r"alpha = ([\d.]+)", setting):
@@ -272,7 +272,7 @@ def test_clusters_left_and_iterations_are_those_printed():
         if number == "Table 3":
             assert measure == "iterations" and iterations[name, method] == value
             continue
-        share = 0 if method == "without labels" else json.loads(setting)["wanted.fraction"]
+        share = 0 if method == "without labels" else json.loads(setting)["partial_labels.fraction"]
         assert (number, measure) == ("Table 2", "n_clusters")
         assert left[f"{name}; {round(100 * share)}% labelled"] == value
 
@@ -319,10 +319,10 @@ def test_penalties_have_the_printed_weights():
 def test_as_many_labels_are_told_as_printed():
     for known, classes in (("page", 4), ("university", 5)):
         path = next(path for path in FILES if path.stem.endswith(f"webkb-{known}-labels"))
-        wanted = read_model(path).wanted
-        shares = [classes * amount / 1087 for amount in wanted.per_class]
+        partial = read_model(path).partial_labels
+        shares = [classes * amount / 1087 for amount in partial.per_class]
         assert shares == pytest.approx([0, 0.05, 0.1], abs=0.002)
-        assert wanted.score == "unlabelled"
+        assert partial.score == "unlabelled"
 
 
 def test_the_four_experiments_with_pairs_are_those_described():
@@ -334,7 +334,7 @@ def test_the_four_experiments_with_pairs_are_those_described():
         assert [*result] == experiments
         (split,) = model.split.amounts
         assert (split["labelled"], split["test"], model.runs) == (0.8, 0.2, 10)
-        assert not model.split.told and split["standardize"]
+        assert not model.split.use_labels and split["standardize"]
         assert len(model.tables) == len(experiments)
         cells = expand(model).cells
         for table in model.tables:
@@ -348,7 +348,7 @@ def test_few_labels_are_told_as_described(name):
     model = read_model(FILES[0].with_name(f"yin2007-semi-supervised-{name}.toml"))
     (split,) = model.split.amounts
     assert (split["labelled"], split["unlabelled"], split["test"]) == (0.1, 0.1, 0.8)
-    assert model.split.told and split["standardize"] and model.runs == 100
+    assert model.split.use_labels and split["standardize"] and model.runs == 100
     methods = {method.label: method for method in model.methods}
     # One restart, no annealing, and a tiny addition to the variances.
     plain = methods["SS-EM"].parameters
@@ -418,7 +418,9 @@ def test_printed_lengths_are_among_those_of_the_starts(name, first, data_dir, mo
     assert seen == (6 if name == "pendigits" else 3)
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if read_model(p).wanted], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if read_model(p).partial_labels], ids=lambda p: p.stem
+)
 def test_wanted_labels_can_be_told(path, data_dir, monkeypatch):
     from nrprob.batch import preflight
 
@@ -427,4 +429,4 @@ def test_wanted_labels_can_be_told(path, data_dir, monkeypatch):
     assert preflight.check(expand(model)) == {}
     labels = datasets.load(model.data.loader, **model.data.parameters).labelings
     made = {*labels, *model.data.labelings}
-    assert {model.wanted.labeling, *model.known_names} <= made
+    assert {model.partial_labels.labeling, *model.known_names} <= made

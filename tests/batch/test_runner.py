@@ -357,11 +357,11 @@ def test_float32_rows_stay_so(tmp_path):
     assert batch.run(spec, tmp_path / "out")["dtype"].item() == "float32"
 
 
-# wanted labels
+# partial labels
 
 WANTED = {
     "known": "partition_0",
-    "wanted": {"labeling": "partition_1", "per_class": [0, 5]},
+    "partial_labels": {"labeling": "partition_1", "per_class": [0, 5]},
     "runs": 2,
     "data": {
         "generator": "make_binary_partitions",
@@ -370,7 +370,7 @@ WANTED = {
     },
     "methods": [
         {"name": "ccib", "title": "told", "n_clusters": 2, "n_init": 2},
-        {"name": "ccib", "title": "untold", "n_clusters": 2, "n_init": 2, "wanted": False},
+        {"name": "ccib", "title": "untold", "n_clusters": 2, "n_init": 2, "use_labels": False},
         {"name": "mixture", "n_clusters": 2, "n_init": 2, "random_state": 7},
         {"name": "condens", "n_clusters": 2, "n_init": 2, "n_init_base": 2},
     ],
@@ -389,16 +389,16 @@ def semi():
 @pytest.mark.slow
 @pytest.mark.contract
 def test_wanted_labels_are_told_and_the_others_scored(semi):
-    classes = {"told": CCIB, "untold": CCIB, "MixtureEM": MixtureEM, "CondEns": CondEns}
+    classes = {"use_labels": CCIB, "untold": CCIB, "MixtureEM": MixtureEM, "CondEns": CondEns}
     assert semi.sizes["cell"] == 2 * 2 * 2 * 4
     for i in range(semi.sizes["cell"]):
         cell = semi.isel(cell=i)
         method = str(cell["method"].values)
-        wanted = json.loads(str(cell["wanted"].values))
-        assert wanted["told"] == (method != "untold")
+        partial = json.loads(str(cell["partial_labels"].values))
+        assert partial["use_labels"] == (method != "untold")
         X, labels = make_binary_partitions(60, (6, 4), random_state=int(cell["data_seed"]))
         labelled = cell["labelled"].values == 1
-        assert labelled.sum() == int(cell["n_labelled"]) == 2 * wanted["per_class"]
+        assert labelled.sum() == int(cell["n_labelled"]) == 2 * partial["per_class"]
         told = labelled.any() and method != "untold"
         result = cell["labels"].values
         if told:
@@ -424,8 +424,8 @@ def test_all_methods_of_a_run_are_told_the_same_rows(semi):
     drawn = {}
     for i in range(semi.sizes["cell"]):
         cell = semi.isel(cell=i)
-        wanted = json.loads(str(cell["wanted"].values))
-        key = (int(cell["repeat"]), int(cell["run"]), wanted["per_class"])
+        partial = json.loads(str(cell["partial_labels"].values))
+        key = (int(cell["repeat"]), int(cell["run"]), partial["per_class"])
         drawn.setdefault(key, set()).add(tuple(cell["labelled"].values.tolist()))
     assert len(drawn) == 8
     assert all(len(rows) == 1 for rows in drawn.values())
@@ -434,7 +434,10 @@ def test_all_methods_of_a_run_are_told_the_same_rows(semi):
 
 def test_all_rows_are_scored_if_asked_for():
     spec = json.loads(json.dumps(WANTED))
-    spec |= {"wanted": {"labeling": "partition_1", "fraction": 0.2, "score": "all"}, "runs": 1}
+    spec |= {
+        "partial_labels": {"labeling": "partition_1", "fraction": 0.2, "score": "all"},
+        "runs": 1,
+    }
     spec["methods"] = spec["methods"][:1]
     results = batch.run(spec)
     for i in range(2):
@@ -448,11 +451,11 @@ def test_all_rows_are_scored_if_asked_for():
 
 def test_a_single_run_says_which_rows_were_told(tmp_path):
     spec = json.loads(json.dumps(WANTED))
-    spec |= {"wanted": {"labeling": "partition_1", "per_class": 5}, "runs": 1}
+    spec |= {"partial_labels": {"labeling": "partition_1", "per_class": 5}, "runs": 1}
     spec["data"]["repeats"], spec["methods"] = 1, spec["methods"][:1]
     model = read_model(spec)
     assert model.is_single
-    assert not read_model(spec | {"wanted": WANTED["wanted"]}).is_single
+    assert not read_model(spec | {"partial_labels": WANTED["partial_labels"]}).is_single
     results = batch.run(spec)
     run = fit_result.plan_result(plan.expand(model), results)
     fit_files.save_fit(run, tmp_path, picture=None)
@@ -468,7 +471,7 @@ def test_a_single_run_says_which_rows_were_told(tmp_path):
 @pytest.mark.contract
 def test_a_single_run_is_about_a_method_that_is_told_what_is_known():
     spec = json.loads(json.dumps(WANTED)) | {"known": "partition_0", "runs": 1}
-    del spec["wanted"]
+    del spec["partial_labels"]
     spec["data"]["repeats"], spec["measures"] = 1, {}
     names = ["sklearn.cluster.KMeans", "ib", "ccib"]
     spec["methods"] = [{"name": name, "n_clusters": 2, "n_init": 1} for name in names]
@@ -483,14 +486,16 @@ def test_wanted_labels_are_part_of_a_name():
 
     spec = json.loads(json.dumps(WANTED))
     methods = spec["methods"]
-    methods[1]["wanted"] = True
+    methods[1]["use_labels"] = True
     first = names()
     assert len(first) == 32
     assert len(names(methods=methods)) == 24  # with and without labels are the same now
-    fewer = names(wanted={"labeling": "partition_1", "per_class": 5})
+    fewer = names(partial_labels={"labeling": "partition_1", "per_class": 5})
     assert len(fewer) == 16
-    assert fewer < first < names(wanted={"labeling": "partition_1", "per_class": [9, 5, 0]})
-    assert fewer == names(wanted={"labeling": "partition_1", "per_class": 5, "score": "unlabelled"})
+    assert fewer < first < names(partial_labels={"labeling": "partition_1", "per_class": [9, 5, 0]})
+    assert fewer == names(
+        partial_labels={"labeling": "partition_1", "per_class": 5, "score": "unlabelled"}
+    )
     for other in (
         None,
         {"labeling": "partition_0", "per_class": 5},
@@ -498,30 +503,43 @@ def test_wanted_labels_are_part_of_a_name():
         {"labeling": "partition_1", "fraction": 0.2},
         {"labeling": "partition_1", "per_class": 5, "score": "all"},
     ):
-        assert not names(wanted=other) & fewer
+        assert not names(partial_labels=other) & fewer
 
 
 def test_wanted_labels_choose_cells():
     whole = plan.expand(read_model(WANTED))
-    chosen = [c for c in whole.cells if c.id in plan.select(whole, ["wanted.per_class=5"])]
+    chosen = [c for c in whole.cells if c.id in plan.select(whole, ["partial_labels.per_class=5"])]
     assert len(chosen) == 16
-    assert all(c.wanted["per_class"] == 5 for c in chosen)
-    assert all(plan.matches(c, {"wanted.per_class": 5}) for c in chosen)
+    assert all(c.partial_labels["per_class"] == 5 for c in chosen)
+    assert all(plan.matches(c, {"partial_labels.per_class": 5}) for c in chosen)
     # Without labels there is another program, and so another batch.
     for part in whole.batches:
-        assert len({c.wanted["told"] and c.wanted["per_class"] > 0 for c in part.cells}) == 1
+        assert (
+            len(
+                {
+                    c.partial_labels["use_labels"] and c.partial_labels["per_class"] > 0
+                    for c in part.cells
+                }
+            )
+            == 1
+        )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"labeling": "partition_3"}, r"wanted\.labeling = 'partition_3'; did you mean"),
-        ({"per_class": [1, 30]}, r"wanted: a class has no row left without a label; 30 lab"),
+        ({"labeling": "partition_3"}, r"partial_labels\.labeling = 'partition_3'; did you mean"),
+        (
+            {"per_class": [1, 30]},
+            r"partial_labels: a class has no row left without a label; 30 lab",
+        ),
     ],
 )
 def test_wanted_labels_that_cannot_be_touch_nothing(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
-        batch.run({**WANTED, "wanted": WANTED["wanted"] | changes}, tmp_path / "out")
+        batch.run(
+            {**WANTED, "partial_labels": WANTED["partial_labels"] | changes}, tmp_path / "out"
+        )
     assert not (tmp_path / "out").exists()
 
 

@@ -33,7 +33,7 @@ PAGE = DOCS / "model-files.md"
 PAIRS = {
     "runs": 3,
     "data": {"loader": "iris"},
-    "split": {"labeling": "species", "labelled": 0.3, "told": False, "standardize": True},
+    "split": {"labeling": "species", "labelled": 0.3, "use_labels": False, "standardize": True},
     "constraints": {"pairs": [0, 24], "cases": [{"wrong": "none"}, {"wrong": "bias"}]},
     "methods": [
         {"name": "mdl_constrained", "title": "hard", "n_clusters": 3, "n_init": 2},
@@ -216,12 +216,12 @@ def test_the_example_of_the_page_is_valid():
         ),
         (
             PAIRS,
-            {"wanted": {"labeling": "species", "per_class": 2}},
-            "wanted and split both",
+            {"partial_labels": {"labeling": "species", "per_class": 2}},
+            "partial_labels and split both",
         ),
         (
             PAIRS,
-            {"split__told": True, "methods__0__name": "mdl-multiview"},
+            {"split__use_labels": True, "methods__0__name": "mdl-multiview"},
             "takes no target label",
         ),
         (PAIRS, {"constraints__pairs": None}, "constraints: a number of pairs is needed"),
@@ -330,7 +330,7 @@ def test_a_change_of_what_is_drawn_is_another_fit():
     for changes in (
         {"split__labelled": 0.4},
         {"split__standardize": False},
-        {"split__told": True},
+        {"split__use_labels": True},
         {"data__rows": [0, 140]},
         {"measures__NMI__view": 0},
     ):
@@ -591,7 +591,7 @@ def test_a_classifier_is_told_labels_and_errs_on_new_rows(tmp_path, iris):
         "split": {"labeling": "species", "labelled": [0.1, 0.2], "unlabelled": 0.2},
         "methods": [
             {"name": "mixture", "n_clusters": 3, "covariance": "diag", "n_init": 2},
-            {"name": "ib", "n_clusters": 3, "n_init": 2, "wanted": False},
+            {"name": "ib", "n_clusters": 3, "n_init": 2, "use_labels": False},
         ],
         "measures": {
             "error": {"metric": "error"},
@@ -610,7 +610,7 @@ def test_a_classifier_is_told_labels_and_errs_on_new_rows(tmp_path, iris):
         assert Counter(part.tolist())[1] == round(150 * float(cell["split.labelled"]))
         assert np.isnan(cell["membership"].values[test]).all()
         if str(cell["method"].values) == "IB":
-            assert cell["split.told"].item() == "false"
+            assert cell["split.use_labels"].item() == "false"
             continue
         model = MixtureEM(**json.loads(str(cell["parameters"].values)))
         model.fit(X[fitted], np.where(part == 1, y, -1)[fitted])
@@ -723,7 +723,7 @@ def test_views_are_fitted_and_measured(views):
 
 
 def test_views_can_be_tested_on_new_rows():
-    split = {"labeling": "partition_0", "labelled": 0.5, "told": False}
+    split = {"labeling": "partition_0", "labelled": 0.5, "use_labels": False}
     measures = {"new": {"metric": "test_accuracy"}, "old": {"metric": "train_accuracy"}}
     data = {**VIEWS["data"], "grid": {}}
     spec = changed(VIEWS, split=split, measures=measures, data=data, methods=VIEWS["methods"][:1])

@@ -63,8 +63,8 @@ def test_p_values_are_those_of_the_distinct_samples():
     for name in ("gain_", "labels_", "place_", "groups_"):
         np.testing.assert_allclose(getattr(result, name), np.tile(getattr(once, name), 10))
     np.testing.assert_array_equal(result.gap_counts_, once.gap_counts_)
-    assert "2 clusters, 61 distinct rows of 610, each held out once" in str(result)
-    assert "2 clusters, 61 rows, each held out once" in str(once)
+    assert "2 clusters, 61 distinct rows of 610 held out in " in str(result)
+    assert "2 clusters, 61 rows held out in " in str(once)
 
 
 def test_standard_errors_of_the_number_of_clusters_count_copies_once():

@@ -161,7 +161,7 @@ def describe_external(model: ModelFile) -> str:
     names = {
         method.label: method.name
         for method in model.methods
-        if isinstance(registry.find_method(method.name), registry.Rival)
+        if isinstance(registry.find_method(method.name), registry.ExternalMethod)
     }
     text = ", ".join(name if name.endswith(f".{label}") else f"{label} ({name})"
                      for label, name in names.items())  # fmt: skip
@@ -170,7 +170,7 @@ def describe_external(model: ModelFile) -> str:
 
 def describe_labels(model: ModelFile) -> str:
     """Describe the target labels of methods, and the scored rows."""
-    target = model.wanted
+    target = model.partial_labels
     assert target is not None
     if target.fraction:
         share = " or ".join(map(_percent, dict.fromkeys(target.fraction)))
@@ -183,7 +183,7 @@ def describe_labels(model: ModelFile) -> str:
     if target.wrong:
         shares = " or ".join(map(_percent, dict.fromkeys(target.wrong)))
         text += f"; {shares} of these labels are wrong"
-    if without := [method.label for method in model.methods if not method.wanted]:
+    if without := [method.label for method in model.methods if not method.use_labels]:
         text += f" (not given to {', '.join(without)})"
     scored = "all rows" if target.score == "all" else "the other rows only"
     return f"{text}; measures compare {scored}"
@@ -200,7 +200,9 @@ def describe_split(model: ModelFile) -> str:
     ]
     text = f"{' or '.join(shares)}; {_SAMPLED}"
     text += f", with at least one labelled row of every {split.labeling}"
-    without = [method.label for method in model.methods if not (split.told and method.wanted)]
+    without = [
+        method.label for method in model.methods if not (split.use_labels and method.use_labels)
+    ]
     if without:
         is_none = len(without) == len(model.methods)
         text += f"; labels are given to {'no method' if is_none else 'all but '}"

@@ -135,7 +135,7 @@ def test_the_page_of_a_fit(drawn, tmp_path):
         "command": "nrprob fit 'a <b>.csv' --known g",
         "files": {"a <b>.csv": "0123"},
         "prepared": {"notes": ["a <note>"], "warnings": ["a <warning>"]},
-        "wanted": {"rows": 7, "classes": ["<one>", "two"]},
+        "partial_labels": {"rows": 7, "classes": ["<one>", "two"]},
     }
     run = make(X, sought, known, origin=origin)
     run.fits[0].membership = np.eye(3)[sought] * 0.75

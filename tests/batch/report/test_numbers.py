@@ -213,12 +213,19 @@ def test_with_one_data_set_the_error_of_a_ratio_is_over_the_runs_of_both(tmp_pat
 
 def test_wanted_labels_are_settings_and_axes(tmp_path):
     published = {"ours": {"accuracy": {"mean": 0.5}}}
-    where = {"dims": [4, 4], "wanted.fraction": 0.2}
+    where = {"dims": [4, 4], "partial_labels.fraction": 0.2}
     model = make_model(**WANTED, tables=[table(published, where)])
     results, dataset = results_of(make_run(tmp_path, model))
     row = entries_of(compare_published(results, results.model.tables[0]), "ours")
-    wanted = {"labeling": "partition_1", "fraction": 0.2, "score": "unlabelled", "told": True}
-    values = by_hand(dataset, "accuracy", method="ours", dims="[4, 4]", wanted=json.dumps(wanted))
+    partial = {
+        "labeling": "partition_1",
+        "fraction": 0.2,
+        "score": "unlabelled",
+        "use_labels": True,
+    }
+    values = by_hand(
+        dataset, "accuracy", method="ours", dims="[4, 4]", partial_labels=json.dumps(partial)
+    )
     assert row["accuracy", "mean"].ours.value == pytest.approx(values.mean())
     assert values.shape == (3, 2)
     drawn = make_chart(results, results.model.figures[0])

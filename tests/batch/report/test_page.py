@@ -28,8 +28,11 @@ def test_the_page_says_which_labels_were_told(tmp_path):
     told = "partition_1 of 5 % or 20 % of every class, sampled for every run and the same for"
     assert f"{told} all methods (not given to plain); measures compare the other rows" in text
     # The table of all measures has separate points of the curve.
-    assert "ours, wanted.fraction\xa0=\xa00.05" in text or "wanted.fraction = 0.05" in text
-    model = make_model(wanted={"labeling": "partition_1", "per_class": 3, "score": "all"})
+    assert (
+        "ours, partial_labels.fraction\xa0=\xa00.05" in text
+        or "partial_labels.fraction = 0.05" in text
+    )
+    model = make_model(partial_labels={"labeling": "partition_1", "per_class": 3, "score": "all"})
     text = page_of(write_report(make_run(tmp_path / "b", model))).text
     assert "partition_1 of 3 rows of every class" in text
     assert "measures compare all rows" in text
@@ -38,10 +41,10 @@ def test_the_page_says_which_labels_were_told(tmp_path):
 
 
 def test_wrong_labels_and_those_of_some_classes_are_said():
-    wanted = {"labeling": "partition_1", "fraction": [0.1, 0.3], "draw": "rows"}
-    more = wanted | {"wrong": [0, 0.25], "classes": 2}
+    partial = {"labeling": "partition_1", "fraction": [0.1, 0.3], "draw": "rows"}
+    more = partial | {"wrong": [0, 0.25], "classes": 2}
     text, plain = (
-        template.describe_labels(ModelFile(**make_model(wanted=w))) for w in (more, wanted)
+        template.describe_labels(ModelFile(**make_model(partial_labels=w))) for w in (more, partial)
     )
     assert text.startswith("partition_1 of 10 % or 30 % of all rows, sampled for every run")
     assert "from 2 classes only; 0 % or 25 % of these labels are wrong" in text

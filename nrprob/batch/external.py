@@ -15,12 +15,12 @@ from nrprob.batch.fits import Fit
 from nrprob.data.validation import check_rows
 from nrprob.exceptions import InputError, one_line
 
-__all__ = ["check_rival", "fit_rival"]
+__all__ = ["check_external", "fit_external"]
 
 _NOISE = "some rows are noise (label -1); measures count all noise rows as one more cluster"
 
 
-def check_rival(estimator: Any, X: Any) -> None:
+def check_external(estimator: Any, X: Any) -> None:
     """Raise for parameters and features that the estimator does not support.
 
     Raises
@@ -42,7 +42,7 @@ def check_rival(estimator: Any, X: Any) -> None:
     check_rows(X, check_array, accept_sparse=True, ensure_all_finite=finite)
 
 
-def fit_rival(title: str, path: str, estimator: Any, X: Any) -> Fit:
+def fit_external(title: str, path: str, estimator: Any, X: Any) -> Fit:
     """Fit an external estimator.
 
     Parameters

@@ -26,7 +26,7 @@ from sklearn.utils import all_estimators
 from typer.testing import CliRunner
 
 from nrprob import batch, metrics
-from nrprob.batch import registry, rivals
+from nrprob.batch import external, registry
 from nrprob.batch.allowed import check_allowed
 from nrprob.batch.inputs import load_data
 from nrprob.batch.modelfile import read_model
@@ -124,7 +124,7 @@ def test_results_are_those_of_the_estimators(done, rows):
 
 def test_what_is_done_is_not_done_again(done, spec, monkeypatch, tmp_path):
     folder = shutil.copytree(done[0], tmp_path / "run")
-    monkeypatch.setattr(rivals, "_fit_labels", lambda *_: {}["fitted"])
+    monkeypatch.setattr(external, "_fit_labels", lambda *_: {}["fitted"])
     grown = spec | {"methods": [spec["methods"][0] | {"grid": {"n_init": [1, 4, 5]}}]}
     plan = expand(read_model(spec))
     assert run_plan(plan, folder).reused == 8
@@ -350,11 +350,11 @@ def test_every_count_of_scikit_learn_is_bounded(name, kind):
 
 
 def test_rows_that_an_estimator_does_not_take_are_refused_before():
-    rivals.check_rival(KMeans(2), scipy.sparse.csr_array(np.eye(6)))
+    external.check_external(KMeans(2), scipy.sparse.csr_array(np.eye(6)))
     with pytest.raises(InputError, match="GaussianMixture takes no sparse rows; got 6"):
-        rivals.check_rival(GaussianMixture(2), scipy.sparse.csr_array(np.eye(6)))
+        external.check_external(GaussianMixture(2), scipy.sparse.csr_array(np.eye(6)))
     with pytest.raises(ValueError, match="contains NaN"):
-        rivals.check_rival(KMeans(2), np.full((3, 2), np.nan))
+        external.check_external(KMeans(2), np.full((3, 2), np.nan))
 
 
 def test_a_package_that_is_not_there_says_how_to_get_it(monkeypatch):
@@ -397,10 +397,12 @@ def test_the_command_line_takes_ours_alone(spec):
 
 def test_labels_that_nobody_tells_a_rival(spec):
     method = {"name": "sklearn.cluster.KMeans", "n_clusters": 2}
-    told = {"wanted": {"labeling": "upper", "fraction": 0.2}}
-    with pytest.raises(InputError, match=r"methods\.0: .* takes no target labels; .* wanted = f"):
+    told = {"partial_labels": {"labeling": "upper", "fraction": 0.2}}
+    with pytest.raises(
+        InputError, match=r"methods\.0: .* takes no target labels; .* use_labels = f"
+    ):
         read_model(with_methods(spec, method, **told))
-    model = with_methods(spec, method | {"wanted": False}, {"name": "cop_kmeans"}, **told)
+    model = with_methods(spec, method | {"use_labels": False}, {"name": "cop_kmeans"}, **told)
     text = template.describe_labels(read_model(model))
     assert "(not given to KMeans)" in text
 
@@ -473,10 +475,10 @@ def test_views_and_words_are_labels(spec, odd):
 
 
 def test_noise_is_said(rows):
-    fit = rivals.fit_rival("a", "b", DBSCAN(eps=1.2), features(rows))
-    assert (fit.labels < 0).any() and fit.warnings == [rivals._NOISE]
+    fit = external.fit_external("a", "b", DBSCAN(eps=1.2), features(rows))
+    assert (fit.labels < 0).any() and fit.warnings == [external._NOISE]
     assert fit.n_clusters == fit.labels.max() + 1
-    fit = rivals.fit_rival("a", "b", AgglomerativeClustering(3), features(rows))
+    fit = external.fit_external("a", "b", AgglomerativeClustering(3), features(rows))
     assert not fit.warnings and fit.n_clusters == 3
 
 
@@ -484,7 +486,7 @@ def test_labels_of_columns_are_refused(rows):
     with pytest.raises(
         InputError, match=r"labels must have one entry per row; got shape \(4,\) for 60 rows"
     ):
-        rivals.fit_rival("a", "b", FeatureAgglomeration(2), features(rows))
+        external.fit_external("a", "b", FeatureAgglomeration(2), features(rows))
 
 
 def test_rows_of_a_test(spec):
@@ -493,7 +495,7 @@ def test_rows_of_a_test(spec):
         {"name": "sklearn.cluster.KMeans", "n_clusters": 2},
     ]
     changes = {
-        "split": {"labeling": "left", "labelled": 0.2, "unlabelled": 0.4, "told": False},
+        "split": {"labeling": "left", "labelled": 0.2, "unlabelled": 0.4, "use_labels": False},
         "measures": {"new rows": {"metric": "test_accuracy"}},
     }
     results = batch.run(with_methods(spec, *methods, **changes))
