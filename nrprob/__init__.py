@@ -36,6 +36,7 @@ _MODULES = (
     "evidence",
     "posterior",
     "plotting",
+    "numpyro",
 )
 
 __all__ = [*_OBJECTS, *_MODULES, "__version__"]

@@ -4,6 +4,7 @@ from nrprob import evidence as evidence
 from nrprob import information as information
 from nrprob import known as known
 from nrprob import metrics as metrics
+from nrprob import numpyro as numpyro
 from nrprob import plotting as plotting
 from nrprob import posterior as posterior
 from nrprob.advice import recommend as recommend

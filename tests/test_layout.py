@@ -27,6 +27,7 @@ FLOORS = (
     {"estimator"},
     {"evidence"},
     {"methods"},
+    {"numpyro"},
     {"advice"},
     {"successive"},
     {"batch"},

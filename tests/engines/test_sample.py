@@ -388,6 +388,8 @@ def test_numpyro_runs_the_kernel():
     k = np.asarray(draws["n_clusters"], float)
     error = spread / np.sqrt(float(arviz.ess(k)))
     assert abs(k.mean() - mean) < 5 * error
+    posterior = arviz.from_numpyro(runs, log_likelihood=False)["posterior"]
+    np.testing.assert_array_equal(posterior["n_clusters"], draws["n_clusters"])
     # Sampling continues from there.
     runs.post_warmup_state = runs.last_state
     runs.run(runs.last_state.rng_key, target)

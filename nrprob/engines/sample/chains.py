@@ -52,6 +52,7 @@ class PartitionKernel(MCMCKernel):
 
     sample_field = "draw"
     default_fields = ("draw", "moves")
+    model = None  # `arviz.from_numpyro` reads this attribute
 
     @abstractmethod
     def begin(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
