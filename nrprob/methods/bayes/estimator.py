@@ -31,16 +31,10 @@ from nrprob.methods.bayes.draws import (
     compare_chains,
     pool_draws,
 )
-from nrprob.methods.bayes.feature_models import (
-    BinaryFeatures,
-    BoundedGaussian,
-    CountFeatures,
-    FeatureModel,
-    SampledGaussian,
-)
-from nrprob.methods.bayes.inputs import Inputs, SampledRows
+from nrprob.methods.bayes.feature_models import SampledGaussian
+from nrprob.methods.bayes.inputs import SampledRows
 from nrprob.methods.bayes.joint_target import JointKernel
-from nrprob.methods.bayes.model import MixtureModel
+from nrprob.methods.bayes.model_settings import ModelSettings
 from nrprob.methods.bayes.predictive import leave_one_out
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
@@ -48,7 +42,6 @@ from nrprob.statistics.features import check_range
 FLOORS = (0.1, 0.2, 0.4)
 _N_SPLIT_MERGE, _MODERATE = 10, 30_000  # proposals in an iteration, up to so many samples
 _N_PILOT = 200  # iterations of pilot chains, the first half of which is warm-up
-_FIXED_PRIOR = 0.3, 2.0, 0.5  # of "auto" with kernel="six-move"
 _DIMS = {
     "labels": ("observation",),
     "weights": ("cluster",),
@@ -66,7 +59,7 @@ _POSITIVE_OR_AUTO = parameters.Number(1e-9, 1e9, words=("auto",))
 
 
 @parameters.constructor
-class MDLMixture(Inputs):
+class MDLMixture(ModelSettings):
     r"""Bayesian mixture with an unknown number of components.
 
     MCMC samples partitions of the samples into clusters, with labels for a few samples or none. A
@@ -246,38 +239,69 @@ class MDLMixture(Inputs):
 
     Notes
     -----
-    *Prior.* With n samples, of which :math:`n_j` are in cluster j, d features, and clusters as
+    *Prior.* With n samples, of which :math:`n_j` are in component j, d features, and components as
     sets, the partition has the prior probability
 
-    .. math:: p(z) \propto V(k) \prod_{j=1}^k \frac{\Gamma(n_j + \alpha)}{\Gamma(\alpha)}, \qquad
-        V(k) = \frac{(k!)^u \, \Gamma(k \alpha)}{\Gamma(n + k \alpha)}, \quad k \leq K,
+    .. math:: p(z) \propto e^{\Lambda(k)} \prod_{j=1}^k
+        \frac{\Gamma(n_j + \alpha)}{\Gamma(\alpha)}, \qquad
+        \Lambda(k) = \log \frac{\Gamma(k \alpha)}{\Gamma(n + k \alpha)} + u \log k!, \quad k \leq K,
 
     where u is 1 if ``unordered`` and otherwise 0, :math:`\alpha` is ``concentration``, and K is
-    ``max_clusters``. A mixture of finite mixtures (Miller and Harrison, 2018) has a prior of the
-    same form. Its V sums over numbers of components, since components may be empty. Here no
-    component is empty, so that the number of components is the number of clusters. Under
-    ``energy="nml"``, the normalised maximum likelihood of the cluster labels replaces this prior,
-    and the stochastic complexity of each cluster replaces its marginal likelihood. The likelihood
-    has no further free parameters: hyperparameters set to "auto" have the priors
+    ``max_clusters``. The table lists all priors of the model:
 
-    =========================  ===================================  ========================
-    quantity                   prior given the others               hyperparameter, grid
-    =========================  ===================================  ========================
-    sizes of clusters          Dirichlet(alpha) weights             0.1 to 100, 31 values
-    classes of a cluster       Dirichlet(beta) probabilities        0.001 to 3, 8 values
-    mean of a cluster          N(0, S / kappa)                      1e-10 to 1, 321 values
-    covariance S of a cluster  inverse-Wishart(d + 1 + nu, nu s I)  nu: 1 to 50, 81 values
-    expected variance s        uniform on its grid                  1e-8 to 1, 257 values
-    offset of a known group    N(0, S / omega)                      1e-10 to 3.2, 337 values
-    lambda of a feature        uniform on its grid                  -2 to 4, 121 values
-    scale weight of a sample   gamma(f / 2, f / 2), 16 values       f: 1.5 to 64, infinity
-    =========================  ===================================  ========================
+    ============================  =======================================  =======================
+    quantity                      prior given the others                   hyperparameter, grid
+    ============================  =======================================  =======================
+    partition z                   Lambda(k) + sum log Gamma ratios, above  alpha: 0.1 to 100, 31
+                                                                           values; 1 for counts,
+                                                                           binary and six-move
+    classes of a component        Dirichlet(beta) probabilities            beta: 0.001 to 3, 8
+                                                                           values; 0.5 if alpha is
+                                                                           not sampled
+    mean of a component           N(0, S / kappa)                          kappa: 1e-10 to 1, 321
+                                                                           values
+    covariance S, "full", "tied"  inverse-Wishart(d + 1 + nu, nu s I)      nu: 1 to 50, 81 values
+    variance of a feature,        inverse-gamma(1 + nu / 2, nu s / 2)      nu: 1 to 50, 81 values
+    "diag"
+    covariance, "shrunk"          inverse-Wishart(f, f S), f = d + 1 + nu  nu: 1 to 500, 97 values
+    common covariance S,          Wishart(d + 2), mean s I
+    "shrunk"
+    expected variance s           uniform on its grid                      1e-8 to 1, 257 values
+                                                                           ("shrunk": 129)
+    offset of a known group,      N(0, S / omega)                          omega: 1e-10 to 3.2, 337
+    coefficients of a covariate                                            values
+    lambda of a feature           uniform on its grid                      -2 to 4, 121 values
+    scale weight of a sample      gamma(f / 2, f / 2) on 16 values         f: 1.5 to 64, infinity;
+                                                                           12 values
+    probabilities of counts or    Dirichlet(a) in each component, and in   a: 0.5
+    of a binary feature           each known group
+    six-move, "conjugate"         the prior of "diag"                      kappa 0.3, shape 2,
+                                                                           scale 0.5
+    energy="nml"                  no prior: normalised maximum likelihood  ``variance_floor``
+                                  of labels, classes and features
+    ============================  =======================================  =======================
 
-    where alpha, beta, kappa, nu, s and omega are uniform on grids of even steps in logarithms, S
-    has d + 1 + nu degrees of freedom, and each feature has its own inverse-gamma variance under
-    "diag". ``variance_shape`` is 1 + nu / 2, and ``variance_scale`` nu s / 2. The grid of kappa
+    Here alpha, beta, kappa, nu, s and omega are uniform on grids of even steps in logarithms, and a
+    number for a parameter replaces its grid. ``variance_shape`` is 1 + nu / 2, and
+    ``variance_scale`` nu s / 2. Units are standard deviations of all samples. The grid of kappa
     ends at 1, the unit-information prior of Kass and Wasserman (1995): with closer centres, samples
     of one cluster would fall into several.
+
+    *Number of components.* `prior_n_clusters` gives its prior distribution. The sum of p(z) over
+    partitions into k components is :math:`Q_k / (k!)^{1 - u}`, where :math:`Q_k` is the probability
+    that no component of k is empty. As n grows, :math:`Q_k` tends to 1: the number of components is
+    Poisson with mean 1, truncated to 1 to K, or uniform if ``unordered``. A mixture of finite
+    mixtures (Miller and Harrison, 2018) has a prior :math:`p_K(m)` on the number m of components,
+    some of which may be empty. Its coefficient of k occupied components is
+
+    .. math:: V(k) = \sum_{m \geq k} p_K(m) \frac{m!}{(m - k)!}
+        \frac{\Gamma(m \alpha)}{\Gamma(n + m \alpha)}.
+
+    The prior here has the term m = k alone, with :math:`p_K(m) \propto 1 / m!`, or constant if
+    ``unordered``. So it is a mixture of finite mixtures, with :math:`\alpha` uniform on its grid,
+    given that no component is empty. Under ``energy="nml"``, :math:`Q_k` is the share of labelings
+    without empty components in the normalised maximum likelihood of k labels. This code is
+    asymptotically the Dirichlet prior of concentration 0.5.
 
     *Algorithm.* One iteration of the collapsed kernel:
 
@@ -557,41 +581,6 @@ class MDLMixture(Inputs):
             self._run_chains(int(self.num_warmup), self._run.n_draws + int(num_samples))
         return self
 
-    def _sampled_gaussian(self, covariance: str, errors: str) -> SampledGaussian:
-        """Gaussian features, with sampled hyperparameters unless they are numbers."""
-        return SampledGaussian(
-            covariance=covariance,
-            mean_precision=_float_or_none(self.mean_precision),
-            shape=_float_or_none(self.variance_shape),
-            scale=_float_or_none(self.variance_scale),
-            power=float(self.likelihood_power),
-            errors=errors,
-            transformation=self.transformation,
-        )
-
-    def _feature_model(self, floor: float) -> FeatureModel:
-        """Model of the features of a cluster."""
-        discrete = {"multinomial": CountFeatures, "bernoulli": BinaryFeatures}
-        if (make := discrete.get(self._features.features)) is not None:
-            concentration = float(self.feature_concentration)
-            return make(
-                concentration=concentration if self.energy_ == "conjugate" else None,
-                coordination=_float_or_none(self.coordination_weight),
-            )
-        if self.energy_ == "nml":
-            return BoundedGaussian(floor=floor)
-        features = self._sampled_gaussian(self.covariance_, self.errors)
-        return features.fix_prior(_FIXED_PRIOR if self.kernel == "six-move" else None)
-
-    def _mixture_model(self, features: FeatureModel) -> MixtureModel:
-        """Settings of the model that is sampled."""
-        return MixtureModel(
-            features=features,
-            concentration=_float_or_none(self.concentration),
-            class_concentration=_float_or_none(self.class_concentration),
-            unordered=bool(self.unordered),
-        )
-
     def _begin_chains(self, task: SampledRows) -> None:
         X, codes = task.X, task.codes
         n_classes = int(codes.max(initial=-1)) + 1
@@ -603,9 +592,7 @@ class MDLMixture(Inputs):
                 "number"
             )
 
-        self.energy_ = self.energy
-        if self.energy == "auto":
-            self.energy_ = "conjugate" if self.kernel == "collapsed" else "nml"
+        self.energy_ = self._resolve_energy()
         self.covariance_ = self._choose_covariance(task, n_classes, random)
         floor = 0.2 if isinstance(self.variance_floor, str) else float(self.variance_floor)
         floored = self.energy_ == "nml" and self._features.features == "gaussian"
@@ -756,8 +743,3 @@ class MDLMixture(Inputs):
                 "diagnostics_, and go on with extend, or raise num_warmup and num_samples",
                 ConvergenceWarning,
             )
-
-
-def _float_or_none(value: Any) -> float | None:
-    """A number, or None for "auto"."""
-    return None if isinstance(value, str) else float(value)
