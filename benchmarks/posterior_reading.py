@@ -43,8 +43,9 @@ def _estimate(draws: np.ndarray, truth: np.ndarray, loss: str) -> str:
     return f"loss {value:.4f}, {clusters} clusters and {labels.max() + 1 - clusters} rows alone"
 
 
-def _merges(draws: np.ndarray, truth: np.ndarray) -> str:
-    return f"first cost {posterior.merge_path(draws, truth).cost[0]:.4f}"
+def _path(draws: np.ndarray, truth: np.ndarray) -> str:
+    X = np.random.default_rng(1).normal(size=(len(truth), 5)) + 6 * np.eye(5)[truth % 5]
+    return str(posterior.cluster_path(draws, X))
 
 
 def _stable(draws: np.ndarray, truth: np.ndarray) -> str:
@@ -70,7 +71,7 @@ CALLS: dict[str, Callable[[np.ndarray, np.ndarray], str]] = {
     "point_estimate, vi": lambda draws, truth: _estimate(draws, truth, "vi"),
     "point_estimate, binder": lambda draws, truth: _estimate(draws, truth, "binder"),
     "credible_ball of a centre": _ball,
-    "merge_path of a centre": _merges,
+    "cluster_path, 5 columns": _path,
     "stable_clusters of a centre": _stable,
     "coclustering, 100 rows": _rows,
     "coclustering, 10,000 pairs": _pairs,

@@ -92,7 +92,7 @@ def _result(what):
         "Exploration": lambda: nrprob.explore(x, n_clusterings=1, random_state=0),
         "Evidence": lambda: evidence.test(model, x, **quick),
         "NumberOfClusters": lambda: evidence.n_clusters(model, x, candidates=[1, 2], **quick),
-        "MergePath": lambda: posterior.merge_path(draws, random_state=0),
+        "ClusterPath": lambda: posterior.cluster_path(draws, np.arange(draws.shape[-1])[:, None]),
     }[what]()
 
 
@@ -417,7 +417,7 @@ def _calls():
         for method in METHODS_OF_FITS:
             if hasattr(type(MODELS[kind][1]), method):
                 yield f"{kind}.{method}", None
-    for name in ("Evidence.plot", "MergePath.plot", "MergePath.cut"):
+    for name in ("Evidence.plot", "ClusterPath.plot"):
         yield name, None
 
 

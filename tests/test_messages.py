@@ -76,7 +76,7 @@ PICTURES = {
     "plot_centroids": lambda ax: plotting.plot_centroids(X, LABELS, LABELS, axes=[ax] * 3),
     "plot_coclustering": lambda ax: posterior.plot_coclustering(DRAWS, ax=ax),
     "plot_n_clusters": lambda ax: posterior.plot_n_clusters(DRAWS, ax),
-    "MergePath.plot": lambda ax: posterior.merge_path(DRAWS, random_state=0).plot(ax),
+    "ClusterPath.plot": lambda ax: posterior.cluster_path(DRAWS, X).plot(ax),
 }
 
 

@@ -30,7 +30,7 @@ from nrprob.posterior.convergence import chain_distances, diagnose, label_free, 
 from nrprob.posterior.estimates import point_estimate
 from nrprob.posterior.export import to_arviz
 from nrprob.posterior.losses import expected_loss
-from nrprob.posterior.merging import MergePath, merge_path
+from nrprob.posterior.merging import ClusterPath, Clusters, cluster_path, clusters
 from nrprob.posterior.pictures import plot_coclustering, plot_n_clusters
 from nrprob.posterior.relabelling import align, relabel
 from nrprob.posterior.similarity import coclustering
@@ -42,8 +42,10 @@ __all__ = [
     "expected_loss",
     "credible_ball",
     "CredibleBall",
-    "merge_path",
-    "MergePath",
+    "clusters",
+    "Clusters",
+    "cluster_path",
+    "ClusterPath",
     "stable_clusters",
     "StableClusters",
     "n_clusters",

@@ -34,7 +34,7 @@ def _chains(draws: Draws) -> tuple[int, int]:
     return (1, *draws.batch) if len(draws.batch) == 1 else draws.batch  # type: ignore[return-value]
 
 
-def _ess(trace: np.ndarray, method: str) -> float:
+def effective_size(trace: np.ndarray, method: str) -> float:
     """Effective sample size of a trace of shape (chain, draw); NaN below 4 draws per chain."""
     if trace.shape[1] < 4:
         return np.nan
@@ -159,17 +159,21 @@ def n_clusters(draws: Any) -> pd.DataFrame:
     2    0.75
     Name: probability, dtype: float64
     """
+    checked = as_draws(draws)
+    return count_probabilities(checked.n_clusters.reshape(_chains(checked)))
+
+
+def count_probabilities(trace: np.ndarray) -> pd.DataFrame:
+    """Probabilities of the values of a trace (chain, draw) of counts; see `n_clusters`."""
     import pandas as pd
 
-    checked = as_draws(draws)
-    k = checked.n_clusters.reshape(_chains(checked))
-    rows = []
-    for value in np.unique(k):
-        indicator = k == value
+    values, rows = np.unique(trace), []
+    for value in values:
+        indicator = trace == value
         p = float(indicator.mean())
-        ess = _ess(indicator, "mean")
+        ess = effective_size(indicator, "mean")
         rows.append({"probability": p, "mcse": float(np.sqrt(p * (1 - p) / ess)), "ess": ess})
-    return pd.DataFrame(rows, index=pd.Index(np.unique(k), name="n_clusters"))
+    return pd.DataFrame(rows, index=pd.Index(values, name="n_clusters"))
 
 
 def _informative_pairs(draws: Draws, n_pairs: int, random: np.random.RandomState) -> np.ndarray:
@@ -348,9 +352,9 @@ def diagnose(
         rows[name] = {
             "mean": float(np.mean(trace)),
             "sd": sd,
-            "mcse_mean": sd / float(np.sqrt(_ess(trace, "mean"))),
-            "ess_bulk": _ess(trace, "bulk"),
-            "ess_tail": _ess(trace, "tail"),
+            "mcse_mean": sd / float(np.sqrt(effective_size(trace, "mean"))),
+            "ess_bulk": effective_size(trace, "bulk"),
+            "ess_tail": effective_size(trace, "tail"),
             "r_hat": r_hat(trace),
         }
     columns = ["mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat"]

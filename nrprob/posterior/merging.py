@@ -1,4 +1,4 @@
-"""Merge path of a point estimate: successive merges and their expected losses."""
+"""Clusters as merged components: partitions of draws, probabilities, and paths over the dip."""
 
 from __future__ import annotations
 
@@ -7,78 +7,331 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nrprob.data.validation import check_number
-from nrprob.plotting.style import check_axes
-from nrprob.posterior.draws import Draws, as_draws, canonical
+from nrprob.data.validation import as_number, check_choice
+from nrprob.exceptions import short_repr
+from nrprob.plotting.style import check_axes, nth_colour, nth_hatch, text_colour
+from nrprob.posterior.components import trees_of_rows
+from nrprob.posterior.convergence import count_probabilities, effective_size, r_hat
+from nrprob.posterior.draws import as_draws
 from nrprob.posterior.estimates import given_or_estimated
-from nrprob.posterior.losses import Loss, as_loss
+from nrprob.posterior.losses import as_loss
+from nrprob.posterior.merge_trees import MergeTrees
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["MergePath", "merge_path"]
+__all__ = ["ClusterPath", "Clusters", "cluster_path", "clusters"]
+
+DIP, EXCHANGE = 0.5, 0.1  # default thresholds of both rules
+_PLATEAU = 0.8
+"""Probability of one number of clusters on a plateau."""
+_THRESHOLDS = {"dip": np.geomspace(1, 0.02, 201), "exchange": np.geomspace(0.5, 0.01, 201)}
+"""Thresholds of a path, from many clusters to few, in steps of equal size of the logarithm."""
+_MAX_AREAS = 12
+"""Largest number of areas of a plot; larger numbers of clusters share one area."""
 
 
 @dataclasses.dataclass(frozen=True)
-class MergePath:
-    """Nested partitions from a given one down to a single cluster, one merge at a time.
+class Clusters:
+    """Posterior over clusters, each of which is one or several components.
 
     Attributes
     ----------
-    labels : ndarray of shape (n_samples,)
-        Clusters of the initial partition, 0, 1, ... in order of first appearance.
-    n_clusters : ndarray of shape (n_partitions,)
-        Clusters of every partition of the path: K, K - 1, ..., 1.
-    expected_loss : ndarray of shape (n_partitions,)
-        Expected loss of every partition of the path.
-    cost : ndarray of shape (n_partitions - 1,)
-        Increase of the expected loss by each merge. If the first one is negative, the initial
-        partition is not a local optimum.
-    linkage : ndarray of shape (n_partitions - 1, 4)
-        The merges in the form of `scipy.cluster.hierarchy`: leaves are the initial clusters.
-        Heights are the largest expected loss so far, minus the expected loss of the initial
-        partition.
+    draws : ndarray of int of shape (chain, draw, n_samples) or (draw, n_samples)
+        Clusters of every draw, 0, 1, ... in order of first appearance.
+    labels : ndarray of int of shape (n_samples,)
+        Point estimate: the partition of least expected variation of information.
+    n_clusters : ndarray of int of shape (chain, draw) or (draw,)
+        Number of clusters of at least ``floor`` samples.
+    n_small : ndarray of int of shape (chain, draw) or (draw,)
+        Number of smaller clusters. The largest cluster of a draw is never small.
+    small_share : ndarray of shape (chain, draw) or (draw,)
+        Share of samples in small clusters.
+    probabilities : pandas.DataFrame
+        Posterior distribution of ``n_clusters``, with the columns of `nrprob.posterior.n_clusters`.
+    r_hat, ess : float
+        Rank-normalised R-hat and bulk effective sample size of ``n_clusters``; NaN with fewer than
+        4 draws per chain.
+    rule : {"dip", "exchange"}
+        What determines which components are merged: the dip of the density, or the probability
+        that samples are exchanged.
+    threshold : float
+        The ``dip``, or the exchange probability above which components are merged.
+    floor : float
+        max(3, 0.02 n_samples).
 
     Examples
     --------
-    The first merge costs nothing, and `cut` returns the partition after it:
-
-    >>> from nrprob.posterior import merge_path
-    >>> path = merge_path([[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 3, 3]], [0, 0, 1, 1, 2, 2])
-    >>> path.cost.round(3)
-    array([0.   , 0.637])
-    >>> path.cut(2)
-    array([0, 0, 0, 0, 1, 1])
+    >>> import numpy as np
+    >>> from nrprob import posterior
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> result = posterior.clusters([[0] * 20 + [1] * 20] * 8, X)
+    >>> result.labels.max(), result.n_clusters.tolist()
+    (0, [1, 1, 1, 1, 1, 1, 1, 1])
     """
 
+    draws: np.ndarray
     labels: np.ndarray
     n_clusters: np.ndarray
-    expected_loss: np.ndarray
-    cost: np.ndarray
-    linkage: np.ndarray
+    n_small: np.ndarray
+    small_share: np.ndarray
+    probabilities: pd.DataFrame
+    r_hat: float
+    ess: float
+    rule: str
+    threshold: float
+    floor: float
 
-    def cut(self, n_clusters: int) -> np.ndarray:
-        """Partition of the path with the given number of clusters.
+    def __str__(self) -> str:
+        p = self.probabilities["probability"]
+        text = ", ".join(f"{k} ({p[k]:.2f})" for k in p.sort_values(ascending=False).index[:5])
+        how = {
+            "dip": f"dip below {self.threshold:g} of the peaks",
+            "exchange": f"exchange probability of at most {self.threshold:g}",
+        }[self.rule]
+        return f"clusters, separated by a {how}: {text}; R-hat {self.r_hat:.3f}, ESS {self.ess:.0f}"
 
-        Parameters
-        ----------
-        n_clusters : int
-            From 1 to the number of initial clusters.
 
-        Returns
-        -------
-        ndarray of shape (n_samples,), int64
-            Clusters 0, 1, ... in order of first appearance.
-        """
-        k = len(self.n_clusters)
-        check_number("n_clusters", n_clusters, low=1, high=k, integer=True)
-        names = np.arange(k)
-        for step, (a, b) in enumerate(self.linkage[: k - n_clusters, :2]):
-            names[(names == a) | (names == b)] = k + step
-        return canonical(names[self.labels][None])[0].astype(np.int64)
+def _as_trees(draws: Any, X: Any, covariance: str) -> MergeTrees:
+    """Merge trees of a fit, or of draws and samples."""
+    check_choice("covariance", covariance, ("full", "diag", "tied"))
+    make_trees = getattr(draws, "merge_trees", None)
+    if callable(make_trees) and not isinstance(draws, type):
+        if X is not None:
+            raise ValueError(
+                f"a fit has its own samples; got {type(draws).__name__} and X; leave X out, or "
+                "pass the draws of components"
+            )
+        return make_trees()
+    if X is None:
+        raise ValueError(
+            f"merging needs the samples of draws of labels; got {short_repr(draws)} without X; "
+            "pass X, or a fitted MDLMixture"
+        )
+    return trees_of_rows(as_draws(draws), X, covariance)
+
+
+def check_threshold(dip: Any, rule: str) -> float:
+    """Threshold of a rule; raises if ``dip`` is invalid, or set for counts or binary features."""
+    if not 0 < as_number(dip, "dip") <= 1:
+        raise ValueError(
+            f"dip must be more than 0 and at most 1; got {short_repr(dip)}; use 0.5 for clusters "
+            "between which the density falls below half of their peaks"
+        )
+    if rule == "dip":
+        return float(dip)
+    if dip != DIP:
+        raise ValueError(
+            "dip is for continuous features; counts and binary features are merged by the "
+            f"probability that samples are exchanged; got dip={short_repr(dip)}; leave it at {DIP}"
+        )
+    return EXCHANGE
+
+
+def clusters(
+    draws: Any,
+    X: Any = None,
+    *,
+    covariance: str = "full",
+    dip: float = DIP,
+    random_state: Any = None,
+) -> Clusters:
+    r"""Merge the components of every draw that are not separated by a dip of the density.
+
+    Mixtures cover a cluster that is not Gaussian by several components. Two clusters are told apart
+    if the density between them falls below ``dip`` times their peaks. For two equal Gaussian
+    clusters at a distance of :math:`\delta` standard deviations, the ratio of the density between
+    them to their peaks is
+
+    .. math:: r(\delta) = \frac{2 e^{-\delta^2 / 8}}{1 + e^{-\delta^2 / 2}},
+
+    which is 0.64 at 3, 0.5 at 3.3 and 0.27 at 4 standard deviations.
+
+    Parameters
+    ----------
+    draws : fitted `nrprob.MDLMixture`, or array of int of shape (..., draw, n_samples)
+        The fit, or components drawn by any sampler, perhaps with a first axis for the chain.
+    X : array of shape (n_samples, n_features), optional
+        The samples; required for draws that are no fit.
+    covariance : {"full", "diag", "tied"}, default="full"
+        Covariance of components, estimated from X. A fit has its own covariances.
+    dip : float, default=0.5
+        Ratio of densities, above 0 and at most 1. At 1, every component with a dip is a cluster.
+        Near 0, all components are one cluster.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the search for the point estimate.
+
+    Returns
+    -------
+    Clusters
+        The clusters of every draw, their point estimate and the probabilities of their number.
+
+    Raises
+    ------
+    TypeError
+        If labels or X are not numeric.
+    ValueError
+        If shapes do not match, X is missing or a parameter is outside its range.
+
+    See Also
+    --------
+    cluster_path : Probabilities of the number of clusters for all values of ``dip``.
+    n_clusters : Probabilities of the number of components.
+
+    Notes
+    -----
+    For each pair of components of a draw, both densities are scaled to one height. The dip is the
+    lowest value of their sum on the ridgeline, relative to the lower of its two peaks. The
+    difference of the means is shortened by its sampling error before. Then components merge in the
+    order of the level of density that connects them: the lower one of two peaks is merged if it
+    rises above this level by a factor of less than 1 / ``dip`` (the elder rule). The height of a
+    peak of n samples and covariance C in d dimensions is :math:`n / |C|^{1 / (2 d)}`. So a small
+    component between two clusters does not join them.
+
+    A fit with observed classes never merges components whose most frequent classes differ. A fit of
+    counts or binary features has no peaks. There, the exchange probability of components a and b is
+    the mean leave-one-out probability of b over the samples of a. The pair with the largest
+    exchange probability is merged first, until all are at most 0.1.
+
+    The covariance of a component of n samples and scatter S is :math:`(S + f W) / (n + f)`, where W
+    is the average covariance within components, and f is d + 2.
+
+    References
+    ----------
+    Ray, S. and Lindsay, B. G. (2005), "The topography of multivariate normal mixtures", Annals of
+    Statistics 33 (5), doi:10.1214/009053605000000417, eq. (4).
+
+    Chazal, F., Guibas, L. J., Oudot, S. Y. and Skraba, P. (2013), "Persistence-based clustering in
+    Riemannian manifolds", Journal of the ACM 60 (6), doi:10.1145/2535927.
+
+    Hennig, C. (2010), "Methods for merging Gaussian mixture components", Advances in Data Analysis
+    and Classification 4, doi:10.1007/s11634-010-0058-3, for exchange probabilities.
+
+    Examples
+    --------
+    Two components halve one Gaussian cluster; a third is ten standard deviations away.
+
+    >>> import numpy as np
+    >>> from nrprob import posterior
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.concatenate([rng.normal(size=(60, 2)), rng.normal(10, 1, size=(30, 2))])
+    >>> draw = np.where(np.arange(90) < 60, X[:, 0] > 0, 2)
+    >>> posterior.clusters(draw[None], X).probabilities["probability"].to_dict()
+    {2: 1.0}
+    """
+    return summarise_clusters(_as_trees(draws, X, covariance), dip, random_state)
+
+
+def summarise_clusters(trees: MergeTrees, dip: Any, random_state: Any) -> Clusters:
+    """Clusters of merge trees at one threshold."""
+    threshold = check_threshold(dip, trees.rule)
+    merged = trees.cut(threshold)
+    number, n_small, small_share = (
+        a.reshape(merged.batch) for a in trees.count_clusters(threshold)
+    )
+    trace = np.atleast_2d(number)
+    loss = as_loss("vi", 1.0, merged.n_samples)
+    return Clusters(
+        draws=merged.codes.reshape(*merged.batch, -1),
+        labels=given_or_estimated(merged, None, "labels", random_state, loss),
+        n_clusters=number,
+        n_small=n_small,
+        small_share=small_share,
+        probabilities=count_probabilities(trace),
+        r_hat=r_hat(trace),
+        ess=effective_size(trace, "bulk"),
+        rule=trees.rule,
+        threshold=threshold,
+        floor=trees.floor,
+    )
+
+
+def ratio_at_distance(distance: np.ndarray) -> np.ndarray:
+    """Density between two equal Gaussian clusters, relative to their peaks.
+
+    ``distance`` is in standard deviations. The ratio is 1 at 2.21 standard deviations.
+    """
+    return 2 * np.exp(-np.square(distance) / 8) / (1 + np.exp(-np.square(distance) / 2))
+
+
+_DISTANCES = np.linspace(2.2, 40, 40_000)
+_RATIOS = ratio_at_distance(_DISTANCES)
+
+
+def distance_at_ratio(ratio: np.ndarray) -> np.ndarray:
+    """Inverse of `ratio_at_distance`, for ratios of at most 1."""
+    with np.errstate(divide="ignore"):
+        return np.interp(-np.log(ratio), -np.log(_RATIOS), _DISTANCES)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterPath:
+    """Posterior distribution of the number of clusters for a range of thresholds.
+
+    Attributes
+    ----------
+    thresholds : ndarray of shape (n_thresholds,)
+        Dips or exchange probabilities, from the largest to the smallest.
+    probabilities : pandas.DataFrame of shape (n_thresholds, n_values)
+        Probability of every number of clusters (columns) at every threshold (index).
+    plateaus : pandas.DataFrame
+        Intervals of thresholds in which a number of clusters has a probability of at least 0.8:
+        ``n_clusters``, the first and last threshold (``start``, ``stop``), and their distances in
+        standard deviations of two equal Gaussian clusters (``sd_start``, ``sd_stop``; NaN for
+        exchange probabilities).
+    threshold : float
+        The threshold that the text refers to.
+    rule : {"dip", "exchange"}
+        See `Clusters`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob import posterior
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.concatenate([rng.normal(size=(50, 1)), rng.normal(4, 1, size=(50, 1))])
+    >>> path = posterior.cluster_path([[0] * 50 + [1] * 50], X)
+    >>> path.plateaus["n_clusters"].tolist()
+    [2, 1]
+    """
+
+    thresholds: np.ndarray
+    probabilities: pd.DataFrame
+    plateaus: pd.DataFrame
+    threshold: float
+    rule: str
+
+    def _interval(self, row: Any) -> str:
+        number = f"{row.n_clusters:.0f} cluster{'s' * (row.n_clusters != 1)}"
+        if self.rule == "exchange":
+            return f"{number} for exchange probabilities from {row.start:.2f} to {row.stop:.2f}"
+        if row.start == row.stop:
+            return f"{number} for a dip of {row.start:.2f}, {row.sd_start:.1f} sd apart"
+        return (
+            f"{number} for dips from {row.start:.2f} to {row.stop:.2f}, {row.sd_start:.1f} to "
+            f"{row.sd_stop:.1f} sd apart"
+        )
+
+    def __str__(self) -> str:
+        rows, name = (
+            list(self.plateaus.itertuples()),
+            self.rule.replace("exchange", "exchange probability"),
+        )
+        inside = [row for row in rows if row.stop <= self.threshold <= row.start]
+        if inside:
+            return self._interval(inside[0])
+        before = [row for row in rows if row.stop > self.threshold]
+        after = [row for row in rows if row.start < self.threshold]
+        text = (
+            f"the number of clusters depends on the threshold: at the {name} {self.threshold:g}, "
+            f"no number has a probability of {_PLATEAU}"
+        )
+        nearest = [self._interval(row) for row in (*before[-1:], *after[:1])]
+        return f"{text}; {'; '.join(nearest)}" if nearest else text
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot the merges as a dendrogram.
+        """Plot the probabilities of the numbers of clusters as stacked areas over the threshold.
 
         Parameters
         ----------
@@ -88,167 +341,137 @@ class MergePath:
         Returns
         -------
         matplotlib.axes.Axes
-            The axes: leaves are clusters with their sizes, and heights are as in `linkage`.
+            The axes. The upper axis has the distance of two equal Gaussian clusters in standard
+            deviations. The dashed line is the threshold.
         """
         import matplotlib.pyplot as plt
-        from scipy.cluster.hierarchy import dendrogram
+        from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
         check_axes(ax)
-        k = len(self.n_clusters)
-        if k == 1:
-            raise ValueError(
-                "a dendrogram needs two clusters; got a path of one; start from more clusters"
-            )
         if ax is None:
-            size = (6.4, min(1.2 + 0.28 * k, 16.0))
-            _, ax = plt.subplots(figsize=size, layout="constrained")
-        names = [f"{c} (n = {size})" for c, size in enumerate(np.bincount(self.labels))]
-        dendrogram(
-            self.linkage,
-            orientation="right",
-            labels=names,
-            ax=ax,
-            color_threshold=0,
-            above_threshold_color="#4c566a",
-        )
-        ax.set_xlabel("expected loss above that of the start")
-        ax.set_ylabel("cluster")
-        ax.spines[["top", "right", "left"]].set_visible(False)
+            _, ax = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+        p, x = self.probabilities, self.thresholds
+        shown = p.iloc[:, : _MAX_AREAS - 1] if p.shape[1] > _MAX_AREAS else p
+        names, shares = [str(k) for k in shown.columns], shown.to_numpy().T
+        if p.shape[1] > _MAX_AREAS:
+            names.append(f"{p.columns[_MAX_AREAS - 1]} or more")
+            shares = np.vstack([shares, p.iloc[:, _MAX_AREAS - 1 :].sum(axis=1)])
+        colours = [nth_colour(i) for i in range(len(names))]
+        areas = ax.stackplot(x, shares, colors=colours, edgecolor="white", linewidth=0.5)
+        for i, area in enumerate(areas):
+            area.set_hatch(nth_hatch(i))
+        ends = np.cumsum(shares, axis=0)
+        for i, name in enumerate(names):
+            widest = _middle_of_longest(shares[i] >= 0.3)
+            if widest is not None:
+                height = ends[i, widest] - shares[i, widest] / 2
+                ax.text(
+                    x[widest], height, name, ha="center", va="center",
+                    bbox={"fc": colours[i], "ec": "none", "pad": 2}, color=text_colour(colours[i]),
+                )  # fmt: skip
+        ax.axvline(self.threshold, color="black", linestyle="--", linewidth=1.2)
+        ax.set_xscale("log")
+        ax.set_xlim(x[0], x[-1])
+        ax.set_ylim(0, 1)
+        ax.set_ylabel("probability of the number of clusters")
+        ticks = [t for t in (1, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02) if x.min() <= t <= x.max()]
+        ax.xaxis.set_major_locator(FixedLocator(ticks))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.xaxis.set_minor_locator(NullLocator())
+        if self.rule == "exchange":
+            ax.set_xlabel("exchange probability above which components are merged")
+            return ax
+        ax.set_xlabel("dip: density between clusters, relative to their peaks")
+        top = ax.secondary_xaxis("top", functions=(distance_at_ratio, ratio_at_distance))
+        top.set_xlabel("distance of two equal Gaussian clusters (sd)")
+        top.xaxis.set_major_locator(FixedLocator([2.5, 3, 3.5, 4, 4.5, 5, 5.5, 6]))
+        top.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        top.xaxis.set_minor_locator(NullLocator())
         return ax
 
 
-class _Cells:
-    """Numbers of rows in both a cluster of a partition and a cluster of a draw."""
-
-    def __init__(self, codes: np.ndarray, draws: Draws, loss: Loss) -> None:
-        self.loss, self.weights = loss, np.repeat(draws.weights, draws.n_clusters)
-        self.sizes = np.bincount(codes)
-        blocks = [counts.T.astype(np.int32) for *_, counts in draws.crossed(codes)]
-        self.counts = np.concatenate(blocks, axis=1)
-        self.theirs = float(loss.cell[draws.sizes] @ self.weights)
-        self.joint = np.array([loss.cell[row] @ self.weights for row in self.counts])
-
-    def expected_loss(self) -> float:
-        loss = self.loss
-        value = loss.split_cost * self.theirs + loss.merge_cost * loss.cell[self.sizes].sum()
-        value = loss.scale * (value - 2 * float(self.joint.sum()))
-        rounding = 1e-13 * max(1.0, self.theirs * loss.scale)
-        return 0.0 if value < rounding else value
-
-    def changes(self, a: int, others: np.ndarray) -> np.ndarray:
-        """Increase of the expected loss by joining cluster a with each of the others."""
-        loss, present = self.loss, np.flatnonzero(self.counts[a])
-        # If one of the two clusters has no row, the counts do not change.
-        counts, weights = self.counts[a, present], self.weights[present]
-        shared = np.empty(len(others))
-        for place, b in enumerate(others):
-            theirs = self.counts[b, present]
-            shared[place] = (loss.cell[counts + theirs] - loss.cell[theirs]) @ weights
-        size = self.sizes[others]
-        alone = loss.cell[self.sizes[a] + size] - loss.cell[self.sizes[a]] - loss.cell[size]
-        return loss.scale * (loss.merge_cost * alone - 2 * (shared - self.joint[a]))
-
-    def join(self, a: int, b: int) -> None:
-        self.counts[a] += self.counts[b]
-        self.sizes[a] += self.sizes[b]
-        self.joint[a] = self.loss.cell[self.counts[a]] @ self.weights
-        self.sizes[b] = 0
-        self.joint[b] = 0.0
+def _middle_of_longest(marked: np.ndarray) -> int | None:
+    """Middle index of the longest run of true values; None without any."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], marked.astype(int), [0]])))
+    starts, stops = edges[::2], edges[1::2]
+    if not starts.size:
+        return None
+    longest = (stops - starts).argmax()
+    return int(starts[longest] + stops[longest] - 1) // 2
 
 
-def merge_path(
-    draws: Any,
-    labels: Any = None,
-    *,
-    loss: str = "vi",
-    split_cost: float = 1.0,
-    weights: Any = None,
-    random_state: Any = None,
-) -> MergePath:
-    r"""Merge the clusters of a partition greedily, by least expected loss, down to one.
+def cluster_path(
+    draws: Any, X: Any = None, *, covariance: str = "full", dip: float = DIP
+) -> ClusterPath:
+    """Posterior distribution of the number of clusters for all values of the dip.
 
-    Clusters that the draws hardly distinguish merge at small cost. The costs show which coarser
-    partitions have nearly the same posterior support.
+    A number of clusters that has a high probability over a long interval does not depend on the
+    choice of the dip. Merge trees are computed once, so that the path costs little more than
+    `clusters`.
 
     Parameters
     ----------
-    draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Cluster labels, which may switch between draws.
-    labels : array of int of shape (n_samples,), optional
-        Initial partition; by default `point_estimate` of the same loss.
-    loss : {"vi", "binder"}, default="vi"
-        Variation of information or pair loss; see `expected_loss`.
-    split_cost : float in (0, 2), default=1.0
-        Cost of separating samples that belong together; see `expected_loss`.
-    weights : array of shape (chain, draw) or (draw,), optional
-        Weights of the draws, of any scale; equal by default.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the search for a partition.
+    draws, X, covariance
+        As for `clusters`.
+    dip : float, default=0.5
+        The dip that the text and the plot refer to; above 0 and at most 1.
 
     Returns
     -------
-    MergePath
-        The path; its expected losses are exact over all draws.
+    ClusterPath
+        Probabilities of every number of clusters, and plateaus. ``str`` of it names the plateau
+        that contains ``dip``, or else both neighbours.
 
     Raises
     ------
     TypeError
-        If labels are not whole numbers.
+        If labels or X are not numeric.
     ValueError
-        If shapes do not match, the loss is unknown or a parameter is outside its range.
+        If shapes do not match, X is missing or a parameter is outside its range.
 
     See Also
     --------
-    point_estimate : With `max_clusters`, a search among all partitions of so many clusters.
+    clusters : Clusters at one dip, and how components are merged.
 
     Notes
     -----
-    Joining a and b changes the expected loss by a function of their counts: the numbers of rows
-    shared with each cluster of the draws. So rows are counted only once. Each pair of one of the K
-    clusters and a cluster of a draw takes 4 bytes of memory and about :math:`K` additions. Merges
-    are greedy: the partition of k clusters is the best that joins two of the previous k + 1. If the
-    initial partition minimises the pair loss, costs are non-negative and never decrease.
-
-    References
-    ----------
-    Binder (1978), "Bayesian cluster analysis", Biometrika 65; Dahl, Johnson & Mueller (2022),
-    "Search algorithms and loss functions for Bayesian clustering", JCGS 31, for the losses.
+    Clusters of fewer than max(3, 0.02 n) samples do not count. Clusters that are not convex, such
+    as crescents, appear as a plateau at dips below 0.2. If classes overlap without a dip, there is
+    no plateau, or one at a single cluster: no merging rule can recover such classes.
 
     Examples
     --------
-    Clusters 0 and 1 are joined in half of the draws, cluster 2 never:
-
-    >>> from nrprob.posterior import merge_path
-    >>> path = merge_path([[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 3, 3]], [0, 0, 1, 1, 2, 2])
-    >>> path.n_clusters.tolist(), path.expected_loss.round(3).tolist()
-    ([3, 2, 1], [0.231, 0.231, 0.868])
-    >>> path.cut(2)
-    array([0, 0, 0, 0, 1, 1])
+    >>> import numpy as np
+    >>> from nrprob import posterior
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.concatenate([rng.normal(size=(50, 1)), rng.normal(6, 1, size=(50, 1))])
+    >>> print(posterior.cluster_path([[0] * 50 + [1] * 50], X))
+    2 clusters for dips from 1.00 to 0.02, 2.2 to 6.1 sd apart
     """
-    checked = as_draws(draws, weights)
-    table = as_loss(loss, split_cost, checked.n_samples)
-    start = given_or_estimated(checked, labels, "labels", random_state, table)
-    codes = canonical(start[None])[0].astype(np.int64)
-    cells = _Cells(codes, checked, table)
-    k = len(cells.sizes)
+    import pandas as pd
 
-    change = np.full((k, k), np.inf)
-    for a in range(k - 1):
-        change[a, a + 1 :] = cells.changes(a, np.arange(a + 1, k))
-    values = [cells.expected_loss()]
-    names, held = np.arange(k), np.ones(k)
-    steps, height = np.empty((k - 1, 4)), 0.0
-    for step in range(k - 1):
-        a, b = divmod(int(change.argmin()), k)
-        cells.join(a, b)
-        values.append(cells.expected_loss())
-        height = max(height, values[-1] - values[0])
-        held[a] += held[b]
-        steps[step] = [*sorted((names[a], names[b])), height, held[a]]
-        names[a] = k + step
-        change[b], change[:, b] = np.inf, np.inf
-        others = np.flatnonzero((cells.sizes > 0) & (np.arange(k) != a))
-        new = cells.changes(a, others)
-        change[np.minimum(a, others), np.maximum(a, others)] = new
-    losses = np.array(values)
-    return MergePath(codes, np.arange(k, 0, -1), losses, np.diff(losses), steps)
+    trees = _as_trees(draws, X, covariance)
+    threshold = check_threshold(dip, trees.rule)
+    grid = _THRESHOLDS[trees.rule]
+    counts = np.stack([trees.count_clusters(value)[0] for value in grid])
+    values = np.unique(counts)
+    weights = trees.draws.weights
+    shares = np.stack([(counts == value) @ weights for value in values], axis=1)
+    table = pd.DataFrame(
+        shares,
+        index=pd.Index(grid, name="dip" if trees.rule == "dip" else "exchange_probability"),
+        columns=pd.Index(values, name="n_clusters"),
+    )
+    rows = []
+    for column, value in enumerate(values):
+        marked = np.concatenate([[False], shares[:, column] >= _PLATEAU, [False]])
+        edges = np.flatnonzero(np.diff(marked.astype(int)))
+        rows += [
+            (value, grid[a], grid[b - 1]) for a, b in zip(edges[::2], edges[1::2], strict=True)
+        ]
+    plateaus = pd.DataFrame(rows, columns=["n_clusters", "start", "stop"])
+    plateaus = plateaus.sort_values("start", ascending=False, ignore_index=True)
+    ends = plateaus[["start", "stop"]].to_numpy(float)
+    apart = distance_at_ratio(ends) if trees.rule == "dip" else np.full(ends.shape, np.nan)
+    plateaus[["sd_start", "sd_stop"]] = apart
+    return ClusterPath(grid, table, plateaus, threshold, trees.rule)

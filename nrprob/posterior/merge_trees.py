@@ -1,0 +1,355 @@
+r"""Merge trees of mixture components, by the dip of the density between them.
+
+A component is a block of a drawn partition, with a mean, a covariance C and n samples. For two
+components of one draw:
+
+1. The difference of their means is shortened by its sampling error. With W the average of both
+   covariances by size, :math:`\delta^2 = v' W^{-1} v` becomes
+   :math:`\max(\delta^2 - d (1/n_a + 1/n_b), 0)`.
+2. Both normal densities are scaled to height 1. On the curve that contains all maxima of their sum
+   (the ridgeline of Ray and Lindsay, 2005), the dip is the difference of logarithms between the
+   lower of the outer maxima and the least value between them. It is 0 if there is one maximum.
+
+The height of a component is :math:`H = \log n - \log \det C / (2 d)`. Two components are connected
+from the level :math:`\min(H_a, H_b) - \mathrm{dip}` downwards. As the level falls, groups of
+components join. Then the highest component of one group, the lower of both, *dies into* the highest
+component of the other group. Its *prominence* is its height minus the level. This is the elder rule
+of persistent homology (ToMATo of Chazal et al., 2013), on a graph of components.
+
+Components whose prominence is at least :math:`-\log r` stay clusters. Every other component joins
+the first component on its path of deaths that stays. So partitions for falling r are nested. All
+quantities but the heights are invariant under affine maps of the samples; all heights change by the
+same constant.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from nrprob.posterior.draws import Draws, canonical
+
+__all__ = ["Components", "MergeTrees", "density_dips", "elder_rule", "trees_by_dip"]
+
+_POSITIONS = np.linspace(0, 1, 25)
+"""Positions on a ridgeline, from one mean to the other."""
+_ENTRIES = 2**21
+"""Maximum number of entries of a temporary array."""
+_DEEP = 7.0
+"""Dip in nats above which a lower bound replaces it: no cut at a dip above exp(-7) needs it."""
+_ROUNDING = 1e-9
+"""Prominence in nats below which a component has no dip."""
+
+
+class Components(NamedTuple):
+    """Components of all draws, listed one draw after the other.
+
+    Attributes
+    ----------
+    means : ndarray of shape (n_listed, d)
+    covariances : ndarray of shape (n_listed, d, d) or (n_listed, d), or None
+        Covariances, or variances of independent features. None stands for equal covariances in each
+        draw, of which the means are then in units.
+    """
+
+    means: np.ndarray
+    covariances: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeTrees:
+    """Merge trees of the components of every draw.
+
+    Attributes
+    ----------
+    draws : Draws
+        Draws of components.
+    parent : ndarray of shape (n_listed,)
+        Position, in the list of all components, of the component that each one dies into; its own
+        position if it never dies.
+    prominence : ndarray of shape (n_listed,)
+        Prominence in nats; infinite for components that never die.
+    rule : {"dip", "exchange"}
+        What the prominence is the negative logarithm of: a ratio of densities, or an exchange
+        probability.
+    """
+
+    draws: Draws
+    parent: np.ndarray
+    prominence: np.ndarray
+    rule: str = "dip"
+
+    @property
+    def floor(self) -> float:
+        """Size below which a cluster is not counted."""
+        return max(3.0, 0.02 * self.draws.n_samples)
+
+    @cached_property
+    def _draw_of(self) -> np.ndarray:
+        return np.repeat(np.arange(self.draws.n_draws), self.draws.n_clusters)
+
+    def surviving_positions(self, threshold: float) -> np.ndarray:
+        """Position of the component that each component belongs to (n_listed,)."""
+        nats = max(-np.log(threshold), _ROUNDING)
+        position = np.where(self.prominence >= nats, np.arange(len(self.parent)), self.parent)
+        while not np.array_equal(shorter := position[position], position):
+            position = shorter
+        return position
+
+    def cut(self, threshold: float) -> Draws:
+        """Draws of clusters: components that join below a threshold of the ratio are merged."""
+        draws = self.draws
+        merged = self.surviving_positions(threshold) - np.repeat(
+            draws.offsets[:-1], draws.n_clusters
+        )
+        codes = np.empty_like(draws.codes)
+        for a, b in draws.blocks(_ENTRIES):
+            part = merged[draws.offsets[a] : draws.offsets[b]]
+            codes[a:b] = canonical(part[draws.ids(a, b)])
+        return dataclasses.replace(draws, codes=codes)
+
+    def count_clusters(self, threshold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Number of clusters of every draw, by size.
+
+        Returns
+        -------
+        n_clusters, n_small : ndarray of shape (n_draws,)
+            Numbers of clusters of at least, and below, `floor` samples. The largest cluster of a
+            draw always counts.
+        small_share : ndarray of shape (n_draws,)
+            Share of samples in the clusters that do not count.
+        """
+        draws = self.draws
+        position = self.surviving_positions(threshold)
+        size = np.bincount(position, draws.sizes, minlength=len(position))
+        first = draws.offsets[:-1]
+        largest = np.maximum.reduceat(size, first)
+        counts = size >= np.minimum(self.floor, largest)[self._draw_of]
+        number = np.add.reduceat(counts, first, dtype=np.int64)
+        every = np.add.reduceat(size > 0, first, dtype=np.int64)
+        share = 1 - np.add.reduceat(np.where(counts, size, 0), first) / draws.n_samples
+        return number, every - number, np.maximum(share, 0.0)
+
+
+def density_dips(shift: np.ndarray, ratio: np.ndarray) -> np.ndarray:
+    r"""Dips between two normal densities of equal height, in nats.
+
+    In coordinates in which the covariances are I and diag(``ratio``), the ridgeline is
+
+    .. math:: x_j(t) = \frac{t u_j}{(1 - t) \lambda_j + t}, \quad 0 \leq t \leq 1.
+
+    Parameters
+    ----------
+    shift : ndarray of shape (P, d)
+        Differences u of the means.
+    ratio : ndarray of shape (P, d)
+        Ratios :math:`\lambda` of variances.
+
+    Returns
+    -------
+    ndarray of shape (P,)
+    """
+    # 1. Positions with even steps along the line if all ratios are equal. They are the same if the
+    # two densities are exchanged.
+    weight = np.square(shift) / np.sqrt(ratio)
+    total = weight.sum(1)
+    mean = (weight * np.log(ratio)).sum(1) / np.where(total > 0, total, 1)
+    scale = np.exp(mean)[:, None]
+    t = (_POSITIONS * scale / (1 - _POSITIONS + _POSITIONS * scale))[..., None]
+    # 2. Log of the sum of the densities on the ridgeline.
+    step = np.square(shift[:, None] / ((1 - t) * ratio[:, None] + t))
+    near = (np.square(t) * step).sum(2)
+    far = (np.square(1 - t) * ratio[:, None] * step).sum(2)
+    height = np.logaddexp(-0.5 * near, -0.5 * far)
+    # 3. First and last local maximum, and the least value between them.
+    change, last_position = np.diff(height, axis=1), len(_POSITIONS) - 1
+    falls, rises = change < 0, change > 0
+    first = np.where(falls.any(1), falls.argmax(1), last_position)
+    last = np.where(rises.any(1), last_position - rises[:, ::-1].argmax(1), 0)
+    index, pairs = np.arange(last_position + 1), np.arange(len(height))
+    between = (index >= first[:, None]) & (index <= last[:, None])
+    lowest = np.where(between, height, np.inf).min(1)
+    peak = np.minimum(height[pairs, first], height[pairs, last])
+    return np.where(first < last, peak - lowest, 0.0)
+
+
+def _dips_of_pairs(
+    means: np.ndarray,
+    covariances: np.ndarray | None,
+    sizes: np.ndarray,
+    first: np.ndarray,
+    second: np.ndarray,
+) -> np.ndarray:
+    """Dips (S, P) of pairs (P,) of the k components of S draws, from sizes (S, k)."""
+    d = means.shape[2]
+    shift = means[:, second] - means[:, first]
+    if not d:
+        return np.zeros(shift.shape[:2])
+    n_a, n_b = sizes[:, first], sizes[:, second]
+    noise = d * (1 / n_a + 1 / n_b)
+
+    def shortening(squared_distance):
+        excess = np.maximum(squared_distance - noise, 0)
+        return np.sqrt(excess / np.where(squared_distance > 0, squared_distance, 1))[..., None]
+
+    # 1. One covariance: the ridgeline is a line, and the distance determines the dip.
+    if covariances is None:
+        distance = np.sqrt(np.square(shift).sum(-1, keepdims=True))
+        length = (distance * shortening(np.square(distance[..., 0]))).reshape(-1, 1)
+        return _in_blocks(length, np.ones_like(length)).reshape(shift.shape[:2])
+    c_a, c_b = covariances[:, first], covariances[:, second]
+    share = (n_a / (n_a + n_b)).reshape(*n_a.shape, *[1] * (c_a.ndim - 2))
+    average = share * c_a + (1 - share) * c_b
+    # 2. Independent features.
+    if covariances.ndim == 3:
+        shift = shift * shortening((np.square(shift) / average).sum(-1))
+        scaled, ratio = shift / np.sqrt(c_a), c_b / c_a
+        return _in_blocks(scaled.reshape(-1, d), ratio.reshape(-1, d)).reshape(shift.shape[:2])
+    # 3. Lower bound of the dip: no path avoids the hyperplane v' W^-1 x = const on which both
+    # densities have the same maximum, and their sum is at most twice this maximum.
+    normal = np.linalg.solve(average, shift[..., None])[..., 0]
+    squared_distance = np.maximum((shift * normal).sum(-1), 0)
+    shorter = shortening(squared_distance)
+    shift = shift * shorter
+    spread = sum(np.sqrt(np.einsum("spi,spij,spj->sp", normal, c, normal)) for c in (c_a, c_b))
+    gap = shorter[..., 0] * squared_distance / np.where(spread > 0, spread, 1)
+    dips = 0.5 * np.square(gap) - np.log(2)
+    # 4. Simultaneous diagonalisation of the other pairs.
+    near = np.nonzero(dips < _DEEP)
+    root = np.linalg.cholesky(c_a[near])
+    white = np.linalg.solve(root, np.concatenate([c_b[near], shift[near][..., None]], -1))
+    inner = np.linalg.solve(root, np.swapaxes(white[..., :d], 1, 2))
+    ratio, axes = np.linalg.eigh(0.5 * (inner + np.swapaxes(inner, 1, 2)))
+    ratio = np.maximum(ratio, np.finfo(float).tiny)
+    dips[near] = _in_blocks(np.einsum("pij,pi->pj", axes, white[..., d]), ratio)
+    return dips
+
+
+def _in_blocks(shift: np.ndarray, ratio: np.ndarray) -> np.ndarray:
+    """`density_dips` in blocks of bounded memory."""
+    step = max(1, _ENTRIES // (len(_POSITIONS) * shift.shape[1]))
+    starts = range(0, len(shift), step)
+    parts = [density_dips(shift[i : i + step], ratio[i : i + step]) for i in starts]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def elder_rule(
+    heights: np.ndarray, levels: np.ndarray, classes: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Merge trees of graphs of k components by the elder rule.
+
+    Parameters
+    ----------
+    heights : ndarray of shape (S, k)
+    levels : ndarray of shape (S, k, k)
+        Symmetric levels at which pairs are connected.
+    classes : ndarray of int of shape (S, k), optional
+        Observed classes; -1 if a component has none. Groups of different classes never join.
+
+    Returns
+    -------
+    parent : ndarray of int of shape (S, k)
+        Component that each component dies into, or the component itself.
+    prominence : ndarray of shape (S, k)
+        Height minus the level of the death, in nats; infinite if a component never dies.
+    """
+    n_draws, k = heights.shape
+    parent = np.tile(np.arange(k), (n_draws, 1))
+    prominence = np.full((n_draws, k), np.inf)
+    # A group has the slot of its highest component.
+    level = np.where(np.eye(k, dtype=bool), -np.inf, levels)
+    group_class = np.full((n_draws, k), -1) if classes is None else classes.copy()
+    conflict = (group_class[:, :, None] >= 0) & (group_class[:, None] >= 0)
+    level[conflict & (group_class[:, :, None] != group_class[:, None])] = -np.inf
+    for _ in range(k - 1):
+        a, b = np.divmod(level.reshape(n_draws, -1).argmax(1), k)
+        live = np.flatnonzero(level[np.arange(n_draws), a, b] > -np.inf)
+        if not live.size:
+            break
+        a, b = a[live], b[live]
+        h_a, h_b = heights[live, a], heights[live, b]
+        a_lives = (h_a > h_b) | ((h_a == h_b) & (a < b))
+        lives, dies = np.where(a_lives, a, b), np.where(a_lives, b, a)
+        parent[live, dies] = lives
+        fall = heights[live, dies] - level[live, a, b]
+        prominence[live, dies] = np.maximum(fall, 0)
+        joint = np.maximum(level[live, lives], level[live, dies])
+        joint[np.arange(len(live)), lives] = -np.inf
+        joint_class = group_class[live, lives]
+        joint_class = np.where(joint_class >= 0, joint_class, group_class[live, dies])
+        group_class[live, lives] = joint_class
+        others = group_class[live]
+        differs = (others >= 0) & (joint_class[:, None] >= 0) & (others != joint_class[:, None])
+        joint[differs] = -np.inf
+        level[live, lives], level[live, :, lives] = joint, joint
+        level[live, dies], level[live, :, dies] = -np.inf, -np.inf
+    return parent, prominence
+
+
+def trees_by_dip(
+    draws: Draws, components: Components, classes: np.ndarray | None = None
+) -> MergeTrees:
+    """Merge trees of draws of Gaussian components.
+
+    Parameters
+    ----------
+    draws : Draws
+    components : Components
+        Their means and covariances, in the order of `Draws.sizes`.
+    classes : ndarray of int of shape (n_samples,), optional
+        Observed classes of samples, -1 if unknown. The class of a component is the most frequent
+        one of its samples.
+    """
+    heights = np.log(draws.sizes)
+    if components.covariances is not None and components.means.shape[1]:
+        heights = heights - 0.5 * _mean_log_variance(components.covariances)
+    listed_classes = None if classes is None else majority_classes(draws, classes)
+    parent, prominence = np.arange(len(heights)), np.full(len(heights), np.inf)
+    for k in np.unique(draws.n_clusters):
+        which = np.flatnonzero(draws.n_clusters == k)
+        first, second = np.triu_indices(k, 1)
+        d = components.means.shape[1]
+        step = max(1, _ENTRIES // max(1, len(first) * d * d))
+        for part in (which[i : i + step] for i in range(0, len(which), step)):
+            index = draws.offsets[part, None] + np.arange(k)
+            covariances = components.covariances
+            dips = _dips_of_pairs(
+                components.means[index],
+                None if covariances is None else covariances[index],
+                draws.sizes[index],
+                first,
+                second,
+            )
+            height = heights[index]
+            levels = np.full((len(part), k, k), -np.inf)
+            level = np.minimum(height[:, first], height[:, second]) - dips
+            levels[:, first, second], levels[:, second, first] = level, level
+            observed = None if listed_classes is None else listed_classes[index]
+            parents, prominence[index] = elder_rule(height, levels, observed)
+            parent[index] = parents + draws.offsets[part, None]
+    return MergeTrees(draws, parent, prominence)
+
+
+def _mean_log_variance(covariances: np.ndarray) -> np.ndarray:
+    """Log determinants (n,) per feature, of covariances (n, d, d) or variances (n, d)."""
+    if covariances.ndim == 2:
+        return np.log(covariances).mean(1)
+    return np.linalg.slogdet(covariances)[1] / covariances.shape[1]
+
+
+def majority_classes(draws: Draws, classes: np.ndarray) -> np.ndarray:
+    """Most frequent class of the samples of every component (n_listed,); -1 without classes."""
+    labelled, n_listed = np.flatnonzero(classes >= 0), int(draws.offsets[-1])
+    n_classes = int(classes.max(initial=-1)) + 1
+    if not n_classes:
+        return np.full(n_listed, -1)
+    cells = np.zeros(n_listed * n_classes, np.int64)
+    for a, b in draws.blocks(_ENTRIES):
+        low, high = draws.offsets[a] * n_classes, draws.offsets[b] * n_classes
+        cell = draws.ids(a, b)[:, labelled] * n_classes + classes[labelled]
+        cells[low:high] = np.bincount(cell.ravel(), minlength=high - low)
+    counts = cells.reshape(n_listed, n_classes)
+    return np.where(counts.any(1), counts.argmax(1), -1)
