@@ -1,6 +1,6 @@
 """Partitions in NumPyro models: densities, draws vs enumeration, refused models, exports."""
 
-import functools
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,19 @@ def model(X, t, **settings):
     numpyro.deterministic("labels", partition("cluster", rows, **settings))
 
 
+RESPONSE = np.array([-1.0, -0.6, 0.9, 0.2, 1.6, 1.2])
+NOISE = 0.7
+
+
+def profile_regression(X, y):
+    """Clusters of rows have different means of a response, which are sampled."""
+    mean = numpyro.sample("mean", dist.Normal(0, 1).expand([K]).to_event(1))
+    weights = dist.Normal(mean, NOISE).log_prob(y[:, None])
+    settings = {"variance_shape": SHAPE, "variance_scale": SCALE, "max_clusters": K}
+    labels = partition("cluster", X, also=weights, **settings, **FIXED)
+    numpyro.deterministic("slope", mean[labels[-1]])
+
+
 def marginal(rows, kappa, shape=SHAPE, scale=SCALE):
     """Log marginal likelihood (..., d) of rows (..., n, d) with normal-inverse-gamma priors."""
     n = rows.shape[-2]
@@ -66,7 +79,7 @@ def prior(labels, alpha):
     )  # fmt: skip
 
 
-@functools.cache
+@cache
 def exact_means(sampled=True, shared=False):
     """Posterior means of functions of draws, by enumeration and quadrature.
 
@@ -80,7 +93,7 @@ def exact_means(sampled=True, shared=False):
     rows = X - slopes[:, None, None] * T[:, None]
 
     # 1. Log joint density of slope, partition and kappa; alpha depends on the partition alone.
-    @functools.cache
+    @cache
     def cluster(members):
         return np.stack([marginal(rows[:, members], kappa).sum(-1) for kappa in kappas], -1)
 
@@ -151,7 +164,7 @@ def run(kernel, *args, num_samples, num_warmup=300, num_chains=1, **settings):
 # Densities
 
 
-def reference(labels, slope, covariance, kappa, alpha, rows):
+def reference(labels, covariance, kappa, alpha, rows):
     """Log density of labels and rows (n, d), up to the prior of the slope."""
     variance, freedom = SCALE / (SHAPE - 1), 2 * SHAPE - 2
     design = Design.from_groups(0 * labels)
@@ -184,7 +197,7 @@ def test_density_is_the_density_of_the_mixture(covariance):
 
         def expected(slope, names=names):
             x = (rows - slope * t[:, None] - loc) / scale
-            result = reference(names, slope, covariance, kappa, alpha, x)
+            result = reference(names, covariance, kappa, alpha, x)
             result -= len(rows) * np.log(scale).sum() + np.log(len(GRID.centre_precision))
             result -= np.log(len(SIZE_VALUES))
             return result + stats.norm.logpdf(slope, 0, SLOPE_SD)
@@ -193,6 +206,20 @@ def test_density_is_the_density_of_the_mixture(covariance):
         assert value == pytest.approx(expected(slope), rel=1e-10)
         difference = (expected(slope + 1e-5) - expected(slope - 1e-5)) / 2e-5
         assert gradient == pytest.approx(difference, rel=1e-6)
+
+
+def test_weights_and_labelings_are_part_of_the_density():
+    mean = np.array([0.3, -0.4, 1.0, 0.1])
+    total = jax.jit(lambda values: log_density(profile_regression, (X, RESPONSE), {}, values)[0])
+    for labels, k in (([2, 2, 0, 0, 3, 2], 3), ([1] * 6, 1)):
+        labels = np.array(labels)
+        names = np.unique(labels, return_inverse=True)[1]
+        values = {"mean": mean, "cluster": jnp.asarray(labels)}
+        value = total(values)
+        expected = reference(names, "full", *FIXED.values(), X)
+        expected += stats.norm.logpdf(RESPONSE, mean[labels], NOISE).sum()
+        expected += gammaln(K - k + 1) - gammaln(K + 1) + stats.norm.logpdf(mean).sum()
+        assert value == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.slow
@@ -253,6 +280,37 @@ def test_draws_of_labels_alone_are_wrong():
     exact = exact_means()
     labels, error = draws["cluster_n_clusters"], 0.5 / np.sqrt(10_000)
     assert max(abs((labels == k).mean() - exact[f"P({k})"]) for k in (1, 2)) > 10 * error
+
+
+def exact_profile_regression():
+    """Posterior means with the means of the response integrated out, by enumeration."""
+    partitions = [z for z in all_partitions(N) if z.max() < K]
+    log_p, last = [], []
+    for z in partitions:
+        value = prior(z, FIXED["concentration"])
+        for c in range(z.max() + 1):
+            y = RESPONSE[z == c]
+            covariance = NOISE**2 * np.eye(len(y)) + 1
+            value += stats.multivariate_normal.logpdf(y, np.zeros(len(y)), covariance)
+            value += marginal(X[z == c], FIXED["mean_precision"]).sum()
+        log_p.append(value)
+        y = RESPONSE[z == z[-1]]
+        variance = NOISE**2 / (len(y) + NOISE**2)
+        mean = y.sum() / (len(y) + NOISE**2)
+        last.append([mean, mean**2 + variance])
+    p, k = softmax(log_p), np.array([z.max() + 1 for z in partitions])
+    result = {f"P({j})": p[k == j].sum() for j in range(1, K + 1)}
+    result |= dict(zip(["slope", "square"], p @ np.array(last), strict=True))
+    result["slope and one cluster"] = (p * (k == 1)) @ np.array(last)[:, 0]
+    result["first two together"] = p[[z[0] == z[1] for z in partitions]].sum()
+    return result
+
+
+@pytest.mark.slow
+def test_draws_with_weights_of_labels_are_exact():
+    kernel = PartitionGibbs(NUTS(profile_regression))
+    _, draws = run(kernel, X, RESPONSE, num_samples=20_000)
+    assert max(errors_of(draws, exact_profile_regression()).values()) < 5
 
 
 @pytest.mark.slow
@@ -349,6 +407,7 @@ def test_models_that_would_be_sampled_wrongly_are_refused(wrong, message):
         ({"rows": X + 1j}, "rows must be real numbers"),
         ({"scale": 0.0}, "scale must be positive; got 0.0"),
         ({"loc": np.zeros(2)}, r"loc must be a number or one number per feature; got shape \(2,\)"),
+        ({"also": np.zeros((6, 3))}, r"got shape \(6, 3\) for 6 rows and 6 clusters"),
         ({"covariance": "auto"}, "covariance must be one of 'diag', 'full', 'shrunk', 'tied'"),
         ({"max_clusters": 0}, "max_clusters must be at least 1"),
         ({"max_clusters": "all"}, "max_clusters must be one of 'auto' or an integer"),

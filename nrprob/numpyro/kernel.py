@@ -13,6 +13,7 @@ from nrprob.data.validation import check_number
 from nrprob.engines.sample.chains import Draw, default_kernel
 from nrprob.exceptions import short_repr
 from nrprob.methods.bayes.joint_target import JointKernel
+from nrprob.numpyro.labelled import resample_labelled
 from nrprob.numpyro.site import PartitionCall, collect_calls, pad_labels, partition_sites
 from nrprob.settings import standard
 
@@ -23,7 +24,8 @@ class PartitionGibbs(HMCGibbs):
     """Kernel of NumPyro models with partitions: NUTS within Gibbs.
 
     One iteration samples every partition and its hyperparameters given all other sites, by a Gibbs
-    sweep, split-merge moves and griddy-Gibbs updates. Then the inner kernel samples the other sites
+    sweep, split-merge moves and griddy-Gibbs updates (without split-merge moves if labels have
+    weights ``also``). Then the inner kernel samples the other sites
     given partitions and hyperparameters. Both steps leave the joint posterior invariant.
 
     Parameters
@@ -137,8 +139,8 @@ class PartitionGibbs(HMCGibbs):
             if users := [name for name in users if name not in (labels, density)]:
                 raise ValueError(
                     f"the density of no other site may depend on the labels of a partition; got "
-                    f"{', '.join(users)}, which depends on {labels}; use the labels in "
-                    "numpyro.deterministic only"
+                    f"{', '.join(users)}, which depends on {labels}; pass the log density "
+                    "for every label as also= to partition"
                 )
         return result
 
@@ -167,11 +169,12 @@ class PartitionGibbs(HMCGibbs):
 
     def _resample_partition(self, call: PartitionCall, key: jax.Array) -> Draw:
         """Make one iteration over a partition and its hyperparameters."""
-        n = len(call.labels)
-        plain = default_kernel(n, self._num_split_merge)
+        plain = default_kernel(len(call.labels), self._num_split_merge)
         kernel = JointKernel(plain.block, plain.n_split_merge, plain.n_launch)
         with standard():
             labels = pad_labels(call.labels, call.target)
+            if call.weights is not None:
+                return resample_labelled(call.target, labels, call.weights, key)
             state = kernel.begin_far(call.target, labels, key)  # current hyperparameters
             return kernel.step(call.target, state).draw
 

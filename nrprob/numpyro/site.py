@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 
 from nrprob.data.validation import CLUSTERS, check_choice, check_flag
@@ -75,10 +76,12 @@ class PartitionCall:
     ----------
     target : distribution of the partition, given the rows and the current hyperparameters
     labels : (n,) current labels
+    weights : (n, K) log weights of the labels, or None
     """
 
     target: JointTarget
     labels: jax.Array
+    weights: jax.Array | None
 
 
 _calls: ContextVar[list[PartitionCall] | None] = ContextVar("calls", default=None)
@@ -120,6 +123,7 @@ def partition(
     mean_precision: float | str = "auto",
     variance_shape: float | str = "auto",
     variance_scale: float | str = "auto",
+    also: Any = None,
 ) -> jax.Array:
     r"""Sample site of a partition of rows into Gaussian clusters, in a NumPyro model.
 
@@ -154,12 +158,16 @@ def partition(
     concentration, mean_precision, variance_shape, variance_scale : float or "auto", default="auto"
         Hyperparameters, as in `nrprob.MDLMixture`. "auto" samples them. From 1e-9 to 1e9, and
         ``variance_shape`` above 1. Set the last two, or neither.
+    also : array-like of shape (n_samples, max_clusters), optional
+        Log weights of the labels, which may depend on other sites. The entry of the label of each
+        row is added to the log density. An example is the log density of a response given the
+        parameters of every cluster. See Notes.
 
     Returns
     -------
     labels : jax.Array of int of shape (n_samples,)
         Labels from 0 to ``max_clusters`` - 1, for `numpyro.deterministic`. `PartitionGibbs` raises
-        ValueError if the density of another site depends on them.
+        ValueError if the density of another site depends on them; pass ``also`` instead.
 
     Raises
     ------
@@ -193,8 +201,19 @@ def partition(
     labels. So prior predictive draws of labels are not draws from this prior.
     `arviz.from_numpyro` treats a factor as an observed site; pass it ``log_likelihood=False``.
 
+    Without ``also``, labels have no meaning across draws. With ``also``, label c refers to column c
+    of the weights. Each of the K! / (K - k)! labelings of a partition with k of K clusters has the
+    same prior probability. If the parameters of clusters have the same prior, a partition has the
+    same posterior as with the parameters integrated out. An example is profile regression (Molitor
+    et al., 2010), where clusters of covariates have different risks. A Gibbs sweep then updates one
+    label after another, and there are no split-merge moves, so that chains mix more slowly.
+
     References
     ----------
+    Molitor, J., Papathomas, M., Jerrett, M. and Richardson, S. (2010), "Bayesian profile regression
+    with an application to the National Survey of Children's Health", Biostatistics 11 (3),
+    doi:10.1093/biostatistics/kxq013.
+
     Escobar, M. D. and West, M. (1995), "Bayesian density estimation and inference using mixtures",
     Journal of the American Statistical Association 90 (430), doi:10.1080/01621459.1995.10476550.
 
@@ -229,6 +248,8 @@ def partition(
         concentration=concentration, mean_precision=mean_precision, variance_shape=variance_shape,
         variance_scale=variance_scale,
     )  # fmt: skip
+    if also is not None:
+        also = _check_weights(also, (n, largest))
     with standard():
         mixture = Mixture(covariance, largest, bool(unordered), *fixed)
         template = jax.tree.map(jnp.asarray, _make_template(n, d, mixture))
@@ -250,15 +271,20 @@ def partition(
         target = _with_rows(template, (rows - loc) / scale)
         target = target.condition({**target.draw(), **hyperparameters})
         cells = target.cells(pad_labels(labels, target))
+        k = occupied(cells).sum()
         log_density = -target.length(cells) - n * jnp.log(jnp.broadcast_to(scale, d)).sum()
+        if also is not None:
+            log_density = log_density + jnp.take_along_axis(also, labels[:, None], 1).sum()
+            # Labelings of a partition: K! / (K - k)!.
+            log_density = log_density + gammaln(largest - k + 1.0) - gammaln(largest + 1.0)
         factor = dist.Unit(log_density)
         numpyro.sample(
             f"{name}_log_density", factor, obs=factor.sample(None),
             infer={"is_auxiliary": True, _MARK: "density"},
         )  # fmt: skip
-        numpyro.deterministic(f"{name}_n_clusters", occupied(cells).sum())
+        numpyro.deterministic(f"{name}_n_clusters", k)
     if (calls := _calls.get()) is not None:
-        calls.append(PartitionCall(target, labels))
+        calls.append(PartitionCall(target, labels, also))
     return labels
 
 
@@ -291,6 +317,17 @@ def _check_rows(rows: Any, loc: Any, scale: Any) -> tuple[jax.Array, jax.Array, 
             _check_values(name, np.asarray(array))
         result.append(array.astype(jnp.float64))
     return result[0], result[1], result[2]
+
+
+def _check_weights(weights: Any, shape: tuple[int, int]) -> jax.Array:
+    """Log weights (n, K) of the labels in double precision."""
+    if np.shape(weights) != shape:
+        raise ValueError(
+            "also must be log weights of shape (n_samples, max_clusters); got shape "
+            f"{np.shape(weights)} for {shape[0]} rows and {shape[1]} clusters; set max_clusters to "
+            "the number of columns"
+        )
+    return jnp.asarray(weights).astype(jnp.float64)
 
 
 def _check_values(name: str, values: np.ndarray) -> None:
