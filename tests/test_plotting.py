@@ -150,7 +150,7 @@ def test_images_are_drawn_where_they_are_told(labelings):
         np.testing.assert_allclose([image.get_array() for image in ax.images], means)
         assert len({image.get_clim() for image in [*drawn[0].images, *drawn[1].images]}) == 1
         assert len(ax.texts) == len(names)
-    assert [ax.get_title() for ax in drawn[:2]] == ["known: groups", "found: clusters"]
+    assert [ax.get_title() for ax in drawn[:2]] == ["known: groups", "fitted: clusters"]
     assert [len(ax.texts) for ax in drawn[2:]] == [21, 14]
     assert not cut_or_on_each_other(figure)
 

@@ -268,7 +268,7 @@ def plot_centroids(
     cluster_sizes = with_sizes(cluster_names, cluster_codes)
     by_group = observed_means(X, group_codes, n_groups)
     by_cluster = observed_means(X, cluster_codes, n_clusters)
-    heads = (f"known: {known_name}", f"found: {labels_name}")
+    heads = (f"known: {known_name}", f"fitted: {labels_name}")
 
     if image_shape is not None:
         limits = (min(by_group.min(), by_cluster.min()), max(by_group.max(), by_cluster.max()))

@@ -269,7 +269,7 @@ class _Search(Coder):
     # The search
 
     def initial_state(self, seed: jax.Array, apart: bool) -> tuple[jax.Array, Code, jax.Array]:
-        """Initial clusters that satisfy the cannot-links, their code, and whether they exist."""
+        """Return clusters that satisfy the cannot-links, their code, and whether they exist."""
         nodes, settings, k = self.nodes, self.settings, self.k
         centres, square = initial_centres(nodes, fold_in(seed, 1), k)
         scale = (nodes.within.sum() + nodes.mass @ square) / nodes.mass.sum()

@@ -34,7 +34,7 @@ class SizeLimits:
         return bool(sizes.min() >= self.low and sizes.max() <= self.high)
 
     def check_feasible(self, k: int) -> None:
-        """Raise InfeasibleConstraints if no ``k`` clusters of the rows satisfy the size limits."""
+        """Raise InfeasibleConstraints if no partition into ``k`` clusters satisfies the limits."""
         n = int(self.mass.sum())
         got = f"got min_size={self.low} and max_size={self.high} for {n} rows in {k} cluster(s)"
         if self.low > self.high:
@@ -50,7 +50,7 @@ class SizeLimits:
             )
 
     def assign_components(self, cost: np.ndarray) -> np.ndarray:
-        """Clusters (n_nodes,) of the smallest total ``cost`` (n_nodes, k) within the limits.
+        """Return the clusters (n_nodes,) that minimise the total ``cost`` (n_nodes, k).
 
         Raises
         ------
