@@ -42,7 +42,7 @@ JOINS = (
     ("crabs", "sex", "ecoli", "class"),
 )
 SHARES = {"equal": np.inf, "some": 3.0, "very": 0.5}  # concentration of the shares
-SMALL = (5, 8, 12, 20)  # samples in small known groups; 0 are the classes themselves
+SMALL = (5, 10, 20, 40)  # largest size of small known groups; with 0 the classes are known
 LEAST_CLASS, N_SAMPLES = 15, 240
 FITS = {
     "subtracted": {"effects": "subtract"},
@@ -54,8 +54,10 @@ DECISIONS = (
     "gain_equal", "gain_by_group", "margin", "shares_penalty", "entropy_subtracted",
     "entropy_by_group",
 )  # fmt: skip
-FIELDS = ("pair", "shares", "size", "seed", "chosen", *FITS, *DECISIONS)
-FACTORS, CLEARER = (0.5, 1.0, 1.5, 2.0, 3.0), (0.0, 0.05, 0.1, 0.2)
+FIELDS = ("pair", "shares", "size", "seed", "median", "chosen", *FITS, *DECISIONS)
+FACTORS, FALLS = (0.5, 1.0, 1.5, 2.0, 3.0), (1.0, 0.5, 0.3, 0.2, 0.0)
+CLEARER = 0.1  # fall of the entropy, over log K, that always suffices
+SMALL_MEDIAN = 20  # "auto" never subtracts means of groups with a smaller median size
 
 
 class Table(NamedTuple):
@@ -106,11 +108,11 @@ def join(pair: tuple[str, str, str, str], shares: str, size: int, seed: int) -> 
 
 
 def _cells(X: np.ndarray, size: int) -> np.ndarray:
-    """Cells of a k-d tree with at most 1.5 ``size`` samples, split at medians of principal axes."""
+    """Cells of a k-d tree with at most ``size`` samples, split at medians of principal axes."""
     labels, stack, n_cells = np.zeros(len(X), int), [np.arange(len(X))], 0
     while stack:
         rows = stack.pop()
-        if len(rows) <= 1.5 * size:
+        if len(rows) <= size:
             labels[rows], n_cells = n_cells, n_cells + 1
             continue
         centred = X[rows] - X[rows].mean(0)
@@ -137,6 +139,7 @@ def score(case: dict[str, object], pair: tuple[str, str, str, str]) -> dict[str,
         model = ConditionalMixture(k, random_state=0, categorical=[], ordered=[], **settings)
         labels = model.fit(table.X, known=table.known).labels_
         result[name] = adjusted_rand_index(labels, table.target)
+    result["median"] = float(np.median(np.bincount(table.known)))
     result |= {key: model.decisions_.get(key, np.nan) for key in DECISIONS}
     by_group = np.ptp(model.shares_, axis=0).max() > 1e-6
     joint = "by_group" if by_group else "equal"
@@ -144,10 +147,11 @@ def score(case: dict[str, object], pair: tuple[str, str, str, str]) -> dict[str,
     return result
 
 
-def choose(row: dict[str, str], factor: float, clearer: float) -> str:
-    """Choice of "auto" for groups of 10 and more samples, with other thresholds."""
+def choose(row: dict[str, str], factor: float, fall: float) -> str:
+    """Choice of "auto" for groups that are not small, with other thresholds."""
     gain_equal, gain, margin, penalty, before, after = (float(row[key]) for key in DECISIONS)
-    if gain > factor * margin + penalty and before - after > clearer:
+    clearer = before - after > CLEARER or after < (1 - fall) * before
+    if gain > factor * margin + penalty and clearer:
         return "by_group"
     return "equal" if gain_equal > factor * margin else "subtracted"
 
@@ -172,16 +176,15 @@ def report(rows: list[dict[str, str]]) -> None:
         "equal / by group",
     )  # fmt: skip
     show("Mean adjusted Rand index", columns, lines)
-    large = [row for row in rows if row["size"] in ("0", "12", "20")]
-    large = [row for row in large if not np.isnan(float(row["margin"] or "nan"))]
+    large = [row for row in rows if float(row["median"]) >= SMALL_MEDIAN]
     if not large:
         return
     lines = [
-        (factor, *(np.mean([float(r[choose(r, factor, c)]) for r in large]) for c in CLEARER))
+        (factor, *(np.mean([float(r[choose(r, factor, c)]) for r in large]) for c in FALLS))
         for factor in FACTORS
     ]
-    columns = ("margins", *(f"entropy falls by {c:g}" for c in CLEARER))
-    show("Mean adjusted Rand index by threshold, groups of 12 and more", columns, lines)
+    columns = ("margins", *(f"entropy falls by {100 * c:g} %" for c in FALLS))
+    show("Mean adjusted Rand index by threshold, groups of 20 and more", columns, lines)
 
 
 def main() -> None:
@@ -201,7 +204,7 @@ def main() -> None:
             continue
         row = {key: str(value) for key, value in score(case, pair).items()}
         rows.append(row)
-        console.print(*(row[key] for key in FIELDS[:9]))
+        console.print(*(row[key] for key in FIELDS[:10]))
         if options.out:
             is_new = not options.out.exists()
             with options.out.open("a", newline="") as file:

@@ -16,7 +16,7 @@ from nrprob.data.frames import extract_known
 from nrprob.data.storage.stored import refuse_stored
 from nrprob.estimator.base import Clusterer
 from nrprob.methods.conditional.coordinates import Coordinates
-from nrprob.methods.conditional.diagnostics import SMALL_GROUP
+from nrprob.methods.conditional.joint_fit import SMALL_MEDIAN
 from nrprob.methods.conditional.noise import noise_log_density, with_noise
 from nrprob.methods.conditional.refits import TableRefits
 from nrprob.methods.conditional.shares import BY_GROUP, FREE, UNIFORM
@@ -158,7 +158,7 @@ class ResidualDensity(Clusterer):
         if table.plain is None or design.kind != "labels" or design.columns is not None:
             return table.plain is not None
         fixed = self.effects in ("fixed", "random") or self.weights == "by_group"
-        small = bool(np.median(np.bincount(design.codes)) < SMALL_GROUP)
+        small = bool(np.median(np.bincount(design.codes)) < SMALL_MEDIAN)
         chosen = self.effects == "auto" and self.errors == "gaussian" and self.balance == 0
         return not (fixed or (small and chosen)) or self.n_clusters == 1
 

@@ -8,9 +8,10 @@ from scipy.stats import chi2
 from nrprob.estimator.base import Clusterer
 from nrprob.exceptions import warn
 from nrprob.methods.conditional.joint_fit import (
-    CLEARER,
     EQUAL_CLUSTERS,
     MARGIN_FACTOR,
+    SMALL_MEDIAN,
+    is_clearer,
     mean_entropy,
     thresholds,
 )
@@ -18,7 +19,6 @@ from nrprob.methods.conditional.joint_search import Ends, Form, Problem
 from nrprob.methods.conditional.shares import BY_GROUP
 from nrprob.methods.conditional.table_data import TableData
 
-SMALL_GROUP = 10  # median group size below which group means are poor estimates
 _SPREAD = 0.05  # difference between shares of clusters above which a fit warns
 _LEVEL = 1e-4  # largest p-value of the test of equal shares, ...
 _ASSOCIATION = 0.1  # ... and smallest Cramer's V, for which shares count as different
@@ -95,7 +95,7 @@ class DiagnosticsMixin(Clusterer):
             return False
         reason = "effects='subtract'" if asked else f"effects='auto', which subtracts {subtracts}"
         remedy = "pass effects='random'" if asked else remedy
-        small = bool(np.median(sizes) < SMALL_GROUP)
+        small = bool(np.median(sizes) < SMALL_MEDIAN)
         if small:
             warn(
                 f"the median known group has {np.median(sizes):g} samples, so that every sample is "
@@ -129,7 +129,7 @@ class DiagnosticsMixin(Clusterer):
         equal, by_group = ends.objective - float(held.state.objective)
         margin, penalty = thresholds(data, problem.n_clusters)
         # The same rule as for effects="auto"; see `joint_fit.choose_effects`.
-        clearer = mean_entropy(problem, held) - mean_entropy(problem, ends.pick(1)) > CLEARER
+        clearer = is_clearer(mean_entropy(problem, held), mean_entropy(problem, ends.pick(1)))
         differs = clearer and by_group > MARGIN_FACTOR * margin + penalty
         if differs or equal > MARGIN_FACTOR * margin:
             self._shares_differ = True

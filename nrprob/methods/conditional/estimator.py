@@ -132,7 +132,7 @@ class ConditionalMixture(
         "auto" selects "random" if F is larger than with "subtract" by more than 1.5 margins. For d
         numeric columns, a margin is
         :math:`\frac{1}{2} \min(K - 1, d) (\sum_z \log n_z - \max_z \log n_z)` nats. The sum and the
-        maximum are over groups of at least ten samples. If the median group has fewer than ten
+        maximum are over groups of at least ten samples. If the median group has fewer than 20
         samples, "auto" never subtracts. Covariates, t errors and ``balance`` require "subtract";
         "auto" then selects "subtract".
     categorical, ordered : "auto" or sequence of str or int, default="auto"
@@ -171,8 +171,8 @@ class ConditionalMixture(
         - A fit with shares by group and random effects has to meet two conditions. F exceeds F with
           "subtract" by more than 1.5 margins (see ``effects``) plus
           :math:`\frac{1}{2} (K - 1) \sum_z \log n_z` nats. The mean entropy of the memberships is
-          lower by more than log(K)/10. If ``effects`` is "random" or "fixed", or if the median
-          group has fewer than ten samples, only the gain over common shares counts.
+          lower by more than log(K)/10 or by more than 30 %. If ``effects`` is "random" or "fixed",
+          or if the median group has fewer than 20 samples, only the gain over common shares counts.
         - A fit with free weights and subtracted means also has to meet two conditions. The
           objective is lower than with uniform weights by more than (K - 1)/2 log n nats. The mean
           entropy of the memberships is lower by more than log(K)/10, or the clusters are almost the

@@ -43,8 +43,11 @@ _SAMPLE_STEPS = 10  # EM steps of all restarts on the subsample
 _LEADERS = 3  # restarts that continue with all samples
 _SAME = 0.95  # adjusted Rand index from which on two restarts count as equal
 _SMALL_GROUP = 10  # smaller groups do not count in margin and penalty
+SMALL_MEDIAN = 20  # median group size below which group means are poor estimates
 MARGIN_FACTOR = 1.5  # margins that a joint fit has to gain over subtracted means
-CLEARER = 0.1  # fall of the mean entropy of memberships, over log K, that shares by group need
+# Fall of the mean entropy of the memberships that shares by group need: an amount, in units of
+# log K, or a share of the entropy.
+_CLEARER, _CLEARER_SHARE = 0.1, 0.3
 EQUAL_CLUSTERS = 0.95  # mean entropy of memberships, over log K, above which clusters are equal
 # If the gain of location effects, over their degrees of freedom, is between these bounds, the joint
 # fits decide again about location effects.
@@ -197,6 +200,14 @@ def mean_entropy(problem: Problem, end: Ends) -> float:
     return float(entropy / np.log(r.shape[1]))
 
 
+def is_clearer(before: float, after: float) -> bool:
+    """Whether the mean entropy of the memberships falls enough for shares by group.
+
+    Clusters that are clear from the start have a small entropy, which can only fall by a share.
+    """
+    return before - after > _CLEARER or after < (1 - _CLEARER_SHARE) * before
+
+
 def choose_free_shares(problem: Problem, uniform: SearchResult, free: SearchResult) -> bool:
     """Whether common fitted shares are better than equal shares; see `free_weights_improve`."""
     k = problem.n_clusters
@@ -337,7 +348,7 @@ def choose_effects(
     if weights == "by_group":
         return "by_group", record
     fixed_shares = weights in ("uniform", "free")
-    small = bool(np.median(sizes) < _SMALL_GROUP)
+    small = bool(np.median(sizes) < SMALL_MEDIAN)
     # 1. Means are not subtracted: choose between the two joint fits.
     never_subtracts = effects != "auto" or small
     if never_subtracts or data.x is None:
@@ -346,7 +357,7 @@ def choose_effects(
         return "by_group" if gain > required_gain and not fixed_shares else "equal", record
     # 2. Otherwise a joint fit has to gain enough over subtracted means.
     required_gain = MARGIN_FACTOR * margin
-    clearer = entropy_subtracted - entropy_by_group > CLEARER
+    clearer = is_clearer(entropy_subtracted, entropy_by_group)
     if not fixed_shares and gain_by_group > required_gain + penalty and clearer:
         return "by_group", record
     return "equal" if gain_equal > required_gain else "subtracted", record

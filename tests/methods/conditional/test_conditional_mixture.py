@@ -7,6 +7,7 @@ from grouped_tables import flag_table, turned_shares
 from sklearn.base import clone
 
 from nrprob import ConditionalMixture, stored
+from nrprob.methods.conditional.joint_fit import is_clearer
 from nrprob.metrics import adjusted_rand_index, normalized_mutual_information
 
 FEW = {"n_init": 12, "random_state": 0}
@@ -183,3 +184,21 @@ def test_shares_that_were_fitted_by_known_group_are_reported():
     model._shares_by_group = True
     with pytest.warns(UserWarning, match=r"shares of clusters differ .* \(gain 30 nats\)"):
         model._warn_joint()
+
+
+@pytest.mark.parametrize(("size", "kind"), [(15, "random"), (60, "subtract")])
+def test_means_of_small_groups_are_not_subtracted(size, kind):
+    rng = np.random.default_rng(0)
+    groups, clusters = np.repeat(np.arange(180 // size), size), rng.integers(3, size=180)
+    x = rng.normal(size=(180, 4)) + 5 * np.eye(3, 4)[clusters] + rng.normal(size=(12, 4))[groups]
+    model = ConditionalMixture(3, random_state=0).fit(x, known=groups)
+    assert model.effects_kind_ == kind
+    assert adjusted_rand_index(model.labels_, clusters) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "clearer"),
+    [(0.4, 0.29, True), (0.4, 0.31, False), (0.06, 0.04, True), (0.06, 0.05, False)],
+)
+def test_clear_clusters_become_clearer_by_a_share(before, after, clearer):
+    assert is_clearer(before, after) == clearer
