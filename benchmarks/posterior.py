@@ -103,7 +103,9 @@ def main() -> None:
         begin = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = MDLMixture(num_warmup=warm, num_samples=kept, random_state=0, **extra)
+            model = MDLMixture(
+                num_warmup=warm, num_samples=kept, merge=None, random_state=0, **extra
+            )
             model.fit(X, known=known if case.groups > 1 else None)
         seconds = time.process_time() - begin
         k = model.posterior_["n_clusters"].values

@@ -28,7 +28,7 @@ def fitted(X: np.ndarray, **settings: Any) -> MDLMixture:
     """Draws of a posterior, without convergence warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return MDLMixture(random_state=0, **settings).fit(X)
+        return MDLMixture(merge=None, random_state=0, **settings).fit(X)
 
 
 def held_out(X: np.ndarray, **settings: Any) -> tuple[np.ndarray, list[int]]:

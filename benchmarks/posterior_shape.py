@@ -35,7 +35,7 @@ def row(
     begin = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = MDLMixture(random_state=0, **settings).fit(X, known=known)
+        model = MDLMixture(merge=None, random_state=0, **settings).fit(X, known=known)
     seconds = time.process_time() - begin
     k = model.posterior_["n_clusters"].values
     worst = max(*model.diagnostics_["r_hat"].dropna(), *model.r_hat_.values())

@@ -32,7 +32,14 @@ import numpy as np
 
 from nrprob.posterior.draws import Draws, canonical
 
-__all__ = ["Components", "MergeTrees", "density_dips", "elder_rule", "trees_by_dip"]
+__all__ = [
+    "Components",
+    "MergeTrees",
+    "density_dips",
+    "elder_rule",
+    "trees_by_dip",
+    "trees_by_exchange",
+]
 
 _POSITIONS = np.linspace(0, 1, 25)
 """Positions on a ridgeline, from one mean to the other."""
@@ -85,7 +92,7 @@ class MergeTrees:
     @property
     def floor(self) -> float:
         """Size below which a cluster is not counted."""
-        return max(3.0, 0.02 * self.draws.n_samples)
+        return smallest_size(self.draws.n_samples)
 
     @cached_property
     def _draw_of(self) -> np.ndarray:
@@ -132,6 +139,11 @@ class MergeTrees:
         every = np.add.reduceat(size > 0, first, dtype=np.int64)
         share = 1 - np.add.reduceat(np.where(counts, size, 0), first) / draws.n_samples
         return number, every - number, np.maximum(share, 0.0)
+
+
+def smallest_size(n_samples: int) -> float:
+    """Size below which a cluster of `n_samples` samples is not counted."""
+    return max(3.0, 0.02 * n_samples)
 
 
 def density_dips(shift: np.ndarray, ratio: np.ndarray) -> np.ndarray:
@@ -260,10 +272,8 @@ def elder_rule(
     parent = np.tile(np.arange(k), (n_draws, 1))
     prominence = np.full((n_draws, k), np.inf)
     # A group has the slot of its highest component.
-    level = np.where(np.eye(k, dtype=bool), -np.inf, levels)
     group_class = np.full((n_draws, k), -1) if classes is None else classes.copy()
-    conflict = (group_class[:, :, None] >= 0) & (group_class[:, None] >= 0)
-    level[conflict & (group_class[:, :, None] != group_class[:, None])] = -np.inf
+    level = np.where(_joinable(group_class), levels, -np.inf)
     for _ in range(k - 1):
         a, b = np.divmod(level.reshape(n_draws, -1).argmax(1), k)
         live = np.flatnonzero(level[np.arange(n_draws), a, b] > -np.inf)
@@ -331,6 +341,76 @@ def trees_by_dip(
             parents, prominence[index] = elder_rule(height, levels, observed)
             parent[index] = parents + draws.offsets[part, None]
     return MergeTrees(draws, parent, prominence)
+
+
+def trees_by_exchange(
+    draws: Draws, sums: np.ndarray, classes: np.ndarray | None = None
+) -> MergeTrees:
+    """Merge trees by exchange probabilities, the largest first.
+
+    The exchange probability of groups a and b is the mean over the samples of a of the summed
+    probabilities of the components of b; or of a, over the samples of b, if this is larger. The
+    smaller group dies into the larger one. The prominence is minus the logarithm of the smallest
+    exchange probability so far.
+
+    Parameters
+    ----------
+    draws : Draws
+    sums : ndarray of shape (n_listed, K)
+        Sums over the samples of every component of their probabilities of the components of the
+        draw. Entries beyond the number of components are ignored.
+    classes : ndarray of int of shape (n_samples,), optional
+        As for `trees_by_dip`.
+    """
+    listed_classes = None if classes is None else majority_classes(draws, classes)
+    parent, prominence = np.arange(len(sums)), np.full(len(sums), np.inf)
+    for k in np.unique(draws.n_clusters):
+        which = np.flatnonzero(draws.n_clusters == k)
+        index = draws.offsets[which, None] + np.arange(k)
+        observed = None if listed_classes is None else listed_classes[index]
+        sizes = draws.sizes[index].astype(float)
+        parents, prominence[index] = _merge_by_exchange(sums[index, :k], sizes, observed)
+        parent[index] = parents + draws.offsets[which, None]
+    return MergeTrees(draws, parent, prominence, "exchange")
+
+
+def _merge_by_exchange(
+    sums: np.ndarray, sizes: np.ndarray, classes: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Parents and prominences (S, k) from sums (S, k, k) and sizes (S, k) of components."""
+    n_draws, k = sizes.shape
+    parent = np.tile(np.arange(k), (n_draws, 1))
+    prominence, nats = np.full((n_draws, k), np.inf), np.zeros(n_draws)
+    group_class = np.full((n_draws, k), -1) if classes is None else classes.copy()
+    live, every = np.ones((n_draws, k), dtype=bool), np.arange(n_draws)
+    for _ in range(k - 1):
+        share = sums / sizes[:, :, None]
+        allowed = _joinable(group_class) & live[:, :, None] & live[:, None]
+        exchange = np.where(allowed, np.maximum(share, np.swapaxes(share, 1, 2)), -1.0)
+        a, b = np.divmod(exchange.reshape(n_draws, -1).argmax(1), k)
+        p = exchange[every, a, b]
+        s = np.flatnonzero(p >= 0)
+        a_lives = (sizes[every, a] > sizes[every, b]) | (
+            (sizes[every, a] == sizes[every, b]) & (a < b)
+        )
+        lives, dies = np.where(a_lives, a, b)[s], np.where(a_lives, b, a)[s]
+        with np.errstate(divide="ignore"):
+            nats[s] = np.maximum(nats[s], -np.log(p[s]))
+        parent[s, dies], prominence[s, dies] = lives, nats[s]
+        sums[s, lives] += sums[s, dies]
+        sums[s, :, lives] += sums[s, :, dies]
+        sizes[s, lives] += sizes[s, dies]
+        live[s, dies] = False
+        joint_class = group_class[s, lives]
+        group_class[s, lives] = np.where(joint_class >= 0, joint_class, group_class[s, dies])
+    return parent, prominence
+
+
+def _joinable(classes: np.ndarray) -> np.ndarray:
+    """Whether pairs (S, k, k) of different groups have no different classes, from (S, k)."""
+    first, second = classes[:, :, None], classes[:, None]
+    differs = (first >= 0) & (second >= 0) & (first != second)
+    return ~differs & ~np.eye(classes.shape[1], dtype=bool)
 
 
 def _mean_log_variance(covariances: np.ndarray) -> np.ndarray:

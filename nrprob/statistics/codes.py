@@ -412,6 +412,11 @@ class NormalWishart:
         position = m + (m * (m + 1) // 2 if self.full else m)
         return cell[..., position if self.weighted else -1]
 
+    def mean(self, cell: jax.Array) -> jax.Array:
+        """Posterior mean of the centre (..., m)."""
+        m, cell = self.n_features, self.power * cell
+        return cell[..., :m] / (self.kappa + self._total_weight(cell)[..., None])
+
     def scatter(self, cell: jax.Array) -> jax.Array:
         """Posterior scatter about the posterior mean, (..., m, m) or (..., m)."""
         m, cell = self.n_features, self.power * cell

@@ -32,7 +32,7 @@ def pool_draws(draws: np.ndarray, limit: int) -> np.ndarray:
 def pad_draws(draws: dict[str, np.ndarray], target: Target) -> dict[str, np.ndarray]:
     """Pad the labels and scale weights (S, n) of draws to the samples of ``target``."""
     result = {**draws, "labels": draws["labels"].astype(np.int32)}
-    for name in result.keys() & {"labels", "scale_weight"}:
+    for name in result.keys() & {"labels", "clusters", "scale_weight"}:
         pad = target.x.shape[0] - result[name].shape[1]
         result[name] = np.pad(result[name], ((0, 0), (0, pad)), mode="edge")
     return result
@@ -73,7 +73,7 @@ def cluster_shares(draws: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def compare_chains(
     draws: dict[str, np.ndarray], labels: np.ndarray
 ) -> tuple[dict[str, float], pd.DataFrame]:
-    """R-hat of the log density and the number of clusters, and of label-invariant quantities.
+    """R-hat of the log density and the numbers of clusters, and of label-invariant quantities.
 
     `nrprob.posterior.diagnose` computes the table, with ``labels`` (n,) as reference clustering. An
     additional row compares distances between draws of different chains with distances within
@@ -92,4 +92,5 @@ def compare_chains(
     if between > 0:
         ratio = np.sqrt(between / within) if within > 0 else np.inf
         table.loc["vi_between_chains", ["mean", "r_hat"]] = between, ratio
-    return {name: r_hat(draws[name].astype(float)) for name in ("log_density", "n_clusters")}, table
+    names = "log_density", "n_clusters", "n_components"
+    return {name: r_hat(draws[name].astype(float)) for name in names}, table

@@ -36,6 +36,8 @@ from nrprob.methods.bayes.inputs import SampledRows
 from nrprob.methods.bayes.joint_target import JointKernel
 from nrprob.methods.bayes.model_settings import ModelSettings
 from nrprob.methods.bayes.predictive import leave_one_out
+from nrprob.posterior.merge_trees import smallest_size
+from nrprob.posterior.merging import check_threshold
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 
@@ -43,6 +45,7 @@ FLOORS = (0.1, 0.2, 0.4)
 _N_SPLIT_MERGE, _MODERATE = 10, 30_000  # proposals in an iteration, up to so many samples
 _N_PILOT = 200  # iterations of pilot chains, the first half of which is warm-up
 _DIMS = {
+    "components": ("observation",),
     "labels": ("observation",),
     "weights": ("cluster",),
     "active": ("cluster",),
@@ -173,6 +176,17 @@ class MDLMixture(ModelSettings):
     prediction_rule : {"joint", "cond"}, default="joint"
         How `predict` averages over draws. "joint" weights each draw by its density of the features,
         which is Bayes' rule; "cond" is the plain average of p(y | x, draw).
+    merge : {"dip", None}, default="dip"
+        How components become clusters. "dip" merges components that are not separated by a dip of
+        the density (`nrprob.posterior.clusters`), since clusters that are not Gaussian have several
+        components. Components whose most frequent classes differ never merge. Counts and binary
+        features are merged by the probability that samples are exchanged. With None, each component
+        is a cluster.
+    dip : float, default=0.5
+        With ``merge="dip"``, two clusters are told apart if the density between them falls below
+        ``dip`` times their peaks: for equal Gaussian clusters, if they are 3.3 standard deviations
+        apart. Look at `nrprob.posterior.cluster_path` of the fit before changing it. Leave it at
+        0.5 for counts and binary features. Above 0, and at most 1.
     loss : {"vi", "binder"}, default="vi"
         Loss whose posterior expectation ``labels_`` minimises.
     checkpoint : path-like, optional
@@ -186,9 +200,10 @@ class MDLMixture(ModelSettings):
     Attributes
     ----------
     posterior_ : xarray.Dataset
-        Draws, over chain, draw and observation: ``labels`` (not comparable between draws, because
-        of label switching), ``n_clusters``, ``log_density`` (the negative description length in
-        nats), the sampled hyperparameters, and the parameters with ``kernel="six-move"``. With
+        Draws, over chain, draw and observation: ``components``, the sampled partitions, and their
+        number ``n_components``; ``labels``, the clusters; ``n_clusters``, the number of clusters of
+        at least max(3, 0.02 n) samples; ``log_density`` (the negative description length in nats),
+        the sampled hyperparameters, and the parameters with ``kernel="six-move"``. With
         ``errors="t"``, the latent ``scale_weight`` that multiplies the precision of each sample
         (small for outliers), and the degrees of freedom ``df``. With
         ``transformation="yeo-johnson"``, ``yeo_johnson_lambda`` of the features that vary. With
@@ -196,20 +211,23 @@ class MDLMixture(ModelSettings):
     sample_stats_ : xarray.Dataset
         Numbers of proposed and accepted moves of each type since the previous draw.
     labels_ : ndarray of shape (n_samples,)
-        Point estimate: the partition of least expected loss. These are not the classes; see
-        `predict`.
+        Point estimate: the partition into clusters of least expected loss. These are not the
+        classes; see `predict`.
     membership_ : ndarray of shape (n_samples, n_clusters_)
         Mean share of a sample's cluster, over the draws, that lies in each cluster of ``labels_``.
     classes_ : ndarray of shape (n_classes,)
         Sorted classes of `fit`, if there were any.
     n_clusters_ : int
         Number of clusters of ``labels_``.
+    n_major_clusters_ : int
+        Number of clusters of ``labels_`` of at least max(3, 0.02 n) samples, and at least 1.
     objective_ : float
         Shortest description length of all draws, in nats of the standardised samples.
     objective_trace_ : ndarray of shape (num_samples,)
         Description lengths of the chain with the shortest description.
     r_hat_ : dict of str to float
-        Rank-normalised R-hat of the description length and of the number of clusters.
+        Rank-normalised R-hat of the description length and of the numbers of clusters and of
+        components.
     diagnostics_ : pandas.DataFrame
         `nrprob.posterior.diagnose` of at most 256 evenly spaced draws of each chain: of the
         description length and of label-invariant quantities, as the largest share, the distance to
@@ -456,6 +474,8 @@ class MDLMixture(ModelSettings):
     ] = "auto"
     block: Annotated[int | str, _SIZE] = "auto"
     prediction_rule: Annotated[str, parameters.Choice(("joint", "cond"))] = "joint"
+    merge: Annotated[str | None, parameters.Choice(("dip",), optional=True)] = "dip"
+    dip: Annotated[float, parameters.Number(1e-9, 1)] = 0.5
     loss: Annotated[str, parameters.Choice(("vi", "binder"))] = "vi"
     checkpoint: Any = None
     random_state: Any = None
@@ -548,6 +568,8 @@ class MDLMixture(ModelSettings):
                 f"n_samples={n}; lower it, or pass more rows"
             )
         self._read_features(X)
+        if self.merge is not None:
+            check_threshold(self.dip, self._merging_rule())
         self._max_clusters = most
         return SampledRows(self._standardise(X), codes, self._encode_known(known, n))
 
@@ -702,10 +724,18 @@ class MDLMixture(ModelSettings):
         from nrprob.posterior import point_estimate
 
         draws, moves = self._run.all_draws(), self._run.all_moves()
+        draws["n_components"] = draws["n_clusters"]
         for name in draws.keys() & {n for n, dims in _DIMS.items() if dims == ("observation",)}:
             draws[name] = draws[name][..., : self._n_rows]
         for name in draws.keys() & {n for n, dims in _DIMS.items() if dims[0] == "cluster"}:
             draws[name] = draws[name][:, :, : self._max_clusters]  # other slots are never in use
+        draws["components"] = draws["labels"]
+        if self.merge is not None:
+            trees = self._build_merge_trees(draws)
+            threshold = check_threshold(self.dip, trees.rule)
+            shape = draws["labels"].shape
+            draws["labels"] = trees.cut(threshold).codes.reshape(shape)
+            draws["n_clusters"] = trees.count_clusters(threshold)[0].reshape(shape[:2])
         self.posterior_ = xarray.Dataset(
             {name: (("chain", "draw", *_DIMS.get(name, ())), a) for name, a in draws.items()}
         )
@@ -724,9 +754,11 @@ class MDLMixture(ModelSettings):
             flat, loss=self.loss, max_clusters=self._max_clusters, random_state=0
         )
         self.labels_ = np.unique(labels, return_inverse=True)[1]
-        self.n_clusters_ = int(self.labels_.max()) + 1
+        sizes = np.bincount(self.labels_)
+        self.n_clusters_ = len(sizes)
+        self.n_major_clusters_ = max(int((sizes >= smallest_size(self._n_rows)).sum()), 1)
         self.membership_ = cluster_shares(flat, self.labels_)
-        self._warn_small_clusters(np.bincount(self.labels_))
+        self._warn_small_clusters(sizes)
         self._check_convergence(draws)
 
     def _check_convergence(self, draws: dict[str, np.ndarray]) -> None:

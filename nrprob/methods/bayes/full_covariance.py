@@ -135,6 +135,12 @@ class SeparateCovariances:
             return jnp.exp(0.5 * log_gamma_variate(key, shape)) / jnp.sqrt(0.5 * scatter)
         return wishart_root(key, whitener(scatter)[0], freedom[:, 0])
 
+    def moments(self, cells: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        """Posterior means of centres and covariances; see `Likelihood`."""
+        code, total = self._predictive(cells.sum(0))
+        scatter, freedom = code.scatter(total), code.freedom + total[:, -1]
+        return code.mean(total), scatter / freedom.reshape(-1, *[1] * (scatter.ndim - 1))
+
     def squared_distances(
         self, partition: Target, cells: jax.Array, labels: jax.Array, key: jax.Array
     ) -> jax.Array:

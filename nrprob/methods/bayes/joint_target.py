@@ -71,6 +71,13 @@ class Likelihood(Protocol):
     def uncoded_nats(self, x: jax.Array) -> jax.Array:
         """Nats (n',) per sample that the terms of `gibbs_target` omit."""
 
+    def moments(self, cells: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        """Posterior means of centres (K, d) and of covariances, in any linear units.
+
+        Covariances are (K, d, d), or (K, d) if features are independent. They are None if all
+        clusters have the same covariance, of which the centres are then in units.
+        """
+
     def squared_distances(
         self, partition: Target, cells: jax.Array, labels: jax.Array, key: jax.Array
     ) -> jax.Array:

@@ -18,6 +18,7 @@ from nrprob.exceptions import warn
 from nrprob.methods.bayes.covariates import with_linear_effects
 from nrprob.methods.bayes.draws import MAX_DRAWS, compact_draws, pool_draws
 from nrprob.methods.bayes.joint_target import JointTarget
+from nrprob.methods.bayes.merging import build_merge_trees
 from nrprob.methods.bayes.model import MixtureModel, NewRows
 from nrprob.methods.bayes.pointwise import pointwise_log_likelihood, unavailable
 from nrprob.methods.bayes.predictive import (
@@ -27,6 +28,7 @@ from nrprob.methods.bayes.predictive import (
     mixture_probabilities,
 )
 from nrprob.methods.bayes.yeo_johnson import MAX_EXPONENT
+from nrprob.posterior.merge_trees import MergeTrees
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
 from nrprob.statistics.rows import padded_count
@@ -50,6 +52,7 @@ class Sampled(Clusterer):
     n_clusters_: int
     classes_: np.ndarray
     energy_: str
+    covariance_: str
     kernel: str
     prediction_rule: str
     transformation: str
@@ -188,8 +191,8 @@ class Sampled(Clusterer):
 
     def _log_likelihood(self) -> np.ndarray:
         """Pointwise log likelihood (chain, draw, sample), in the units of the features of `fit`."""
-        names = "labels", *self._joint_names()
-        draws = {name: self.posterior_[name].values for name in names}
+        draws = {name: self.posterior_[name].values for name in self._joint_names()}
+        draws["labels"] = self.posterior_["components"].values
         shape = draws["labels"].shape
         with standard():
             flat = {name: a.reshape(-1, *a.shape[2:]) for name, a in draws.items()}
@@ -198,6 +201,31 @@ class Sampled(Clusterer):
         return result - np.log(self._sd).sum()
 
     # New rows
+
+    def _merging_rule(self) -> str:
+        """Rule by which components are merged: "dip" or "exchange"."""
+        return "dip" if self._features.features == "gaussian" else "exchange"
+
+    def _build_merge_trees(self, draws: dict[str, np.ndarray]) -> MergeTrees:
+        """Merge trees of the components of draws (chain, draw, ...)."""
+        covariance = {"diag": "diag", "tied": "tied"}.get(self.covariance_, "full")
+        return build_merge_trees(
+            self._target, draws, self._n_rows, self._columns.size, self._n_classes,
+            covariance=covariance, continuous=self._merging_rule() == "dip",
+        )  # fmt: skip
+
+    def merge_trees(self) -> MergeTrees:
+        """Merge trees of the components of all draws, for `nrprob.posterior.clusters`.
+
+        Returns
+        -------
+        nrprob.posterior.merge_trees.MergeTrees
+        """
+        check_is_fitted(self)
+        draws = {str(name): values.values for name, values in self.posterior_.items()}
+        draws["labels"] = draws["components"]
+        with standard():
+            return self._build_merge_trees(draws)
 
     def predict_proba(self, X, *, known=None):
         r"""Probabilities of the classes, averaged over the draws.
@@ -219,7 +247,7 @@ class Sampled(Clusterer):
         -------
         ndarray of shape (n_samples, n_classes)
             Columns are ``classes_``. Without classes in `fit`, columns are the
-            clusters ``labels_``.
+            clusters ``labels_``. The probability of a cluster is the sum over its components.
         """
         return self._average_draws(X, known, self._average_probabilities)
 
@@ -264,7 +292,8 @@ class Sampled(Clusterer):
             )
         design = with_linear_effects(self._encoder.transform(known, len(X)), self._effects_width)
         with standard():
-            draws, n_draws = self._pool_draws("labels", *self._joint_names())
+            draws, n_draws = self._pool_draws("components", "labels", *self._joint_names())
+            draws["clusters"], draws["labels"] = draws.pop("labels"), draws.pop("components")
             draws, target = compact_draws(draws, self._target)
             parts = []
             for i in range(0, X.shape[0], 1024):

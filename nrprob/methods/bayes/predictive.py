@@ -126,17 +126,20 @@ def cluster_probabilities(
 ) -> jax.Array:
     """p(cluster of a reference partition | sample), averaged over draws of partitions.
 
-    The probability of a cluster of a draw is shared among the clusters in ``reference`` (n', C),
-    one-hot, in proportion to its samples.
+    The probability of a component of a draw is shared among the clusters in ``reference`` (n', C),
+    one-hot, in proportion to the samples of its cluster. ``draws`` have the ``clusters`` (S, n') of
+    the samples, and their components ``labels``.
     """
 
     def cluster_log_p(draw):
         labels = draw["labels"]
-        costs, cells = _joining_costs(condition(target, draw), labels, rows)
+        costs, _ = _joining_costs(condition(target, draw), labels, rows)
         cost = jnp.where(costs.is_occupied[:, None], costs.cost, jnp.inf)
         least = cost.min(0)
-        member = (labels == jnp.arange(target.n_slots)[:, None]) * target.x[:, -1]
-        share = member @ reference / jnp.maximum(cells.sum(0)[:, -1:], 1)
+        member = (draw["clusters"] == jnp.arange(target.n_slots)[:, None]) * target.x[:, -1]
+        share = member @ reference / jnp.maximum(member.sum(1, keepdims=True), 1)
+        cluster_of = jnp.zeros(target.n_slots, labels.dtype).at[labels].set(draw["clusters"])
+        share = share[cluster_of]
         p = share.T @ jnp.exp(least - cost)
         return jnp.log(p) - least
 

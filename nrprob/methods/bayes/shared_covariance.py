@@ -326,6 +326,13 @@ class SharedCovariance(JointCode):
         factor = 1 + weight * leverage / remaining
         return -student_t_nats(weight * distance, log_det + jnp.log1p(-share), factor, freedom, d)
 
+    def moments(self, cells: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        """Posterior means of the centres, in units of the covariance; see `Likelihood`."""
+        fit = self._fit(cells)
+        freedom = self.hyperparameters.freedom + self.power * cells[..., -1].sum()
+        white, _ = whitener(fit.scatter / freedom)
+        return fit.centres @ white.T, None
+
     def odds(
         self, target: Target, state: Partition, a: jax.Array, b: jax.Array
     ) -> Callable[[jax.Array, jax.Array], Odds]:

@@ -297,7 +297,7 @@ def test_mdl_mixture_agrees_with_nuts():
         k, energy="conjugate", covariance="diag", unordered=True,
         mean_precision=PRIOR.mean_precision,
         variance_shape=PRIOR.variance_shape, variance_scale=PRIOR.variance_scale,
-        num_samples=4000, random_state=10,
+        num_samples=4000, merge=None, random_state=10,
     ).fit(X, y)  # fmt: skip
     draws = model.posterior_["labels"].values.astype(int)
     given = (model.posterior_["n_clusters"].values == k).astype(float)

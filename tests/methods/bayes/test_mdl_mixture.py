@@ -62,8 +62,12 @@ def test_fitted_attributes(fitted, three):
     X, y, truth = three
     assert fitted.posterior_["labels"].dims == ("chain", "draw", "observation")
     assert fitted.posterior_["labels"].shape == (2, 200, 60)
-    k = fitted.posterior_["n_clusters"].values
-    assert [len(set(z)) for z in fitted.posterior_["labels"].values[0].tolist()] == k[0].tolist()
+    draws = fitted.posterior_
+    for labels, number in (("components", "n_components"), ("labels", "n_clusters")):
+        k = draws[number].values[0].tolist()
+        sizes = [np.unique(z, return_counts=True)[1] for z in draws[labels].values[0]]
+        # Of clusters, those below 3 samples do not count.
+        assert [(n >= (3 if labels == "labels" else 1)).sum() for n in sizes] == k
     assert fitted.n_clusters_ == 3 and matched_accuracy(fitted.labels_, truth) > 0.95
     assert fitted.membership_.shape == (60, 3)
     np.testing.assert_allclose(fitted.membership_.sum(1), 1)
@@ -75,7 +79,7 @@ def test_fitted_attributes(fitted, three):
     assert set(fitted.variance_floor_scores_) == {0.1, 0.2, 0.4}
     best = max(fitted.variance_floor_scores_, key=fitted.variance_floor_scores_.get)
     assert fitted.variance_floor_ == best
-    assert set(fitted.r_hat_) == {"log_density", "n_clusters"}
+    assert set(fitted.r_hat_) == {"log_density", "n_clusters", "n_components"}
     kinds = {name.split("[")[0] for name in fitted.diagnostics_.index}
     assert {"log_density", "largest_share", "vi", "together", "vi_between_chains"} <= kinds
     every = [*fitted.diagnostics_["r_hat"], *fitted.r_hat_.values()]
@@ -280,7 +284,7 @@ def test_rows_of_one_normal_cluster_are_one_cluster(covariance, d):
     # With centres that may be closer, less than 0.2 of the draws had one cluster.
     X = np.random.default_rng(0).normal(size=(200, d))
     settings = {"covariance": covariance, "num_warmup": 300, "num_samples": 300}
-    k = MDLMixture(random_state=0, **settings).fit(X).posterior_["n_clusters"]
+    k = MDLMixture(random_state=0, **settings).fit(X).posterior_["n_components"]
     assert (k == 1).mean() > 0.7
 
 
@@ -571,6 +575,7 @@ def test_four_components_are_found(kernel, energy):
 def test_both_kernels_have_one_target_under_the_conjugate_prior(three):
     X, y, _ = three
     runs = {"num_warmup": 200, "num_samples": 1000, "num_chains": 4, "random_state": 0}
+    runs["merge"] = None
     numbers = {"mean_precision": 0.3, "variance_shape": 2.0, "variance_scale": 0.5}
     models = [
         MDLMixture(6, kernel=kernel, energy="conjugate", covariance="diag", **numbers, **runs).fit(

@@ -272,7 +272,7 @@ def test_skew_clusters_are_not_cut():
         warnings.simplefilter("ignore", ConvergenceWarning)
         plain = MDLMixture(covariance="full", **settings).fit(X[:250])
         model = MDLMixture(covariance="full", transformation="yeo-johnson", **settings).fit(X[:250])
-    cut, whole = ((m.posterior_["n_clusters"] > 2).mean() for m in (plain, model))
+    cut, whole = ((m.posterior_["n_components"] > 2).mean() for m in (plain, model))
     assert cut > 0.6 and whole < 0.5 and model.n_clusters_ == 2
     assert matched_accuracy(z[250:], model.predict(X[250:])) > 0.97
     power = model.posterior_["yeo_johnson_lambda"].mean(("chain", "draw"))

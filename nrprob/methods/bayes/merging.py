@@ -1,0 +1,127 @@
+r"""Merge trees of the components of a fit: by the dip of the density, or by exchange probabilities.
+
+`nrprob.posterior.merge_trees` defines the dip. Its components have the posterior means of centres
+and covariances, given the partition and the hyperparameters of a draw.
+
+Counts and binary features have no dip. With z the labels of a draw, the exchange probability of
+components a and b is
+
+    p_ab = mean of p(z_i = b | z_-i, x) over the samples i of a,
+
+the leave-one-out probability of b among the present components. Two components merge if
+max(p_ab, p_ba) is large; see `nrprob.posterior.merge_trees.trees_by_exchange`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.engines.programs import jit_by_size
+from nrprob.engines.sample.chains import Draw
+from nrprob.engines.sample.target import Target, occupied
+from nrprob.methods.bayes.draws import compact_draws
+from nrprob.methods.bayes.joint_target import JointTarget
+from nrprob.posterior.components import trees_of_rows
+from nrprob.posterior.draws import Draws, as_draws
+from nrprob.posterior.merge_trees import Components, MergeTrees, trees_by_dip, trees_by_exchange
+
+_BLOCK = 256  # draws that one call of a compiled program evaluates
+
+
+def build_merge_trees(
+    target: Any,
+    draws: dict[str, np.ndarray],
+    n_rows: int,
+    n_features: int,
+    n_classes: int,
+    *,
+    covariance: str,
+    continuous: bool,
+) -> MergeTrees:
+    """Merge trees of all draws of a fit.
+
+    Parameters
+    ----------
+    target : Target or JointTarget
+        Distribution that was sampled, of ``n_rows`` samples with ``n_features`` features.
+    draws : dict of array of shape (chain, draw, ...)
+        ``labels`` (chain, draw, n) of components, and the variables of a `JointTarget`.
+    n_classes : number of observed classes
+        Components whose most frequent classes differ never merge.
+    covariance : covariance model of the components
+    continuous : whether features are continuous
+    """
+    components = as_draws(draws["labels"])
+    x = np.asarray(target.x)[:n_rows]
+    classes = x[:, -1 - n_classes : -1] if n_classes else np.zeros((n_rows, 1))
+    codes = np.where(classes.any(1), classes.argmax(1), -1)
+    if continuous and not isinstance(target, JointTarget):
+        return trees_of_rows(components, x[:, :n_features], covariance, codes)
+    names = target.names if isinstance(target, JointTarget) else ()
+    flat = {name: draws[name].reshape(-1, *draws[name].shape[2:]) for name in names}
+    flat["labels"] = components.codes
+    program = component_moments if continuous else exchange_sums
+    parts = _evaluate_in_blocks(program, target, flat, components)
+    if continuous:
+        means, covariances = parts
+        return trees_by_dip(components, Components(means, covariances), codes)
+    return trees_by_exchange(components, parts, codes)
+
+
+def _evaluate_in_blocks(
+    program: Any, target: Any, draws: dict[str, np.ndarray], components: Draws
+) -> Any:
+    """Results of a program for the components of all draws, listed one draw after the other."""
+    draws, target = compact_draws(draws, target)
+    n_draws, parts = len(draws["labels"]), []
+    for start in range(0, n_draws, _BLOCK):
+        # All blocks have one size, so that they share one program.
+        which = np.minimum(np.arange(start, start + _BLOCK), n_draws - 1)
+        result = program(target, {name: a[which] for name, a in draws.items()})
+        k = components.n_clusters[start : start + _BLOCK]
+        n_slots = jax.tree.leaves(result)[0].shape[1]
+        listed = np.arange(n_slots) < k[:, None]
+        parts.append(jax.tree.map(lambda a, m=listed: np.asarray(a)[: len(m)][m], result))
+    return jax.tree.map(lambda *a: np.concatenate(a), *parts)
+
+
+@jit_by_size()
+def component_moments(target: JointTarget, draws: Draw) -> tuple[jax.Array, jax.Array | None]:
+    """Means (S, K, d) and covariances of the components of draws; see `Likelihood.moments`."""
+
+    def moments(draw):
+        given_draw = target.condition(draw)
+        return given_draw.likelihood.moments(given_draw.cells(draw["labels"]))
+
+    return jax.lax.map(moments, draws)
+
+
+@jit_by_size()
+def exchange_sums(target: Target, draws: Draw) -> jax.Array:
+    """Sums (S, K, K) over the samples of a component of the probabilities of all components."""
+    return jax.lax.map(lambda draw: _exchange_sums(target, draw["labels"]), draws)
+
+
+def _exchange_sums(target: Target, labels: jax.Array) -> jax.Array:
+    cells = target.cells(labels)
+    is_own = labels == jnp.arange(target.n_slots)[:, None]
+    joins = target.joining(cells, target.x, target.group)
+    # The current component already contains the sample.
+    stays = jnp.zeros(len(labels))
+    for term in target.terms:
+        statistics = term.cells(cells[:, None])[:, 0]
+        by_group = term.by_group and target.n_groups > 1
+        own_cell = statistics[target.group if by_group else 0, labels]
+        rows = term.row(target.x, target.group)
+        stays = stays + term.weight * (term.cost(own_cell) - term.cost(own_cell - rows))
+    # A sample that is a component by itself opens this component.
+    is_occupied = occupied(cells)
+    k, alone = is_occupied.sum(), cells.sum(0)[labels, -1] < 1.5
+    opens = target.sizes[k] - target.sizes[jnp.maximum(k - 1, 1)]
+    nats = jnp.where(is_own, stays + jnp.where(alone, opens, 0), joins)
+    p = jax.nn.softmax(jnp.where(is_occupied[:, None], -nats, -jnp.inf), axis=0)
+    return (is_own * target.x[:, -1]) @ p.T
