@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import jax
 import matplotlib.pyplot as plt
 import pytest
 
@@ -36,9 +37,17 @@ def test_is_stored_as_it_ran(path):
     )
 
 
+@pytest.fixture
+def double_precision_as_before():
+    """A notebook may set JAX to double precision."""
+    before = jax.config.jax_enable_x64
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_runs(path, monkeypatch, tmp_path):
+def test_runs(path, monkeypatch, tmp_path, double_precision_as_before):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plt, "show", lambda: None)
     namespace = {"__name__": "notebook"}

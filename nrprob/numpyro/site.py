@@ -30,7 +30,7 @@ COVARIANCES = ("diag", "full", "shrunk", "tied")
 _MAX_CLUSTERS = 20  # of "auto"
 _CLUSTERS = Number(1, CLUSTERS, integer=True, words=("auto",))
 _POSITIVE_OR_AUTO = Number(1e-9, 1e9, words=("auto",))
-_N_NEIGHBOURS, _MAX_CANDIDATES = 20, 500  # neighbours of a sample, and candidates for them
+_N_NEIGHBOURS, _MAX_CANDIDATES = 20, 250  # neighbours of a sample, and candidates for them
 _MARK = "nrprob_partition"  # key of the `infer` dictionary of the sites of partitions
 
 
@@ -413,7 +413,8 @@ def _find_neighbours(rows: jax.Array) -> jax.Array:
     square = jnp.square(rows).sum(1)
     distance = square[candidates] - 2 * rows @ rows[candidates].T
     distance = jnp.where(candidates == np.arange(n)[:, None], jnp.inf, distance)
-    _, nearest = jax.lax.top_k(-distance, min(_N_NEIGHBOURS, count - 1))
+    # XLA sorts numbers in double precision several times as slowly.
+    _, nearest = jax.lax.top_k(-distance.astype(jnp.float32), min(_N_NEIGHBOURS, count - 1))
     return jnp.asarray(candidates, jnp.int32)[nearest]
 
 
