@@ -101,29 +101,39 @@ class SeparateCovariances:
         self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
     ) -> jax.Array:
         """Minus the log predictive density of new samples in every cluster; see `Likelihood`."""
+        return self._join_costs(cells, x, weights)
+
+    def _join_costs(self, cells: jax.Array, x: jax.Array, weights: jax.Array | None) -> jax.Array:
+        """Minus the log predictive density of new samples (b, p), in units of the code."""
         code, cells = self._predictive(cells.sum(0))
         prepared = jax.tree.map(lambda a: a[..., None], code.prepare_join(cells.T))
         if weights is not None:
             return code.weighted_join_costs(prepared, x.T, weights)
         return code.join_costs(prepared, x.T)
 
-    def left_out(
+    def left_out_costs(
         self,
         partition: Target,
         cells: jax.Array,
         labels: jax.Array,
         weights: jax.Array | None = None,
     ) -> jax.Array:
-        """Log predictive density of every sample given the others; see `Likelihood`."""
+        """Minus the log predictive density of every sample given the others; see `Likelihood`."""
         x = partition.x
+        is_own = jnp.arange(cells.shape[1])[:, None] == labels
+        # 1. The cluster of the sample, without the sample.
         code, others = self._predictive(cells.sum(0)[labels] - x)
         if weights is None:
-            return code(others) - code(others + x)
+            stays = code(others + x) - code(others)
+            return jnp.where(is_own, stays, self._join_costs(cells, x, None))
 
-        def log_density(weight):
-            return code(others) - code(others + reweighted(x, weight, self.width))
+        def own_cost(weight):
+            return code(others + reweighted(x, weight, self.width)) - code(others)
 
-        return jax.lax.map(log_density, weights[:, None] * x[:, -1])
+        stays = jax.lax.map(own_cost, weights[:, None] * x[:, -1])
+        # 2. The other clusters.
+        x = reweighted(x, x[:, -1], self.width)
+        return jnp.where(is_own[:, None], stays, self._join_costs(cells, x, weights))
 
     def draw_roots(self, cells: jax.Array, key: jax.Array) -> jax.Array:
         """Roots of sampled precisions: ``root root'`` (K, m, m), or (K, m) for single features."""

@@ -94,16 +94,16 @@ class HierarchicalCovariances(SeparateCovariances):
         cost = super().feature_costs(cells, x, group, weights)
         return cost + 0.5 * whitener(self.common)[1]
 
-    def left_out(
+    def left_out_costs(
         self,
         partition: Target,
         cells: jax.Array,
         labels: jax.Array,
         weights: jax.Array | None = None,
     ) -> jax.Array:
-        """Log predictive density of every sample given the others; see `Likelihood`."""
-        log_density = super().left_out(partition, cells, labels, weights)
-        return log_density - 0.5 * whitener(self.common)[1]
+        """Minus the log predictive density of every sample given the others; see `Likelihood`."""
+        cost = super().left_out_costs(partition, cells, labels, weights)
+        return cost + 0.5 * whitener(self.common)[1]
 
     def draw_common(self, cells: jax.Array, roots: jax.Array, key: jax.Array) -> jax.Array:
         """Sample the common covariance given roots (K, d, d) of the precisions of clusters.

@@ -91,16 +91,18 @@ class Likelihood(Protocol):
         With ``weights`` (G,), the result (K, G, b) has one entry for each of these scale weights.
         """
 
-    def left_out(
+    def left_out_costs(
         self,
         partition: Target,
         cells: jax.Array,
         labels: jax.Array,
         weights: jax.Array | None = None,
     ) -> jax.Array:
-        """Log predictive density (n',) of every sample, given all other samples.
+        """Minus the log predictive density (K, b) of samples in every cluster, given all others.
 
-        With ``weights`` (G,), the result (G, n') has one entry for each of these scale weights.
+        ``cells`` are statistics of all samples; ``partition`` and ``labels`` (b,) may have some of
+        them only. With ``weights`` (G,), the result (K, G, b) has one entry for each of these
+        scale weights.
         """
 
 
@@ -340,11 +342,13 @@ class JointTarget:
         """Increase (K, b) of the code length if samples (b, p) of groups (b,) join each cluster."""
         return self.feature_costs(cells, x, group) + self.partition.joining(cells, x, group)
 
-    def left_out(self, cells: jax.Array, labels: jax.Array) -> jax.Array:
-        """Log density (n',) of the features of every sample given all others."""
-        left_out = partial(self.likelihood.left_out, self.partition, cells, labels)
-        cost = self._integrate(lambda *weights: -left_out(*weights))()
-        return self.transform_rows(self.rows)[1] - cost
+    def left_out_costs(self, cells: jax.Array, labels: jax.Array) -> jax.Array:
+        """Minus the log density (K, n') of the features of samples in every cluster, given others.
+
+        Every sample is predicted by all other samples, with the labels (n',).
+        """
+        cost = partial(self.likelihood.left_out_costs, self.partition, cells, labels)
+        return self._integrate(cost)() - self.transform_rows(self.rows)[1]
 
     def _integrate(self, cost: Callable[..., Any]) -> Callable[..., Any]:
         for update in self.updates:

@@ -32,26 +32,29 @@ from nrprob.methods.bayes.predictive import condition
 _BLOCK = 1024  # samples at a time, to bound memory
 
 
-def unavailable(model: MixtureModel) -> str:
-    """Reason why there is no pointwise log likelihood, with the setting; "" if there is one."""
-    missing = "it is not implemented for {}"
-    tempered = "importance weights need the powered density and the score needs the plain density"
+def unavailable(model: MixtureModel, n_groups: int = 1) -> str:
+    """Reason why there is no pointwise log likelihood, with the setting; "" if there is one.
+
+    Parameters
+    ----------
+    model : model of the samples
+    n_groups : number of known groups
+    """
     features = model.features
-    unnormalised = "exponentiated code lengths are not normalised"
-    needs = (
-        ("features", features.name, ("gaussian",), missing.format("counts and binary features")),
-        ("energy", features.energy, ("conjugate",), unnormalised),
-        ("covariance", features.covariance, ("diag", "full"), missing.format("shared covariances")),
-        ("likelihood_power", features.power, (1,), tempered),
-        ("errors", features.errors, ("gaussian",), missing.format("t-distributed errors")),
-        (
-            "transformation", features.transformation, ("identity",),
-            missing.format("transformations"),
-        ),
-    )  # fmt: skip
-    for name, used, allowed, reason in needs:
-        if used not in allowed:
-            return f"{reason}; got {name}={used!r}"
+    if features.energy == "nml":
+        return "exponentiated code lengths are not normalised; got energy='nml'"
+    if features.power != 1:
+        return (
+            "importance weights need the powered density and the score needs the plain density; "
+            f"got likelihood_power={features.power!r}"
+        )
+    weight = getattr(features, "coordination", 0)
+    if n_groups > 1 and weight != 0:
+        weight = "auto" if weight is None else weight
+        return (
+            "the code of clusters across known groups is no density; got coordination_weight="
+            f"{weight!r}; pass coordination_weight=0"
+        )
     return ""
 
 
@@ -62,36 +65,33 @@ def pointwise_log_likelihood(target: Any, draws: Draw) -> jax.Array:
     Parameters
     ----------
     target : Target or JointTarget
-        The code length of the features must be a sum over clusters of conjugate marginal
-        likelihoods, with a likelihood power of 1.
+        The code length of the features must be minus the log of a marginal likelihood that is not
+        tempered.
     draws : ``labels`` (S, n') of the draws, and their hyperparameters
     """
-
-    def log_likelihood(draw):
-        given_draw = condition(target, draw)
-        if isinstance(given_draw, JointTarget):
-            given_draw = given_draw.conditional()
-        return log_likelihood_of_draw(given_draw, draw["labels"])
-
-    return jax.lax.map(log_likelihood, draws)
+    return jax.lax.map(
+        lambda draw: log_likelihood_of_draw(condition(target, draw), draw["labels"]), draws
+    )
 
 
-def log_likelihood_of_draw(target: Target, labels: jax.Array) -> jax.Array:
+def log_likelihood_of_draw(target: Any, labels: jax.Array) -> jax.Array:
     """Log likelihood (n',) under one draw.
 
-    Terms of the target are the code lengths of the features, of the labels and, if there are
-    classes, of the classes.
+    Terms of a `Target` are the code lengths of the features, of the labels and, if there are
+    classes, of the classes. A `JointTarget` has a likelihood instead of the first term.
     """
-    label_target = replace(target, terms=target.terms[1:2])
+    joint = isinstance(target, JointTarget)
+    partition = target.partition if joint else replace(target, terms=target.terms[1:])
+    label_target = replace(partition, terms=partition.terms[:1])
     cells = target.cells(labels)
     is_occupied = occupied(cells)
     k, slots = is_occupied.sum(), jnp.arange(target.n_slots)[:, None]
     free = (slots == jnp.argmin(is_occupied)) & ~is_occupied[:, None]
 
     def evaluate_block(block):
-        x, label = block
-        own_cell = cells[0, label]
-        alone = own_cell[:, -1] < 1.5
+        x, group, label, rows = block
+        samples = replace(partition, x=x, group=group)
+        alone = cells.sum(0)[label, -1] < 1.5
         is_own = slots == label
         # Components without the sample. If its component has no other sample, this component is the
         # new one.
@@ -99,22 +99,44 @@ def log_likelihood_of_draw(target: Target, labels: jax.Array) -> jax.Array:
         opens = (is_own & alone) | (free & ~alone)
         number = target.sizes[others + opens]
         possible = (is_occupied[:, None] | opens) & jnp.isfinite(number)
+        if joint:
+            features = replace(target, partition=samples, rows=rows).left_out_costs(cells, label)
+        else:
+            features = _left_out_costs(replace(samples, terms=target.terms[:1]), cells, label)
 
-        def log_sum(part):
-            # Nats by which a component gains the sample; its current component already contains it.
-            joins = part.joining(cells, x, jnp.zeros(len(x), jnp.int32))
-            stays = sum(term.cost(own_cell) - term.cost(own_cell - x) for term in part.terms)
-            nats = jnp.where(is_own, stays, joins) + number
-            return jax.nn.logsumexp(jnp.where(possible, -nats, -jnp.inf), axis=0)
+        def log_sum(nats):
+            return jax.nn.logsumexp(jnp.where(possible, -nats - number, -jnp.inf), axis=0)
 
-        return log_sum(target) - log_sum(label_target)
+        of_labels = _left_out_costs(replace(label_target, x=x, group=group), cells, label)
+        of_partition = _left_out_costs(samples, cells, label)
+        return log_sum(features + of_partition) - log_sum(of_labels)
 
     n = len(labels)
     size = min(n, _BLOCK)
+    rows = target.rows if joint else target.x  # not used without a likelihood
     blocks = jax.tree.map(
         lambda a: jnp.pad(a, ((0, -n % size), *[(0, 0)] * (a.ndim - 1))).reshape(
             -1, size, *a.shape[1:]
         ),
-        (target.x, labels),
+        (partition.x, partition.group, labels, rows),
     )
     return jax.lax.map(evaluate_block, blocks).reshape(-1)[:n]
+
+
+def _left_out_costs(target: Target, cells: jax.Array, labels: jax.Array) -> jax.Array:
+    """Nats (K, b) by which the terms of clusters grow with every sample, from the other samples.
+
+    Parameters
+    ----------
+    target : its ``x`` (b, p) and ``group`` (b,) are those of some samples
+    cells : (groups, K, p) statistics of all samples
+    labels : (b,) clusters of the samples
+    """
+    x, group = target.x, target.group
+    stays = jnp.zeros(len(x))
+    for term in target.terms:
+        by_group = term.by_group and target.n_groups > 1
+        joined = cells[group, labels] if by_group else cells.sum(0)[labels]
+        stays = stays + term.weight * (term.cost(joined) - term.cost(joined - x))
+    is_own = jnp.arange(cells.shape[1])[:, None] == labels
+    return jnp.where(is_own, stays, target.joining(cells, x, group))

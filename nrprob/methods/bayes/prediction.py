@@ -108,10 +108,10 @@ class Sampled(Clusterer):
         ----------
         log_likelihood : bool or "auto", default="auto"
             Whether to export the pointwise log likelihood, which `arviz.loo` takes: one float64 for
-            each draw and sample. It exists for continuous features with ``covariance_`` "diag" or
-            "full", ``energy_`` "conjugate", Gaussian errors, untransformed columns and
-            ``likelihood_power=1``. "auto" exports it if it exists and warns otherwise; True raises
-            if it does not exist.
+            each draw and sample. It does not exist if ``energy_`` is "nml", if
+            ``likelihood_power`` is below 1, or if counts or binary features have known groups and
+            ``coordination_weight`` is not 0. "auto" exports it if it exists and warns otherwise;
+            True raises if it does not exist.
 
         Returns
         -------
@@ -178,7 +178,9 @@ class Sampled(Clusterer):
         """Whether `to_arviz` exports the pointwise log likelihood; warns or raises if it cannot."""
         if not isinstance(requested, bool):
             self._check_choice("log_likelihood", requested, ("auto",), "or a boolean")
-        if requested is False or not (why := unavailable(self._mixture)):
+        n_groups = 1 if isinstance(self._target, JointTarget) else self._target.n_groups
+        why = unavailable(self._mixture, n_groups)
+        if requested is False or not why:
             return bool(requested)
         message = (
             f"to_arviz exports no pointwise log likelihood, since {why}; pass "
@@ -251,16 +253,31 @@ class Sampled(Clusterer):
         """
         return self._average_draws(X, known, self._average_probabilities)
 
-    def score(self, X, y=None, *, known=None):
-        r"""Mean log predictive density of new rows; higher is better.
+    def score_samples(self, X, *, known=None):
+        r"""Log predictive density of new rows.
 
-        .. math:: \frac{1}{n} \sum_i \log \frac{1}{S} \sum_s \sum_c p(c | s) p(x_i | c, s)
+        .. math:: \log p(x) = \log \frac{1}{S} \sum_s \sum_c p(c | s) p(x | c, s)
 
-        over the S draws s, and over the clusters c of a draw and a new cluster. With
+        over the S draws s, and over the components c of a draw and a new component. With
         ``energy="nml"``, p(x | c, s) is exp(-l), where l is the increase of the code length of the
-        cluster's features. This is not a density, but comparisons with the same ``energy`` are
+        component's features. This is not a density, but comparisons with the same ``energy`` are
         valid. Columns that `fit` dropped do not count. For counts, p(x | c, s) is the probability
         of a row's tokens in their order.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        known : as in `predict`
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Nats, in the units of ``X``.
+        """
+        return self._average_draws(X, known, log_densities) - np.log(self._sd).sum()
+
+    def score(self, X, y=None, *, known=None):
+        """Mean log predictive density of new rows, see `score_samples`; higher is better.
 
         Parameters
         ----------
@@ -273,8 +290,7 @@ class Sampled(Clusterer):
         float
             Mean in nats per row.
         """
-        result = self._average_draws(X, known, log_densities)
-        return float(result.mean() - np.log(self._sd).sum())  # in the units of X
+        return float(self.score_samples(X, known=known).mean())
 
     def _average_draws(self, X: Any, known: Any, call: Callable[..., Any]) -> np.ndarray:
         """Return ``call(target, draws, n_draws, rows)`` of new rows."""

@@ -293,38 +293,64 @@ class SharedCovariance(JointCode):
             weight, spread, distance = weights[:, None], spread[:, None], distance[:, None]
         return student_t_nats(weight * distance, log_det, 1 + weight * spread, freedom, d)
 
-    def left_out(
+    def left_out_costs(
         self,
         partition: Target,
         cells: jax.Array,
         labels: jax.Array,
         weights: jax.Array | None = None,
     ) -> jax.Array:
-        """Log predictive density of every sample given the others; see `Likelihood`."""
+        """Minus the log predictive density of every sample given the others; see `Likelihood`.
+
+        Removing sample i is an update of rank one of the regression on all samples. With the
+        covariance C of the coefficients, relative to S, the design w_i of the sample and w_c of
+        cluster c, and the weight m of the sample, the covariance without the sample is
+
+            C + m C w_i w_i' C / (1 - m w_i' C w_i).
+
+        Coefficients and scatter change accordingly.
+        """
         d, fit = self.n_features, self._fit(cells)
         rows, mass = self._split_rows(partition.x)
-        weight: Any = 1.0 if weights is None else weights[:, None]
+        counted = self.power * mass
         nu, n = self.hyperparameters.freedom, cells[..., -1].sum()
         freedom = d + 1 + nu + self.power * (n - 1)  # cells without the sample
-        # 1. Residuals and leverages of the regression on all samples.
-        leverage = jnp.square(fit.half).sum(0)[labels]
-        residual = rows[:, :d] - fit.centres[labels]
+        # 1. Covariances w_c' C w_i and w_c' C w_c (K, b), with the known structure of the sample.
+        inverse = fit.half.T @ fit.half
+        covariance, spread = inverse[:, labels], jnp.diagonal(inverse)[:, None]
+        offset: Any = 0.0
         if self._informed:
-            offsets, between, spread, level = self._levels(fit, rows, partition.group)
-            residual = residual - offsets[level]
-            projected = (fit.half @ between.T)[:, level]
-            leverage = leverage - 2 * (fit.half[:, labels] * projected).sum(0)
-            leverage = leverage + jnp.square(projected).sum(0) + spread[level]
-        # 2. Removing the sample multiplies the determinant of the scatter by (1 - share).
-        white, log_det = whitener(fit.scatter)
-        counted = self.power * mass
+            offsets, between, level_spread, level = self._levels(fit, rows, partition.group)
+            inside = between @ inverse
+            common = (level_spread + (inside * between).sum(1))[level]
+            inside = inside[level]
+            own_inside = jnp.take_along_axis(inside, labels[:, None], 1)[:, 0]
+            covariance = covariance - inside.T - own_inside + common
+            spread = spread - 2 * inside.T + common
+            offset = offsets[level]
+        leverage = jnp.take_along_axis(covariance, labels[None], 0)[0]
         remaining = 1 - counted * leverage
-        distance = jnp.square(residual @ white.T).sum(1)
-        share = counted * distance / remaining
-        distance = distance / remaining**2 / (1 - share)
-        # 3. Multivariate t density.
-        factor = 1 + weight * leverage / remaining
-        return -student_t_nats(weight * distance, log_det + jnp.log1p(-share), factor, freedom, d)
+        # 2. Whitened residuals under every cluster: their squares, and products with the residual
+        # under the sample's own cluster (K, b).
+        white, log_det = whitener(fit.scatter)
+        rows, centres = (rows[:, :d] - offset) @ white.T, fit.centres @ white.T
+        residual = rows - centres[labels]
+        square = jnp.square(rows - centres[:, None]).sum(-1)
+        product = (rows * residual).sum(1) - centres @ residual.T
+        own_square = jnp.square(residual).sum(1)
+        # 3. Squared distances without the sample, whose removal multiplies the determinant of the
+        # scatter by 1 - share.
+        share = counted * own_square / remaining
+        shift = counted * covariance / remaining
+        distance = square + 2 * shift * product + shift**2 * own_square
+        product = product + shift * own_square
+        distance = distance + counted * product**2 / remaining / (1 - share)
+        spread = spread + counted * covariance**2 / remaining
+        # 4. Multivariate t density.
+        log_det, weight = log_det + jnp.log1p(-share), jnp.ones(())
+        if weights is not None:
+            weight, spread, distance = weights[:, None], spread[:, None], distance[:, None]
+        return student_t_nats(weight * distance, log_det, 1 + weight * spread, freedom, d)
 
     def moments(self, cells: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         """Posterior means of the centres, in units of the covariance; see `Likelihood`."""

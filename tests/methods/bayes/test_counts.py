@@ -172,7 +172,7 @@ def test_a_posterior_of_counts_given_groups(fitted):
     assert matched_accuracy(model.labels_, wanted) > 0.9
     assert (model.predict(X, known=known) == wanted).mean() > 0.9
     assert model.score(X, known=known) > model.score(X, known=1 - known)
-    with pytest.warns(UserWarning, match="got features='multinomial'"):
+    with pytest.warns(UserWarning, match="pass coordination_weight=0"):
         result = model.to_arviz()
     assert not hasattr(result, "log_likelihood")
     np.testing.assert_array_equal(result.observed_data["X"], X)

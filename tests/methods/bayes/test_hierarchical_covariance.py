@@ -256,7 +256,11 @@ def test_predicted_densities_are_those_of_rows_left_out():
         less = cells.at[0, labels[N - 1]].add(-target.x[N - 1])
         cost = target.feature_costs(less, *new)
         grid = jnp.exp(-cost[0, 1:]).sum() * (axis[1] - axis[0]) ** 2
-        return target.left_out(cells, labels)[N - 1], -cost[labels[N - 1], 0], grid
+        return (
+            -target.left_out_costs(cells, labels)[labels[N - 1], N - 1],
+            -cost[labels[N - 1], 0],
+            grid,
+        )
 
     result, expected, total = both(target, jax.random.PRNGKey(1))
     assert float(result) == pytest.approx(float(expected), rel=1e-9)

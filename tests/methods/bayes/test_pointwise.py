@@ -14,12 +14,20 @@ from scipy.special import gammaln, logsumexp, multigammaln
 from slowly import slowly
 
 from nrprob import MDLMixture
-from nrprob.methods.bayes.feature_models import BoundedGaussian, CountFeatures, FixedGaussian
+from nrprob.data.design import Design
+from nrprob.methods.bayes.feature_models import (
+    BinaryFeatures,
+    BoundedGaussian,
+    CountFeatures,
+    FixedGaussian,
+)
 from nrprob.methods.bayes.pointwise import (
     log_likelihood_of_draw,
     pointwise_log_likelihood,
     unavailable,
 )
+from nrprob.methods.bayes.student_t import VALUES
+from nrprob.methods.bayes.yeo_johnson import LAMBDAS
 from nrprob.posterior.export import import_arviz
 
 N, D, K = 6, 2, 3
@@ -34,7 +42,9 @@ HYPER = {
     "freedom": [3.0, 9.0],
     "concentration": [1.0, 0.1],
     "class_concentration": [0.1, 1.0],
+    "df": [4.0, 16.0],
 }
+COMMON = np.asarray([[[0.6, 0.2], [0.2, 0.9]], [[1.4, -0.3], [-0.3, 0.5]]])
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +66,7 @@ def labelings():
 
 def hyperparameters(target, which):
     """Values (S,) by name of the sampled variables, from indices (S,) into `HYPER`."""
-    return {name: np.asarray(HYPER[name])[which] for name in getattr(target, "names", ())}
+    return {n: np.asarray(HYPER[n])[which] for n in getattr(target, "names", ()) if n in HYPER}
 
 
 def padded(target, z):
@@ -98,38 +108,119 @@ def moved(z, i):
     return [np.where(np.arange(len(z)) == i, c, z) for c in [*others, *free]]
 
 
-@pytest.mark.parametrize(("classes", "unordered"), [(False, False), (True, True)])
-@pytest.mark.parametrize(
-    ("model", "covariance"),
-    [(SAMPLED, "full"), (SAMPLED, "diag"), *slowly((FIXED, "full"), (FIXED, "diag"))],
-    ids=["full", "diag", "full, given", "diag, given"],
-)
-def test_it_is_a_difference_of_the_description_lengths(model, covariance, classes, unordered):
-    """ell_i = log p(x, y, z_-i) - log p(z_-i) - log p(x_-i, y_-i given z_-i)."""
-    features = replace(model.features, covariance=covariance)
-    model = replace(model, features=features, unordered=unordered)
+GROUPS = Design.from_groups(np.arange(N) // 3, 2)
+COVARIATES = np.random.default_rng(3).normal(size=(N, 2))
+COUNTS = np.random.default_rng(4).integers(0, 4, size=(N, 3)).astype(float)
+FEATURES = {
+    "full": SAMPLED.features,
+    "diag": replace(SAMPLED.features, covariance="diag"),
+    "full, given": FIXED.features,
+    "diag, given": replace(FIXED.features, covariance="diag"),
+    "shrunk": replace(SAMPLED.features, covariance="shrunk"),
+    "tied": replace(SAMPLED.features, covariance="tied"),
+    "tied, groups": replace(SAMPLED.features, covariance="tied"),
+    "tied, covariates": replace(SAMPLED.features, covariance="tied"),
+    "full, t": replace(SAMPLED.features, errors="t"),
+    "tied, groups, t": replace(SAMPLED.features, covariance="tied", errors="t"),
+    "counts": CountFeatures(),
+    "counts, groups": CountFeatures(coordination=0),
+    "binary, groups": BinaryFeatures(coordination=0),
+}
+DESIGNS = {"groups": GROUPS, "covariates": Design.from_groups(np.zeros(N, int), 1, COVARIATES)}
+SLOW = {"full, given", "diag, given", "counts", "tied", "tied, groups, t", "full, t"}
+FAST_CASES = [name for name in FEATURES if name not in SLOW]
+
+
+def setting(case, classes, unordered):
+    """Model, rows, classes, number of classes and known structure of a case of `FEATURES`."""
+    model = replace(SAMPLED, features=FEATURES[case], unordered=unordered)
     codes, n_classes = (CODES, 2) if classes else (np.full(N, -1), 0)
-    X, every = rows(), np.arange(N)
-    target = model.target(X, codes, n_classes, K)
+    X = rows()
+    if case.startswith(("counts", "binary")):
+        X = COUNTS if case.startswith("counts") else (COUNTS > 1).astype(float)
+    design = DESIGNS.get(case.split(", ")[1] if ", " in case else "")
+    return model, X, codes, n_classes, design
+
+
+def draws_of(target, z):
+    """Variables of the draws of labels z: two values of each, in turn."""
+    which = np.arange(len(z)) % 2
+    hyper = hyperparameters(target, which)
+    names = getattr(target, "names", ())
+    if "common_covariance" in names:
+        hyper["common_covariance"] = COMMON[which]
+    if "scale_weight" in names:
+        weight = np.ones((len(z), target.x.shape[0]))
+        weight[:, :N] = VALUES[np.random.default_rng(5).integers(9, 15, size=(len(z), N))]
+        hyper["scale_weight"] = weight
+    return hyper
+
+
+@pytest.mark.parametrize(("classes", "unordered"), [(False, False), (True, True)])
+@pytest.mark.parametrize("case", [*FAST_CASES, *slowly(*sorted(SLOW))])
+def test_it_is_a_difference_of_the_description_lengths(case, classes, unordered):
+    """ell_i = log p(x, y, z_-i) - log p(z_-i) - log p(x_-i, y_-i given z_-i)."""
+    model, X, codes, n_classes, design = setting(case, classes, unordered)
+    every = np.arange(N)
+    target = model.target(X, codes, n_classes, K, design)
     z = labelings()[::9]
     counts = [np.bincount(one, minlength=K) for one in z]
     assert any((c == 1).any() and (c > 0).all() for c in counts) and any(c[1] == 0 for c in counts)
-    hyper = hyperparameters(target, np.arange(len(z)) % 2)
+    hyper = draws_of(target, z)
     sizes = hyper.get("concentration", np.ones(len(z)))
     result = pointwise(target, z, hyper)
     for i in (0, 2):
         rest = every != i
-        smaller = model.target(X[rest], codes[rest], n_classes, K)
+        smaller = model.target(
+            X[rest], codes[rest], n_classes, K, design and design.take_rows(rest)
+        )
         apart = np.asarray([np.unique(one[rest], return_inverse=True)[1] for one in z])
-        without = -lengths(smaller, apart, hyper)
+        others = dict(hyper)
+        if "scale_weight" in hyper:
+            kept = np.delete(hyper["scale_weight"][:, :N], i, 1)
+            pad = smaller.x.shape[0] - kept.shape[1]
+            others["scale_weight"] = np.pad(kept, ((0, 0), (0, pad)), constant_values=1)
+        without = -lengths(smaller, apart, others)
         without -= [log_prior(one, a, unordered) for one, a in zip(apart, sizes, strict=True)]
         joined = [moved(one, i) for one in z]
         at = np.repeat(np.arange(len(z)), [len(some) for some in joined])
-        log_p = -lengths(target, np.concatenate(joined), {n: v[at] for n, v in hyper.items()})
+        tried = {n: v[at] for n, v in hyper.items()}
+        log_p = log_sum_of_weights(target, np.concatenate(joined), tried, i)
         for s, some in enumerate(joined):
             labels = logsumexp([log_prior(one, sizes[s], unordered) for one in some])
             expected = logsumexp(log_p[at == s]) - labels - without[s]
             assert result[s, i] == pytest.approx(expected, abs=1e-8)
+
+
+def log_sum_of_weights(target, z, hyper, i):
+    """Log densities (S,) of labels (S, n), with the scale weight of sample i summed out."""
+    if "scale_weight" not in hyper:
+        return -lengths(target, z, hyper)
+    log_p = []
+    for value in VALUES:
+        weight = hyper["scale_weight"].copy()
+        weight[:, i] = value
+        log_p.append(-lengths(target, z, {**hyper, "scale_weight": weight}))
+    return logsumexp(log_p, axis=0)
+
+
+@pytest.mark.parametrize("covariance", ["tied", *slowly("full")])
+def test_transformed_features_have_the_density_of_the_others_times_the_slope(covariance):
+    features = replace(SAMPLED.features, covariance=covariance)
+    X, z = rows(), labelings()[40:41]
+    lambdas = LAMBDAS[[np.abs(LAMBDAS - 0.6).argmin(), np.abs(LAMBDAS - 1.3).argmin()]]
+    changed = replace(SAMPLED, features=replace(features, transformation="yeo-johnson"))
+    target = changed.target(X, CODES, 2, K)
+    hyper = hyperparameters(target, [0])
+    plain = {name: value for name, value in hyper.items() if name != "yeo_johnson_lambda"}
+    result = pointwise(target, z, {**hyper, "yeo_johnson_lambda": lambdas[None]})
+    given = target.condition({"labels": padded(target, z)[0], **{n: v[0] for n, v in hyper.items()},
+                              "yeo_johnson_lambda": lambdas})  # fmt: skip
+    transformed, slope = (np.asarray(a)[:N] for a in given.transform_rows(given.rows))
+    expected = pointwise(replace(SAMPLED, features=features).target(transformed, CODES, 2, K),
+                         z, plain)  # fmt: skip
+    np.testing.assert_allclose(result, expected + slope, atol=1e-8)
+    assert np.ptp(slope) > 0.1
 
 
 def log_marginal(X, covariance, kappa, variance, nu):
@@ -194,7 +285,7 @@ def test_it_is_a_normalised_density(covariance, z):
     def density(x):
         changed = jnp.zeros((len(labels), 1)).at[:N].set(X).at[0, 0].set(x)
         now = target.condition(draw).with_features(changed)
-        return jnp.exp(log_likelihood_of_draw(now.conditional(), labels)[0])
+        return jnp.exp(log_likelihood_of_draw(now, labels)[0])
 
     u = np.linspace(-12, 12, 1201)
     values = np.asarray(jax.lax.map(density, np.sinh(u))) * np.cosh(u)
@@ -204,7 +295,7 @@ def test_it_is_a_normalised_density(covariance, z):
 def test_samples_are_looked_at_in_blocks(monkeypatch):
     from nrprob.methods.bayes import pointwise as module
 
-    target = SAMPLED.target(rows(), CODES, 2, K).conditional()
+    target = SAMPLED.target(rows(), CODES, 2, K)
     labels = np.pad(labelings()[7], (0, target.x.shape[0] - N)).astype(np.int32)
     whole = np.asarray(log_likelihood_of_draw(target, labels))
     monkeypatch.setattr(module, "_BLOCK", 4)
@@ -245,12 +336,15 @@ def test_arviz_estimates_the_log_density_of_the_true_model(covariance):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("covariance", ["full", "diag"])
+@pytest.mark.parametrize("covariance", ["full", "diag", "tied"])
 def test_arviz_agrees_with_fits_without_the_sample(covariance):
     X, truth = three(1)
     settings = {"covariance": covariance, "random_state": 0}
-    result, k = elpd(MDLMixture(**settings).fit(X).to_arviz())
+    fitted = MDLMixture(**settings).fit(X)
+    result, k = elpd(fitted.to_arviz())
     assert (k <= 0.7).mean() > 0.9
+    densities = fitted.score_samples(X)  # these samples are in the fit
+    assert fitted.score(X) == pytest.approx(densities.mean()) and result.sum() < densities.sum()
     some = np.union1d(np.arange(0, 120, 10), [k.argmax(), truth.argmin()])
     again = []
     for i in some:
@@ -265,16 +359,15 @@ def test_arviz_agrees_with_fits_without_the_sample(covariance):
     [
         ({}, ""),
         ({"covariance": "diag"}, ""),
-        (CountFeatures(), "counts and binary features; got features='multinomial'"),
+        (CountFeatures(coordination=0.0), ""),
+        (CountFeatures(), "no density; got coordination_weight='auto'; pass coordination_weight=0"),
         (BoundedGaussian(floor=0.2), "not normalised; got energy='nml'"),
-        ({"covariance": "tied"}, "shared covariances.*got covariance='tied'"),
-        ({"covariance": "shrunk"}, "shared covariances.*got covariance='shrunk'"),
+        ({"covariance": "tied"}, ""),
         ({"power": 0.5}, "powered density.*plain density; got likelihood_power=0.5"),
-        ({"errors": "t"}, "t-distributed errors; got errors='t'"),
-        ({"transformation": "yeo-johnson"}, "transformations; got transformation="),
+        ({"errors": "t", "transformation": "yeo-johnson"}, ""),
     ],
 )
 def test_where_there_is_none_it_says_why(change, message):
     features = replace(SAMPLED.features, **change) if isinstance(change, dict) else change
     model = replace(SAMPLED, features=features)
-    assert re.fullmatch(message and f".*{message}.*", unavailable(model))
+    assert re.fullmatch(message and f".*{message}.*", unavailable(model, 2))

@@ -225,7 +225,7 @@ def test_predicted_densities_are_those_of_rows_left_out(case):
         others = replace(now, likelihood=likelihood)
         new = target.x[row : row + 1], target.partition.group[row : row + 1]  # of weight 1
         cost = others.feature_costs(cells.at[group, labels[row]].add(-x), *new)
-        return now.left_out(cells, labels)[row], -cost[labels[row], 0]
+        return -now.left_out_costs(cells, labels)[labels[row], row], -cost[labels[row], 0]
 
     X, others = rows(), np.arange(N) != row
     w = VALUES[version]

@@ -209,9 +209,9 @@ def test_a_row_is_predicted_by_the_others(case):
     target, design = made(covariance, known), DESIGNS[known]
     which = np.asarray([0, 2])
     labels = padded(target, np.asarray([[0, 1, 0, 1, 1]]))[0]
-    result = jax.jit(lambda now: now.left_out(now.cells(labels), labels))(
-        with_indices(target, which)
-    )
+    result = jax.jit(
+        lambda now: -now.left_out_costs(now.cells(labels), labels)[labels, np.arange(len(labels))]
+    )(with_indices(target, which))
     length = functools.partial(by_rows, covariance, design, labels[:N], LAMBDAS[KEPT[which]])
     others = [np.flatnonzero(np.arange(N) != i) for i in range(N)]
     expected = [length(at=at) - length() for at in others]
