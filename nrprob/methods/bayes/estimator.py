@@ -65,73 +65,75 @@ _POSITIVE_OR_AUTO = parameters.Number(1e-9, 1e9, words=("auto",))
 class MDLMixture(ModelSettings):
     r"""Bayesian mixture with an unknown number of components.
 
-    MCMC samples partitions of the samples into clusters, with labels for a few samples or none. A
-    partition into k clusters has the description length
+    MCMC samples partitions of the samples into components, with labels for a few samples or none. A
+    partition into k components has the description length
 
-    .. math:: L = A(k) + \sum_{j=1}^k \phi(\text{cluster}_j)
+    .. math:: L = A(k) + \sum_{j=1}^k \phi(\text{component}_j)
 
     and the posterior probability proportional to :math:`e^{-L}`, for every k up to
-    ``max_clusters``. Here A(k) is a function of the number of clusters, and :math:`\phi` the code
-    length of the features, the classes and the size of a cluster. The parameters of the cluster are
-    integrated out. Under the default ``energy="conjugate"``, :math:`\phi` is minus the
-    log marginal likelihood, so that :math:`e^{-L}` is prior times likelihood. Predictions average
-    over the draws.
+    ``max_clusters``. Here A(k) is a function of the number of components, and :math:`\phi` the code
+    length of the features, the classes and the size of a component. The parameters of the component
+    are integrated out. Under the default ``energy="conjugate"``, :math:`\phi` is minus the log
+    marginal likelihood, so that :math:`e^{-L}` is prior times likelihood. Predictions average over
+    the draws. A cluster is one component, or several that are not separated by a dip of the
+    density; see ``merge``.
 
     Parameters
     ----------
     max_clusters : int or "auto", default="auto"
-        Largest number of clusters. "auto" is 20, or the number of samples if that is less.
+        Largest number of components. "auto" is 20, or the number of samples if that is less.
     kernel : {"collapsed", "six-move"}, default="collapsed"
-        Sampler. "collapsed" samples partitions with the parameters of clusters integrated out.
+        Sampler. "collapsed" samples partitions with the parameters of components integrated out.
         "six-move" also samples the parameters, by the moves of Yin (2007) with corrected acceptance
-        probabilities. Its "nml" has parameters uniform within bounds, and allows empty clusters.
+        probabilities. Its "nml" has parameters uniform within bounds, and allows empty components.
     energy : {"auto", "nml", "conjugate"}, default="auto"
-        Code of a cluster. "conjugate" has conjugate priors, and both kernels then have the same
+        Code of a component. "conjugate" has conjugate priors, and both kernels then have the same
         target. "nml" is normalised maximum likelihood of independent Gaussian features within
-        bounds, of classes and of cluster labels. "auto" is "nml" with ``kernel="six-move"``, and
+        bounds, of classes and of component labels. "auto" is "nml" with ``kernel="six-move"``, and
         otherwise "conjugate".
     covariance : {"auto", "diag", "full", "shrunk", "tied"}, default="auto"
-        Covariance of a cluster. "diag" and "full": one for each cluster. "shrunk": one for each
-        cluster, shrunk to a common covariance. "tied": one for all clusters, which ``known`` needs.
-        All but "diag" need ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" is "tied" with
-        ``known``, and "diag" if no other is available. Otherwise "auto" compares the description
-        lengths of partitions by EM under "diag", "tied", and "full" or "shrunk". "full" and
-        "shrunk" must be shorter by 3 nats. "auto" compares "shrunk" instead of "full" for 11 to 30
-        features m, or fewer than m (m + 1) samples, and neither above 30 features.
+        Covariance of a component. "diag" and "full": one for each component. "shrunk": one for each
+        component, shrunk to a common covariance. "tied": one for all components, which ``known``
+        needs. All but "diag" need ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" is
+        "tied" with ``known``, and "diag" if no other is available. Otherwise "auto" compares the
+        description lengths of partitions by EM under "diag", "tied", and "full" or "shrunk". "full"
+        and "shrunk" must be shorter by 3 nats. "auto" compares "shrunk" instead of "full" for 11 to
+        30 features m, or fewer than m (m + 1) samples, and neither above 30 features.
     likelihood_power : float, default=1.0
         Likelihood tempering exponent of continuous features. Values below 1 allow clusters that are
-        not quite Gaussian, and keep skew clusters from being split into Gaussian pieces; see Notes.
+        not quite Gaussian, and keep skew clusters from being split into components; see Notes.
         Needs ``energy="conjugate"`` and ``kernel="collapsed"``. From 0.01 to 1.
     errors : {"gaussian", "t"}, default="gaussian"
-        Distribution of continuous features about the centre of a cluster. With "gaussian", outliers
-        become separate clusters. With "t", each sample has a latent scale weight, and the degrees
-        of freedom are sampled; this takes about twice the time. Needs ``energy="conjugate"`` and
-        ``kernel="collapsed"``. "auto" of ``covariance`` assumes Gaussian errors.
+        Distribution of continuous features about the centre of a component. With "gaussian",
+        outliers become separate components. With "t", each sample has a latent scale weight, and
+        the degrees of freedom are sampled; this takes about twice the time. Needs
+        ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" of ``covariance`` assumes Gaussian
+        errors.
     transformation : {"identity", "yeo-johnson"}, default="identity"
-        Transformation after which continuous features are Gaussian within clusters. With
-        "yeo-johnson" each feature has a lambda, which is sampled, so that clusters may be skew in
+        Transformation after which continuous features are Gaussian within components. With
+        "yeo-johnson" each feature has a lambda, which is sampled, so that components may be skew in
         the same way; see Notes. Needs ``energy="conjugate"`` and ``kernel="collapsed"``.
     variance_floor : float or "auto", default="auto"
-        Smallest standard deviation of a cluster, in units of the standard deviation of all samples
-        (``energy="nml"``). It acts as a prior: the posterior depends on it. "auto" is the value of
-        0.1, 0.2 and 0.4 with the largest leave-one-out probability of the labels, or 0.2 without
-        labels. From 1e-6 to 100.
+        Smallest standard deviation of a component, in units of the standard deviation of all
+        samples (``energy="nml"``). It acts as a prior: the posterior depends on it. "auto" is the
+        value of 0.1, 0.2 and 0.4 with the largest leave-one-out probability of the labels, or 0.2
+        without labels. From 1e-6 to 100.
     concentration : float or "auto", default="auto"
-        Concentration of the symmetric Dirichlet prior of cluster sizes (``energy="conjugate"``).
-        Large values favour clusters of similar size. "auto" samples it; it is 1 if no
+        Concentration of the symmetric Dirichlet prior of component sizes (``energy="conjugate"``).
+        Large values favour components of similar size. "auto" samples it; it is 1 if no
         hyperparameter is sampled, as for counts or ``kernel="six-move"``. From 1e-9 to 1e9.
     class_concentration : float or "auto", default="auto"
-        Concentration of the symmetric Dirichlet prior of the classes of a cluster. Near 0, each
-        cluster has one class; 1e-6 suits labels without errors. "auto" samples it, so that it
+        Concentration of the symmetric Dirichlet prior of the classes of a component. Near 0, each
+        component has one class; 1e-6 suits labels without errors. "auto" samples it, so that it
         adapts to errors of the labels; it is 0.5 if no hyperparameter is sampled. From 1e-9 to 1e9.
     mean_precision : float or "auto", default="auto"
-        Precision :math:`\kappa` of the prior of a cluster's mean, as a number of samples. "auto"
+        Precision :math:`\kappa` of the prior of a component's mean, as a number of samples. "auto"
         samples it. From 1e-9 to 1e9.
     variance_shape, variance_scale : float or "auto", default="auto"
-        Inverse-gamma prior of the variances of a cluster, in units of the variances of all samples;
-        two numbers, or "auto" for both. "auto" samples them. With ``kernel="six-move"``, "auto" of
-        these two and of ``mean_precision`` is 2, 0.5 and 0.3. From 1e-9 to 1e9, and the shape above
-        1 unless ``mean_precision`` is a number.
+        Inverse-gamma prior of the variances of a component, in units of the variances of all
+        samples; two numbers, or "auto" for both. "auto" samples them. With ``kernel="six-move"``,
+        "auto" of these two and of ``mean_precision`` is 2, 0.5 and 0.3. From 1e-9 to 1e9, and the
+        shape above 1 unless ``mean_precision`` is a number.
     features : {"auto", "gaussian", "multinomial", "bernoulli"}, default="auto"
         Type of the features: continuous, counts (the tokens of each sample), or binary. "auto"
         detects it from the values; it is "gaussian" if ``kernel`` or ``covariance`` are set.
@@ -145,23 +147,23 @@ class MDLMixture(ModelSettings):
         How several known labelings combine: each combination of labels is a group, or, for
         continuous features, the effects of the labelings add up.
     unordered : bool, default=False
-        Whether clusters are a set, without labels. With False, as published, a partition of k
-        clusters costs log k! nats for the labels, a factor 1 / k! as in a Poisson prior of mean 1
+        Whether components are a set, without labels. With False, as published, a partition of k
+        components costs log k! nats for the labels, a factor 1 / k! as in a Poisson prior of mean 1
         on k (Nobile and Fearnside, 2007). With True all k have about the same prior probability.
-        With few samples, single samples are then often clusters, and predicted classes are slightly
-        more accurate.
+        With few samples, single samples are then often components, and predicted classes are
+        slightly more accurate.
     num_warmup, num_samples : int, default=500 and 1000
         Warm-up iterations (burn-in) and draws of each chain; at most 1e8.
     num_chains : int, default=4
         Number of chains, at most 10,000.
     init : {"auto", "dispersed", "subsample"} or array-like, default="auto"
-        Initial partitions of the chains. "dispersed": one chain with a single cluster, another with
-        ``max_clusters`` random clusters, and so on. "subsample" runs dispersed chains on 4,000
-        samples for ``num_warmup`` iterations, and assigns each other sample to its most probable
-        cluster. "auto" is "subsample" above 20,000 samples; up to 4,000 samples "subsample" is
-        "dispersed". An array (n_samples,) or (n_starts, n_samples) of labels gives the initial
-        partitions in turn. R-hat is uninformative if all chains start alike: pass several different
-        partitions.
+        Initial partitions of the chains. "dispersed": one chain with a single component, another
+        with ``max_clusters`` random components, and so on. "subsample" runs dispersed chains on
+        4,000 samples for ``num_warmup`` iterations, and assigns each other sample to its most
+        probable component. "auto" is "subsample" above 20,000 samples; up to 4,000 samples
+        "subsample" is "dispersed". An array (n_samples,) or (n_starts, n_samples) of labels gives
+        the initial partitions in turn. R-hat is uninformative if all chains start alike: pass
+        several different partitions.
     thinning : int, default=1
         Iterations from one draw to the next; at most 1e6.
     num_split_merge : int or "auto", default="auto"

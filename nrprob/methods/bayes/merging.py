@@ -25,6 +25,7 @@ from nrprob.engines.sample.chains import Draw
 from nrprob.engines.sample.target import Target, occupied
 from nrprob.methods.bayes.draws import compact_draws
 from nrprob.methods.bayes.joint_target import JointTarget
+from nrprob.methods.bayes.pointwise import left_out_costs
 from nrprob.posterior.components import trees_of_rows
 from nrprob.posterior.draws import Draws, as_draws
 from nrprob.posterior.merge_trees import Components, MergeTrees, trees_by_dip, trees_by_exchange
@@ -109,19 +110,11 @@ def exchange_sums(target: Target, draws: Draw) -> jax.Array:
 def _exchange_sums(target: Target, labels: jax.Array) -> jax.Array:
     cells = target.cells(labels)
     is_own = labels == jnp.arange(target.n_slots)[:, None]
-    joins = target.joining(cells, target.x, target.group)
-    # The current component already contains the sample.
-    stays = jnp.zeros(len(labels))
-    for term in target.terms:
-        statistics = term.cells(cells[:, None])[:, 0]
-        by_group = term.by_group and target.n_groups > 1
-        own_cell = statistics[target.group if by_group else 0, labels]
-        rows = term.row(target.x, target.group)
-        stays = stays + term.weight * (term.cost(own_cell) - term.cost(own_cell - rows))
+    nats = left_out_costs(target, cells, labels)
     # A sample that is a component by itself opens this component.
     is_occupied = occupied(cells)
     k, alone = is_occupied.sum(), cells.sum(0)[labels, -1] < 1.5
     opens = target.sizes[k] - target.sizes[jnp.maximum(k - 1, 1)]
-    nats = jnp.where(is_own, stays + jnp.where(alone, opens, 0), joins)
+    nats = nats + jnp.where(is_own & alone, opens, 0)
     p = jax.nn.softmax(jnp.where(is_occupied[:, None], -nats, -jnp.inf), axis=0)
     return (is_own * target.x[:, -1]) @ p.T

@@ -102,13 +102,13 @@ def log_likelihood_of_draw(target: Any, labels: jax.Array) -> jax.Array:
         if joint:
             features = replace(target, partition=samples, rows=rows).left_out_costs(cells, label)
         else:
-            features = _left_out_costs(replace(samples, terms=target.terms[:1]), cells, label)
+            features = left_out_costs(replace(samples, terms=target.terms[:1]), cells, label)
 
         def log_sum(nats):
             return jax.nn.logsumexp(jnp.where(possible, -nats - number, -jnp.inf), axis=0)
 
-        of_labels = _left_out_costs(replace(label_target, x=x, group=group), cells, label)
-        of_partition = _left_out_costs(samples, cells, label)
+        of_labels = left_out_costs(replace(label_target, x=x, group=group), cells, label)
+        of_partition = left_out_costs(samples, cells, label)
         return log_sum(features + of_partition) - log_sum(of_labels)
 
     n = len(labels)
@@ -123,7 +123,7 @@ def log_likelihood_of_draw(target: Any, labels: jax.Array) -> jax.Array:
     return jax.lax.map(evaluate_block, blocks).reshape(-1)[:n]
 
 
-def _left_out_costs(target: Target, cells: jax.Array, labels: jax.Array) -> jax.Array:
+def left_out_costs(target: Target, cells: jax.Array, labels: jax.Array) -> jax.Array:
     """Nats (K, b) by which the terms of clusters grow with every sample, from the other samples.
 
     Parameters
