@@ -4,8 +4,10 @@ An engine minimises an objective of this form, or samples from the exponential o
 
 .. math:: F = \sum_t \lambda_t \sum_{\text{cells } a} g_t(S_a), \qquad S_a = \sum_{x \in a} s(x),
 
-as defined in `nrprob.statistics`: S_a are the additive statistics of cell a, g_t the cell cost and
-lambda_t the weight of term t. No engine depends on a method.
+as defined in `nrprob.statistics`: a cell a is a cluster, or a cluster within a known group; s(x)
+are the additive statistics of row x, and S_a is their sum over the rows of cell a; g_t is the cell
+cost and lambda_t the weight of term t. For soft partitions, S_a is weighted by the masses W(x, a)
+of the rows in the cells. No engine depends on a method.
 
 Shapes of arrays: n rows, in B blocks of r rows; p statistics of a row, the last of which is 1;
 S restarts; K clusters; ``groups`` known groups (1 without known structure). "Rows" are samples.

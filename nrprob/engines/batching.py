@@ -1,9 +1,10 @@
 """Execute many fits of one shape in one compiled program, over all devices.
 
-Calls with the same signature differ in the values of their arrays only: data, settings, seeds. They
-are arranged as (devices, steps, lanes). Each device executes its steps without waiting for the
-others, and the lanes of a step run side by side. The number of steps is traced, so a program
-compiled for its capacity serves fewer calls at no extra cost.
+A *call* is one run of a solver (`nrprob.engines.optimise.solve.SolverCall`). Calls with the same
+signature differ in the values of their arrays only: data, settings, seeds. One program arranges
+them as an array (devices, steps, lanes). Each device executes its steps one after another, without
+waiting for other devices. The lanes of a step are calls that run in parallel on one device. The
+number of steps is traced, so a program for many calls can also run fewer calls, in less time.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Program:
 
     Attributes
     ----------
-    run : (arrays, steps per device) -> solutions, all with leading axes ``shape``
+    run : function ``(arrays, steps) -> solutions``; arrays and solutions of all calls have the
+        leading axes ``shape``, and ``steps`` (devices,) is the number of steps of each device
     sharding : sharding of arguments and solutions over devices
     shape : numbers of devices, steps and lanes
     seconds : compilation time
@@ -80,14 +82,14 @@ class Program:
 
 @dataclass
 class Batcher:
-    """Run calls by one compiled program per signature; programs are cached.
+    """Run calls by one compiled program per signature, and cache the programs.
 
     Attributes
     ----------
     devices : devices over which calls are distributed
     threads : concurrent programs on a single CPU device; by default the number of cores
     compiled : programs compiled by this batcher
-    stepwise : device for chains of tiny steps, if it is not among ``devices``
+    stepwise : device for calls that are chains of tiny steps; None to run them on ``devices``
     """
 
     devices: Sequence[jax.Device]
@@ -102,9 +104,9 @@ class Batcher:
         self._programs = _PROGRAMS.setdefault(tuple(self.devices), {})
 
     def program_for(self, call: SolverCall, n_calls: int = 1) -> Program:
-        """Program for about ``n_calls`` calls with the signature of ``call``.
+        """Return a compiled program for the signature of ``call``, sized for ``n_calls`` calls.
 
-        A cached program that is too small by less than a factor of four runs several times.
+        A cached program is also returned if it must run up to four times for all calls.
         """
         if self._stepwise_batcher is not None and call.stepwise:
             return self._stepwise_batcher.program_for(call, n_calls)
@@ -123,7 +125,8 @@ class Batcher:
     def __call__(self, calls: Sequence[SolverCall]) -> Iterator[tuple[SolverCall, Solution, float]]:
         """Run calls of any signatures; yield each call with its solution and device time.
 
-        The time in seconds is the run time on one device, divided by the number of its calls.
+        The time in seconds is the run time of a program on one device, divided by the number of
+        calls that this device ran.
         """
         groups: dict[Hashable, list[SolverCall]] = {}
         for call in calls:

@@ -19,7 +19,7 @@ def _mix_bits(h: jax.Array) -> jax.Array:
 
 
 def fold_in(seed: jax.Array, index: jax.Array | int) -> jax.Array:
-    """Seed of the ``index``-th of many independent streams."""
+    """Derive the seed of the ``index``-th of many independent random streams from ``seed``."""
     index = jnp.asarray(index).astype(jnp.uint32) + jnp.uint32(1)
     return _mix_bits(jnp.asarray(seed).astype(jnp.uint32) ^ (index * jnp.uint32(0x9E3779B9)))
 

@@ -34,8 +34,9 @@ def on_cpu(*arrays: Any) -> bool:
 def memory_budget(device: jax.Device | None = None) -> float:
     """Bytes available to the runs of one program on a device, by default the current one.
 
-    On an accelerator it is a share of the memory. On a CPU it is a constant: restarts are sampled
-    in chunks of this size, so the result for a seed depends on it.
+    On an accelerator it is a share of the memory. On a CPU it is the constant `MEMORY`, not the
+    memory of the machine. Random numbers are drawn per chunk of restarts that fits in this memory,
+    so the result for a seed depends on it.
     """
     device = device or device_of()
     if device.platform != "cpu" and (limit := (device.memory_stats() or {}).get("bytes_limit")):
@@ -55,7 +56,11 @@ def cpu_for_small_steps() -> jax.Device | None:
 
 @contextlib.contextmanager
 def small_steps_on_cpu(stepwise: bool = True) -> Iterator[None]:
-    """Run programs on the CPU if they are ``stepwise`` (chains of small steps); see above."""
+    """Run programs inside the ``with`` on the CPU if they are ``stepwise``.
+
+    A program is stepwise if it is a chain of small steps. `cpu_for_small_steps` states when the CPU
+    is used.
+    """
     cpu = cpu_for_small_steps() if stepwise else None
     with contextlib.nullcontext() if cpu is None else jax.default_device(cpu):
         yield

@@ -63,7 +63,7 @@ class SizedJit:
         return self._select(args, kwargs)(*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """See `jax.stages.Wrapped`."""
+        """Lower the program for these arguments, as the method ``lower`` of `jax.jit` functions."""
         return self._select(args, kwargs).lower(*args, **kwargs)
 
     def _select(self, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -87,7 +87,7 @@ def jit_by_size(
 ) -> Callable[[Callable[..., Any]], SizedJit]:
     """Decorate a function: `jax.jit` with these static arguments and options chosen by size.
 
-    ``limit`` is the number of elements up to which arrays are small. Programs that take long to
-    compile have a higher one.
+    Data whose largest array has at most ``limit`` elements are small, and their program is compiled
+    quickly. Use a higher limit for programs that take long to compile.
     """
     return functools.partial(SizedJit, static_argnames=static_argnames, limit=limit)

@@ -106,15 +106,16 @@ def mesh_of(x: Any) -> Mesh | None:
 
 @node
 class ShardedRows(Rows):
-    """Rows whose arrays are split along their first axis, one part per device.
+    """Rows whose arrays are split along their first axis, one part per device of ``mesh``.
 
-    Sums and scores use explicit collectives: automatic partitioning by XLA may gather all rows.
+    Sums over rows use explicit collective operations: automatic partitioning by XLA may copy all
+    rows to one device.
     """
 
     mesh: Mesh = field(metadata={"static": True})
 
     def cells(self, w: jax.Array) -> jax.Array:
-        """Cells of all rows, the same on all devices; see `Rows.cells`."""
+        """Sum the statistics over all rows, with the same result on all devices; see `Rows`."""
         return self._sum_over_devices(Rows.cells, w, _SPLIT)
 
     def adjoint(self, g: jax.Array) -> jax.Array:
@@ -156,7 +157,7 @@ def shard_arrays(arrays: T, mesh: Mesh) -> T:
 
 
 def shard_rows(rows: Rows, mesh: Mesh) -> ShardedRows:
-    """Move rows to the devices; their layout has one shard per device."""
+    """Move rows to the devices of ``mesh``; the layout of the rows must have a shard per device."""
     rows = shard_arrays(rows, mesh)
     return ShardedRows(rows.x, rows.mass, rows.number, rows.group, rows.share, rows.n_groups, mesh)
 
@@ -174,7 +175,7 @@ def fetch_to_host(arrays: T) -> T:
 
 
 def _values_of_devices(value: int, mesh: Mesh) -> np.ndarray:
-    """Gather the ``value`` of the process of each device."""
+    """Gather one value per device: the ``value`` that the process of this device passed."""
     values = jax.make_array_from_callback(
         (mesh.size,), NamedSharding(mesh, _SPLIT), lambda _: np.asarray([value], np.uint32)
     )
@@ -182,7 +183,7 @@ def _values_of_devices(value: int, mesh: Mesh) -> np.ndarray:
 
 
 def agree_on_value(value: int, mesh: Mesh) -> int:
-    """Return the value of the first device, in every process."""
+    """Return, in every process, the ``value`` passed by the process of the first device."""
     return int(_values_of_devices(value, mesh)[0]) if mesh.is_multi_process else value
 
 

@@ -5,9 +5,10 @@ W(x, c) = p(x) r(c|x). At inverse temperature beta the engine minimises the free
 
 .. math:: F(W) + \frac{1}{\beta} \left( \alpha H(C) - H(C|X) \right),
 
-where F is the objective of the method, alpha the weight ``compression``, and C and X are the
-cluster and the index of a row. Masses of all rows have the shape (B, r, S, K): B blocks of r rows,
-S restarts, K clusters. Statistics have the shape (groups, S, K, p) for p statistics.
+where F is the objective of the method, alpha the weight ``compression``, C the cluster and X the
+index of a row, and H is the entropy. Masses of all rows have the shape (B, r, S, K): B blocks of r
+rows, S restarts, K clusters. Cell statistics have the shape (groups, S, K, p) for the known groups
+and p statistics. A *level* is one temperature.
 
 `term_update` derives the fixed-point iteration: an M-step computes the cell statistics and dF/dW
 from all rows, an E-step the log memberships ``alpha log p(c) - beta dF/dW``. The engine handles the
@@ -57,10 +58,11 @@ class FixedWeights:
 
 
 class BlockSums:
-    """Sums over all rows, accumulated block by block.
+    """Sums over all rows, accumulated over several records of rows.
 
-    ``blocks`` are records with ``mass`` and ``number`` (B, r) as in `Rows`. ``w`` (B, r, S, K)
-    holds the masses of the rows in the clusters, for all blocks in their order.
+    ``blocks`` are records such as `Rows`, with attributes ``mass`` and ``number`` (B, r) for the
+    rows of the record. ``w`` (B, r, S, K) holds the masses of all rows in the clusters; its first
+    axis concatenates the records.
     """
 
     def __init__(self, blocks: tuple[Any, ...], w: jax.Array):
@@ -69,22 +71,26 @@ class BlockSums:
         self.w = jnp.split(w, np.cumsum(sizes)) if sizes else [w]
 
     def __call__(self, part: Callable[[Any, jax.Array], Any], join: Any = jnp.add) -> Any:
-        """Combine ``part(block, w)``, a tree of arrays, over all blocks."""
+        """Combine the arrays of ``part(block, w)`` over all records, by ``join``."""
         return functools.reduce(lambda a, b: jax.tree.map(join, a, b), self.map_blocks(part))
 
     def map_blocks(self, part: Callable[[Any, jax.Array], Any]) -> tuple[Any, ...]:
-        """Return ``part(block, w)`` of every block."""
+        """Return ``part(block, w)`` of every record and the masses of its rows."""
         return tuple(part(block, w) for block, w in zip(self.blocks, self.w, strict=True))
 
 
 class Update(NamedTuple):
-    """One iteration of a method: an M-step over all rows, then an E-step per block.
+    """One iteration of a method: an M-step over all rows, then an E-step per record of rows.
+
+    In all functions, ``state`` is what the method keeps between iterations, ``sums`` is the
+    `BlockSums` of all rows, ``beta`` (S,) is the inverse temperature, and ``block`` is a record of
+    rows.
 
     Attributes
     ----------
-    m_step : ``(state, sums, beta) -> (state, parameters, row_records)``, from `BlockSums` over the
-        rows: the state of the next iteration; the parameters that determine the memberships; and
-        one record per block of quantities of its rows that the E-step needs, or None
+    m_step : ``(state, sums, beta) -> (state, parameters, row_records)``: the state of the next
+        iteration; the parameters that determine the memberships; and, per block, quantities of its
+        rows that the E-step needs, or None without such quantities
     e_step : ``(parameters, block, row_record, beta) -> (B, r, S, K)``, log memberships of the rows
         of a block, up to a constant per row
     objective : ``(state, sums, beta) -> (S,)``, the objective recorded in the trace
@@ -120,11 +126,11 @@ class AnnealingSchedule(NamedTuple):
     start : (S,) first inverse temperature of every restart
     factor : ratio of successive inverse temperatures
     final : last inverse temperature; infinite to anneal until the labels are hard
-    noise : standard deviation of the log of the perturbation at every level
+    noise : standard deviation of the perturbation of log memberships at the start of every level
     tol : largest change of a membership at which a level has converged
     max_iter : maximum number of updates per level
-    curvature : bound of the convex part of F relative to the entropy, 0 where F is concave; see
-        `anneal`
+    curvature : a number c for which F minus c times the sum of W log W is concave in W; 0 if F is
+        concave. `anneal` shortens damped steps accordingly
     """
 
     start: jax.Array
@@ -173,7 +179,7 @@ class AnnealingResult(NamedTuple):
     w : (B, r, S, K) final masses
     state : the method's final state
     beta : (S,) final inverse temperature
-    trace : (CAPACITY, S) objective at the end of every level, NaN beyond the last
+    trace : (CAPACITY, S) objective at the end of every level, NaN after the last level
     converged : (S,) whether labels are hard and unchanged; at a finite ``final``, whether
         memberships are unchanged
     n_iter : number of updates, over all levels
@@ -209,9 +215,9 @@ def normalise_masses(
 
 
 def compression_cost(compression: Any, sums: BlockSums) -> jax.Array:
-    """Return compression * H(C) - H(C|X) (S,) in nats of the whole data set.
+    """Return ``compression * n H(C) - n H(C|X)`` (S,), in nats, for rows of total mass n.
 
-    With a compression of 1, it is I(C;X).
+    With a compression of 1, it is n I(C;X).
     """
 
     def add_block(block, w):
@@ -223,16 +229,16 @@ def compression_cost(compression: Any, sums: BlockSums) -> jax.Array:
 
 
 def term_update(terms: Terms, compression: Any) -> Update:
-    r"""Update of an objective made of terms; blocks are `Rows`, and there is no state.
+    r"""Make the `Update` of an objective made of terms; its records are `Rows`, its state is None.
 
-    It minimises the free energy of the module with the E-step
+    The update decreases the free energy, which the module defines, with the E-step
 
     .. math:: \log r(c|x) = \alpha \log p(c) - \beta \frac{\partial F}{\partial W(x, c)} + const,
 
-    where alpha is ``compression``: 1 is the information bottleneck, 0 a mixture or information
-    distortion. H(C) is concave in p(c), so its tangent at the current p(c) is an upper bound and no
-    update raises the objective if F is concave. The masses are the weights of the rows: F and the
-    entropies are in nats of the whole data set.
+    where alpha is ``compression``: 1 gives the information bottleneck, 0 a mixture or information
+    distortion. H(C) is concave in p(c), so its tangent at the current p(c) is an upper bound.
+    Therefore no update raises the free energy if F is concave. The masses W sum to the weights of
+    the rows, not to 1: F and the entropies are totals over all rows, in nats.
     """
 
     def m_step(state, sums, beta):
@@ -256,7 +262,8 @@ def random_log_memberships(
 ) -> jax.Array:
     """Random log memberships (B, r, S, K), up to a constant per row.
 
-    They have the standard deviation ``scale``, so a row belongs to all clusters nearly equally.
+    They have the standard deviation ``scale``. If it is small, a row belongs to all clusters nearly
+    equally.
     """
     noise = hashed_noise(fold_in(seed, rows.number), (n_restarts, n_clusters), rows.mass.dtype)
     return scale * noise
@@ -280,9 +287,9 @@ def anneal(
     with those of the previous level. One update costs O(n S K p) for n rows of p statistics.
 
     If F is not concave in the masses, the plain update may overshoot. ``damped`` takes a fraction
-    of each step in log r, chosen by halving and doubling so that the objective decreases. The
-    fraction is at least 1 / (1 + beta curvature), which is a descent if ``schedule.curvature``
-    bounds the convex part of F relative to the entropy.
+    of each step in log r. The fraction is doubled after a step that decreases the objective, and
+    divided by 4 after a step that does not, which is undone. The fraction is at least
+    ``1 / (1 + beta * schedule.curvature)``, at which a step always decreases the objective.
     """
     n_restarts = w.shape[2]
     mass = jnp.concatenate([block.mass for block in blocks])
@@ -383,14 +390,14 @@ def leading_curvatures(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Largest eigenvalues of the linearised update at identical clusters, and the terms' weights.
 
-    The update maps a perturbation e of log r to beta B e, where B e is minus the change of dF/dW.
-    So clusters first separate at beta = 1 / (largest eigenvalue of B). ``weigh`` computes the
-    weights (terms,) from the eigenvalues (terms,) of the single terms. One power iteration on the
-    exact derivative of dF/dW computes the eigenvalues of all single terms. It also computes the
-    eigenvalue of the weighted sum of the first ``n_start`` terms. Costs are homogeneous of degree
-    1, so one cluster of all rows represents K identical ones. With ``existence_only``, the
-    iteration stops once the last eigenvalue is known to be positive; its size is then a lower
-    bound.
+    Let e be a perturbation of the log memberships of one cluster. The update maps e to beta B e,
+    where the linear map B gives minus the change of dF/dW. So clusters first separate at the
+    inverse temperature 1 / (largest eigenvalue of B). The curvature of a term is this eigenvalue
+    for F equal to the term. ``weigh`` computes the weights (terms,) from the curvatures (terms,).
+    One power iteration on the exact derivative of dF/dW computes all curvatures, and the eigenvalue
+    of the weighted sum of the first ``n_start`` terms. Costs are homogeneous of degree 1, so one
+    cluster of all rows represents K identical ones. With ``existence_only``, the iteration stops
+    once the eigenvalue of the weighted sum is known to be positive; its size is then a lower bound.
 
     Returns
     -------

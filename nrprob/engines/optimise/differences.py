@@ -4,10 +4,13 @@ For a hard partition, moving row x from cell a to cell b changes a term of cost 
 
 .. math:: \Delta = \lambda \, [ g(S_b + s(x)) - g(S_b) + g(S_a - s(x)) - g(S_a) ],
 
-the sum of a change by joining b and a change by leaving a. Both are computed by evaluating g,
-except for an `IncrementalCost`, which has closed forms for single rows.
+where s(x) are the statistics of the row, S_a the sum of the statistics of cell a, and lambda the
+weight of the term. It is the sum of a change by joining b and a change by leaving a. Both are
+computed by evaluating g, except for an `IncrementalCost`, which has closed forms for single rows.
+F is the objective, the sum of all terms.
 
-Shapes: B blocks of r rows, or b rows; K clusters; p statistics of a row; ``groups`` known groups.
+Shapes: B blocks of r rows, or b rows; K clusters; p statistics of a row; ``groups`` known groups;
+``columns`` columns of the array that stores the rows.
 """
 
 from __future__ import annotations
@@ -29,25 +32,26 @@ class IncrementalCost(Protocol):
         """Cost of statistics (..., p)."""
 
     def track_cells(self, cells: jax.Array) -> Any:
-        """State of cells (K, p), which `move_changes` reads and `apply_move` updates."""
+        """State of K cells with statistics (K, p), for `move_changes` and `apply_move`."""
 
     def move_changes(
         self, state: Any, row: jax.Array, mass: jax.Array, label: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Cost changes when rows (b, columns) of cells ``label`` (b,) join (b, K) and leave (b,).
+        """Cost changes (b, K) if each row joins each cell, and (b,) if it leaves its current cell.
 
-        ``mass`` (b,) are their masses. The entry of a row's current cell is undefined. A row that
-        must not leave its cell has infinite cost.
+        ``row`` (b, columns) are the rows, ``mass`` (b,) their masses and ``label`` (b,) their
+        current cells. The change by joining the current cell is undefined. A row that must not
+        leave its cell has an infinite change.
         """
 
     def apply_move(
         self, state: Any, row: jax.Array, mass: jax.Array, old: jax.Array, new: jax.Array
     ) -> Any:
-        """State after a row (columns,) of a mass moved from cell ``old`` to cell ``new``."""
+        """State after one row (columns,) has moved from cell ``old`` to cell ``new``."""
 
 
 def all_incremental(terms: Terms) -> bool:
-    """Whether all costs are incremental."""
+    """Whether all costs are incremental; raises TypeError if some are and some are not."""
     incremental = [hasattr(term.cost, "move_changes") for term in terms]
     if any(incremental) and not all(incremental):
         raise TypeError(
@@ -62,19 +66,22 @@ def _incremental_cost(term: Term) -> IncrementalCost:
 
 
 def label_cells(rows: Rows, labels: jax.Array, n_clusters: int) -> jax.Array:
-    """Cells (groups, 1, K, p) of hard labels (B, r)."""
+    """Cell statistics (groups, 1, K, p) of hard labels (B, r)."""
     return rows.cells(one_hot(labels[..., None], rows.mass, n_clusters))
 
 
 def track_cells(terms: Terms, cells: jax.Array) -> tuple[Any, ...]:
-    """States of incremental costs, from cells (1, 1, K, p)."""
+    """State of the incremental cost of every term, from cell statistics (1, 1, K, p)."""
     return tuple(_incremental_cost(term).track_cells(cells[0, 0]) for term in terms)
 
 
 def move_changes(
     terms: Terms, states: tuple[Any, ...], row: jax.Array, mass: jax.Array, label: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Changes of F when rows of masses (b,) join (b, K) and leave (b,), under incremental costs."""
+    """Changes of F (b, K) if each row joins each cell, and (b,) if it leaves its current cell.
+
+    The costs of all terms are incremental; see `IncrementalCost.move_changes`.
+    """
     join, leave = 0.0, 0.0
     for term, state in zip(terms, states, strict=True):
         more, less = _incremental_cost(term).move_changes(state, row, mass, label)
@@ -83,7 +90,10 @@ def move_changes(
 
 
 def _join_leave_changes(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array):
-    """Changes of F when rows join (B, r, K) and leave (B, r); dense rows only."""
+    """Changes of F (B, r, K) if each row joins each cell, and (B, r) if it leaves its own.
+
+    The rows must be dense. ``cells`` (groups, 1, K, p) are the statistics under ``labels`` (B, r).
+    """
     if all_incremental(terms):
         states = track_cells(terms, cells)
         blocks = rows.x.x, rows.mass, labels
@@ -130,9 +140,9 @@ class ClusterRemoval(NamedTuple):
     Attributes
     ----------
     min_mass : clusters of smaller mass are removed
-    spare_outliers : whether a small cluster stays if its rows would distort the other clusters:
-        they raise the cost of the others above the cost of a single cluster of all rows, by at
-        least `DISTORTION_LIMIT`
+    spare_outliers : whether a small cluster stays if its rows would distort the other clusters.
+        They do if moving them to other clusters costs more than moving them to a single cluster of
+        all rows, by `DISTORTION_LIMIT` nats per row of a cluster of average size
     merge : whether to merge the two clusters whose union lowers F most
     """
 
@@ -152,12 +162,12 @@ def remove_small_clusters(
     """Labels (B, r) and active clusters (K,) after removing clusters that are too small.
 
     The smallest cluster is removed first. Each of its rows moves to the cluster in which this row
-    alone has the least cost; F may increase. The last cluster stays, and so do clusters with
-    labelled rows.
+    alone has the least cost; F may increase. Clusters with labelled rows (``fixed`` (B, r) is not
+    -1) are never removed, nor is the last cluster.
 
     A few outliers, in columns that hardly vary otherwise, distort the cluster that absorbs them.
-    Its other rows leave, it becomes small itself, and so on down to the last cluster. Sparing the
-    small cluster prevents this.
+    The other rows of this cluster then leave it, so that it becomes small and is removed in turn.
+    This may continue down to the last cluster. ``removal.spare_outliers`` prevents it.
     """
     k = active.shape[0]
     labelled = jnp.zeros(k, bool)

@@ -15,7 +15,7 @@ class IterationResult(NamedTuple):
     Attributes
     ----------
     state : state after the last step
-    done : (...) whether it has converged, from the last step
+    done : whether the state has converged, in the shape that the step returns
     n_iter : number of steps
     trace : values recorded by the steps, in their order
     """
@@ -32,9 +32,9 @@ def empty_trace(capacity: int, dtype: Any, *shape: int) -> jax.Array:
 
 
 def record_values(trace: Any, values: Any, count: Any) -> Any:
-    """Write ``values`` into the trace at position ``count``, or at the last position beyond it.
+    """Write ``values`` into the trace at position ``count``, or at the last one if it is full.
 
-    Both are arrays, or trees of arrays of one structure.
+    Trace and values are arrays, or trees of arrays with the same structure.
     """
 
     def record_array(rows, value):
@@ -61,7 +61,8 @@ def iterate(
     Parameters
     ----------
     step : ``(state, count) -> (state, done, values)`` with the number ``count`` of earlier steps;
-        ``done`` is a boolean or an array of booleans, and ``values`` go to the trace, () for none
+        ``done`` is a boolean or an array of booleans, and ``values`` go to the trace; () if the
+        step records nothing
     state : initial state
     max_iter : maximum number of steps
     done : whether the initial state has converged, in the shape that ``step`` returns

@@ -19,7 +19,7 @@ from nrprob.engines.optimise.iterate import iterate
 
 
 def squared_distances_from(x: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Return a function from a centre (p,) to its squared distances (n,) from rows (n, p)."""
+    """Return a function from a centre (p,) to its squared distances (n,) from n rows (n, p)."""
     return lambda centre: ((x - centre) ** 2).sum(1)
 
 
@@ -29,14 +29,15 @@ def kmeans_plus_plus(
     room: jax.Array,
     weights: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Sample centres one by one among the rows, with weights that grow with their distance.
+    """Sample K centres one by one among the rows, with weights that grow with their distance.
 
     Parameters
     ----------
-    draw : ``(j, weights) -> (..., p)``, the j-th centre sampled by the weights of the rows
-    distance : squared distances of the rows to a centre; their minimum over the centres is the next
-        weight of a row
-    room : (..., K, p) array to be filled with the centres
+    draw : ``(j, weights) -> (..., p)``, a function that samples a row by these weights of the rows
+        and returns it as the j-th centre, of p features
+    distance : function from a centre to the squared distances of the rows; the minimum over all
+        previous centres is the weight of a row for the next centre
+    room : (..., K, p) array that the centres overwrite
     weights : weights of the rows for the first centre
 
     Returns
@@ -64,8 +65,9 @@ def lloyd_iterations(
 
     Parameters
     ----------
-    assign : ``centres -> members``, assignment of the rows to the nearest centre
-    means : ``(members, centres) -> centres``, where an empty cluster keeps its old centre
+    assign : function ``centres -> members``: the assignment of the rows to the nearest centres
+    means : function ``(members, centres) -> centres``: the means of the clusters; an empty cluster
+        keeps its old centre
     centres : initial centres
     max_iter : maximum number of iterations
 

@@ -9,15 +9,14 @@ float. ``state`` (..., K) holds logarithms of weights that the update carries fr
 
 Algorithm:
 
-1. Iterate until the change of memberships is at most ``tol`` (a fixed point), or until steps do not
-   shrink over a window of cycles.
-2. Steps that shrink geometrically along a line are extrapolated to the limit of their series. The
-   longer step amplifies growing directions as well, so an unstable fixed point stays unstable.
-3. If steps do not shrink, follow the orbit for 1,024 cycles and project it on random directions. A
-   recurrent orbit is a limit cycle, returned with its period and width; otherwise continue with
-   step 1.
-
-Every cycle costs one update.
+1. Iterate until the change of memberships is at most ``tol`` (a fixed point), or until the steps of
+   the log memberships no longer shrink over a window of many cycles.
+2. If steps shrink geometrically along a line, replace them by one step to the limit of their
+   series. This longer step amplifies growing directions as well, so an unstable fixed point stays
+   unstable.
+3. If steps do not shrink, follow the orbit for 1,024 cycles and project it on random directions. If
+   the orbit is recurrent, return it as a limit cycle, with its period and its *width*, the largest
+   range of a membership over the cycle. Otherwise continue with step 1.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class LimitResult(NamedTuple):
 
     Attributes
     ----------
-    carry : state and log memberships
+    carry : final state and log memberships
     status : "converged", "oscillating" or "max_iter"
     n_iter : number of cycles
     period : period of a limit cycle, an integer if the orbit returns exactly; else NaN
@@ -74,7 +73,11 @@ def _normalise_logs(log_q, active):
 
 
 def _run_cycle(update, beta, step, active, carry):
-    """One cycle: its result, trace values, and the change of the undamped step."""
+    """Run one cycle, damped by the factor ``step``.
+
+    Returns the new state and log memberships; the values for the trace; and the largest change of a
+    membership or weight by the undamped step.
+    """
     state, log_q = carry
     new_state, log_r, values = update(state, log_q, beta)
     target = jax.nn.log_softmax(jnp.where(active, log_r, -jnp.inf))
@@ -86,10 +89,12 @@ def _run_cycle(update, beta, step, active, carry):
 
 
 def _compare_steps(weight, step, last):
-    """Ratio of a step to the last step, and its relative part orthogonal to the last step.
+    """Compare a step of the log memberships with the ``last`` step.
 
-    Log memberships are weighted by ``weight``, the masses of the memberships. Otherwise tiny
-    memberships, whose logarithms change a lot, would dominate.
+    Returns the regression coefficient of the step on the last step; the norm of the remainder,
+    relative to the step; and whether the last step is not 0. Log memberships are weighted by
+    ``weight``, the masses of the memberships. Otherwise tiny memberships, whose logarithms change a
+    lot, would dominate.
     """
     before = (weight * last**2).sum()
     ratio = (weight * step * last).sum() / jnp.where(before > 0, before, 1)
@@ -100,7 +105,11 @@ def _compare_steps(weight, step, last):
 
 @jit_by_size("make")
 def _run_cycles(data, carry, beta, step, active, mass, tol, max_iter, *, make):
-    """Cycles until memberships are constant, steps no longer shrink, or ``max_iter`` is reached."""
+    """Run cycles until memberships are constant, steps no longer shrink, or up to ``max_iter``.
+
+    Returns state and log memberships; the trace; the number of cycles; the last change of
+    memberships; and whether steps no longer shrink.
+    """
     update = make(data, active)
     values = jax.eval_shape(update, *carry, beta)[2]
     trace = jnp.full((_TRACE, values.shape[1]), jnp.nan, values.dtype)
@@ -151,7 +160,11 @@ def _run_cycles(data, carry, beta, step, active, mass, tol, max_iter, *, make):
 
 @jit_by_size("make")
 def _follow_orbit(data, carry, beta, step, active, mass, *, make):
-    """Run cycles; returns projections (cycles, directions) and largest range of memberships."""
+    """Follow an orbit for a fixed number of cycles.
+
+    Returns the final state and log memberships; projections (cycles, directions) of the memberships
+    on random directions; and the largest range of a membership over all cycles.
+    """
     update = make(data, active)
     shape, dtype = carry[1].shape, carry[1].dtype
     directions = hashed_noise(fold_in(0, 2), (*shape, _N_DIRECTIONS), dtype)
@@ -171,10 +184,11 @@ def _follow_orbit(data, carry, beta, step, active, mass, *, make):
 
 
 def _orbit_period(projected: np.ndarray) -> float | None:
-    """Period of an orbit (cycles, directions); None if it drifts or decays.
+    """Period of a projected orbit (cycles, directions); None if the orbit drifts or decays.
 
-    An integer if the orbit returns to its last point; otherwise the mean time between crossings of
-    its mean, along its first principal component.
+    If the orbit has visited its last point before, the period is the number of cycles since then.
+    Otherwise it is the mean number of cycles between two upward crossings of the mean by the first
+    principal component of the orbit.
     """
     returned = np.abs(projected[-2::-1] - projected[-1]).max(1) < _RECURRENCE_TOL
     if returned.any():  # a period of 1 is a fixed point
@@ -204,14 +218,14 @@ def find_limit(
 
     Parameters
     ----------
-    make, data : the update and its data
+    make, data : factory of the update, and its data
     mass : (B, r) masses of the rows, 0 on padding
-    carry : initial state and log memberships
+    carry : initial state and log memberships (B, r, 1, K)
     beta : inverse temperature
     active : (K,) clusters that exist
     step : damping factor of steps in log memberships; it does not change the fixed points
-    tol : change of a membership by an undamped step at which the run has converged
-    max_iter : maximum number of cycles, except for the last orbit
+    tol : largest change of a membership by an undamped step at which the run has converged
+    max_iter : maximum number of cycles; following the last orbit may exceed it
     """
     dtype = mass.dtype
     tol = max(tol, 8 * float(np.finfo(dtype).eps))

@@ -1,13 +1,13 @@
 r"""Agglomeration: merge the two clusters of least increase in cost until one cluster remains.
 
-Merging clusters a and b changes an objective of cell costs g by
+Merging clusters a and b, with statistics S_a and S_b, changes an objective of cell costs g by
 
 .. math:: \Delta(a, b) = g(S_a + S_b) - g(S_a) - g(S_b).
 
-`agglomerate` evaluates it and stores no matrix of pairs. `agglomerate_pairs` starts from a matrix
-of pair scores that are additive under merges. In both, every cluster stores its nearest neighbour,
-and only clusters that lost their neighbour search again. `move_rows` corrects rows that merges have
-misplaced.
+`agglomerate` evaluates this change and stores no matrix of pairs. `agglomerate_pairs` starts from
+tables of pairs of clusters that are additive under merges. In both, every cluster stores its
+nearest neighbour, and searches again only after it has lost this neighbour by a merge. `move_rows`
+corrects rows that merges have misplaced.
 
 Shapes: n initial clusters (often single rows), p statistics of a cluster, k final clusters,
 ``groups`` known groups.
@@ -27,11 +27,12 @@ from nrprob.statistics.terms import Terms
 
 
 class MergeResult(NamedTuple):
-    """The merges, in order.
+    """The merges of `agglomerate`, in order.
 
     Attributes
     ----------
-    pairs : (n - 1, 2) merged clusters, identified by their first row
+    pairs : (n - 1, 2) merged clusters; a cluster is identified by the smallest index of its initial
+        clusters
     costs : (n - 1,) increase of the objective by each merge; infinite if no merge was allowed
     """
 
@@ -42,7 +43,7 @@ class MergeResult(NamedTuple):
 def merge_cost(
     terms: Terms, term_cells: tuple[jax.Array, ...], costs: tuple[jax.Array, ...], i: jax.Array
 ) -> jax.Array:
-    """Change of the objective F (n,) when cluster i merges with each other cluster.
+    """Change (n,) of the objective when cluster i merges with each other cluster.
 
     ``term_cells`` holds the cells (n, groups, p) of each term and ``costs`` their costs
     (n, groups).
@@ -59,10 +60,11 @@ def agglomerate(
 ) -> MergeResult:
     """Merge greedily from clusters with statistics ``cells`` (groups, 1, n, p).
 
-    ``alive`` (n,) is False on padding. Clusters whose ``classes`` (n,) are both non-negative and
-    differ are never merged. Information costs are not reducible: a union may be closer to a third
-    cluster than either part. Every new cluster is therefore compared with all others. The run time
-    is O(n^2 p) if few clusters lose their neighbour per merge, and the memory O(n p).
+    ``alive`` (n,) is False on padding. ``classes`` (n,) are the classes of labelled clusters, else
+    -1; clusters of different classes are never merged. Information costs are not reducible: a union
+    may be closer to a third cluster than either part. Every new cluster is therefore compared with
+    all others. The run time is O(n^2 p) if few clusters lose their neighbour per merge, and the
+    memory O(n p).
     """
     n = cells.shape[2]
     term_cells = tuple(jnp.swapaxes(t.cells(cells)[:, 0], 0, 1) for t in terms)
@@ -131,8 +133,9 @@ class PairMergeResult(NamedTuple):
 
     Attributes
     ----------
-    pairs : (n - 1, 2) merged clusters, identified by their first row
-    entries : (n - 1, tables) entries of the tables for these pairs
+    pairs : (n - 1, 2) merged clusters; a cluster is identified by the smallest index of its initial
+        clusters
+    entries : (n - 1, tables) entry of every table for every merged pair, before the merge
     """
 
     pairs: jax.Array
@@ -147,7 +150,9 @@ def agglomerate_pairs(
     *,
     drifting: bool = False,
 ) -> PairMergeResult:
-    """Merge greedily by tables (n, n) of pairs that are additive: row(a + b) = row(a) + row(b).
+    """Merge greedily by scores that are computed from additive tables (n, n) of pairs of clusters.
+
+    A table is additive if the row of a union of two clusters is the sum of their rows.
 
     There is one flat loop. Every cluster stores an upper bound of its best score. If a merge
     removes the best partner of a cluster, the cluster is marked and keeps its bound. The next step
@@ -159,13 +164,14 @@ def agglomerate_pairs(
 
     Parameters
     ----------
-    tables : symmetric; boolean tables are combined by "or"
+    tables : symmetric tables (n, n); the rows of boolean tables are combined by "or" instead of +
     alive : (n,) False on padding
     score : ``(rows, size, sizes, totals) -> (channels, n)``, scores of merging one cluster with
-        each other cluster. ``rows`` and ``size`` are the cluster's row of every table and its size,
-        ``sizes`` (n,) all sizes, and ``totals`` (tables,) sums of the entries of all merged pairs.
-        Larger scores are better, and -inf forbids a merge
-    choose : channel whose pair is merged, given the best score of every channel
+        each other cluster; a channel is one of several kinds of score. ``rows`` and ``size`` are
+        the cluster's row of every table and its size, ``sizes`` (n,) all sizes, and ``totals``
+        (tables,) sums of the entries of all pairs that were merged. Larger scores are better, and
+        -inf forbids a merge
+    choose : function from the best score (channels,) to the channel whose best pair is merged
     drifting : whether a merge changes the scores of pairs of other clusters; all clusters then
         search again after every merge, which takes O(n^3)
 
@@ -255,8 +261,8 @@ class RowMoveResult(NamedTuple):
     Attributes
     ----------
     labels : (n,) labels after the moves
-    sums : (k, k) sums of the table over all pairs of a row of one cluster and a row of another; on
-        the diagonal, over all pairs within a cluster, with every row paired with itself too
+    sums : (k, k) sums of the table over all pairs of a row of cluster i and a row of cluster j; on
+        the diagonal, over all ordered pairs of rows of a cluster, including a row and itself
     n_moves : number of moves
     done : whether no further move increases the value, the sum of the table within clusters
     """
@@ -338,7 +344,10 @@ def linkage_matrix(pairs: np.ndarray, costs: np.ndarray, sizes: np.ndarray) -> n
 
 
 def cut_merges(pairs: np.ndarray, n: int, n_clusters: int) -> np.ndarray:
-    """Labels (n,) after the merges down to ``n_clusters``, numbered by their first row."""
+    """Labels (n,) of the rows when ``n_clusters`` are left; clusters are numbered by first row.
+
+    ``pairs`` are the merges of n single rows.
+    """
     parent = np.arange(n)
     for a, b in pairs[: max(n - n_clusters, 0)]:
         parent[parent == b] = a
@@ -346,12 +355,13 @@ def cut_merges(pairs: np.ndarray, n: int, n_clusters: int) -> np.ndarray:
 
 
 def quadratic_information_shares(pairs: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Relative quadratic mutual information (n,) of clusters and groups after 0 to n - 1 merges.
+    """Quadratic mutual information (n,) of clusters and groups after 0 to n - 1 merges.
 
-    It is divided by its value before the first merge, where every row is a cluster. All entries
-    are 0 if there is only one group. ``codes`` (n,) are the groups of the rows, and ``pairs`` are
-    the merges. Each cluster stores the number of its rows in each group. A merge iterates over the
-    cluster with fewer groups, so the run time hardly depends on the number of groups.
+    It is divided by its value before the first merge, when every row is a cluster. All entries are
+    0 if there is only one group. ``codes`` (n,) are the groups of the rows, and ``pairs`` the
+    merges of n single rows. Each cluster stores the number of its rows in each group. A merge
+    iterates over the groups of the cluster that has fewer of them, so the run time hardly depends
+    on the number of groups.
     """
     n = len(codes)
     size, q = np.ones(n), np.bincount(codes) / n

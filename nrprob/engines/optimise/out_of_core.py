@@ -1,13 +1,15 @@
 """Deterministic annealing of out-of-core rows: memory for cell statistics only.
 
-The schedule is the same as in `nrprob.engines.optimise.anneal`. One pass over the rows computes the
-memberships of each block from the current parameters (E-step), adds them to the cell statistics,
-and discards them. The M-step needs the statistics only. Random numbers are hashed from the row
-index, so that every pass can recompute them. All restarts share a pass, which costs O(n S K p)
-time; memory is O(S K p) and one block of rows.
+The schedule is the same as in `nrprob.engines.optimise.anneal`. The rows are stored in chunks
+(`KnownBlock`), which fit in memory one at a time. One pass over the rows computes the memberships
+of each chunk from the current parameters (E-step), adds them to the cell statistics, and discards
+them. The M-step needs the statistics only. Random numbers are hashed from the row index, so that
+every pass can recompute them. All restarts share a pass, which costs O(n S K p) time; memory is
+O(S K p) and one chunk of rows.
 
-Shapes: n rows, in B blocks of r rows; S restarts; K clusters; p statistics of a row; ``groups``
-known groups. A *level* is one temperature.
+Shapes: n rows in all chunks; a chunk has B blocks of r rows, as in `nrprob.statistics.rows.Rows`; S
+restarts; K clusters; p statistics of a row; ``groups`` known groups. A *level* is one temperature.
+The argument ``block`` of a function is one chunk.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ _ROUNDING = 1e-7  # relative change of cells by rounding
 
 
 class KnownBlock(NamedTuple):
-    """Rows of one block, sorted by known group, and their partial labels.
+    """One chunk of rows, sorted by known group, and their partial labels.
 
     Attributes
     ----------
-    rows : the rows
-    fixed : labels of the rows, -1 where unknown; None if no row is labelled
+    rows : the rows of the chunk, in blocks
+    fixed : (B, r) labels of the rows, -1 where unknown; None if no row is labelled
     """
 
     rows: Rows
@@ -60,7 +62,10 @@ class Moments(NamedTuple):
 
 
 class SummedRows:
-    """Replacement of `nrprob.statistics.rows.Rows` for builders of terms, by precomputed sums."""
+    """Substitute for `nrprob.statistics.rows.Rows` in functions that build terms.
+
+    It has only the attributes that these functions read, computed from sums over all rows.
+    """
 
     def __init__(self, moments: Moments):
         self._moments = moments
@@ -100,12 +105,12 @@ class MembershipParameters(NamedTuple):
 
 
 class Perturbation(NamedTuple):
-    """Perturbation of log memberships.
+    """Random perturbation of log memberships at the end of a level.
 
     Attributes
     ----------
     seed : seed of the random numbers
-    size : (S,) standard deviations
+    size : (S,) standard deviation of the perturbation in every restart
     """
 
     seed: Any
@@ -137,7 +142,8 @@ class StoredAnnealingResult(NamedTuple):
     state : `MembershipParameters` of the final memberships
     cells : (groups, S, K, p) statistics of these memberships
     hard : (groups, S, K, p) statistics of the most likely clusters
-    objective : (S,) objective of the hard labels; of the memberships at a finite temperature
+    objective : (S,) objective of the hard labels; at a finite final inverse temperature, free
+        energy of the memberships
     converged : (S,) whether a restart has converged
     n_iter : number of passes over the rows that changed memberships
     trace : (levels, S) objective at the end of every level
@@ -184,14 +190,14 @@ def _block_moments(block: KnownBlock) -> Moments:
 
 
 def sum_moments(blocks: Blocks) -> Moments:
-    """Sums over all rows that determine terms and temperatures."""
+    """Compute the `Moments` of all rows."""
     return blocks.map_sum(_block_moments)
 
 
 def _e_step(
     block: KnownBlock, state: MembershipParameters | None, active: jax.Array, seed: Any, scale: Any
 ) -> jax.Array:
-    """Masses (B, r, S, K) of the rows of a block in the clusters of every restart.
+    """Masses (B, r, S, K) of the rows of a chunk in the clusters of every restart.
 
     The masses follow from the parameters ``state``. Without ``state``, they are random initial
     values: the log memberships have the standard deviation ``scale`` (S,).
@@ -207,7 +213,7 @@ def _e_step(
 
 @jax.jit
 def _cells_of_block(block: KnownBlock, state: MembershipParameters, active: jax.Array) -> jax.Array:
-    """Statistics (groups, S, K, p) of the memberships of a block."""
+    """Cell statistics (groups, S, K, p) of a chunk, for memberships from ``state``."""
     return block.rows.cells(_e_step(block, state, active, jnp.uint32(0), 0.0))
 
 
@@ -220,7 +226,7 @@ def _summarise_block(
     scale: jax.Array,
     noise: Perturbation,
 ) -> PassSummary:
-    """Sums of a block over its memberships, and the statistics of the perturbed memberships."""
+    """Compute the `PassSummary` of one chunk, whose memberships follow from ``state``."""
     rows = block.rows
     w = _e_step(block, state, active, seed, scale)
     # Checksum of the labels, to compare them with the labels of the previous level.
@@ -242,7 +248,7 @@ def _summarise_block(
 def _hard_cells_of_block(
     block: KnownBlock, state: MembershipParameters, active: jax.Array
 ) -> jax.Array:
-    """Sums of statistics over the rows of a block, by group and most likely cluster."""
+    """Sums (groups, S, K, p) of statistics over a chunk, by known group and most likely cluster."""
     w = _e_step(block, state, active, jnp.uint32(0), 0.0)
     hits = w.argmax(-1)[..., None] == jnp.arange(w.shape[-1])
     return block.rows.cells(jnp.where(hits, block.rows.mass[..., None, None], 0))
@@ -252,7 +258,11 @@ def _hard_cells_of_block(
 def _labels_of_block(
     block: KnownBlock, state: MembershipParameters, active: jax.Array, soft: bool = False
 ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-    """Row indices, labels (..., S) and memberships (..., S, K) of a block with masses 1 or 0."""
+    """Row indices (B, r), labels (B, r, S) and memberships (B, r, S, K) of a chunk.
+
+    Rows must have weight 1, so that their masses are memberships. The label of padding is -1. The
+    memberships are None unless ``soft``.
+    """
     w = _e_step(block, state, active, jnp.uint32(0), 0.0)
     labels = jnp.where(block.rows.mass[..., None] > 0, w.argmax(-1), -1).astype(jnp.int32)
     return block.rows.number, labels, w if soft else None
@@ -262,7 +272,7 @@ def _labels_of_block(
 def _m_step(
     terms: Terms, cells: jax.Array, active: jax.Array, compression: Any
 ) -> tuple[jax.Array, ...]:
-    """Derivatives of F and log prior from cell statistics."""
+    """Derivatives (groups, S, K, p) of F by cell statistics, and log prior (S, K) of clusters."""
     q = cells[..., -1].sum(0)
     prior = compression * jnp.log(jnp.where(q > 0, q, 1))
     return centred_gradient(terms, cells), jnp.where(
@@ -277,7 +287,10 @@ def _free_energy(
     beta: np.ndarray,
     compression: float,
 ) -> np.ndarray:
-    """Free energy (S,) of memberships; see `nrprob.engines.optimise.anneal`."""
+    """Free energy (S,) of every restart, defined in `nrprob.engines.optimise.anneal`.
+
+    ``negative_entropy`` (S,) is -H(C|X), summed over all rows.
+    """
     q = cells[..., -1].sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         q_log_p = np.where(q > 0, q * np.log(q / q.sum(-1, keepdims=True)), 0)
@@ -464,7 +477,11 @@ def _membership_change(
 def iterate_labels(
     blocks: Blocks, result: StoredAnnealingResult, active: np.ndarray, soft: bool
 ) -> Any:
-    """Yield row indices, labels (-1 on padding) and memberships or None, for the best restart."""
+    """Yield row indices (B, r), labels (B, r) and memberships (B, r, K) of every chunk.
+
+    They belong to the best restart. The label of padding is -1. The memberships are None unless
+    ``soft``.
+    """
     restart, state = slice(result.best, result.best + 1), result.state
     best = MembershipParameters(
         state.slopes[:, restart], state.log_prior[restart], state.beta[restart]

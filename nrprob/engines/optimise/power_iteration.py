@@ -25,12 +25,15 @@ def leading_eigenvalues(
 
     Parameters
     ----------
-    apply : ``(vectors, eigenvalues) -> images`` under the maps; one map may be a combination of the
-        others whose weights depend on the current ``eigenvalues``
-    start : initial vectors of all maps
-    inner : inner products (maps,) of vectors and images, in which the maps are self-adjoint
+    apply : function ``(vectors, eigenvalues) -> images`` that applies each map to its own vector;
+        one map may be a combination of the others with weights that depend on the current
+        ``eigenvalues`` (maps,)
+    start : initial vectors, one per map
+    inner : function ``(vectors, images) -> (maps,)``: the inner product of each vector and its
+        image, for which the maps are self-adjoint
     accuracy : relative change of the eigenvalues at which they have converged
-    enough : early stopping rule on the eigenvalues, which increase monotonically
+    enough : function from the eigenvalues (maps,) to whether they suffice to stop early; estimates
+        of eigenvalues never decrease
 
     Returns
     -------

@@ -71,9 +71,10 @@ class _MoveProposal(NamedTuple):
 
     Attributes
     ----------
-    fraction : () fraction of the improving rows that move
-    change, target : (B, r) change of F by the best move of every row, and its cluster
-    outdated : () whether ``change`` and ``target`` must be recomputed
+    fraction : fraction of the improving rows that move
+    change, target : (B, r) change of F by the best move of every row, and the cluster to which this
+        move leads
+    outdated : whether ``change`` and ``target`` must be recomputed
     """
 
     fraction: jax.Array
@@ -96,10 +97,10 @@ def balanced_random_labels(
 def assign_empty_rows(
     terms: Terms, rows: Rows, labels: jax.Array, n_clusters: int, fixed: jax.Array | None
 ) -> jax.Array:
-    """Labels (S, B, r) with the rows that have no counts moved to the largest cluster.
+    """Labels (S, B, r) after moving rows that have no counts to the largest cluster.
 
-    Terms for counts do not depend on these rows, so reassignment would leave them at their initial
-    label.
+    A row has no counts if all its features are 0. Terms for counts do not depend on such rows, so
+    reassignment leaves them at their initial label.
     """
     if any(_uses_mass(term) for term in terms):
         return labels
@@ -122,14 +123,17 @@ def _uses_mass(term: Term) -> bool:
 
 
 def _remove_clusters(terms, rows, labels, active, fixed, removal):
-    """Labels and active clusters after removing clusters that are too small."""
+    """Labels and active clusters after `remove_small_clusters`, if there is a ``removal``."""
     if removal is None:
         return labels, active
     return remove_small_clusters(terms, rows, labels, active, fixed, removal)
 
 
 def _merge_clusters(terms, labels, cells, active, fixed, removal, at_rest):
-    """Labels and active clusters after the best merge if no row moves; and whether two merged."""
+    """Merge the best pair of clusters if no row moves (``at_rest``) and ``removal`` asks for it.
+
+    Returns labels, active clusters, and whether two clusters were merged.
+    """
     if removal is None or fixed is not None:
         return labels, active, jnp.asarray(False)
     return jax.lax.cond(

@@ -6,7 +6,8 @@ There are three implementations:
 - dense rows under incremental costs;
 - sparse rows under costs that are sums over features, in time O(K) per non-zero entry.
 
-n is the number of rows, and ``groups`` the number of known groups.
+n is the number of rows, and ``groups`` the number of known groups. An incremental cost
+(`nrprob.engines.optimise.differences.IncrementalCost`) has closed-form changes by single rows.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ def make_sweep(terms: Terms, rows: Rows) -> Sweep:
 
 
 def _loop_over_rows(visit):
-    """Loop over rows by ``visit(row, label, active, state) -> (state, label)``."""
+    """Make ``Sweep.run_visits`` from a function that processes one row.
+
+    This function ``visit(row, label, active, state) -> (state, label)`` takes the index and the old
+    label of the row.
+    """
 
     def run_visits(order, before, count, active, state):
         # A step reads the old labels and writes new ones to another array: XLA may copy an array

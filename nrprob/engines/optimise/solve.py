@@ -2,8 +2,11 @@
 
 A method supplies ``build(rows, settings) -> Problem``, a hashable function that makes its terms,
 including weights that depend on the data. Parameters in ``settings`` are traced, so that a grid of
-values compiles once. The update of a method may not be the gradient of one sum of terms. Instead of
-a `Problem`, its ``build`` then returns any object with an ``iteration`` method, for `solve_anneal`.
+values compiles once. The update of a method may differ from the gradient of a sum of terms. Then
+``build`` returns, instead of a `Problem`, another object with a method ``iteration`` that makes an
+`AnnealingProblem`; `solve_anneal` is its only solver.
+
+F is the objective, a sum of terms, and W are the masses of the rows in the clusters.
 
 Shapes: n rows, in B blocks of r rows; S restarts; K clusters; p statistics of a row; ``terms``
 terms; ``groups`` known groups.
@@ -56,8 +59,8 @@ class Settings(NamedTuple):
     Attributes
     ----------
     n_clusters : number of clusters; further clusters in arrays of K are padding
-    max_iter : maximum number of updates per temperature, sweeps, or steps
-    method : record of the parameters that the method's builder reads
+    max_iter : maximum number of updates per temperature, of sweeps, or of steps, by solver
+    method : record of the parameters that the function ``build`` of the method reads
     beta : final inverse temperature; infinite to anneal until the labels are hard
     compression : weight of H(C), see `nrprob.engines.optimise.anneal.term_update`
     quench : ratio of the first inverse temperatures of the last and the first restart
@@ -98,15 +101,15 @@ class AnnealingProblem(NamedTuple):
 
     Attributes
     ----------
-    update, blocks, state : the update, the blocks of rows that it takes, and the initial state
-    critical : inverse temperature of the first split
+    update, blocks, state : the update, the records of rows that it takes, and the initial state
+    critical : inverse temperature at which clusters first separate
     weights : (terms,) weights of the terms
-    curvature : bound of the convex part of F, relative to the entropy
-    anneal : False starts at the final temperature, from more unequal memberships
-    finish : ``(state, w, hard) -> (objective, slope)`` from the final state, the final masses and
-        the masses (B, r, S, K) of the hard labels. ``objective`` (S,) is the objective of the hard
-        labels in float64. ``slope`` is a function that returns the gradient of one restart; see
-        `TermFit`
+    curvature : attribute of `nrprob.engines.optimise.anneal.AnnealingSchedule`
+    anneal : if False, start at the final temperature, from more unequal memberships
+    finish : function ``(state, w, hard) -> (objective, slope)`` of the final state, the final
+        masses and the masses (B, r, S, K) of the hard labels. ``objective`` (S,) is the objective
+        of the hard labels in float64. ``slope`` is a function from the index of a restart to its
+        derivative ``TermFit.slope``
     """
 
     update: Update
@@ -125,10 +128,12 @@ class Problem(NamedTuple):
     Attributes
     ----------
     terms : terms of the objective, without their weights
-    weigh : weights (terms,) as a function of the terms' leading curvatures (terms,)
-    n_start : number of leading terms whose first split sets the initial temperature; None for all
-    curvature : bound of the convex part of F, relative to the entropy
-    anneal : False starts at the final temperature, from more unequal memberships
+    weigh : function from the curvatures (terms,) of the terms to their weights (terms,); see
+        `nrprob.engines.optimise.anneal.leading_curvatures`
+    n_start : annealing starts where the sum of the first ``n_start`` terms alone would split the
+        clusters; None for all terms
+    curvature : attribute of `nrprob.engines.optimise.anneal.AnnealingSchedule`
+    anneal : if False, start at the final temperature, from more unequal memberships
     """
 
     terms: Terms
@@ -178,9 +183,9 @@ class SolverCall:
     ----------
     solver : compiled solver
     arrays, static : positional arguments, and static keyword arguments
-    size : memory of the run on a device, in bytes
-    factorises : whether the program calls LAPACK; see `lapack_lock`
-    stepwise : whether it is a chain of tiny steps; see `nrprob.engines.placement`
+    size : memory that the run takes on a device, in bytes
+    factorises : whether the program calls LAPACK; such programs run one at a time
+    stepwise : whether the program is a chain of tiny steps, which are faster on a CPU
     """
 
     solver: Callable[..., Solution]
@@ -211,10 +216,11 @@ class Solution(NamedTuple):
     labels : (B, r, S) clusters of the rows
     objective : (S,) in nats of the whole data set, evaluated in float64
     converged : (S,) whether a restart has converged
-    n_iter : number of updates of all restarts side by side; sweeps or steps of the best one
+    n_iter : annealing: number of updates, each of all restarts together; reassignment: number of
+        sweeps or steps of the best restart
     w : (B, r, K) masses of the best restart
-    trace : (steps,) objective of the best restart, NaN beyond the last
-    fit : record of the method about the best restart; a `TermFit` for terms
+    trace : (steps,) objective of the best restart after every step, NaN after the last step
+    fit : parameters of the best restart; a `TermFit` for objectives made of terms
     """
 
     labels: jax.Array
@@ -250,8 +256,8 @@ def weight_terms(
 ) -> tuple[Terms, jax.Array, jax.Array]:
     """Terms with their weights, the weights, and the inverse temperature of the first split.
 
-    With ``existence_only``, the temperature is not computed: it is NaN if clusters split at any
-    temperature, and infinite otherwise.
+    With ``existence_only``, the inverse temperature is not computed: it is NaN if the clusters
+    split at some temperature, and infinite otherwise.
     """
     _, weights, largest = leading_curvatures(
         problem.terms, rows, problem.weigh, problem.n_start, existence_only=existence_only
@@ -268,13 +274,16 @@ def first_split_beta(rows: Rows, settings: Settings, *, build: Build) -> jax.Arr
 
 
 def exact_objective(terms: Terms, cells: jax.Array) -> jax.Array:
-    """Return F (S,), evaluated in float64."""
+    """Return F (S,) at cell statistics (groups, S, K, p), evaluated in float64."""
     wide = jax.tree.map(lambda a: a.astype(jnp.float64), terms)
     return objective(wide, cells.astype(jnp.float64))
 
 
 def add_compression_term(terms: Terms, rows: Rows, weight: jax.Array) -> Terms:
-    """Add the term ``weight * n H(C)``; the weight is compression / beta for hard labels."""
+    """Add the term ``weight * n H(C)`` for rows of total mass n and clusters C.
+
+    For hard labels the free energy is F plus this term, with the weight compression / beta.
+    """
     total = rows.mass.sum().astype(jnp.float64)
     return (*terms, Term(weight, xlogx(total), None, mass_cost, False))
 
@@ -282,9 +291,10 @@ def add_compression_term(terms: Terms, rows: Rows, weight: jax.Array) -> Terms:
 def _build_terms(
     build: Build, rows: Rows, settings: Settings, compressed: bool
 ) -> tuple[Terms, jax.Array, jax.Array]:
-    """Build and weight the terms; with ``compressed`` add n H(C) / beta for hard labels.
+    """Build and weight the terms; with ``compressed`` add the term n H(C) compression / beta.
 
-    The critical temperature is computed only if the weights need it; see `first_split_beta`.
+    The inverse temperature of the first split is computed only if the weights depend on curvatures;
+    otherwise it is NaN or infinite, see `weight_terms`.
     """
     problem = build(rows, settings)
     existence_only = isinstance(problem.weigh, FixedWeights)
@@ -309,11 +319,11 @@ def solve_anneal(
 ) -> Solution:
     """Anneal ``n_init`` restarts in parallel and keep the best.
 
-    The first restart begins just below the first split. Annealing hardly depends on its initial
-    values: more restarts at the same temperature would give the same result. If the leading
-    direction is due to an outlier, all restarts would isolate it. The other restarts therefore
-    begin at inverse temperatures that increase geometrically up to ``settings.quench`` times the
-    first.
+    The first restart begins just below the inverse temperature at which clusters first separate.
+    Annealing hardly depends on its random initial values, so further restarts from the same
+    temperature would give the same result. If the first separation isolates an outlier, all of them
+    would isolate it. The other restarts therefore begin at higher inverse temperatures, which
+    increase geometrically up to ``settings.quench`` times the first one.
     """
     # First inverse temperatures of the restarts.
     dtype = rows.mass.dtype
@@ -422,7 +432,11 @@ def _from_labels(
     active: jax.Array,
     fixed: jax.Array | None,
 ) -> Solution:
-    """Return the `Solution` of hard labels (S, B, r), evaluated in float64."""
+    """Return the `Solution` of a reassignment; the objective is evaluated in float64.
+
+    ``critical`` and ``weights`` are attributes of `TermFit`. ``active`` (K,) marks the clusters
+    that are not padding.
+    """
     result = result._replace(
         labels=assign_empty_rows(terms, rows, result.labels, n_clusters, fixed)
     )
@@ -464,7 +478,10 @@ def solve_merge(
     build: Build,
     compressed: bool = False,
 ) -> MergeResult:
-    """Merge from the clusters ``cells`` (groups, 1, n, p); see `agglomerate`."""
+    """Merge n initial clusters with the statistics ``cells`` (groups, 1, n, p); see `agglomerate`.
+
+    ``alive`` (n,) and ``classes`` (n,) are arguments of `agglomerate`.
+    """
     terms, _, _ = _build_terms(build, rows, settings, compressed)
     return agglomerate(terms, cells, alive, classes)
 

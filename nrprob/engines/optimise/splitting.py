@@ -4,15 +4,18 @@ To split a cluster at inverse temperature beta:
 
 1. Replace the cluster by two equal copies and iterate to a fixed point.
 2. Let u be the difference of the log memberships of the copies. The derivative of the update maps
-   u to beta B u. Compute its leading eigenvalue mu = beta lambda by a dense or Arnoldi solver.
+   u to beta B u, for a linear map B. Compute the eigenvalue lambda of B with the largest absolute
+   value by a dense or Arnoldi solver, and let mu = beta lambda.
 3. If abs(mu) < 1, the copies are stable: multiply beta by 1.01 / abs(mu), and go to step 1. The
    critical value is beta = 1 / abs(lambda).
-4. Otherwise perturb the copies along the growing eigenvectors, and iterate until they separate.
+4. Otherwise perturb the copies along the eigenvectors whose eigenvalues of beta B exceed 1 in
+   absolute value, and iterate until the copies separate.
 
 The method supplies an update as for `nrprob.engines.optimise.limit_cycles`; `TermCycle` makes it
-from terms. A *cycle* is one update. A *copy* is one of the two equal clusters of step 1.
+from terms. A *cycle* is one update. A *copy* is one of the two equal clusters of step 1. A *level*
+is a solution with a given number of clusters.
 
-Shapes: B blocks of r rows, K clusters ("columns" of the memberships).
+Shapes: B blocks of r rows; K *columns* of the memberships, one per cluster, the last ones padding.
 """
 
 from __future__ import annotations
@@ -87,7 +90,7 @@ class Level(NamedTuple):
 
     Attributes
     ----------
-    carry : state and log memberships (B, r, 1, K); the first columns are the clusters
+    carry : state and log memberships (B, r, 1, K); the columns after the clusters are padding
     beta : inverse temperature
     critical : critical inverse temperature of the split that made this level
     parent : the cluster of the previous level that was split
@@ -113,7 +116,7 @@ Report = Callable[[Trial], None]
 
 
 class SplittingSchedule(NamedTuple):
-    """Parameters of a path.
+    """Parameters of a `Path`.
 
     Attributes
     ----------
@@ -122,7 +125,7 @@ class SplittingSchedule(NamedTuple):
     tol : largest change of a membership at which a run has converged
     max_iter : maximum number of cycles per run
     damped : whether to shorten the steps of a run that oscillates, down to 1/64
-    curvature : the first step length is 1 / (1 + beta curvature)
+    curvature : the first step length is ``1 / (1 + beta * curvature)``
     seed : seed of random perturbations of the copies; None for the growing eigenvectors
     """
 
@@ -170,10 +173,11 @@ def _random_array(seed, index, *, shape, dtype):
 
 @jit_by_size("make")
 def _copy_derivative(data, carry, beta, active, sign, mass, u, *, make):
-    """Log ratio (B, r) of two copies after a cycle that starts from a small log ratio ``u``.
+    """Log ratio (B, r) of the memberships of two copies after one cycle.
 
-    ``sign`` (K,) is 1 and -1 for the copies. Constants are removed: the prior preserves any ratio
-    of the copies' masses.
+    The ratio before the cycle is ``u`` (B, r), and the result is exact to first order in ``u``.
+    ``sign`` (K,) is 1 for one copy, -1 for the other copy and 0 for other clusters. The mean over
+    the rows is subtracted, since the prior of the update preserves any ratio of the copies' masses.
     """
     update, (state, log_q) = make(data, active), carry
 
@@ -197,11 +201,11 @@ class SplittingEngine:
     def leading_difference(
         self, carry: Any, beta: float, active: np.ndarray, pair: tuple[int, int], rightmost: bool
     ) -> tuple[complex, np.ndarray]:
-        """Leading eigenvalue for differences of two equal copies, and a growing direction.
+        """Leading eigenvalue mu for differences of two equal copies, and a growing direction.
 
-        Eigenvalues are ordered by absolute value, or by real part if ``rightmost``, since damping
-        suppresses the imaginary part. The direction (B, r) is the sum of the growing eigenvectors,
-        scaled to unit variance.
+        ``pair`` are the columns of the copies. Eigenvalues are ordered by absolute value, or by
+        real part if ``rightmost``: use it for damped steps, which suppress the imaginary part. The
+        direction (B, r) is the sum of the growing eigenvectors, scaled to unit variance.
         """
         mass = np.asarray(self.mass)
         slots = np.flatnonzero(mass.ravel() > 0)
@@ -261,7 +265,7 @@ class SplittingEngine:
         return np.asarray(_random_array(*key, shape=self.mass.shape, dtype=dtype))
 
     def trial_status(self, result: LimitResult, n_clusters: int) -> str:
-        """Status of a run with ``n_clusters``."""
+        """Status of a run with ``n_clusters``, as in `Trial`."""
         if result.status != CONVERGED:
             return result.status
         mass = np.asarray(self.mass, float)
@@ -285,7 +289,7 @@ class SplittingEngine:
     def split_level(
         self, level: Level, n: int, trials: list[Trial], report: Report
     ) -> Level | None:
-        """Increase n clusters to n + 1; None if all trials fail.
+        """Return the level of n + 1 clusters from the level of n; None if all trials fail.
 
         The largest cluster is split. The next largest clusters are tried in two cases: the rows of
         the largest cluster are all equal, or its copies separated and merged again.
@@ -324,7 +328,8 @@ class SplittingEngine:
     ) -> tuple[Trial, Any, LimitResult]:
         """Perturb two equal copies if their difference grows, and iterate.
 
-        Returns the trial, the equal copies for another temperature, and the last run.
+        ``equal`` has state and log memberships with two equal copies in the columns ``pair``.
+        Returns the trial, the equal copies after convergence, and the last run.
         """
         k, n = equal[1].shape[-1], pair[1] + 1
         active = np.arange(k) < n
@@ -398,7 +403,10 @@ def _average_columns(logs: Any, a: int, b: int) -> np.ndarray:
 
 
 def _interpolate_critical(below: tuple[float, float] | None, above: tuple[float, float]) -> float:
-    """Inverse temperature of growth 1, from (beta, growth) on both sides or above only."""
+    """Interpolate the inverse temperature beta at which the growth of a difference is 1.
+
+    ``below`` and ``above`` are pairs (beta, growth) on both sides of it; ``below`` may be None.
+    """
     (beta, growth) = above
     if below is None:
         return beta / growth
