@@ -9,8 +9,10 @@ The length of data x under the normalised maximum likelihood (NML) code of a mod
 where the second term is the *parametric complexity* of the class, an integral for continuous data.
 Lengths of continuous data omit the precision, which is the same for every model.
 
-Functions of numbers of rows (``n``) and of summed statistics accept arrays, and traced arrays of
-JAX except for `multinomial_complexity` (use a table). Traced arguments are not checked.
+Functions with an argument ``n``, the number of rows or distances, accept arrays of numbers and work
+elementwise. `exponential_complexity` and `exponential_length` also accept arrays of JAX, traced or
+not, whose values they do not check. Compiled programs can look up multinomial complexities in a
+table, which `multinomial_table` computes in advance.
 
 References
 ----------
@@ -269,7 +271,7 @@ def maximum_likelihood_length(counts: ArrayLike, *, base: float = e) -> float:
 
     .. math:: -\sum_s n_s \log \frac{n_s}{N}
 
-    where symbol s occurs n_s times among N.
+    where symbol s occurs n_s times in a sequence of N symbols.
 
     Parameters
     ----------
@@ -310,7 +312,10 @@ def maximum_likelihood_length(counts: ArrayLike, *, base: float = e) -> float:
 
 
 def _log_ratios(n: Table, k: int) -> Table:
-    """Log C(j + 1, n) / C(j, n) for j = 1 .. k - 1, and 0 before: shape (k, *n.shape)."""
+    """Log ratios (k, *n.shape) of successive multinomial sums C, 0 in row 0.
+
+    Row j, for j = 1 .. k - 1, is the log of C(j + 1, n) / C(j, n).
+    """
     if k > ITERATIONS:
         raise ValueError(
             f"k must be at most {ITERATIONS} with the exact form; got {k}; lower it, or use an "
@@ -375,12 +380,13 @@ def multinomial_complexity(
     form: Literal["exact", "asymptotic", "szpankowski", "printed"] = "exact",
     base: float = e,
 ) -> Any:
-    r"""Parametric complexity of multinomial sequences of ``n`` symbols out of ``k``.
+    r"""Parametric complexity of sequences of ``n`` symbols from an alphabet of ``k`` symbols.
 
     .. math:: \log C(K, N), \qquad C(K, N) = \sum_{h_1 + \dots + h_K = N}
         \frac{N!}{\prod_j h_j!} \prod_j \left(\frac{h_j}{N}\right)^{h_j}
 
-    where K is the number of symbols, and N symbols form the sequence with counts h_j.
+    where K is the number of different symbols, N the length of the sequence, and h_j the number of
+    occurrences of symbol j in it.
 
     Parameters
     ----------
@@ -456,7 +462,8 @@ def nml_length(counts: ArrayLike, *, base: float = e) -> float:
 
     .. math:: \log C(K, N) - \sum_s n_s \log \frac{n_s}{N}
 
-    where K symbols s occur n_s times among N, and C is the complexity in `multinomial_complexity`.
+    where symbol s out of K occurs n_s times in a sequence of N symbols. C is the sum over all
+    sequences, defined in `multinomial_complexity`, so log C is the parametric complexity.
 
     Parameters
     ----------
@@ -525,7 +532,7 @@ def exponential_complexity(
         vectors of an isotropic normal density with squared lengths r. N is ``shape * n``.
     clamped : bool, default=False
         Whether data with mean distances outside the bounds are encoded too, with the nearest bound
-        as scale. The complexity is then log(1 + exp(.)) of the expression above: non-negative,
+        as scale. The complexity is then log(1 + exp(c)) for the expression c above: non-negative,
         and 0 for ``n=0``.
     form : {"exact", "asymptotic"}, default="exact"
         "asymptotic" is the form of Yin (2007), which is larger by about 1/(12 N).
@@ -596,13 +603,15 @@ def exponential_length(
     total : float or array-like
         Sum R of the distances.
     low, high, shape, base
-        As in `exponential_complexity`, which gives PC with ``clamped=True``; w is ``shape``.
+        Arguments of `exponential_complexity`, which gives PC with ``clamped=True``: bounds s_low
+        and s_high of the scale, the shape w, and the base of the logarithm.
 
     Returns
     -------
     float or array
-        The length; 0 for ``n=0``. For ``shape=1``, minus the log of a normalised density of the
-        distances; otherwise minus the log of a density of the vectors, up to a constant.
+        The length; 0 for ``n=0``. For ``shape=1``, it is minus the log of a normalised density of
+        the distances; otherwise it is minus the log of a density of vectors with these squared
+        lengths, up to a constant.
 
     Raises
     ------
@@ -653,7 +662,8 @@ def gaussian_complexity(
         F = P(\chi^2_{n-1} \le n), \quad
         A = \frac{(n/2)^{(n-1)/2} e^{-n/2}}{\Gamma((n-1)/2)}
 
-    where the means lie in an interval of length R, and standard deviations are clamped to [a, b].
+    where the means lie in an interval of length R, standard deviations are clamped to [a, b], and
+    :math:`\chi^2_{n-1}` is a chi-squared variable with n - 1 degrees of freedom.
 
     Parameters
     ----------
@@ -723,8 +733,8 @@ def gaussian_length(
     .. math:: \frac n2 \log 2 \pi s^2 + \frac{n v}{2 s^2} + PC, \qquad
         s = \min(\max(\sqrt v, a), b)
 
-    where v is the variance of n values, a and b are the bounds, and PC is the parametric
-    complexity.
+    where v is the variance of the n values, a and b bound the standard deviation s, and PC is the
+    parametric complexity.
 
     Parameters
     ----------
@@ -784,7 +794,8 @@ def kmeans_length(
         + w N \left(1 + \log \frac{R}{N}\right) + PC_\sigma
 
     where N rows are in K clusters of sizes n_k, R is the sum of squared distances to the cluster
-    means, C the multinomial complexity, and :math:`PC_\sigma` the complexity of the scale R/N.
+    means, log C the multinomial complexity, :math:`PC_\sigma` the parametric complexity of the
+    scale R/N, and w depends on ``geometry``.
 
     Parameters
     ----------
@@ -811,7 +822,7 @@ def kmeans_length(
     Returns
     -------
     float
-        Up to a constant that does not depend on the labels.
+        Description length, up to a constant that does not depend on the labels.
 
     Raises
     ------
@@ -826,7 +837,7 @@ def kmeans_length(
 
     Notes
     -----
-    Yin (2007), eq. (2.36), where r is the squared distance.
+    Yin (2007), eq. (2.36), with squared distances as the r of that equation.
 
     Examples
     --------

@@ -57,7 +57,11 @@ def _summarize_fit(fit: Fit) -> dict[str, Any]:
 
 
 def _summarize_clustering(fit: Fit, evidence: Any, result: FitResult | None) -> dict[str, Any]:
-    """Summarize one clustering of an exploration; the rejected clustering has no ``result``."""
+    """Summarize one clustering of an exploration, as an entry of ``result.json``.
+
+    ``evidence`` is its significance test in the search, or None. ``result`` has its scores,
+    warnings and later tests; it is None for the clustering that the exploration rejected.
+    """
     summary = {name: _summarize_fit(fit)[name] for name in _OF_CLUSTERING}
     if result is None:
         del summary["scores"]

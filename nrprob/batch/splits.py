@@ -1,8 +1,9 @@
 """Tables of model files for target labels, splits and pairs of rows, and the sampling.
 
 A table defines one or several *amounts*: the points of a learning curve, such as shares of labelled
-rows. The sampling functions take the labels (n,) of all rows, one amount, and the seeds of the data
-set and of the run. All methods of a run therefore get the same sample.
+rows. An amount is a dictionary of settings. The sampling functions take the labels (n,) of all n
+rows, one amount, and the seeds of the data set and of the run. All methods of a run therefore get
+the same labelled rows, parts and pairs. A *class* is a value of the labeling that the table names.
 """
 
 from __future__ import annotations
@@ -56,7 +57,11 @@ class Strict(BaseModel):
 def _combine(
     table: BaseModel, names: Sequence[str], cases: Sequence[BaseModel] = ()
 ) -> list[dict[str, Any]]:
-    """List combinations of the values of a table; values of a case replace those of the table."""
+    """List all combinations of the values that a table lists under ``names``.
+
+    Without ``cases``, there is one set of lists. Otherwise there is one set per case, in which the
+    values of the case replace the lists of the table.
+    """
     combined = [
         [[case[name]] if name in case else getattr(table, name) for name in names]
         for case in [case.model_dump(exclude_none=True) for case in cases] or [{}]
@@ -81,8 +86,9 @@ class PartialLabels(Strict):
     The labelled rows are a fraction of every class (``fraction``), a number of rows of every class
     (``per_class``) or, with ``draw = "rows"``, a fraction of all rows. Lists define a learning
     curve. A fraction ``wrong`` of these labels is wrong. With ``classes``, only this number of
-    classes has labels. ``score`` states which rows the measures compare. An empty cell in this
-    column of the data file is an unknown label: its row is fitted, but neither sampled nor scored.
+    classes has labels. ``score`` states which rows the measures compare. A row with an empty entry
+    in the column ``labeling`` of the data file has an unknown class: it is fitted, but never
+    labelled nor scored.
     """
 
     labeling: str
@@ -122,7 +128,7 @@ class PartialLabels(Strict):
 
 
 class SplitCase(Strict):
-    """Shares of the parts in one split: one case of the table."""
+    """One case of a `Split`: shares that replace the lists of the table."""
 
     labelled: Fraction | None = None
     unlabelled: FractionOrZero | None = None
@@ -132,10 +138,12 @@ class SplitCase(Strict):
 class Split(Strict):
     """Split of the rows in three parts: fitted with labels, fitted without labels, and test rows.
 
-    Shares are of all rows; lists are combined with each other and with ``cases``. Without ``test``,
-    the test part is the rest. ``use_labels = false`` withholds the labels from methods; pairs and
-    the matching of clusters to classes still use them. ``standardize`` gives every feature mean 0
-    and standard deviation 1 on the fitted rows.
+    ``labelled``, ``unlabelled`` and ``test`` list the shares of the parts in all rows. Every
+    combination of listed values is one split. Each entry of ``cases`` replaces some of the lists
+    by single values and gives further splits. Without ``test``, all other rows are test rows.
+    ``use_labels = false`` withholds the labels from methods; pairs and the matching of clusters to
+    classes still use them. ``standardize`` gives every feature mean 0 and standard deviation 1 on
+    the fitted rows.
     """
 
     labeling: str
@@ -175,7 +183,7 @@ class Split(Strict):
 
 
 class PairsCase(Strict):
-    """Settings of the pairs in one case of the table."""
+    """One case of `Constraints`: settings of the pairs that replace the lists of the table."""
 
     pairs: Number | None = None
     wrong: Wrong | None = None
@@ -185,10 +193,12 @@ class PairsCase(Strict):
 class Constraints(Strict):
     """Must-link and cannot-link pairs of rows.
 
-    ``pairs`` is the number of random pairs. They agree with the labeling, except for a ``share`` of
-    random pairs ("coin"), or of pairs that link rows of the last two classes ("bias"); see
-    `nrprob.links.draw_pairs`. Lists are combined with each other and with ``cases``. With a split,
-    pairs join labelled rows, and the labeling is the labeling of the split.
+    ``pairs`` is the number of random pairs. With ``wrong = "none"``, all pairs agree with the
+    labeling. With "coin", a ``share`` of the pairs is must-link or cannot-link at random; with
+    "bias", a ``share`` of the pairs links rows of the last two classes; see
+    `nrprob.links.draw_pairs`. Every combination of listed values is one setting, and each entry of
+    ``cases`` replaces some of the lists. With a `Split`, pairs join labelled rows, and the labeling
+    is the labeling of the split.
     """
 
     labeling: str | None = None
@@ -236,12 +246,12 @@ def sample_labels(
 
     One random stream permutes the rows of every class, or all rows, and the first rows are
     labelled. With more labels, rows that were labelled therefore stay labelled. A second stream
-    makes labels wrong, with equal probability of every other class; a third stream chooses the
-    classes with labels.
+    makes labels wrong, with equal probability of every other class. A third stream chooses the
+    classes with labels if ``amount`` has ``classes``, their number. The chosen classes contain at
+    least a share `LEAST_SHARE` of the rows, or are the largest classes.
 
-    At least one row of every class is labelled. With ``classes``, only a random set of this many
-    classes has labels. The set contains at least `LEAST_SHARE` of the rows, or consists of the
-    largest classes. Rows whose label is empty text are neither sampled nor scored.
+    At least one row of every class with labels is labelled. Rows whose label is empty text are
+    neither labelled nor scored.
     Raises InputError if all rows would be labelled, or if there are too few classes.
     """
     from nrprob.data.labels import are_blank  # which imports SciPy
@@ -287,7 +297,7 @@ def sample_labels(
 def _sample_classes(
     codes: np.ndarray, amount: Mapping[str, Any], random: np.random.Generator
 ) -> np.ndarray:
-    """Sample the codes of the classes that have labels."""
+    """Sample the classes that have labels; classes are integers in ``codes`` (n,)."""
     sizes = np.bincount(codes)
     if amount["classes"] > sizes.size:
         raise InputError(
@@ -377,7 +387,10 @@ def split_rows(labels: np.ndarray, amount: Mapping[str, Any], seed: tuple[int, i
 def sample_pairs(
     labels: np.ndarray, rows: np.ndarray, amount: Mapping[str, Any], seed: tuple[int, int]
 ) -> dict[str, np.ndarray]:
-    """Sample ``must_link`` and ``cannot_link`` of `fit` among ``rows``, indices of fitted rows."""
+    """Sample the arguments ``must_link`` and ``cannot_link`` of `fit`, by name.
+
+    Pairs join rows with the indices ``rows`` among the fitted rows, whose labels are ``labels``.
+    """
     from nrprob.links import draw_pairs
 
     # The split has the same seed, so pairs use another stream.

@@ -57,14 +57,18 @@ class SingleFeature:
 
 @dataclass
 class _DiscreteFeature:
-    """A discrete feature: name of its column, codes (n,) of the samples, and values by code."""
+    """A discrete feature of n samples.
+
+    ``codes`` (n,) are its values in the samples, as integers; ``values`` names the value of every
+    code.
+    """
 
     column: str
     codes: np.ndarray
     values: list[str]
 
     def joint_weights(self, clusters: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Sums of weights (v, k) per value and cluster, for clusters (n,) and weights (n,)."""
+        """Sum of sample weights (n,) for each of v values and k ``clusters`` (n,): shape (v, k)."""
         shape = len(self.values), clusters.max() + 1
         cell = np.ravel_multi_index((self.codes, clusters), shape)
         return np.bincount(cell, weights, shape[0] * shape[1]).reshape(shape)
@@ -92,16 +96,17 @@ def single_feature(
 
     for the clusters c, and this share must exceed 0.7. Here n is the number of samples, k the
     number of clusters and v the number of values of y. e is the expected mutual information of
-    independent labelings. A feature is a column with 2 to 19 distinct values and at least 5 samples
-    per value on average. If all data are counts, a feature has only 2 values. All indicator columns
-    of one column of a table are one feature. Continuous columns are not tested.
+    independent labelings. A column is tested if it has 2 to 19 distinct values, and at least 5
+    samples per value on average. If all data are counts, only columns with 2 distinct values are
+    tested. All indicator columns of one column of a table are tested as one feature. Columns with
+    more values are called continuous below.
 
-    If no feature determines all clusters, and there are three or more, each cluster is compared
-    with all others together.
+    If some columns are continuous, no feature determines all clusters and there are at least three
+    clusters, each cluster is compared with all other clusters together.
 
-    If all columns are discrete, the shares of several correlated features may exceed 0.7. A feature
-    is then returned only if its share is twice the second largest share. Single clusters are not
-    compared.
+    If no column is continuous, the shares of several correlated features may exceed 0.7. A feature
+    is then returned only if its share is more than twice the second largest share. Single clusters
+    are not compared with the others.
 
     Parameters
     ----------
@@ -195,8 +200,9 @@ def _single_cluster(
 
 
 def _explained_share(joint: np.ndarray, entropy_c: float, n: int) -> float:
-    """I(c; y) / H(c) from joint probabilities (v, k), adjusted for chance.
+    """I(c; y) / H(c) of clusters c and a feature y, adjusted for chance; see `single_feature`.
 
+    ``joint`` (v, k) are joint probabilities of v values of the feature and k clusters,
     ``entropy_c`` is H(c), and ``n`` the number of samples.
     """
     v, k = np.count_nonzero(joint.sum(1)), joint.shape[1]
@@ -209,7 +215,10 @@ def _explained_share(joint: np.ndarray, entropy_c: float, n: int) -> float:
 def _make_single_feature(
     feature: _DiscreteFeature, share: float, cluster: int, values: np.ndarray, several: bool = False
 ) -> SingleFeature:
-    """Make the result for a feature, a cluster label and the values of this cluster."""
+    """Make the result for a feature that determines clusters.
+
+    ``values`` are the codes of the feature that agree with the cluster of label ``cluster``.
+    """
     names = tuple(feature.values[v] for v in values)
     return SingleFeature(feature.column, share, cluster, names, several)
 
@@ -221,9 +230,9 @@ def _indicators_by_name(names: Sequence[str]) -> dict[str, Sequence[str]]:
 
 
 def _sample_rows(codes: np.ndarray) -> np.ndarray:
-    """Indices of a stratified subsample in ascending order; all indices of a small table.
+    """Indices, in ascending order, of a random subset of samples, stratified by cluster.
 
-    ``codes`` (n,) are the clusters.
+    ``codes`` (n,) are the clusters of all samples. A small table has all its indices.
     """
     if codes.size <= _MAX_ROWS:
         return np.arange(codes.size)
@@ -236,7 +245,10 @@ def _sample_rows(codes: np.ndarray) -> np.ndarray:
 
 
 def _informative_columns(X: Any, least: float) -> np.ndarray:
-    """Indices of sparse columns whose entropy, an upper bound of I(c; y), may exceed ``least``."""
+    """Indices of sparse columns whose entropy may exceed ``least``.
+
+    The entropy of a column y is an upper bound of its mutual information I(c; y) with clusters c.
+    """
     filled = X.astype(bool).sum(0) / X.shape[0]
     bound = entropy([filled, 1 - filled]) + filled * np.log(FEW_VALUES)
     return np.flatnonzero(bound > least)
@@ -290,7 +302,8 @@ def _discrete_features(
 def _best_agreement(joint: np.ndarray) -> tuple[int, np.ndarray]:
     """Return the cluster that agrees best with a set of values of a feature, and the set.
 
-    ``joint`` (v, k) has weights of values and clusters. The agreement is the Jaccard index.
+    ``joint`` (v, k) are sums of weights for v values of the feature and k clusters. The agreement
+    of a cluster and a set of values is the Jaccard index of their samples.
     """
     # Cluster with the largest weight for every value; -1 for values without samples.
     owner = np.where(joint.sum(1) > 0, joint.argmax(1), -1)

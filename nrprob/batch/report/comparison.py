@@ -32,7 +32,7 @@ Column = tuple[str, str]  # measure and statistic
 
 @dataclass(frozen=True)
 class Entry:
-    """Table cell: a statistic of a measure in one row of the table.
+    """Entry of a table: a statistic of one measure for one method in one setting.
 
     Attributes
     ----------
@@ -48,13 +48,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """One method in one setting.
+    """Row of a table: the values of one method in one setting of the table.
 
     Attributes
     ----------
-    kind : "ours", "published" (only) or "ratio"
-    fits : rows of ``Results.frame``
-    n_settings : number of averaged settings of data and method
+    kind : "ours" if the run has fits of the method, "published" if it has none, "ratio" if the
+        values are ratios of two methods
+    fits : fits of the method in this setting, rows of ``Results.frame``
+    n_settings : number of settings of data and parameters over which the entries average, since the
+        setting of the table may leave some of them open
+    entries : by measure and statistic
     """
 
     method: str
@@ -81,7 +84,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of a setting."""
+    """The rows of one setting, under a heading (``label``)."""
 
     label: str
     note: str
@@ -103,7 +106,11 @@ class Best:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table of groups of rows, with the decimals of the published values of every column."""
+    """A table: columns, and a group of rows for every setting.
+
+    ``decimals`` are numbers of decimals of the published values, by column. ``shared`` describes
+    the parameters that all settings share.
+    """
 
     name: str
     caption: str
