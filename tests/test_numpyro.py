@@ -338,8 +338,9 @@ def test_runs_continue_and_data_are_arguments():
     def hierarchical(X, t):
         model(X, t, covariance="shrunk")
 
+    kernel = PartitionGibbs(NUTS(hierarchical))
     mcmc = MCMC(
-        PartitionGibbs(NUTS(hierarchical)), num_warmup=50, num_samples=50, num_chains=2,
+        kernel, num_warmup=50, num_samples=50, num_chains=2,
         chain_method=jax.vmap, progress_bar=False, jit_model_args=True,
     )  # fmt: skip
     mcmc.run(jax.random.PRNGKey(0), X, T, extra_fields=("z.slope",))
@@ -350,6 +351,7 @@ def test_runs_continue_and_data_are_arguments():
     mcmc.run(jax.random.PRNGKey(1), X + 3 * T[:, None], T)
     second = mcmc.get_samples(group_by_chain=True)
     assert second["slope"][:, 10:].mean() > first["slope"].mean() + 1
+    assert kernel._model_arguments == ((), {})  # no tracer remains
 
 
 # Input that is refused
@@ -431,6 +433,15 @@ def test_single_precision_is_refused():
     with jax.enable_x64(False), numpyro.handlers.seed(rng_seed=0):
         with pytest.raises(ValueError, match="call numpyro.enable_x64"):
             partition("cluster", X)
+
+
+def test_vectorised_chains_are_refused():
+    mcmc = MCMC(
+        PartitionGibbs(NUTS(model)), num_warmup=1, num_samples=1, num_chains=2,
+        chain_method="vectorized", progress_bar=False,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="pass chain_method=jax.vmap to MCMC"):
+        mcmc.run(jax.random.PRNGKey(0), X, T)
 
 
 def test_inner_kernels_without_a_model_are_refused():

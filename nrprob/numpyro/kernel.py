@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import jax
 from numpyro import handlers
 from numpyro.infer import HMC, HMCGibbs, init_to_sample
 from numpyro.infer.inspect import get_dependencies
+from numpyro.util import is_prng_key
 
 from nrprob.data.validation import check_number
 from nrprob.engines.sample.chains import Draw, default_kernel
@@ -105,20 +109,35 @@ class PartitionGibbs(HMCGibbs):
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
         """Find the sites of partitions, and make the state of a chain."""
-        self._set_arguments(model_args, model_kwargs)
-        self._site_names = self._find_sites()
-        names = [name for sites in self._site_names for v, name in sites.items() if v != "density"]
-        super().__init__(self._user_kernel, self._resample_all, names)
-        return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
+        if not is_prng_key(rng_key):
+            raise ValueError(
+                "PartitionGibbs needs one random key; got several, as by "
+                "chain_method='vectorized'; pass chain_method=jax.vmap to MCMC"
+            )
+        with self._arguments(model_args, model_kwargs):
+            self._site_names = self._find_sites()
+            names = [
+                name
+                for sites in self._site_names
+                for variable, name in sites.items()
+                if variable != "density"
+            ]
+            super().__init__(self._user_kernel, self._resample_all, names)
+            return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 
     def sample(self, state, model_args, model_kwargs):
         """Make one iteration of a chain."""
-        self._set_arguments(model_args, model_kwargs)
-        return super().sample(state, model_args, model_kwargs)
+        with self._arguments(model_args, model_kwargs):
+            return super().sample(state, model_args, model_kwargs)
 
-    def _set_arguments(self, args: tuple, kwargs: dict[str, Any] | None) -> None:
-        # `HMCGibbs` does not pass the arguments of the model to the Gibbs step.
+    @contextmanager
+    def _arguments(self, args: tuple, kwargs: dict[str, Any] | None) -> Iterator[None]:
+        """Pass the arguments of the model to the Gibbs step, which `HMCGibbs` does not."""
         self._model_arguments = args, kwargs or {}
+        try:
+            yield
+        finally:
+            self._model_arguments = (), {}
 
     def _find_sites(self) -> list[dict[str, str]]:
         """Names of the sites of every partition, by variable; raises for invalid models."""
@@ -170,7 +189,7 @@ class PartitionGibbs(HMCGibbs):
     def _resample_partition(self, call: PartitionCall, key: jax.Array) -> Draw:
         """Make one iteration over a partition and its hyperparameters."""
         plain = default_kernel(len(call.labels), self._num_split_merge)
-        kernel = JointKernel(plain.block, plain.n_split_merge, plain.n_launch)
+        kernel = JointKernel(**asdict(plain))
         with standard():
             labels = pad_labels(call.labels, call.target)
             if call.weights is not None:
