@@ -56,9 +56,10 @@ class Column:
         return np.arange(len(self.values), dtype=float)
 
     def encode(self, cells: np.ndarray) -> tuple[np.ndarray, list[Any]]:
-        """Codes (n,) of cells (n,), and the values that did not occur in the fit.
+        """Codes (n,) of the entries ``cells`` (n,), and the values that did not occur in the fit.
 
-        The code is -1 for a missing value, and for a value that did not occur in the fit.
+        The code of a value is its index in ``values``. It is -1 for a missing value, and for a
+        value that did not occur in the fit.
         """
         place = {value: code for code, value in enumerate(self.values.tolist())}
         codes = np.full(len(cells), -1)
@@ -131,7 +132,7 @@ class Columns:
         return [c for c in self.columns if c.kind in DISCRETE]
 
     def encode(self, X: Any) -> tuple[np.ndarray | None, list[DiscreteColumn]]:
-        """Encode the columns of a table; discrete columns are encoded by their codes.
+        """Read the numeric columns of a table as floats, and its discrete columns as codes.
 
         A value of a discrete column that did not occur in the fit counts as missing, and raises a
         warning.
@@ -159,7 +160,7 @@ class Columns:
 
 
 def _as_floats(cells: np.ndarray) -> np.ndarray:
-    """Cells (n,) of a numeric column as floats, NaN where missing; ValueError for text."""
+    """Entries (n,) of a numeric column as floats, NaN where missing; ValueError for text."""
     if cells.dtype.kind == "f":
         return cells
     try:
@@ -198,8 +199,9 @@ def _final_kind(
 ) -> str:  # fmt: skip
     """Type of column ``j``: the declared type, else the type ``guess`` that its values suggest.
 
-    If the user lists the categorical columns, other columns that look categorical are numeric.
-    The same rule applies to a list of ordered columns. Columns of text are always discrete.
+    If the user lists the categorical columns, other columns whose values suggest a categorical
+    type are numeric. The same rule applies to a list of ordered columns. Columns of text are always
+    discrete. ``cells`` (n,) are the entries of the column.
     """
     if guess == CONSTANT:
         return CONSTANT
@@ -221,14 +223,17 @@ def _final_kind(
 
 
 def _missing(cells: np.ndarray) -> np.ndarray:
-    """Mask (n,) of missing cells."""
+    """Mask (n,) of missing entries of a column."""
     if cells.dtype.kind == "f":
         return np.isnan(cells)
     return np.array([v is None for v in cells], bool)
 
 
 def _values(X: Any, j: int, cells: np.ndarray, kind: str) -> np.ndarray:
-    """Distinct values (V,) of a discrete column: in the order of an ordered type, else sorted."""
+    """Distinct values (V,) of a discrete column.
+
+    They have the order of the levels of an ordered pandas column; otherwise they are sorted.
+    """
     if kind not in DISCRETE:
         return np.empty(0)
     values = distinct_values(cells)

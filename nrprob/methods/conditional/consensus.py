@@ -5,10 +5,11 @@ of a member are k columns: column c is 1 for the rows of its cluster c, and 0 fo
 consensus is a clustering of the rows by the stacked indicators of all members. Two functions
 compute it, with different criteria:
 
-- `find_consensus` minimises the within-cluster scatter of the indicators, as `Consensus` does.
-  Every member is itself an estimate of the consensus, so the search starts from the members.
+- `find_consensus` minimises the within-cluster scatter of the indicators: the sum of squared
+  distances of the rows of indicators from the mean of their cluster. Every member is itself an
+  estimate of the consensus, so the search starts from the members.
 - `fit_consensus` fits a Gaussian mixture to the principal components of weighted indicators. The
-  weight of a member is its agreement with the other members.
+  weight of a member increases with its agreement with the other members.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Agreement(NamedTuple):
     n_iter : (S,) numbers of iterations
     best : index of the restart of the smallest objective
     trace : objective of the best restart at every iteration
-    centroids : (k, members * k) means of the indicators in every cluster, which are the shares of
-        the members' labels there
+    centroids : (k, members * k) means of the indicators in every cluster: for every label of every
+        member, its share among the rows of the cluster
     model : mixture of `fit_consensus`; None for `find_consensus`
     """
 
@@ -62,11 +63,11 @@ class ConsensusModel(NamedTuple):
 
     Attributes
     ----------
-    directions : (members * k, q) map from indicators to component scores, which includes the
-        weights of the members
+    directions : (members * k, q) map from indicators to scores of q principal components; it
+        includes the weights of the members
     centre : (q,) component scores of the mean indicators
-    coef, intercept : (k, q) and (k,) linear functions of the component scores whose maximum gives
-        the cluster; see `Mixtures`
+    coef, intercept : (k, q) and (k,) linear functions of the component scores, one per cluster; a
+        row belongs to the cluster of the largest function
     """
 
     directions: np.ndarray

@@ -1,4 +1,7 @@
-"""Linear coordinates of the residuals, in which their covariance plus ridge is the identity."""
+"""Linear coordinates of the residuals, in which their covariance plus ridge is the identity.
+
+Sizes: n rows, m features, p coordinates.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class Coordinates:
         ----------
         r : (n, m) residuals
         dof : residual degrees of freedom
-        covariance : "tied", "diag" or "spherical"
+        covariance : form of the error covariance: "tied", "diag" or "spherical"
         ridge : factor of the Ledoit-Wolf ridge
         rounding : (m,) variances of the rounding errors of the columns; by default 0
         weights : (n,) weights of the rows; by default 1
@@ -213,7 +216,11 @@ def _eigen_directions(
 
 
 def _retained_rank(variances: np.ndarray, dof: float, covariance: str) -> int:
-    """Number of directions that remain; ``variances`` are in decreasing order."""
+    """Number of directions to retain, from the variances along them in decreasing order.
+
+    Directions without variance are left out. If a "tied" covariance has more than dof / 2
+    directions, at most 30 remain.
+    """
     rank = int((variances > _MIN_VARIANCE * variances[0]).sum())
     if covariance == "tied" and rank > dof / 2:
         rank = max(min(_MAX_COMPONENTS, int(dof // 2), rank), 1)

@@ -239,7 +239,7 @@ class ResidualDensity(Clusterer):
             )
 
     def _residuals(self, X, known) -> tuple[np.ndarray, Design]:
-        """Residuals (n, p) of new rows in the coordinates of the fit, and their design."""
+        """Residuals (n, p) of new rows in the coordinates of the fit, and their known structure."""
         check_is_fitted(self)
         with standard():
             X = self._validate(X, reset=False)

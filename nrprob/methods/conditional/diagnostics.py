@@ -48,7 +48,7 @@ def shares_differ(table: np.ndarray) -> bool:
 
 
 class DiagnosticsMixin(Clusterer):
-    """Warnings of a fit, for the conditional mixture."""
+    """Mixin of `ConditionalMixture` with the warnings about a fit."""
 
     # Parameters and fitted state of the estimator.
     effects: str
@@ -70,14 +70,15 @@ class DiagnosticsMixin(Clusterer):
         Parameters
         ----------
         table : (L, K) number of samples by known group and cluster
-        subtracts : the settings because of which effects="auto" subtracts group means without
-            other fits; "" if there are none
-        remedy : what to do if effects="auto" subtracts group means
+        subtracts : text for the message: the settings that exclude joint fits of group effects and
+            clusters, so that effects="auto" subtracts group means; "" if joint fits were possible
+        remedy : advice for the message if effects="auto" subtracted group means
 
         Returns
         -------
         bool
-            Whether the user chose effects="subtract", and groups are large enough for this choice.
+            Whether the user chose effects="subtract", and the median known group has at least 20
+            samples.
         """
         self._shares_differ = shares_differ(table)
         sizes = table.sum(1)
@@ -153,7 +154,10 @@ class DiagnosticsMixin(Clusterer):
             )
 
     def _warn_shares(self, gains: dict[str, float]) -> None:
-        """Warn if shares by group fit much better, but were not selected."""
+        """Warn if a fit with shares by group has a much larger objective, but was not selected.
+
+        ``gains`` are the gains and thresholds of `joint_fit.choose_effects`, in nats.
+        """
         enough = gains["gain_by_group"] > 1.5 * gains["margin"] + gains["shares_penalty"]
         if enough and self.weights == "auto":
             warn(

@@ -12,8 +12,13 @@ With standardised scores :math:`t_j` of the values,
 .. math:: \log p_j(v | c, z) = \alpha_{jv} + (\beta_{jc} + u_{jz})\, t_j(v) - \log Z_{jcz}.
 
 Group effects have the prior :math:`N(0, \tau_j^2)`. A missing value contributes nothing to the
-likelihood. The values of all J columns are concatenated along one axis of length W. Other sizes: B
-blocks of r samples, K clusters, L known groups, at most V values per column.
+likelihood. The Fisher information of one sample about the group effects of column j is evaluated at
+the marginal of the column. Its eigenvalues are :math:`k_{je}`, and the posterior variances
+:math:`v_{jze}` of the group effects refer to its eigenvectors e.
+
+The values of all J columns are concatenated along one axis of length W. Other sizes: B blocks of r
+samples, K clusters, L known groups, at most V values per column. The mass of a sample is its
+weight.
 """
 
 from __future__ import annotations
@@ -48,8 +53,7 @@ class Values(NamedTuple):
     tilted : (J,) whether the column is a tilt
     score : (W,) standardised scores t of the values of tilts; 0 for categorical columns
     marginal : (W,) smoothed shares of the values
-    curvature : (J, V) eigenvalues k_je of the information about a group effect, per sample; 0 if
-        the column has fewer than V eigenvalues
+    curvature : (J, V) eigenvalues k_je; 0 if the column has fewer than V eigenvalues
     """
 
     indicators: jax.Array
@@ -66,8 +70,8 @@ class TiltRidge(NamedTuple):
 
     Attributes
     ----------
-    pseudo : number of pseudo-samples, which shrink cluster effects towards the marginal
-    nu, scale : weight and scale of the prior of tau^2
+    pseudo : number of pseudo-samples per cluster, which shrink cluster effects to the marginal
+    nu, scale : weight (in groups) and scale of the prior of tau^2
     """
 
     pseudo: jax.Array
@@ -86,7 +90,7 @@ class Discrete(NamedTuple):
     u : (L, W) group effects of categorical columns
     group_slope : (L, J) group effects of tilts
     tau2 : (J,) variances of the group effects
-    v : (L, J, V) posterior variances of the group effects along the eigenvectors
+    v : (L, J, V) posterior variances v_jze of the group effects along the eigenvectors e
     """
 
     beta: jax.Array
@@ -115,10 +119,10 @@ class DiscreteBlock:
 
     Parameters
     ----------
-    data : Values
+    data : discrete columns
     block_group : (B,) known group of every block of samples
-    sizes : (L,) masses of the known groups
-    ridge : TiltRidge
+    sizes : (L,) total masses of the known groups
+    ridge : hyperparameters
     fixed : whether group effects have a flat prior
     absent : whether there are no group effects
     """
@@ -141,14 +145,17 @@ class DiscreteBlock:
         return _einsum("...w,wj->...j", values, self.membership)
 
     def _to_values(self, values: jax.Array) -> jax.Array:
-        """Expand numbers by column (..., J) to numbers by value (..., W).
+        """Repeat ``values`` (..., J), one per column, for all values of the column: (..., W).
 
-        The expansion is a matrix product. With indexing, XLA would recompute ``values`` many times.
+        This is a matrix product. With indexing, XLA would recompute ``values`` many times.
         """
         return _einsum("...j,wj->...w", values, self.membership)
 
     def _by_slot(self, values: jax.Array) -> jax.Array:
-        """Rearrange numbers by value (..., W) to (..., J, V); -inf if a column has fewer values."""
+        """Rearrange an axis of length W to axes (J, V); -inf if a column has fewer than V values.
+
+        ``values`` has the shape (..., W), and the result (..., J, V).
+        """
         low = jnp.full_like(values[..., :1], -jnp.inf)
         return jnp.concatenate([values, low], -1)[..., self.data.slots]
 
@@ -157,7 +164,7 @@ class DiscreteBlock:
         return self._by_slot(values).max(-1)
 
     def _normalise(self, logits: jax.Array) -> jax.Array:
-        """Log probabilities (..., W) within every column."""
+        """Log probabilities (..., W) from logits (..., W), normalised within every column."""
         # A padding column may have no value. Its maximum, -inf, must not enter matrix products.
         filled = self.membership.any(0)
         shifted = logits - self._to_values(jnp.where(filled, self._largest(logits), 0))
@@ -296,11 +303,15 @@ class DiscreteBlock:
         )
 
     def squares(self, theta: Discrete) -> jax.Array:
-        """Squared lengths (L, J) of the group effects."""
+        """Squared norm (L, J) of the effects of every known group on every column."""
         return jnp.where(self.data.tilted, theta.group_slope**2, self._by_column(theta.u**2))
 
     def penalty(self, theta: Discrete) -> jax.Array:
-        """Log priors and divergences, which are added to the sum of the log densities."""
+        """Part of the objective that is added to the sum of the log densities.
+
+        It consists of log priors, less the Kullback-Leibler divergences of the posteriors of the
+        group effects from their priors.
+        """
         p = self.data.marginal
         ridge = self.ridge
         value = ridge.pseudo * (p * (self.log_profile(theta) - jnp.log(p))).sum()
@@ -315,7 +326,7 @@ class DiscreteBlock:
 
 
 def _log_ratio(observed: jax.Array, fit: jax.Array) -> jax.Array:
-    """Logarithm of the ratio of observed and fitted numbers, bounded away from 0."""
+    """Log of ``observed / fit``, in which both numbers are at least 1e-300."""
     return jnp.log(jnp.maximum(observed, _TINY)) - jnp.log(jnp.maximum(fit, _TINY))
 
 
@@ -338,10 +349,10 @@ def initial_discrete(data: Values, n_clusters: int, n_groups: int, scale: float)
 
 
 def score_moments(marginal: np.ndarray, tilted: bool) -> np.ndarray:
-    """Eigenvalues k_e of the information about a group effect of one column, per sample.
+    """Eigenvalues k_je of one column j: the information of a sample about a group effect.
 
-    A tilt has one effect, whose scores have variance 1. A categorical column has V - 1 eigenvalues
-    of diag(p) - p p', with the marginal p (V,).
+    A tilt has one effect, whose scores have variance 1, so its eigenvalue is 1. A categorical
+    column with the marginal p (V,) has the V - 1 positive eigenvalues of diag(p) - p p'.
     """
     if tilted:
         return np.ones(1)

@@ -27,8 +27,9 @@ def chi_square_coordinates(column: DiscreteColumn, groups: np.ndarray, n_groups:
     """Coordinates of a discrete column relative to its distribution in the known group.
 
     A categorical column y has V coordinates (1[y = v] - p(v|z)) / sqrt(p_v (V - 1)), the chi-square
-    metric of multiple correspondence analysis. An ordered or count column has one coordinate
-    t(y) - E[t|z], with standardised scores t. The total variance of a column is about 1.
+    metric of multiple correspondence analysis. Here p_v is the share of value v, and p(v|z) its
+    share in known group z. An ordered or count column has one coordinate t(y) - E[t|z], with
+    standardised scores t. The total variance of a column is about 1.
 
     Returns
     -------
@@ -51,10 +52,11 @@ def chi_square_coordinates(column: DiscreteColumn, groups: np.ndarray, n_groups:
 class LocationDesign:
     """Design matrix of the location effects, learnt from the samples of a fit.
 
-    A categorical column y has one design column 1[y = v] - p(v|z) for every value v but the first.
-    An ordered or count column has one design column t(y) - E[t|z], with standardised scores t.
-    Entries are 0 for missing values. Design columns are centred within known groups and
-    standardised; constant design columns are left out.
+    A categorical column y has one design column 1[y = v] - p(v|z) for every value v but the first,
+    with the share p(v|z) of the value in known group z. An ordered or count column has one design
+    column t(y) - E[t|z], with standardised scores t. Entries are 0 for missing values. Design
+    columns are centred within known groups and standardised. Constant design columns are left out;
+    s of the s' design columns remain.
 
     Attributes
     ----------

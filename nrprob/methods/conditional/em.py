@@ -1,4 +1,12 @@
-"""E-step and M-step of a conditional mixture with one covariance."""
+"""E-step and M-step of a conditional mixture with one covariance.
+
+The errors have a normal or a multivariate t distribution. The mass of a row is its weight in the
+objective. Masses w of a row in the clusters are its memberships times its mass. Under t errors,
+every row also has a weight for every cluster, which is low for outliers.
+
+Sizes: B blocks of r rows, n = B r rows, L known groups, K clusters and p coordinates, all with
+padding. Arrays by row are split into pieces of m rows, which are processed one after another.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +35,12 @@ class Residuals(NamedTuple):
     Attributes
     ----------
     y : (B, r, p) rows, 0 on padding
-    mass : (B, r), 0 on padding
-    group : (B,) of every block
-    sizes : (L,) of the groups, 0 on padding
-    inverse_scale : (p,) 1/D, where D are the variances of the coordinates before; 0 on padding
-    active : (K,) False for clusters that are padding; None where there are none
+    mass : (B, r) masses of the rows, 0 on padding
+    group : (B,) known group of every block
+    sizes : (L,) total masses of the groups, 0 on padding
+    inverse_scale : (p,) 1 / D, where D are the ridged variances of the residuals along the
+        coordinates, before they are scaled to 1; 0 on padding
+    active : (K,) False for clusters that are padding; None if no cluster is padding
     """
 
     y: jax.Array
@@ -43,7 +52,7 @@ class Residuals(NamedTuple):
 
 
 class Hyperparameters(NamedTuple):
-    """Settings of `solve_residuals`, all traced.
+    """Settings of `solve_residuals`. All are traced, so new values need no compilation.
 
     Attributes
     ----------
@@ -53,13 +62,14 @@ class Hyperparameters(NamedTuple):
     nu0, s0 : weight of the ridge, and the variance that it shrinks to
     floor : lower bound of variances
     rounding : (p, p) covariance of rounding errors; (p,) variances unless the covariance is full
-    log_scale : log determinant of the scales of the coordinates
-    log_det : the same in units of the rows
+    log_scale : sum of the logarithms of D (see `Residuals`)
+    log_det : log determinant of the ridged covariance of the residuals, in units of the data
     constant : constant part of the log densities in the objective
-    kappa : weight of the balance
-    free : (1,) whether the weights of the clusters are free; (2,) to fit both and choose
+    kappa : weight of the penalty on unequal cluster shares in a known group
+    free : (1,) whether the weights of the clusters are fitted; (2,) False and True to fit both
+        equal and fitted weights, and choose
     nu : degrees of freedom of t errors
-    tol, max_iter : convergence criterion, maximum number of steps
+    tol, max_iter : convergence criterion, and maximum number of EM steps
     """
 
     d: Any
@@ -86,10 +96,10 @@ class Parameters(NamedTuple):
     ----------
     b : (K, p) centres
     sigma : (p, p) scale matrix; (p,) if it is diagonal
-    precision : its inverse, of the same shape
+    precision : inverse of ``sigma``, of the same shape
     log_det : log determinant of ``sigma``
-    s0 : variance that the ridge shrinks to, in the units of the residuals
-    log_weights : (K,) log of K times the clusters' weights; 0 if these are equal
+    s0 : variance that the ridge shrinks to
+    log_weights : (K,) log of K times the clusters' weights; 0 if the weights are equal
     """
 
     b: jax.Array
@@ -105,11 +115,11 @@ class Sums(NamedTuple):
 
     Attributes
     ----------
-    held : (K,) masses
-    size : (K,) masses times the weights of t errors
-    sums : (K, p) sums of rows, weighted by ``size``
-    scatter : weighted sums of products or squares of rows; None for normal errors, for which the
-        sums over all rows suffice
+    held : (K,) total masses of the clusters
+    size : (K,) sums of masses times weights under t errors; ``held`` for normal errors
+    sums : (K, p) sums of rows, multiplied by the same factors
+    scatter : sums (p, p) of products or (p,) of squares of rows, multiplied by the same factors;
+        None for normal errors, for which the sums over all rows do not depend on the clusters
     """
 
     held: jax.Array
@@ -123,11 +133,11 @@ class State(NamedTuple):
 
     Attributes
     ----------
-    w : (pieces, K, m) masses
+    w : (pieces, K, m) masses of the rows in the clusters
     sums : sufficient statistics for the next M-step
     u : (K, L) log weights that balance the known groups
     t : parameters
-    objective, penalty : the maximised objective, and the penalty in it
+    objective, penalty : the maximised objective, and the penalty that it contains
     """
 
     w: jax.Array
@@ -141,7 +151,8 @@ class State(NamedTuple):
 class EStep(NamedTuple):
     """Result of an E-step: ``w``, ``sums`` and ``u`` of the next `State`.
 
-    ``free`` is the free energy, and ``change`` the largest change of a membership.
+    ``free`` is the free energy: the sum over rows of mass times log density, up to constants.
+    ``change`` is the largest change of a membership.
     """
 
     w: jax.Array
@@ -162,7 +173,10 @@ def piece_length(n: int, width: int) -> int:
 
 
 def largest_change(new: jax.Array, old: jax.Array, mass: jax.Array) -> jax.Array:
-    """Largest change of a membership, from masses in the clusters and masses of the rows."""
+    """Largest change of a membership.
+
+    ``old`` and ``new`` are masses of the rows in the clusters, and ``mass`` the masses of the rows.
+    """
     share = jnp.where(mass > 0, 1 / jnp.where(mass > 0, mass, 1), 0)
     return (jnp.abs(new - old) * share).max()
 
@@ -176,10 +190,18 @@ def _inverse_parts(sigma: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 class Model:
-    """EM steps of one restart on one set of rows. Memberships are (K, n).
+    """EM steps of one restart on one set of rows.
 
-    Many rows are processed in pieces, each read once per step. If the rows are a subset,
-    ``total`` is the mass of all rows, and ``scatter`` the sums of products or squares of all.
+    Parameters
+    ----------
+    data : the rows
+    hyperparameters : settings
+    covariance : "tied", "diag" or "spherical"
+    robust : whether errors have a t distribution
+    k : number of clusters, K
+    free : whether the weights of the clusters are fitted
+    total, scatter : total mass of all rows, and sums of their products (p, p) or squares (p,), if
+        ``data`` has only a part of the rows; computed from ``data`` by default
     """
 
     def __init__(
@@ -214,7 +236,7 @@ class Model:
         return (self.y * mass * self.y).sum(-1)
 
     def initial_state(self, w: jax.Array) -> State:
-        """State before the first step, from masses; its parameters are placeholders."""
+        """State before the first step, from masses ``w`` (K, n); its parameters are not used."""
         p, dtype = len(self.real), self.y.dtype
         square = jnp.zeros((p, p) if self.covariance == "tied" else p, dtype)
         centres, equal = jnp.zeros((self.k, p), dtype), jnp.zeros(self.k, dtype)
@@ -230,22 +252,25 @@ class Model:
         return jnp.moveaxis(padded.reshape(len(values), -1, self.piece_rows), 1, 0)
 
     def from_pieces(self, values: jax.Array) -> jax.Array:
-        """Values (K, n) of rows from values of pieces."""
+        """Join values (pieces, K, m) to values (K, n) of rows; inverse of `to_pieces`."""
         n = self.mass.shape[0]
         return jnp.moveaxis(values, 0, 1).reshape(values.shape[1], -1)[:, :n]
 
     def row_labels(self, w: jax.Array) -> jax.Array:
-        """Clusters (n,) of rows from masses in pieces."""
+        """Labels (n,) of the rows, from masses ``w`` (pieces, K, m)."""
         return w.argmax(1).reshape(-1)[: self.mass.shape[0]].astype(jnp.int32)
 
     def sufficient_statistics(self, w: jax.Array, weight: jax.Array | None) -> Sums:
-        """Sufficient statistics of masses ``w`` (K, n); ``weight`` (K, n) of t errors."""
+        """Sufficient statistics from masses ``w`` (K, n), and weights (K, n) under t errors."""
         a = w if weight is None else w * weight
         scatter = None if weight is None else self.sum_products(a.sum(0))
         return Sums(w.sum(-1), a.sum(-1), _dot(a, self.y.T), scatter)
 
     def m_step(self, sums: Sums, s0: jax.Array) -> Parameters:
-        """M-step: parameters that maximise the objective given sufficient statistics."""
+        """M-step: parameters that maximise the objective, given the sufficient statistics.
+
+        ``s0`` is the variance that the ridge shrank to in the previous step.
+        """
         h, data = self.h, self.data
         size, row_sums = sums.size[:, None], sums.sums
         b = jnp.where(size > 1e-10, row_sums / jnp.maximum(size, 1e-10), 0)
@@ -285,7 +310,11 @@ class Model:
         return t._replace(precision=precision, log_det=log_det, log_weights=log_weights)
 
     def row_logits(self, t: Parameters) -> tuple[jax.Array, jax.Array | None]:
-        """Weighted log densities (K, n) up to a common constant, and the weights of t errors."""
+        """Log weights plus log densities (K, n), and the weights (K, n) under t errors.
+
+        The first lack terms that all clusters have in common. The second are None for normal
+        errors.
+        """
         h = self.h
         diagonal = t.precision.ndim == 1
         slope = t.precision * t.b if diagonal else _dot(t.b, t.precision)
@@ -306,7 +335,7 @@ class Model:
         return jnp.repeat(values[:, self.data.group], self.blocks[1], 1)
 
     def group_shares(self, w: jax.Array) -> jax.Array:
-        """p(cluster given group), (K, L)."""
+        """Shares (K, L) of the clusters in every known group, from masses ``w`` (K, n)."""
         if self.n_groups == 1:
             sums = w.sum(-1, keepdims=True)
         else:
@@ -317,7 +346,7 @@ class Model:
         return sums / jnp.maximum(self.data.sizes, _TINY)
 
     def mask_logits(self, logits: jax.Array, mask: jax.Array | None) -> jax.Array:
-        """Exclude clusters that do not exist, and clusters that ``mask`` excludes for a row."""
+        """Set logits (K, n) to -inf for padding clusters, and where ``mask`` (K, n) is -inf."""
         if mask is not None:
             logits = logits + mask
         return logits if self.active is None else jnp.where(self.active[:, None], logits, -jnp.inf)
@@ -325,10 +354,18 @@ class Model:
     def e_step(
         self, t: Parameters, u: jax.Array, damp: Any, mask: jax.Array | None
     ) -> tuple[jax.Array, jax.Array | None, jax.Array, jax.Array]:
-        """E-step: masses w, weights, log weights u (K, L) of balance, and the free energy.
+        """E-step: masses (K, n), weights (K, n) under t errors, ``u``, and the free energy.
 
-        ``damp`` is kappa / (1 + kappa); None for no balance. Scaling iterations balance the groups,
-        as in unbalanced optimal transport; they are exact at convergence.
+        Scaling iterations balance the known groups, as in unbalanced optimal transport. They are
+        exact when EM has converged.
+
+        Parameters
+        ----------
+        t : parameters
+        u : (K, L) log weights that balance the known groups, which the E-step updates
+        damp : kappa / (1 + kappa); None for no balance
+        mask : (K, n) -inf for clusters that the label of a row excludes, else 0; None without
+            labels
         """
         logits, weight = self.row_logits(t)
         logits = self.mask_logits(logits, mask)
@@ -364,7 +401,8 @@ class Model:
     ) -> EStep:  # fmt: skip
         """E-step of all rows, with sufficient statistics.
 
-        ``old`` are the previous masses in pieces, or None; see `e_step` for the other arguments.
+        ``old`` are the previous masses (pieces, K, m), or None; the other arguments are those of
+        `e_step`.
         """
         n = self.mass.shape[0]
         old = self.to_pieces(jnp.zeros((self.k, n), self.y.dtype)) if old is None else old
@@ -408,7 +446,15 @@ class Model:
     def objective_value(
         self, t: Parameters, w: jax.Array, u: jax.Array, free: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Maximised objective Psi, and its penalty; ``free`` comes from `evaluate_rows`."""
+        """Maximised objective, and the penalty that it contains.
+
+        Parameters
+        ----------
+        t : parameters
+        w : (pieces, K, m) masses of the rows in the clusters
+        u : (K, L) log weights that balance the known groups
+        free : free energy from `evaluate_rows`
+        """
         h, wide = self.h, jnp.float64
         precision, d = t.precision.astype(wide), h.d.astype(wide)
         variances = precision if precision.ndim == 1 else jnp.diagonal(precision)
@@ -438,7 +484,11 @@ class Model:
     def em_step(
         self, state: State, damp: jax.Array, mask: jax.Array | None
     ) -> tuple[State, jax.Array]:
-        """EM step, and whether it changed the state by no more than rounding or the tolerance."""
+        """Take an EM step; return the state, and whether EM has converged.
+
+        EM has converged if no membership changed by more than ``tol``, and the objective changed by
+        no more than ``tol`` or its rounding error. See `e_step` for ``damp`` and ``mask``.
+        """
         tol = self.h.tol
         t = self.m_step(state.sums, state.t.s0)
         result = self.evaluate_rows(t, state.u, state.w, damp, mask)

@@ -160,8 +160,8 @@ class ConditionalMixture(
         max(10, n/10) nats. The exceptions are tables with a numeric, ordered or count column whose
         rounding errors are more than a quarter of its residual variance. Rare values of such a
         column resemble noise, so "auto" uses no noise. With 0, there is no noise, and `fit` warns
-        if "auto" would set samples aside. Stored rows require 0. Refits of `nrprob.evidence` have
-        no noise.
+        if "auto" would set samples aside. Rows of `nrprob.stored` require 0. Refits of
+        `nrprob.evidence` have no noise.
     weights : {"auto", "uniform", "free", "by_group"}, default="auto"
         Weights of the clusters. "uniform" weights favour clusters of similar size. "free" weights
         detect minority clusters, but may prefer a few outliers to the actual clusters. "by_group"
@@ -200,9 +200,9 @@ class ConditionalMixture(
     successive_halving : bool, default=True
         Whether to search large data sets (n x columns x K above 262,144) by successive halving:
 
-        1. All restarts take ten EM steps in float32 on a sample, after warm-ups of at most ten
-           steps. The sample has 4096 rows, or 256 per cluster if this is more, and is stratified by
-           known group.
+        1. All restarts take ten EM steps in float32 on a subsample, after warm-ups of at most ten
+           steps. The subsample has 4096 rows, or 256 per cluster if this is more, and is stratified
+           by known group.
         2. The best tenth of the restarts, by the objective on all rows, take twenty further steps
            on all rows. At least 3 restarts continue, and their clusters are distinct (adjusted Rand
            index below 0.95).
@@ -368,12 +368,12 @@ class ConditionalMixture(
     or missing values require labels, normal errors, ``balance=0``, and ``multi="product"`` for
     several labelings.
 
-    Stored rows are fitted by EM steps over all rows. The initial parameters come from a sample of
-    :math:`2^{13}` rows or more in memory. With discrete columns, "auto" chooses effects and shares
-    by this sample; otherwise it subtracts group means. With discrete columns or joint
-    effects, only the best optimum of the sample is continued. ``restarts_`` and ``optima_`` then
-    have one entry, and ``objective_margin_`` is an estimate from the sample. Location effects,
-    missing values and noise need all rows in memory.
+    Rows of `nrprob.stored` are fitted by EM steps over all rows. The initial parameters come from a
+    subsample of :math:`2^{13}` rows or more in memory. With discrete columns, "auto" chooses
+    effects and shares by this subsample; otherwise it subtracts group means. With discrete columns
+    or joint effects, only the best optimum of the subsample is continued. ``restarts_`` and
+    ``optima_`` then have one entry, and ``objective_margin_`` is an estimate from the subsample.
+    Location effects, missing values and noise need all rows in memory.
 
     The rounding step of a column is the median difference between consecutive distinct values. A
     column with unequal differences counts as not rounded. So does a column whose
@@ -676,7 +676,7 @@ class ConditionalMixture(
             self._fit_joint(*task.joint)
 
     def _set_subtraction(self, design: Design) -> None:
-        """Set the attributes that fits with subtracted means have in common with joint fits."""
+        """Set the attributes of joint fits to the values that they have for subtracted means."""
         self.effects_kind_, self.effects_gain_, self.decisions_ = "subtract", 0.0, {}
         self.shares_ = np.tile(self.weights_, (design.n_groups, 1))
         self.columns_ = {} if self._columns is None else self._columns.kinds

@@ -22,12 +22,12 @@ class FittedTable:
 
     Attributes
     ----------
-    b : (K, d) centres; d is 0 without numeric columns
+    b : (K, d) centres of K clusters in d numeric columns
     slopes : (q, d) location effects of q design columns
-    m, s : (L, d), (L, d, d) posterior means and covariances of the group effects
+    m, s : (L, d), (L, d, d) posterior means and covariances of the effects of L known groups
     sigma, t : (d, d) covariance of the errors, and prior covariance of the group effects
     log_share : (L, K) log shares of the clusters by known group
-    tables : for every discrete column, log probabilities (L, K, V) of its values
+    tables : for every discrete column, log probabilities (L, K, V) of its V values
     data : the table of the fit
     location : whether there are location effects
     discrete : parameters of the discrete block; None without discrete columns

@@ -12,8 +12,8 @@ of :math:`\Sigma` on these columns, padded with zeros. All densities and sums de
 through :math:`A_p`. Samples with the same pattern and the same known group form a *cell*, and sums
 over samples are computed by cell.
 
-Sizes: B blocks of r samples, C cells, P patterns, L known groups, K clusters, d numeric columns, s
-columns of q.
+Sizes in shapes: B blocks of r samples, C cells, P patterns, L known groups, K clusters, d numeric
+columns, s columns of q. The mass of a sample is its weight.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Ridge(NamedTuple):
     Attributes
     ----------
     nu0 : weight of the ridge of Sigma, in samples
-    nu_t, tau0 : weight of the prior of T in groups, and scale of this prior
+    nu_t, tau0 : weight (in groups) and scale of the prior of T
     location : prior precision lambda_B of the location effects
     target : (d,) diagonal of the matrix that Sigma and T shrink to, up to a factor
     rounding : (d, d) covariance Q of the rounding errors of the numbers
@@ -172,13 +172,13 @@ class GaussianBlock:
 
     Parameters
     ----------
-    data : Numbers
+    data : numeric columns
     mass : (B, r) weights of the samples, 0 on padding
     cell : (B,) cell of every block of samples
     group : (C,) known group of every cell
-    sizes : (L,) masses of the known groups
-    ridge : Ridge
-    effects : Effects
+    sizes : (L,) total masses of the known groups
+    ridge : hyperparameters
+    effects : form of the group effects
     covariance : form of Sigma: "tied", "diag" or "spherical"
     """
 
@@ -208,7 +208,7 @@ class GaussianBlock:
         return jax.ops.segment_sum(values, self.group, self.n_groups)
 
     def _constant_sums(self, mass: jax.Array) -> Constants:
-        """Sums of `Constants` with the masses (B, r)."""
+        """Compute `Constants` from the masses (B, r) of the samples."""
         x, q = self.data.x, self.data.q
         n_patterns = len(self.data.observed)
 
@@ -244,7 +244,10 @@ class GaussianBlock:
         )
 
     def precisions(self, theta: Gaussian) -> Precisions:
-        """Invert all covariances in one call; every call would be compiled separately."""
+        """Inverses of Sigma, of T, and of Sigma on the observed columns of every pattern.
+
+        One call inverts all matrices, because every call would be compiled separately.
+        """
         seen = jnp.concatenate([self.data.observed, jnp.ones_like(self.data.observed[:1])])
         both = seen[:, :, None] * seen[:, None, :]
         # Missing numbers have the rows and columns of the identity matrix, so that the matrices of
@@ -462,7 +465,11 @@ class GaussianBlock:
         return theta._replace(t=jnp.where(estimated, t, theta.t))
 
     def penalty(self, theta: Gaussian, precisions: Precisions) -> jax.Array:
-        """Log priors and divergences, which are added to the sum of the log densities."""
+        """Part of the objective that is added to the sum of the log densities.
+
+        It consists of log priors, less the Kullback-Leibler divergences of the posteriors of the
+        group effects from their priors.
+        """
         ridge, d, real = self.ridge, self.d, self.real
         log_det_target = jnp.where(real > 0, jnp.log(ridge.target), 0).sum()
         # Ridge of Sigma, and prior of the location effects.
@@ -505,7 +512,7 @@ def initial_gaussian(
     n_clusters, n_slopes : numbers K of clusters and s of location effects
     m : (L, d) initial group effects
     sigma : (d, d) initial covariance of the errors
-    ridge : Ridge
+    ridge : hyperparameters
     real : (d,) False for padding columns
     """
     n_groups, d = m.shape

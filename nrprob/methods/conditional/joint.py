@@ -9,7 +9,13 @@ densities, an M-step, and a penalty in the objective F. Every EM step raises
 where :math:`l_{zc}` is the log share of cluster c in known group z. The log density of a block is
 g, in expectation over the posterior of the group effects.
 
+EM may begin with warm-up steps. They balance the memberships: every cluster then has the same share
+in every known group.
+
 A table is called *mixed* if it has discrete columns, and *incomplete* if it has missing values.
+Samples with the same missing pattern and the same known group form a *cell*.
+
+Sizes: B blocks of r samples, C cells, L known groups, K clusters, W values of all discrete columns.
 """
 
 from __future__ import annotations
@@ -37,9 +43,6 @@ _LARGEST_OFFSET = 80.0  # bound of the log weights that balance the clusters
 class Table(NamedTuple):
     """A mixed table, in blocks; all samples of a block belong to one cell.
 
-    A cell is a pair of missing pattern and known group. Sizes: B blocks of r samples, C cells, L
-    known groups.
-
     Attributes
     ----------
     numeric, values : numeric and discrete columns; None if the table has no such columns
@@ -62,7 +65,7 @@ class Table(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Settings of one fit; all are traced.
+    """Settings of one fit. All are traced, so new values need no compilation.
 
     Attributes
     ----------
@@ -110,8 +113,9 @@ class Statistics(NamedTuple):
 
     Attributes
     ----------
-    numeric : sums of the numbers; None where there are none
-    tables : (L, K, W) expected tables of the discrete columns; None where there are none
+    numeric : sums over numeric columns; None if the table has no numeric columns
+    tables : (L, K, W) expected numbers of samples by known group, cluster and value of a discrete
+        column; None if the table has no discrete columns
     counts : (L, K) expected numbers of samples by known group and cluster
     """
 
@@ -123,8 +127,11 @@ class Statistics(NamedTuple):
 class JointModel:
     """E-step, M-step and objective of one restart.
 
-    ``table`` may hold a part of the samples of the fit. The `Statistics` of all parts are then
-    added.
+    Parameters
+    ----------
+    table : the samples of the fit, or a part of them; `Statistics` of parts can be added
+    settings : hyperparameters, form of the model, and tolerance
+    covariance : form of Sigma: "tied", "diag" or "spherical"
     """
 
     def __init__(self, table: Table, settings: Settings, covariance: str):
@@ -148,7 +155,14 @@ class JointModel:
         self, r: jax.Array, gaussian: Any, discrete: Any, shares: Shares,
         warm_up: jax.Array,
     ) -> JointState:  # fmt: skip
-        """State before the first EM step, from memberships and initial parameters."""
+        """State before the first EM step.
+
+        Parameters
+        ----------
+        r : (B, K, r) initial memberships
+        gaussian, discrete, shares : initial parameters
+        warm_up : number of warm-up steps
+        """
         precisions = None
         if self.gaussian is not None:
             precisions = self.gaussian.precisions(gaussian)
@@ -187,7 +201,10 @@ class JointModel:
         return jax.ops.segment_sum(values, self.block_group, len(self.table.sizes))
 
     def log_joint(self, state: JointState) -> jax.Array:
-        """Log share plus log density (B, K, r); -inf for other clusters than the label."""
+        """Log share plus log density (B, K, r).
+
+        For a labelled sample, it is -inf for all clusters other than the label.
+        """
         value = state.shares.log_share[self.block_group][..., None]
         if self.gaussian is not None:
             value = value + self.gaussian.log_density(state.gaussian, state.precisions)
@@ -200,7 +217,7 @@ class JointModel:
         return jnp.where((label < 0) | (label == cluster), value, -jnp.inf)
 
     def penalty(self, state: JointState) -> jax.Array:
-        """Part of the objective beside the log densities, a number to be added to these."""
+        """Part of the objective that is added to the sum of the log densities."""
         value = shares_penalty(state.shares, self.settings.shares)
         if self.gaussian is not None:
             value += self.gaussian.penalty(state.gaussian, state.precisions)

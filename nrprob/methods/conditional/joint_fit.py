@@ -3,6 +3,8 @@
 `fit_table` searches with held group effects, which are equal to the group means. It then decides
 between forms of the model: location effects or none; subtracted group means, or effects that are
 fitted jointly with the clusters; common shares of the clusters, or shares by known group.
+
+Sizes: n samples in B blocks of r samples (see `joint`), K clusters, S restarts.
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ def make_problem(
 
 @dataclass
 class SearchResult:
-    """Restarts of one form of the model.
+    """Results of S restarts of one form of the model.
 
     Attributes
     ----------
@@ -203,13 +205,18 @@ def mean_entropy(problem: Problem, end: Ends) -> float:
 def is_clearer(before: float, after: float) -> bool:
     """Whether the mean entropy of the memberships falls enough for shares by group.
 
-    Clusters that are clear from the start have a small entropy, which can only fall by a share.
+    The entropy, divided by log K, has to fall from ``before`` to ``after`` by more than 0.1, or by
+    more than 30 %. The relative criterion applies to clusters whose entropy is small already.
     """
     return before - after > _CLEARER or after < (1 - _CLEARER_SHARE) * before
 
 
 def choose_free_shares(problem: Problem, uniform: SearchResult, free: SearchResult) -> bool:
-    """Whether common fitted shares are better than equal shares; see `free_weights_improve`."""
+    """Whether common fitted shares are better than equal shares.
+
+    ``uniform`` and ``free`` are the restarts with equal and with fitted shares. The criteria are
+    those of `free_weights_improve`: the gain, and the entropy of the memberships.
+    """
     k = problem.n_clusters
     labels = [result.labels[result.objective.argmax()] for result in (uniform, free)]
     entropy = [mean_entropy(problem, result.best) * np.log(max(k, 2)) for result in (uniform, free)]

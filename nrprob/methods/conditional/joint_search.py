@@ -1,4 +1,8 @@
-"""Restarts of the joint EM, which run in parallel in one compiled program."""
+"""Restarts of the joint EM, which run in parallel in one compiled program.
+
+Sizes: n samples in B blocks of r samples (see `joint`), K clusters, L known groups, d numeric
+columns, S restarts.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +140,7 @@ class Problem(NamedTuple):
 
     Attributes
     ----------
-    table, layout : the samples in blocks, and the positions of the samples there
+    table, layout : the samples in blocks, and the position of every sample in the blocks
     ridge, tilt_ridge : hyperparameters of the numeric and of the discrete block
     group_means : (L, d) initial group effects, which "subtract" retains; None without numbers
     sigma : (d, d) initial covariance; None without numbers
@@ -160,7 +164,10 @@ class Problem(NamedTuple):
         return self.layout.from_blocks(np.asarray(self.table.mass))
 
     def from_labels(self, labels: np.ndarray) -> np.ndarray:
-        """Initial memberships (S, B, r, K) from labels (S, n): about 0.95 for the label."""
+        """Initial memberships (S, B, r, K) from labels (S, n): 0.95 + 0.05 / K for the label.
+
+        The membership of a labelled sample in its cluster is 1.
+        """
         k = self.n_clusters
         hit = labels[..., None] == np.arange(k)
         r = _CERTAIN * hit + (1 - _CERTAIN) / k
@@ -182,7 +189,7 @@ class Problem(NamedTuple):
         warm : (S,) whether a warm-up comes first; by default not
         max_iter : maximum number of EM steps; by default ``max_iter`` of the problem
         batch : restarts per call of the compiled program; by default depends on the table's size
-        noise : share of noise; the table has the log noise densities
+        noise : share of noise, whose log densities are part of ``table``
         """
         s = len(r)
         if batch is None:

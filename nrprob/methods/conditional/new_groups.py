@@ -14,6 +14,9 @@ therefore starts from several effects, and the largest maximum of every group is
 For the memberships of a sample, the effect is then estimated from the *other* samples of its group.
 Its posterior covariance adds to the covariance of the sample. If a group has a single sample, the
 effect has its prior, so the covariance of the sample is :math:`\Sigma + T`.
+
+Sizes: n samples in B blocks of r samples, C cells (see `joint`), L new groups, K clusters, d
+numeric columns, S initial effects.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ class Parameters(NamedTuple):
 
     Attributes
     ----------
-    b, slopes : (K, d), (s, d) centres and location effects
+    b, slopes : (K, d), (s, d) centres, and location effects of s design columns
     sigma, t : (d, d) covariance of the errors, and prior covariance of the group effects
     discrete : parameters of the discrete block; None without discrete columns
     log_share : (K,) common log shares
@@ -348,7 +351,7 @@ def lay_out_new_groups(
 ) -> tuple[tuple[Table, Parameters], np.ndarray, Layout]:
     """Arrange samples and parameters for `estimate_effects`.
 
-    See `estimate_new_groups` for the arguments.
+    The arguments are those of `estimate_new_groups`.
 
     Returns
     -------

@@ -40,7 +40,10 @@ _CERTAIN = 0.95  # initial membership of a sample in the cluster of its initial 
 
 
 def least_gain(n_samples: float) -> float:
-    """Smallest gain in nats for which noise="auto" uses noise; n is a sum of weights."""
+    """Smallest gain in nats for which noise="auto" uses noise.
+
+    ``n_samples`` is the number of samples, or the sum of their weights.
+    """
     return max(_LEAST_GAIN, _GAIN_PER_SAMPLE * n_samples)
 
 
@@ -85,9 +88,9 @@ class ResidualNoise:
     Attributes
     ----------
     y : (n, p) residuals in coordinates in which their ridged covariance is the identity
-    coordinates : Coordinates
+    coordinates : the coordinates, with the weight of the ridge
     covariance : "tied", "diag" or "spherical"
-    n_clusters : int
+    n_clusters : number of clusters, K
     fixed : (n,) cluster of labelled samples, else -1; None without labels
     weights : (n,) weights of the samples; None if all are 1
     """
@@ -105,7 +108,7 @@ class ResidualNoise:
         return total_weight(len(self.y), self.weights)
 
     def take(self, indices: np.ndarray) -> ResidualNoise:
-        """Return the EM for the samples with these indices."""
+        """Return a copy with the samples of these indices only."""
         fixed, weights = (a if a is None else a[indices] for a in (self.fixed, self.weights))
         return replace(self, y=self.y[indices], fixed=fixed, weights=weights)
 
@@ -115,7 +118,7 @@ class ResidualNoise:
         return _CERTAIN * (labels[:, None] == np.arange(k)) + (1 - _CERTAIN) / k
 
     def steps(self, labels: np.ndarray, share: float, n_steps: int) -> list[NoiseState]:
-        """States after every EM step.
+        """Take EM steps; return the state after every step.
 
         Parameters
         ----------
@@ -159,7 +162,8 @@ class ResidualNoise:
 
         Parameters
         ----------
-        b, sigma, s0 : see `NoiseState`
+        b, sigma : (K, p), (p, p) centres and covariance
+        s0 : variance that the ridge shrinks to
         share : share of noise
         """
         c, y = self.coordinates, self.y

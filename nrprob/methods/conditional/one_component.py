@@ -1,6 +1,7 @@
 """One-component model: one Gaussian per known group, with a common covariance.
 
-The model is fitted to numbers with missing values, by EM.
+EM fits the model to n samples in L known groups and d numeric columns, whose values may be missing.
+The estimates provide the hyperparameters of the conditional mixture.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class OneComponent(NamedTuple):
     means : (L, d) means of the known groups, in units of x
     covariance : (d, d) covariance of the residuals about the group means, with n - L degrees of
         freedom
-    completed : (n, d) residuals; conditional expectations replace missing values
+    completed : (n, d) residuals about the group means, in which the conditional expectation given
+        the observed values replaces every missing value
     scale : root mean square of the observed residuals, with n - L degrees of freedom
     """
 
@@ -110,7 +112,7 @@ def _sums_by_group(values: np.ndarray, groups: np.ndarray, n_groups: int) -> np.
 
 
 def _conditional(covariance: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Conditional distribution of missing numbers given observed numbers, by missing pattern.
+    """Conditional distribution of missing numbers given observed numbers, for P missing patterns.
 
     Parameters
     ----------
@@ -138,7 +140,7 @@ def _conditional(covariance: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarr
 def _multiply_by_pattern(
     values: np.ndarray, matrices: np.ndarray, pattern: np.ndarray
 ) -> np.ndarray:
-    """Multiply every row of values (n, d) by the matrix ``matrices[pattern[i]]``."""
+    """Multiply row i of values (n, d) by ``matrices[pattern[i]]`` (d, d), for all i."""
     out = np.empty_like(values)
     order = np.argsort(pattern, kind="stable")
     edges = np.searchsorted(pattern[order], np.arange(len(matrices) + 1))
@@ -149,13 +151,15 @@ def _multiply_by_pattern(
 
 
 def ridge_weight(shrinkage: float, dof: float, ridge: float) -> float:
-    """Weight nu0 of the ridge, from the Ledoit-Wolf shrinkage intensity of completed residuals.
+    """Weight of the ridge penalty on the error covariance, in samples.
+
+    It is ``ridge * dof * rho / (1 - rho)`` with the shrinkage intensity rho, at most 0.99.
 
     Parameters
     ----------
-    shrinkage : shrinkage intensity
+    shrinkage : shrinkage intensity of Ledoit and Wolf
     dof : residual degrees of freedom
-    ridge : factor of the Ledoit-Wolf ridge
+    ridge : factor that the user sets
     """
     shrinkage = min(shrinkage, 0.99)
     return ridge * dof * shrinkage / (1 - shrinkage)
@@ -164,12 +168,18 @@ def ridge_weight(shrinkage: float, dof: float, ridge: float) -> float:
 def effect_variance(
     fit: OneComponent, groups: np.ndarray, weights: np.ndarray | None = None
 ) -> float:
-    """Estimate the variance tau0 of the group effects by analysis of variance.
+    """Estimate the variance of the group effects by analysis of variance.
 
     For one column, the estimate is (B / (L - 1) - W) / n0. B is the sum of squares between the L
     groups, and W the variance within groups. The effective group size is
-    n0 = (n - sum_z n_z^2 / n) / (L - 1). tau0 is the mean of the estimates over columns, and at
-    least 0.001 scale^2.
+    n0 = (n - sum_z n_z^2 / n) / (L - 1), for group z of n_z samples. The result is the mean of the
+    estimates over columns, but at least 0.001 ``fit.scale`` squared.
+
+    Parameters
+    ----------
+    fit : one-component fit
+    groups : (n,) known group of every sample
+    weights : (n,) weights of the samples; by default 1
     """
     size = np.bincount(groups, weights, minlength=len(fit.means)).astype(float)
     n, n_groups = size.sum(), (size > 0).sum()

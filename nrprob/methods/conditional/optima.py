@@ -44,7 +44,7 @@ def distinct_optima(
 
 
 class OptimaMixin(Clusterer):
-    """Restarts of a fit and their distinct optima, for the conditional mixture."""
+    """Mixin of `ConditionalMixture` for the restarts of a fit and their distinct optima."""
 
     # Parameters and fitted state of the estimator.
     aligned: bool
@@ -64,7 +64,7 @@ class OptimaMixin(Clusterer):
     _compared: np.ndarray  # labels of the restarts, of a sample if samples are stored
 
     def _set_objective_margin(self, labels: np.ndarray) -> None:
-        """Set ``objective_margin_`` by labels (restarts, n), and warn if it is small."""
+        """Set ``objective_margin_`` from the labels (restarts, n); warn if it is small."""
         objective = self._restarts.objective
         self._compared = labels
         optima = distinct_optima(labels, objective, self.n_clusters, SAME_OPTIMUM, 2)
@@ -129,7 +129,10 @@ class OptimaMixin(Clusterer):
         )
 
     def _table_starts(self, kinds: list[tuple[str, str, float]]) -> Any:
-        """Initial values and results of the restarts, for mixed and incomplete tables."""
+        """Initial values and results of the restarts, for tables with discrete or missing values.
+
+        ``kinds`` are the types of initial labels from `start_kinds`.
+        """
         import pandas as pd
 
         result = self._search_restarts

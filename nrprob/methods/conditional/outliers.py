@@ -68,7 +68,7 @@ def find_outliers(probability: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 
 class OutlierMixin(Clusterer):
-    """Noise component of the conditional mixture."""
+    """Mixin of `ConditionalMixture` for the noise component and for outliers."""
 
     # Parameters and fitted state of the estimator.
     covariance: str
@@ -83,7 +83,7 @@ class OutlierMixin(Clusterer):
     _search_restarts: Restarts
 
     def _lay_out_fit(self, table: TableInput, design: Design, fixed: Any, initial: Any) -> Any:
-        """Task of a fit to a table; see `ConditionalMixture`.
+        """Task of a fit to a table; `ConditionalMixture` implements this method.
 
         ``fixed`` (n,) are the classes of labelled samples, and ``initial`` (n,) initial labels.
         """
@@ -102,9 +102,9 @@ class OutlierMixin(Clusterer):
         return float(self.noise) if self.noise not in (0, "auto") else SHARE
 
     def _set_aside(self, task: Any, result: Any) -> Any:
-        """Fit noise, and set the attributes of noise.
+        """Fit a noise component, and set the attributes that describe it.
 
-        With ``noise=0``, only warn if there are outliers.
+        With ``noise=0``, the method only warns of outliers.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class OutlierMixin(Clusterer):
         Returns
         -------
         ResidualTask, TableTask or None
-            Task of the fit to all samples but the outliers. None if no samples are set aside.
+            Task of the fit to the samples that are not outliers. None if no sample is set aside.
         """
         n, has_noise = task.source[0].n_samples, self.noise != 0
         self.noise_ = self.noise_gain_ = 0.0
@@ -150,7 +150,10 @@ class OutlierMixin(Clusterer):
         return self._others(task, np.flatnonzero(~outlier)) if outlier.any() else None
 
     def _is_present(self, fit: NoiseFit, task: Any) -> bool:
-        """Whether the model has noise: the user set a share, or the gain of noise is large."""
+        """Whether the model has noise: the user set a share, or the gain of noise is large.
+
+        Without a share of the user, a table with a coarsely rounded column has no noise.
+        """
         if self.noise not in (0, "auto"):
             return True
         total = total_weight(len(fit.probability), task.source[0].mass)

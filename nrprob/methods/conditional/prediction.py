@@ -46,7 +46,7 @@ class NewSamples:
     columns : discrete columns
     codes : (n,) known groups; the codes of new groups follow the codes of the other groups
     fitted : parameters of the fit
-    unit : (n, 1) difference of the log densities in units of the table and in coordinates
+    unit : (n, 1) log density in units of the table, less log density in coordinates
     """
 
     x: np.ndarray | None
@@ -61,14 +61,25 @@ class NewSamples:
         return self.codes >= len(self.fitted.log_share)
 
     def _estimate(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Estimate new groups: log joint densities (n', K), effects (L', d) and codes (n',)."""
+        """Estimate the effects of new groups.
+
+        Returns
+        -------
+        log_joint : (n', K) log share plus log density of the samples in new groups
+        effects : (L', d) effects of the new groups
+        codes : (n',) new groups of these samples, numbered from 0
+        """
         rows = np.flatnonzero(self.is_new)
         x = None if self.x is None else self.x[rows]
         codes = self.codes[rows] - len(self.fitted.log_share)
         return *estimate_new_groups(self.fitted, x, take_rows(self.columns, rows), codes), codes
 
     def log_joint(self, spread: bool) -> np.ndarray:
-        """Log share plus log density (n, K); see `FittedTable.log_joint`."""
+        """Log share plus log density (n, K) of the samples.
+
+        ``spread`` adds the posterior covariance of the group effects to the covariance of the
+        errors, for groups of the fit.
+        """
         new = self.is_new
         value = np.empty((len(new), self.fitted.log_share.shape[1]))
         rows = np.flatnonzero(~new)
@@ -89,7 +100,7 @@ class NewSamples:
 class PredictionMixin(
     OneToOneFeatureMixin, TransformerMixin, OutlierMixin, TableMixin, ResidualDensity, ScoreMixin
 ):
-    """Prediction and transformation of new samples, for the conditional mixture."""
+    """Mixin of `ConditionalMixture` for the prediction and transformation of new samples."""
 
     # Fitted state of the estimator.
     effects_: np.ndarray
@@ -120,8 +131,9 @@ class PredictionMixin(
     def _residual_log_joint(self, y: np.ndarray, design: Design) -> np.ndarray:
         """Log memberships (n, K) of samples, up to a constant per sample.
 
-        ``y`` (n, p) are the residuals in the coordinates of the fit. A fit with ``balance`` adds
-        the log weights that balance the known groups.
+        ``y`` (n, p) are the residuals in the coordinates of the fit. If the model was fitted with
+        ``balance`` > 0, the log memberships include the log weights (K, L) with which the fit
+        balances the clusters within every known group.
         """
         log_p = self._log_densities(y)
         if not self._is_balanced:
@@ -189,7 +201,8 @@ class PredictionMixin(
     ) -> np.ndarray:
         """Log share plus log density (n, K) of samples, in units of the table.
 
-        See `FittedTable.log_joint` for ``spread``.
+        ``spread`` adds the posterior covariance of the group effects to the covariance of the
+        errors.
         """
         with standard():
             samples = self._locate(fitted, table, design)
@@ -399,7 +412,10 @@ class PredictionMixin(
         return corrected
 
     def _sample_effects(self, table: TableInput, x: np.ndarray, design: Design) -> np.ndarray:
-        """Effects (n, d) of the group of every sample, in units of X; estimates for new groups."""
+        """Effects (n, d) of the known group of every sample, in units of X.
+
+        The effects of groups that did not occur in the fit are estimated from their samples.
+        """
         with standard():
             samples = self._locate(self._fitted, table, design)
             new, units = samples.is_new, self._units

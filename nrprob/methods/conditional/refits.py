@@ -59,7 +59,11 @@ class Refit:
         return np.exp(log_p - logsumexp(log_p, axis=1, keepdims=True))
 
     def _log_joint(self, *, spread: bool) -> np.ndarray:
-        """Log share plus log density (n, K); see `FittedTable.log_joint`."""
+        """Log share plus log density (n, K) of all samples.
+
+        ``spread`` adds the posterior covariance of the group effects to the covariance of the
+        errors.
+        """
         data = self.data
         return self.fitted.log_joint(data.x, data.columns, data.groups, spread=spread)
 
@@ -108,10 +112,11 @@ class Refit:
         return residual
 
     def standard_residuals(self) -> tuple[np.ndarray, np.ndarray]:
-        """Whitened residuals (n, d), NaN where missing, and log determinants (n,); see `whiten`.
+        """Whitened residuals (n, d), NaN where missing, and log determinants (n,) from `whiten`.
 
-        The group effects are estimated from the training samples. Residuals of training samples
-        therefore have the covariance Sigma - S_z, and residuals of other samples Sigma + S_z.
+        The effect of known group z is estimated from the training samples, and has the posterior
+        covariance S_z. Residuals of training samples therefore have the covariance Sigma - S_z, and
+        residuals of other samples Sigma + S_z, with the covariance Sigma of the errors.
         """
         fitted, residuals, groups = self.fitted, self.residuals, self.data.groups
         assert residuals is not None
@@ -191,7 +196,7 @@ class TableRefits:
     location : whether there are location effects
     labels : (n,) clusters of the fit to all samples
     n_clusters : number of these clusters
-    covariance, ridge, tol, max_iter : settings of the fits; see `ConditionalMixture`
+    covariance, ridge, tol, max_iter : parameters of `ConditionalMixture`
     exponents : whitening exponents of the initial k-means
     """
 
@@ -323,7 +328,7 @@ class TableRefits:
 
     @cached_property
     def _layout(self):
-        """The whole table in blocks, and the positions of the samples there."""
+        """The whole table in blocks, and the position of every sample in the blocks."""
         data = self.data
         return lay_out_table(data.x, data.columns, data.groups, data.n_groups)
 
@@ -372,7 +377,10 @@ class TableRefits:
         return problem._replace(table=table, layout=layout)
 
     def _refit(self, end: Ends, part: TableData, training: np.ndarray) -> Refit:
-        """Refit with the parameters of a final state; see `_problem` for the other arguments."""
+        """Refit with the parameters of the final state ``end``.
+
+        ``part`` is the table of the training samples, and ``training`` are their indices.
+        """
         fitted = FittedTable.from_state(end.state, part, self.location)
         data = self.data
         if self.location and part.location is not None:
@@ -396,7 +404,9 @@ class TableRefits:
         return Refit(fitted, data, inside)
 
     def dependent_log_density(self, training: np.ndarray, single: Refit) -> np.ndarray:
-        """Log density (n,) of the null model of `dependence`.
+        """Log density (n,) of the null model with one component and dependent discrete columns.
+
+        `dependence` defines this model.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Least-squares regression of rows on the known structure, and the residuals."""
+"""Least-squares regression of n rows with m features on the known structure, and the residuals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Removal:
     Attributes
     ----------
     effects : ndarray of shape (n_groups, m) or (n_coefficients, m)
-        Means of the known groups, or coefficients of the design matrix.
+        Means of the known groups; coefficients of the design matrix if known structure is not one
+        labeling.
     rank : int
         Number of parameters per feature: the residual degrees of freedom are n - rank.
     level : ndarray of shape (m,)
@@ -30,7 +31,7 @@ class Removal:
     level: np.ndarray
 
     def __call__(self, x: np.ndarray, design: Design) -> np.ndarray:
-        """Residuals (n, m) of new rows."""
+        """Residuals (n, m) of new rows ``x`` (n, m) with known structure ``design``."""
         return x - predict_effects(self.effects, design)
 
 
@@ -90,7 +91,7 @@ def fit_beside_clusters(
     ----------
     x : ndarray of shape (n, m)
     codes : ndarray of shape (n,)
-        Groups.
+        Known group of every row.
     n_groups : int
     membership : ndarray of shape (n, K)
         Memberships of the rows in the clusters.
@@ -115,5 +116,5 @@ def fit_beside_clusters(
 
 
 def predict_effects(effects: np.ndarray, design: Design) -> np.ndarray:
-    """Fitted values (n, m) of the known structure."""
+    """Fitted values (n, m) of rows with known structure ``design``."""
     return effects[design.codes] if design.matrix is None else design.matrix @ effects

@@ -21,7 +21,7 @@ class Shares(NamedTuple):
 
     Attributes
     ----------
-    log_share : (L, K) log shares; expected log shares under the posterior for shares by group
+    log_share : (L, K) log shares; for shares by group, their expectations under the posterior
     counts : (L, K) expected numbers of samples by group and cluster
     concentration : (K,) concentration of the Dirichlet prior of the shares by group
     """
@@ -97,7 +97,11 @@ def dirichlet_divergence(counts: jax.Array, concentration: jax.Array) -> jax.Arr
 
 
 def shares_penalty(shares: Shares, kind: jax.Array) -> jax.Array:
-    """Log priors and divergences of the shares, which are added to the objective."""
+    """Part of the objective for the shares: log prior, less divergences by known group.
+
+    The divergence of a group is that of the posterior of its shares from their Dirichlet prior.
+    ``kind`` is UNIFORM, FREE or BY_GROUP.
+    """
     counts, k = shares.counts, shares.counts.shape[1]
     divergence = dirichlet_divergence(counts, shares.concentration)
     by_group = -jnp.where(counts.sum(1) > 0, divergence, 0).sum()

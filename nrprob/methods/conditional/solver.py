@@ -1,4 +1,9 @@
-"""Search for the best mixture of residuals: EM from many initial labels, successive halving."""
+"""Search for the best mixture of residuals: EM from many initial labels, successive halving.
+
+Successive halving begins with a few EM steps of all restarts on a subsample of the rows. The best
+restarts continue on all rows. Sizes: n rows in B blocks of r rows, p coordinates, L known groups, K
+clusters, S restarts.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +22,24 @@ CAPACITY = 512  # entries of the trace
 _WARM = 30  # maximum number of steps of a warm-up with equal cluster shares in every group
 _CERTAIN = 0.95  # initial membership of a row in the cluster of its label
 _TINY = 1e-30  # lower bound of divisors
-# Free weights are selected only if one of two conditions holds; see `choose_weights`.
+# Free weights are selected only if one of these two conditions holds.
 _CLEARER = 0.1  # the mean entropy of memberships, over log K, falls by more than this
 _ALIKE = 0.8  # the adjusted Rand index to the clusters with equal weights is above this
-_SAMPLE_STEPS = 10  # EM steps on the sample, and of the warm-up before them
+_SAMPLE_STEPS = 10  # EM steps on the subsample, and of the warm-up before them
 _LEADER_STEPS = 20  # EM steps of the leaders on all rows
 _FINALISTS = 2  # restarts that run to convergence
 _SAME = 0.95  # adjusted Rand index from which on two restarts count as equal
 
 
 class Sample(NamedTuple):
-    """Sample of the rows, for the first round of successive halving.
+    """Subsample of the rows, for the first round of successive halving.
 
     Attributes
     ----------
-    data : the sampled rows, with masses that add up to the mass of all rows
+    data : rows of the subsample, with masses that add up to the mass of all rows
     hyperparameters : hyperparameters in the floating-point type of ``data``
     fixed : (B, r) classes of labelled rows, else -1; None without labels
-    place : (B, r) positions of the sampled rows in the layout of all rows
+    place : (B, r) positions of the rows of the subsample in the layout of all rows
     """
 
     data: Residuals
@@ -53,7 +58,7 @@ class Fit(NamedTuple):
     covariance : (p, p) scale matrix Sigma; its diagonal (p,) unless the covariance is tied
     offset : (K, L) log weights that balance the known groups
     log_weights : (K,) log of K times the clusters' weights
-    steps : (S,) EM steps of every restart, without steps on the sample
+    steps : (S,) EM steps of every restart, without steps on the subsample
     free : whether the weights were fitted
     """
 
@@ -70,9 +75,15 @@ class Fit(NamedTuple):
 class End(NamedTuple):
     """Final state of a restart.
 
-    ``labels`` are the labels of all rows, ``t`` the parameters, and ``u`` (K, L) the log weights
-    that balance the known groups. ``objective`` is maximised. ``done``, ``n_iter`` and ``trace``
-    are the fields of `IterationResult`.
+    Attributes
+    ----------
+    labels : (n,) labels of all rows
+    objective, penalty : the maximised objective, and the penalty that it contains
+    t : parameters
+    u : (K, L) log weights that balance the known groups
+    done : whether EM has converged
+    n_iter : number of EM steps
+    trace : objective after every EM step
     """
 
     labels: jax.Array
@@ -86,14 +97,14 @@ class End(NamedTuple):
 
     @classmethod
     def from_result(cls, model: Model, result: IterationResult) -> End:
-        """Final state of a restart, from the result of its loop."""
+        """Final state of a restart, from the result of its EM loop."""
         state = result.state
         labels = model.row_labels(state.w)
         return cls(labels, state.objective, state.penalty, state.t, state.u, *result[1:])
 
 
 class Climb:
-    """EM of one restart on all rows or on the sample, from labels or from parameters.
+    """EM of one restart on all rows or on the subsample, from labels or from parameters.
 
     Parameters
     ----------
@@ -140,12 +151,16 @@ class Climb:
         return ready._replace(u=state.u, objective=state.objective)
 
     def warm_up(self, labels: jax.Array, warm: jax.Array | None, most: int, max_iter: Any) -> State:
-        """State after at most ``most`` EM steps, which follow a warm-up of as many steps."""
+        """State after EM from initial labels (n,), which may begin with a warm-up.
+
+        The warm-up (if ``warm``) and the EM after it have at most ``most`` steps each, and the EM
+        at most ``max_iter``.
+        """
         state = self.initial_state(labels, warm, most)
         return self.run_em(state, jnp.minimum(most, max_iter)).state
 
     def resume_from(self, t: Parameters, u: jax.Array) -> State:
-        """State with the parameters ``t`` and ``u``, which may result from other rows."""
+        """State of these rows with parameters ``t`` and ``u``, which other rows may have given."""
         t, u = self.model.cast_parameters(t), u.astype(self.model.y.dtype)
         w, sums, u, free, _ = self.model.evaluate_rows(t, u, None, self.damp, self.mask)
         return State(w, sums, u, t, *self.model.objective_value(t, w, u, free))
@@ -153,7 +168,10 @@ class Climb:
     def run_em(
         self, state: State, most: Any, done: Any = False, count: Any = 0, trace: Any = None
     ) -> IterationResult:
-        """Take at most ``most`` EM steps; see `iterate` for the other arguments."""
+        """Take EM steps until convergence, or until their number is ``most``.
+
+        ``done``, ``count`` and ``trace`` continue an earlier loop, as in `iterate`.
+        """
 
         def em_step(state, _):
             state, quiet = self.model.em_step(state, self.damp, self.mask)
@@ -181,33 +199,37 @@ def solve_residuals(
 ) -> solve.Solution:
     """Run EM from all initial labels, and return the best restart.
 
-    With a ``sample``, the search uses successive halving. All restarts take a few EM steps on the
-    sample. Up to ``n_leaders`` distinct restarts with the best objective on all rows take further
-    steps on all rows. The best of these run to convergence.
+    With a subsample, the search uses successive halving. All restarts take a few EM steps on the
+    subsample. Up to ``n_leaders`` distinct restarts with the best objective on all rows take
+    further steps on all rows. The best two of these run to convergence.
 
-    If ``hyperparameters.free`` has two entries, the search runs twice: with equal weights, and then
-    with free weights. In the second search, the labels of the best restart with equal weights
-    replace the last initial labels. `choose_weights` selects one of the two results.
+    If ``hyperparameters.free`` has two entries, the search runs twice: with equal weights of the
+    clusters, and then with free (fitted) weights. In the second search, the labels of the best
+    restart with equal weights replace the last initial labels. `choose_weights` selects one of the
+    two results.
 
     Parameters
     ----------
     data, hyperparameters : all rows, and the settings
-    starts : (S, B, r) initial labels; of the sampled rows if there is a sample
+    starts : (S, B, r) initial labels of all rows, or of the subsample if there is one
     warm : (S,) whether a warm-up with equal cluster shares in every known group comes first
     fixed : (B, r) classes of labelled rows, else -1; None without labels
-    sample : sample of the rows; None to run all restarts on all rows
+    sample : subsample of the rows; None to run all restarts on all rows
     n_clusters : number of clusters, with padding
     warm_up : whether any restart has a warm-up
     covariance : "tied", "diag" or "spherical"
     robust : whether errors have a t distribution
-    side_by_side : number of restarts that run in parallel, until the last has converged
-    n_leaders : maximum number of restarts that continue after the sample
+    side_by_side : number of restarts that run in parallel; a batch ends when all have converged
+    n_leaders : maximum number of restarts that continue after the subsample
     """
     k = n_clusters
     starts = starts.reshape(len(starts), -1)
 
     def run_restarts(last, free):
-        """Run all restarts with equal or free weights; ``last`` replaces the last start."""
+        """Run all restarts with equal or free weights.
+
+        ``last`` are labels that replace the last initial labels, and whether they get a warm-up.
+        """
         model = Model(data, hyperparameters, covariance, robust, k, free)
         full_em = Climb(model, fixed)
         initial = jax.tree.map(lambda a, b: a.at[-1].set(b), (starts, warm), last)
@@ -266,16 +288,18 @@ def _successive_halving(
     n_leaders: int,
     side_by_side: int,
 ) -> End:
-    """Evaluate the restarts of a sample on all rows, and continue the best distinct restarts.
+    """Evaluate the restarts of the subsample on all rows, and continue the best distinct restarts.
 
-    Rounds repeat until the best restart has converged on all rows, or has taken ``max_iter`` steps.
-    This matters if a restart was left out as a duplicate, but is slightly better in the end.
+    In the first round, the leaders take a few EM steps; in the second, the best two take EM steps
+    until convergence or ``max_iter``. An EM step may lower the objective of a leader by a rounding
+    error. A restart that stopped because its clusters equal those of the leader can then have the
+    largest objective. In this case, further rounds continue the best restart.
 
     Parameters
     ----------
     full : EM on all rows
-    sample : the sample
-    sample_results : parameters of all restarts after the sample
+    sample : the subsample
+    sample_results : parameters ``t`` and ``u`` of all restarts after the subsample
     max_iter : maximum number of EM steps
     n_leaders : maximum number of restarts of the first round
     side_by_side : number of restarts that run in parallel
@@ -294,7 +318,7 @@ def _successive_halving(
     n_continuing = jnp.asarray([n_leaders, _FINALISTS, 1])
 
     def halving_round(carry):
-        """Continue the leading restarts; return all restarts and the number of the next round."""
+        """Continue the leaders of a round; return all restarts, and the index of the next round."""
         ends, round_number = carry
         most = jnp.where(round_number == 0, jnp.minimum(_LEADER_STEPS, max_iter), max_iter)
         n_leading = n_continuing[jnp.minimum(round_number, len(n_continuing) - 1)]
@@ -336,7 +360,7 @@ def distinct_leaders(
 
     Parameters
     ----------
-    labels : (S, n) labels of the sampled rows
+    labels : (S, n) labels of the rows of the subsample
     objective : (S,) maximised objectives
     real : (n,) False for padding
     k : number of clusters
@@ -344,8 +368,8 @@ def distinct_leaders(
 
     Returns
     -------
-    lead : (most,) indices of the restarts; S if there are no more distinct restarts
-    exists : (most,) whether the index is a restart
+    lead : (most,) indices of the selected restarts; S in the entries without a restart
+    exists : (most,) whether an entry has a restart
     """
     s = len(labels)
     indicators = ((labels[:, None] == jnp.arange(k)[:, None]) & real).astype(jnp.float32)
@@ -391,7 +415,7 @@ def choose_weights(solutions: solve.Solution, data: Residuals, n: jax.Array) -> 
 
 
 def free_weights_improve(gain: Any, entropy: Any, table: Any, k: Any, n: Any, xp: Any = jnp) -> Any:
-    """Whether free weights are better than equal weights; see `choose_weights`.
+    """Whether free weights are better than equal weights, by the criteria of `choose_weights`.
 
     Parameters
     ----------

@@ -78,10 +78,12 @@ class Member(NamedTuple):
 class View(NamedTuple):
     """Eigenvectors of one (mode, power), and the effects of known structure on the scores.
 
+    The scores of a row are its products with the eigenvectors.
+
     Attributes
     ----------
-    vectors : (m', q) eigenvectors
-    known : (L, q) group means of the scores, or coefficients of the design matrix
+    vectors : (m', q) eigenvectors of the second moments of m' retained terms
+    known : (L, q) means of the scores in L known groups, or coefficients of the design matrix
     """
 
     vectors: np.ndarray
@@ -89,7 +91,15 @@ class View(NamedTuple):
 
 
 class Model(NamedTuple):
-    """The mixture of one member; see `Member` and `Mixtures`."""
+    """Settings and fitted mixture of one member.
+
+    Attributes
+    ----------
+    mode, power : settings of the member
+    rank : number of eigenvectors, r
+    coef, intercept : (K, r) and (K,) linear functions of the scores of a row, one per cluster; the
+        row belongs to the cluster of the largest function
+    """
 
     mode: str
     power: float
@@ -108,7 +118,8 @@ class Ensemble(NamedTuple):
     models : mixture model of every member
     weights : (members,) weights in the consensus, with mean 1
     agreement : consensus of the members, with its labels
-    nothing_left : warning if the counts have no structure besides the known one; otherwise empty
+    nothing_left : text of a warning if no structure is left after removing the known structure;
+        otherwise empty
     """
 
     columns: np.ndarray
@@ -130,7 +141,8 @@ class SpectralInput:
     design : known structure
     members : settings of the members
     weights : (n,) weights of the rows; None if all are 1
-    calls : empty, because the fit does not use the program calls that batch runs share
+    calls : empty; tasks of other estimators list the calls of compiled programs here, which batch
+        runs combine
     """
 
     x: sparse.csr_array
@@ -633,7 +645,7 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     def predict_proba(self, X, *, known=None):
         """Weighted shares of the members that assign new rows to every cluster.
 
-        See ``membership_``.
+        As in ``membership_``, the clusters of the members are matched to those of the consensus.
 
         Parameters
         ----------

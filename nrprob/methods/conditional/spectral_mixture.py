@@ -3,6 +3,8 @@
 All components share one covariance matrix with the inverse A. The term x' A x of the log density is
 then the same for all components, so memberships need one product of rows and means. The covariance
 is the total scatter minus the scatter of the means.
+
+Sizes: S mixtures of K components, for n rows with p coordinates.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Mixtures(NamedTuple):
         ``coef @ x + intercept``, up to a constant
     n_iter : (S,) numbers of EM steps
     converged : (S,) whether EM converged
-    trace : (S, capacity) objective after every EM step; NaN after the last step
+    trace : (S, 256) objective after every EM step; NaN after the last step
     """
 
     labels: np.ndarray
@@ -149,7 +151,11 @@ def _fit_program(
         unit = jnp.eye(x.shape[1], dtype=x.dtype)
 
         def m_step(r):
-            """Coefficients, intercepts, and the common part of all log densities, summed."""
+            """Coefficients (K, p), intercepts (K,), and a constant.
+
+            The constant is the sum over all rows of the part of minus the log density that is the
+            same for all components.
+            """
             mu, size = cluster_means(r)
             covariance = (scatter - dot((mu * size[:, None]).T, mu)) / total + reg * unit
             white, log_det = whitener(covariance)
@@ -243,7 +249,7 @@ def row_keys(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> np.nd
 
 
 def _splitmix_hash(h: np.ndarray) -> np.ndarray:
-    """Finaliser of the public-domain SplitMix64."""
+    """Hash of integers: the finaliser of the random number generator SplitMix64."""
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return h ^ (h >> np.uint64(31))

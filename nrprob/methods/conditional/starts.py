@@ -25,7 +25,7 @@ _MATCHINGS = 5  # maximum number of rounds that match clusters between groups
 
 
 class BlockedRows(NamedTuple):
-    """Rows in the metric of a k-means, in blocks.
+    """Rows in the coordinates of one k-means, in blocks.
 
     Attributes
     ----------
@@ -92,14 +92,14 @@ def schedule_starts(n_init: int, n_kinds: int) -> tuple[int, np.ndarray]:
 def stratified_sample(
     strata: np.ndarray, size: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a stratified sample of about ``size`` rows without replacement.
+    """Draw a stratified subsample of about ``size`` rows without replacement.
 
     Every stratum contributes in proportion to its size, but at least a few rows.
 
     Parameters
     ----------
     strata : (n,) stratum of every row, numbered from 0
-    size : size of the sample
+    size : size of the subsample
     rng : random number generator
 
     Returns
@@ -181,7 +181,12 @@ def make_starts(
 
 
 def distinct_first(labels: np.ndarray, count: int) -> np.ndarray:
-    """Indices of ``count`` of the labelings (S, n); repeated partitions come last."""
+    """Select ``count`` of the labelings (S, n), first those with distinct partitions.
+
+    Returns
+    -------
+    (count,) indices of the selected labelings
+    """
     named = {factorize(row)[0].tobytes(): i for i, row in reversed([*enumerate(labels)])}
     first = sorted(named.values())
     others = np.setdiff1d(np.arange(len(labels)), first)
@@ -204,7 +209,10 @@ def grouped_kmeans(
     blocks = np.arange(len(z))[:, None]
 
     def centre_scores(centres):
-        """Half the square of a row less half its squared distance, (B, r, S, K)."""
+        """Half the squared norm of a row, less half its squared distance from every centre.
+
+        ``centres`` has the shape (S, L, K, p), and the result (B, r, S, K).
+        """
         half_squares = np.moveaxis(0.5 * (centres**2).sum(-1), 1, 0)  # (L, S, K)
         return rows.inner_products(centres) - half_squares[rows.group][:, None]
 

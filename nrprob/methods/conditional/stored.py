@@ -1,7 +1,8 @@
 """Conditional mixtures of out-of-core rows: every EM step is a sum over blocks.
 
-Group means take one pass over the data, the covariance of the residuals one, and each EM step one,
-shared by all active restarts. The restarts begin on a sample in memory.
+The group means need one pass over the data, and the covariance of the residuals needs another. An
+EM step of all active restarts needs one pass. The restarts begin with a subsample of the rows in
+memory. S is the number of restarts.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from nrprob.methods.conditional.streaming import (
 from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, count_leaders, lay_out
 from nrprob.settings import standard
 
-_ROWS = 1 << 15  # of a block
-_FEW, _EACH = 1 << 13, 1 << 9  # rows of the sample: at least, and for every cluster
-_SAMPLE_STEPS = 20  # steps there, and of the warm-up before them
-_LEADER_PASSES = 10  # passes over all rows of those that lead then
-_FINALISTS = 2  # restarts that go to the end
-_MAX_COLUMNS = 2048  # columns whose products are made
+_ROWS = 1 << 15  # rows of a block
+_FEW, _EACH = 1 << 13, 1 << 9  # rows of the subsample: at least, and for every cluster
+_SAMPLE_STEPS = 20  # EM steps on the subsample, and of the warm-up before them
+_LEADER_PASSES = 10  # EM steps on all rows of the leaders, the best restarts of the subsample
+_FINALISTS = 2  # restarts that run to convergence
+_MAX_COLUMNS = 2048  # largest number of columns, whose matrix of products has to fit into memory
 
 
 @partial(jax.jit, static_argnames=("covariance", "robust", "k", "warm_up"))
@@ -60,7 +61,11 @@ def _run_on_sample(
     k: int,
     warm_up: bool,
 ) -> Parameters:
-    """Parameters of all restarts after some steps on the sample."""
+    """Parameters of all restarts after some EM steps on the subsample.
+
+    ``task`` are the arrays of the subsample. The other arguments are those of `Model`, and whether
+    any restart has a warm-up.
+    """
     data, hyperparameters, starts, warm, fixed = task
     climb = Climb(Model(data, hyperparameters, covariance, robust, k, free), fixed)
 
@@ -77,21 +82,21 @@ def _at_sample(
     data: Residuals, hyperparameters: Hyperparameters, fixed: jax.Array | None, every: Parameters,
     free: jax.Array, covariance: str, robust: bool, k: int,
 ) -> jax.Array:  # fmt: skip
-    """Labels (S, n) of the sample's rows."""
+    """Labels (S, n) of the rows of the subsample under the parameters ``every`` of S restarts."""
     climb = Climb(Model(data, hyperparameters, covariance, robust, k, free), fixed)
     none = jnp.zeros((k, climb.model.n_groups), data.y.dtype)
     return jax.lax.map(lambda t: climb.model.row_labels(climb.resume_from(t, none).w), every)
 
 
 class Ends(NamedTuple):
-    """Final states of the restarts of one error distribution and one type of weights, all (S, ...).
+    """Final states of S restarts with one error distribution and one type of weights.
 
     Attributes
     ----------
-    t : parameters
-    objective, penalty : the maximised objective, and the penalty in it
-    done, n_iter : whether they converged, and number of passes over all rows
-    trace : objectives of the best restart
+    t : parameters; every array has a leading axis of length S
+    objective, penalty : (S,) the maximised objective, and the penalty that it contains
+    done, n_iter : (S,) whether the restart converged, and its number of EM steps on all rows
+    trace : minimised objective of the best active restart after every pass over the rows
     """
 
     t: Parameters
@@ -103,7 +108,16 @@ class Ends(NamedTuple):
 
 
 class _Search:
-    """Restarts of one error distribution and type of weights, on a sample and on all rows."""
+    """Restarts of one error distribution and type of weights, on the subsample and on all rows.
+
+    Parameters
+    ----------
+    model : the `ConditionalMixture`
+    blocks : blocks of all rows, in the coordinates of the fit
+    task : the subsample and the initial labels
+    common : arrays that the EM steps of all restarts share
+    errors : error distribution, "gaussian" or "t"
+    """
 
     def __init__(self, model: Any, blocks: Blocks, task: ResidualTask, common: Common, errors: str):
         self.model, self.blocks, self.task, self.common = model, blocks, task, common
@@ -114,7 +128,11 @@ class _Search:
         self.static = self.kind | {"labelled": task.fixed is not None}
 
     def __call__(self, extra: Parameters | None) -> Ends:
-        """Race from all starts, of which the last is replaced by ``extra``."""
+        """Search by successive halving, first on the subsample and then on all rows.
+
+        The parameters ``extra``, unless None, replace the result of the last restart on the
+        subsample.
+        """
         model, task, common = self.model, self.task, self.common
         hyperparameters = task.hyperparameters._replace(constant=self.constant)
         arrays = task.data, hyperparameters, task.starts, task.warm, task.fixed
@@ -139,7 +157,7 @@ class _Search:
         return ends
 
     def sample_labels(self, every: Parameters) -> np.ndarray:
-        """Labels (S, n) of the sample's rows, in its order."""
+        """Labels (S, n) of the rows of the subsample, in their order, under the parameters."""
         task = self.task
         result = _at_sample(
             task.data, task.hyperparameters, task.fixed, every, self.common.free, **self.kind
@@ -148,7 +166,10 @@ class _Search:
         return np.stack([task.layout.from_blocks(row) for row in np.asarray(result).reshape(shape)])
 
     def _distinct_leaders(self, ends: Ends, among: Iterable[int], most: int) -> list[int]:
-        """The best restarts ``among`` some that differ, the best first."""
+        """Indices of at most ``most`` restarts with distinct clusters, the best first.
+
+        ``among`` are the indices of the restarts to select from.
+        """
         result, some = self.sample_labels(ends.t), list(among)
         real = jnp.ones(result.shape[1], bool)
         lead, exists = distinct_leaders(
@@ -157,7 +178,14 @@ class _Search:
         return [some[i] for i in np.asarray(lead)[np.asarray(exists)]]
 
     def _em_pass(self, every: Parameters) -> tuple[Parameters, np.ndarray, np.ndarray, np.ndarray]:
-        """One EM step on all rows, for the given restarts."""
+        """Take one EM step of all restarts on all rows.
+
+        Returns
+        -------
+        after : new parameters
+        objective, penalty : (S,) objective and penalty of the old parameters ``every``
+        change : (S,) change of the parameters, as in `global_m_step`
+        """
         add = partial(block_e_step, **self.static)
         dtype = self.common.inverse_scale.dtype
         narrow = jax.tree.map(lambda a: np.asarray(a, dtype), every)
@@ -166,12 +194,15 @@ class _Search:
         return tuple(jax.tree.map(np.asarray, part) for part in out)  # type: ignore[return-value]
 
     def _evaluate_objective(self, ends: Ends) -> None:
-        """Evaluate the objective of all restarts on all rows."""
+        """Compute objective and penalty of all restarts on all rows, and store them in ``ends``."""
         _, objective, penalty, _ = self._em_pass(ends.t)
         ends.objective[:], ends.penalty[:] = objective, penalty
 
     def _run_em(self, ends: Ends, on: list[int], most: int) -> None:
-        """Take EM steps of some restarts in parallel, until all have converged."""
+        """Take EM steps of the restarts ``on`` in parallel, and update ``ends``.
+
+        The steps end when all restarts have converged, or after ``most`` steps.
+        """
         on = [i for i in on if not ends.done[i]]
         every = jax.tree.map(lambda a: a[on], ends.t)
         # Keep parameters whose objective has been computed.
@@ -233,7 +264,15 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
 
 
 def _set_coordinates(model: Any, seen: Survey, blocks: Blocks) -> tuple[Blocks, Coordinates]:
-    """Blocks of rows in coordinates, and the coordinates; sets the removed effects."""
+    """Subtract group means, and map the residuals to the coordinates of the fit.
+
+    The group means and the coordinates become attributes of ``model``.
+
+    Returns
+    -------
+    blocks : blocks of all rows in the coordinates
+    coordinates : Coordinates
+    """
     n, moments, n_groups = seen.n_all, seen.moments, seen.design.n_groups
     effects, _ = mean_by_group(seen, blocks)
     model._removal = Removal(effects, n_groups, moments.mean)
@@ -259,7 +298,10 @@ def _set_coordinates(model: Any, seen: Survey, blocks: Blocks) -> tuple[Blocks, 
 def _prepare_sample(
     model: Any, seen: Survey, blocks: Blocks, coordinates: Coordinates, fixed: np.ndarray | None
 ) -> tuple[ResidualTask, Common]:  # fmt: skip
-    """Lay out the sample with its starts, and the arrays that steps over all rows share."""
+    """Draw the subsample, compute its initial labels, and the arrays that all EM steps share.
+
+    ``fixed`` (n,) are the classes of labelled rows, else -1; None without labels.
+    """
     seed = start_seed(model, seen)
     rng = np.random.default_rng(seed)
     n, k, dtype = seen.n_all, model.n_clusters, seen.source.dtype
@@ -301,7 +343,23 @@ def _best_weights(
     model: Any, blocks: Blocks, task: ResidualTask, common: Common, errors: str,
     weights: dict[str, tuple[bool, ...]],
 ) -> tuple[_Search, Ends, bool]:  # fmt: skip
-    """Search by equal weights, by free weights, or by both and choose."""
+    """Search with equal weights of the clusters, with free weights, or with both.
+
+    The parameter ``weights`` of the model decides; after two searches, `free_weights_improve`
+    selects the better one. The best restart with equal weights is a start of the search with free
+    weights.
+
+    Parameters
+    ----------
+    model, blocks, task, common, errors : as in `_Search`
+    weights : for every value of the model's parameter, whether the searches have free weights
+
+    Returns
+    -------
+    search : the selected search
+    ends : its restarts
+    free : whether its weights are free
+    """
     best: tuple[_Search, Ends, bool] | None = None
     for free in weights[model.weights]:
         search = _Search(model, blocks, task, common._replace(free=np.asarray(free)), errors)
@@ -333,7 +391,10 @@ def _store_result(
     model: Any, seen: Survey, blocks: Blocks, task: ResidualTask,
     fits: list[tuple[_Search, Ends, bool]],
 ) -> Any:  # fmt: skip
-    """Set the fitted attributes from all restarts."""
+    """Set the fitted attributes of the model.
+
+    ``fits`` has one entry per error distribution: the result of `_best_weights`.
+    """
     chosen = int(np.argmax([ends.objective.max() for _, ends, _ in fits]))
     search, ends, free = fits[chosen]
     index = int(ends.objective.argmax())

@@ -24,6 +24,9 @@ def check_in_memory(model: Any) -> None:
 
 
 def fits_table(model: Any, columns: Columns) -> bool:
-    """Whether a fit needs the joint EM: of discrete columns, or of effects with the clusters."""
+    """Whether a fit needs the joint EM.
+
+    It does if there are discrete columns, or if group effects are fitted with the clusters.
+    """
     joint = model.effects in ("fixed", "random") or model.weights == "by_group"
     return joint or not columns.is_numeric

@@ -1,4 +1,4 @@
-"""Stored rows of a conditional mixture: their columns, known groups and samples in memory."""
+"""Stored rows of a conditional mixture: types of columns, group means, and subsamples in memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,27 @@ from nrprob.methods.conditional.columns import Columns
 from nrprob.methods.conditional.streaming import group_sums, take_rows
 from nrprob.methods.conditional.table_blocks import distinct_in_block
 
-_KIND_ROWS = 1 << 13  # rows by which the kinds of the columns are inferred
+_KIND_ROWS = 1 << 13  # rows from which the types of the columns are inferred
 _MOST_DISTINCT = 1000  # number of values at which a discrete column is refused
 
 
 def collect_rows(
     seen: Survey, blocks: Blocks, chosen: np.ndarray, *arrays: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Rows at positions ``chosen`` (sorted), with ``arrays`` beside them, of all processes."""
+    """Collect the chosen rows of all processes in memory.
+
+    Parameters
+    ----------
+    seen : statistics of the first pass over the rows
+    blocks : blocks of the rows
+    chosen : positions of the chosen rows among the rows of this process, ascending
+    *arrays : arrays with one entry per chosen row
+
+    Returns
+    -------
+    rows : (n, m) the chosen rows, process by process
+    *arrays : the arrays of all processes, concatenated
+    """
     indices = (chosen + seen.first).astype(np.uint32)
     parts = list(blocks.map_blocks(take_rows, indices))
     order = np.concatenate([number for number, _ in parts])
@@ -43,10 +56,10 @@ def mean_by_group(seen: Survey, blocks: Blocks) -> tuple[np.ndarray, np.ndarray]
 
 
 def learn_columns(model: Any, seen: Survey, blocks: Blocks) -> Columns:
-    """Infer the kinds of the columns from a sample, and read all values of discrete columns.
+    """Infer the types of the columns from a subsample, and read all values of discrete columns.
 
-    Columns that are discrete or constant in the sample are read completely. Values that the sample
-    lacks are added to it. The kinds then follow as for a table in memory.
+    Columns that are discrete or constant in the subsample are read completely. Values that do not
+    occur in the subsample are added to it. The types then follow as for a table in memory.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Conditional mixtures of stored tables: discrete columns, and effects fitted with the clusters.
 
-The search of a sample in memory gives initial parameters and the form of the model. Every further
-EM step is a pass over all samples.
+A search on a subsample in memory gives initial parameters and the form of the model. Every EM step
+after it is a pass over all samples. Sizes: L known groups, d numeric columns, m columns.
 """
 
 from __future__ import annotations
@@ -46,12 +46,14 @@ from nrprob.statistics.groups import cross_table
 from nrprob.statistics.single_feature import warn_of_single_feature
 from nrprob.statistics.weighted import shrinkage_intensity
 
-_SAMPLE, _SAMPLE_EACH = 1 << 13, 1 << 9  # samples of the search: at least, and for every cluster
+_SAMPLE, _SAMPLE_EACH = 1 << 13, 1 << 9  # size of the subsample: at least, and for every cluster
 
 
 @dataclass(frozen=True)
 class _Scaling:
     """Scale and hyperparameters of the numeric columns, from moments of all samples.
+
+    The coordinates of a sample x are (x - centre) / scale.
 
     Attributes
     ----------
@@ -71,7 +73,15 @@ class _Scaling:
         cls, blocks: Blocks, means: np.ndarray, sizes: np.ndarray, columns: tuple[int, ...],
         ridge: float,
     ) -> _Scaling:  # fmt: skip
-        """Scale of the columns at positions ``columns``, from means (L, m) and sizes (L,)."""
+        """Compute the scale of some columns by a pass over all samples.
+
+        Parameters
+        ----------
+        blocks : blocks of all samples
+        means, sizes : (L, m), (L,) means and sizes of the known groups
+        columns : positions of the numeric columns
+        ridge : factor of the Ledoit-Wolf ridge
+        """
         square, fourth = blocks.map_sum(partial(residual_products, columns=columns), means)
         n, d, n_groups = sizes.sum(), len(columns), (sizes > 0).sum()
         means = means[:, list(columns)]
@@ -88,23 +98,23 @@ class _Scaling:
 
     @classmethod
     def none(cls, n_groups: int) -> _Scaling:
-        """Return the scale of no columns."""
+        """Return the scaling of a table without numeric columns."""
         return cls(np.empty(0), 1.0, np.empty((n_groups, 0)), 0.0, 1.0)
 
 
 class _StoredTable:
-    """Blocks of a stored table in coordinates, its sample, and its EM.
+    """A stored table in coordinates, its subsample in memory, and the settings of its EM.
 
     Attributes
     ----------
     scaling : units and hyperparameters of the numeric columns
     blocks : blocks of all samples, each a `TableBlock`
-    table : columns of the sample in memory
-    data : the sample in memory, without weights
-    weighted : the same, weighted by the number of samples that each of its members represents
+    table : columns of the subsample
+    data : the subsample in the coordinates of the fit, without weights
+    weighted : the same with a weight for every sample: the number of samples that it represents
     sizes : (L,) numbers of samples by known group
-    template : table without samples, with all that the blocks share
-    seed : seed of the sample and of the search
+    template : `Table` from which the tables of all blocks are made, with the arrays that they share
+    seed : seed of the subsample and of the search
     """
 
     def __init__(
@@ -163,7 +173,7 @@ class _StoredTable:
         )[0]  # fmt: skip
 
     def search(self) -> Decision:
-        """Search the sample, and choose effects and shares."""
+        """Fit the subsample, and choose the form of the group effects and of the shares."""
         model = self.model
         decision = fit_table(
             self.data, model.n_clusters, replace(model._choices(), location=False),
@@ -186,7 +196,10 @@ class _StoredTable:
         )  # fmt: skip
 
     def initial_state(self, decision: Decision) -> JointState:
-        """Parameters of the sample's best fit; subtracted means are those of all samples."""
+        """Initial parameters of the EM over all samples: those of the best fit to the subsample.
+
+        If group means are subtracted, they are replaced by the group means of all samples.
+        """
         state = decision.end.state._replace(r=None)
         if decision.kind == "subtract" and state.gaussian is not None:
             m = np.zeros_like(state.gaussian.m)
@@ -198,15 +211,15 @@ class _StoredTable:
 
 @dataclass
 class _Climb:
-    """EM over all samples, from one start.
+    """Result of EM over all samples.
 
     Attributes
     ----------
-    state : parameters at the end
-    objective : F at these parameters
+    state : final parameters
+    objective : maximised objective F at these parameters, in coordinates
     entropy : mean entropy of the memberships, in nats
-    converged : whether the last step was smaller than the tolerance
-    trace : F after every step
+    converged : whether parameters and objective changed by less than the tolerance in the last step
+    trace : F at every pass over the samples
     """
 
     state: JointState
@@ -217,7 +230,7 @@ class _Climb:
 
     @classmethod
     def run(cls, stored: _StoredTable, settings: Settings, state: JointState) -> _Climb:
-        """Take EM steps until convergence, or ``max_iter`` of them."""
+        """Take EM steps from ``state`` until convergence, but at most ``max_iter`` steps."""
         model, template = stored.model, stored.template
         tol, covariance = model.tol, model.covariance
         rounding = 16 * np.finfo(np.float64).eps
@@ -261,7 +274,10 @@ def fit_stored_table(
 def _store_result(
     model: Any, stored: _StoredTable, decision: Decision, settings: Settings, climb: _Climb
 ) -> None:
-    """Set the fitted attributes."""
+    """Set the fitted attributes of the model.
+
+    ``decision`` is the fit to the subsample, and ``climb`` the EM over all samples.
+    """
     seen, k, state = stored.seen, model.n_clusters, climb.state
     shared = stored.template, settings, state
     step = partial(block_labels, covariance=model.covariance, soft=seen.rows.membership)
@@ -296,7 +312,7 @@ def _store_result(
 def _log_likelihood(
     stored: _StoredTable, settings: Settings, state: JointState, covariance: str
 ) -> float:
-    """Log likelihood at the expected group effects, without the labels."""
+    """Log likelihood at the posterior means of the group effects, ignoring the labels."""
     if state.gaussian is not None:
         gaussian = state.gaussian._replace(s=np.zeros_like(state.gaussian.s))
         state = state._replace(gaussian=gaussian)
@@ -311,7 +327,11 @@ def _log_likelihood(
 def _warn_of_result(
     model: Any, stored: _StoredTable, decision: Decision, climb: _Climb, table: np.ndarray
 ) -> None:
-    """Warn of doubtful clusters, by the optima and the columns of the sample in memory."""
+    """Warn of doubtful clusters, and set the objective margin.
+
+    Some checks use the optima and columns of the subsample. ``table`` (L, K) are the numbers of
+    samples by known group and cluster.
+    """
     restarts, k = decision.restarts, model.n_clusters
     labels = model._fitted.log_joint(stored.data.x, stored.data.columns, stored.data.groups)
     labels = labels.argmax(1)

@@ -1,4 +1,10 @@
-"""Contributions of blocks to a conditional mixture: moments, coordinates and EM steps."""
+"""Contributions of blocks of stored rows to a conditional mixture: moments and EM steps.
+
+Sizes: `size` rows per block with padding, m features, p coordinates, L known groups, K clusters, S
+restarts. Several functions have the static arguments ``covariance`` (form of the covariance),
+``robust`` (whether errors have a t distribution), ``k`` (number of clusters) and ``labelled``
+(whether some rows are labelled).
+"""
 
 from __future__ import annotations
 
@@ -20,10 +26,10 @@ class Raw(NamedTuple):
 
     Attributes
     ----------
-    x : (size, m), 0 on padding
-    real : (size,) 0 on padding
-    number, codes : (size,) index among all rows, and known group
-    fixed : (size,) target class, else -1
+    x : (size, m) features or (size, p) coordinates, 0 on padding
+    real : (size,) 1, and 0 on padding
+    number, codes : (size,) position among all rows, and known group
+    fixed : (size,) class of labelled rows, else -1
     """
 
     x: Any
@@ -34,7 +40,7 @@ class Raw(NamedTuple):
 
 
 def lay_out_chunk(chunk: Chunk) -> Raw:
-    """Lay out the rows of a chunk."""
+    """Convert a chunk of stored rows to `Raw`."""
     real = chunk.is_row.astype(chunk.x.dtype)
     fixed = chunk.arrays.get("fixed", np.full(len(real), -1, np.int32))
     return Raw(chunk.x, real, chunk.number, chunk.arrays["codes"], fixed)
@@ -42,7 +48,7 @@ def lay_out_chunk(chunk: Chunk) -> Raw:
 
 @partial(jax.jit, static_argnames="n_groups")
 def group_sums(block: Raw, mean: jax.Array, n_groups: int) -> tuple[jax.Array, jax.Array]:
-    """Sums of the rows of every known group about ``mean`` (m,), and numbers of rows."""
+    """Sums (L, m) of the rows less ``mean`` (m,) by known group, and numbers (L,) of rows."""
     x = (block.x.astype(jnp.float64) - mean) * block.real[:, None]
     sizes = jax.ops.segment_sum(block.real.astype(jnp.float64), block.codes, n_groups)
     return jax.ops.segment_sum(x, block.codes, n_groups), sizes
@@ -58,9 +64,10 @@ def _block_residuals(block: Raw, effects: jax.Array) -> jax.Array:
 def residual_products(
     block: Raw, effects: jax.Array, columns: tuple[int, ...] | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Products (m, m) of residuals, and the sum of the fourth powers of their lengths.
+    """Sums (m, m) of products of the residuals, and the sum of the fourth powers of their lengths.
 
-    ``columns`` are positions of columns; by default all.
+    ``effects`` (L, m) are subtracted by known group. ``columns`` are the positions of the columns
+    to use; by default all.
     """
     r = _block_residuals(block, effects)
     if columns is not None:
@@ -70,27 +77,33 @@ def residual_products(
 
 @jax.jit
 def to_coordinates(block: Raw, effects: jax.Array, basis: jax.Array) -> Raw:
-    """Rows in coordinates, in the type of the rows."""
+    """Subtract the group effects (L, m), and map the residuals to coordinates by a basis (m, p)."""
     return block._replace(x=(_block_residuals(block, effects) @ basis).astype(block.x.dtype))
 
 
 def take_rows(block: Raw, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Indices and rows of a block that are among ``indices`` (sorted)."""
+    """Select the rows of a block whose positions among all rows are in ``indices``.
+
+    Returns
+    -------
+    number : positions of the selected rows
+    x : features of the selected rows
+    """
     number, x = np.asarray(block.number), np.asarray(block.x)
     selected = np.isin(number, indices) & (np.asarray(block.real) > 0)
     return number[selected], x[selected]
 
 
 class Common(NamedTuple):
-    """Arrays that the steps of all restarts share.
+    """Arrays that the EM steps of all restarts share.
 
     Attributes
     ----------
-    hyperparameters : in the type of the rows
-    row_mass : mass of a row
-    inverse_scale : (p,)
-    scatter : sums of products or squares of all rows
-    free : whether weights are fitted
+    hyperparameters : hyperparameters in the floating-point type of the rows
+    row_mass : mass of a row, which is the same for all rows
+    inverse_scale : (p,) inverse variances 1 / D, as in `Residuals`
+    scatter : sums (p, p) of products or (p,) of squares of all rows, times the mass
+    free : whether the weights of the clusters are fitted
     """
 
     hyperparameters: Hyperparameters
@@ -101,7 +114,7 @@ class Common(NamedTuple):
 
 
 def _block_model(block: Raw, common: Common, covariance: str, robust: bool, k: int) -> Model:
-    """EM steps on a block."""
+    """EM steps on a block; the total mass and the scatter are those of all rows."""
     h = common.hyperparameters
     n = h.dof  # masses are dof in all, and equal
     mass = block.real * common.row_mass
@@ -115,7 +128,7 @@ _STATIC = ("covariance", "robust", "k", "labelled")
 
 
 def _model_and_mask(block, common, covariance, robust, k, labelled):
-    """EM steps on a block, and the clusters that labels exclude for its rows."""
+    """EM steps on a block, and the mask (K, size): -inf for clusters that a label excludes."""
     model = _block_model(block, common, covariance, robust, k)
     return model, Climb(model, block.fixed if labelled else None).mask
 
@@ -124,7 +137,10 @@ def _model_and_mask(block, common, covariance, robust, k, labelled):
 def block_e_step(
     block: Raw, every: Parameters, common: Common, **static: Any
 ) -> tuple[Sums, jax.Array]:
-    """Sufficient statistics of a block for all restarts, and their free energies (S,)."""
+    """Sufficient statistics and free energies (S,) of a block for S restarts.
+
+    ``every`` are the parameters of the restarts.
+    """
 
     def one_restart(t):
         model, mask = _model_and_mask(block, common, **static)
@@ -140,7 +156,14 @@ def block_e_step(
 def assign_rows(
     block: Raw, every: Parameters, common: Common, **static: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Indices, labels (size, S) and memberships (size, K, S) of a block's rows."""
+    """Assign the rows of a block to the clusters of S restarts with parameters ``every``.
+
+    Returns
+    -------
+    number : (size,) positions among all rows
+    labels : (size, S) labels, -1 on padding
+    membership : (size, K, S) memberships
+    """
 
     def one_restart(t):
         model, mask = _model_and_mask(block, common, **static)
@@ -153,7 +176,10 @@ def assign_rows(
 
 
 def restart_labels(block: Raw, every: Parameters, common: Common, soft: bool, **static: Any) -> Any:
-    """`assign_rows` of one restart; memberships (size, K) are left out unless ``soft``."""
+    """Positions, labels (size,) and memberships (size, K) of the rows of a block, for one restart.
+
+    Unless ``soft``, the memberships are None.
+    """
     number, labels, w = assign_rows(block, every, common, **static)
     return number, labels[:, 0], np.asarray(w)[:, :, 0] if soft else None
 
@@ -162,7 +188,14 @@ def restart_labels(block: Raw, every: Parameters, common: Common, soft: bool, **
 def contingency_tables(
     block: Raw, every: Parameters, common: Common, n_groups: int, **static: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Entropies (2,) of two restarts, their table (K, K), and groups by the first (L, K)."""
+    """Entropies and contingency tables of a block, for one or two restarts.
+
+    Returns
+    -------
+    entropy : (S,) sums over rows of the entropy of the memberships
+    table : (K, K) numbers of rows by cluster of the first and of the last restart
+    by_group : (L, K) numbers of rows by known group and cluster of the first restart
+    """
     _, labels, w = assign_rows(block, every, common, **static)
     hits = (labels[:, None] == jnp.arange(static["k"])[:, None]).astype(jnp.float64)
     entropy = -(block.real[:, None, None] * xlogx(w.astype(jnp.float64))).sum((0, 1))
@@ -175,9 +208,23 @@ def global_m_step(
     result: Sums, old: Parameters, free: jax.Array, common: Common, constant: jax.Array,
     covariance: str, robust: bool, k: int,
 ) -> tuple[Parameters, jax.Array, jax.Array, jax.Array]:  # fmt: skip
-    """M-step, with objective and penalty of the old parameters, and the change of parameters.
+    """M-step of S restarts from sums over all rows.
 
-    The change is the largest one of a centre, in standard deviations, or of a log weight.
+    Parameters
+    ----------
+    result : sufficient statistics of all rows
+    old : parameters of the E-step
+    free : (S,) free energies of the E-step
+    common : arrays that all restarts share
+    constant : constant part of the objective
+    covariance, robust, k : static arguments
+
+    Returns
+    -------
+    new : new parameters
+    objective, penalty : (S,) objective and penalty of the old parameters
+    change : (S,) largest change of a centre, in standard deviations, plus the largest change of a
+        log weight
     """
     p = old.b.shape[-1]
     none = jnp.zeros(1, common.inverse_scale.dtype)
@@ -200,7 +247,7 @@ def global_m_step(
 
 @partial(jax.jit, static_argnames="covariance")
 def block_scatter(block: Raw, covariance: str) -> jax.Array:
-    """Sums of products, or of squares, of rows."""
+    """Sums (p, p) of products of the rows of a block; (p,) of squares unless "tied"."""
     if covariance == "tied":
         return jnp.matmul(block.x.T, block.x, precision=jax.lax.Precision.HIGHEST)
     return (block.x * block.x).sum(0)

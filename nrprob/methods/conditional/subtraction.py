@@ -1,4 +1,7 @@
-"""Search for clusters of residuals after subtracting known structure: layout and program calls."""
+"""Search for clusters of residuals after subtracting known structure.
+
+This module prepares the arrays of the search, and its calls of the compiled program.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, lay_out
 
 
 class ResidualSearch(Clusterer):
-    """Search for the mixture of residuals with subtracted group effects."""
+    """Mixin of `ConditionalMixture` for the search with subtracted group effects."""
 
     # Parameters and fitted state of the estimator.
     balance: float
@@ -63,12 +66,13 @@ class ResidualSearch(Clusterer):
             )
 
     def _search_groups(self, design: Design) -> Design:
-        """Derive groups from the known structure, which align and balance initial values.
+        """Derive groups for the initial values from the known structure.
 
-        The groups are the known groups if there are any. For soft memberships, they are the most
-        probable groups. For continuous covariates, they are quantiles of the first principal
-        component. For additive labelings, they are the combinations of labels, or the labels of one
-        labeling if combinations are small.
+        K-means runs within these groups, and a warm-up makes the shares of the clusters equal in
+        every group. The groups are the known groups if there are any. For soft memberships, they
+        are the most probable groups. For continuous covariates, they are quantiles of the first
+        principal component. For additive labelings, they are the combinations of labels, or the
+        labels of one labeling if combinations are small.
         """
         n = design.n_samples
         if design.memberships is not None:
@@ -91,7 +95,11 @@ class ResidualSearch(Clusterer):
         return Design.from_groups(design.labelings[:, best], int(sizes[best]))
 
     def _lay_out(self, r, dof, design, fixed, dtype, init, rounding, weights) -> ResidualTask:
-        """Task of the fit to residuals r (n, m); see `task.lay_out`."""
+        """Task of the fit to residuals r (n, m), with ``dof`` residual degrees of freedom.
+
+        Sets the coordinates. `task.lay_out` describes the other arguments, where
+        `Coordinates.from_residuals` does not.
+        """
         coordinates, y = Coordinates.from_residuals(
             r, dof, self.covariance, self.ridge, rounding, weights
         )

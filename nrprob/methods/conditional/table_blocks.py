@@ -1,4 +1,8 @@
-"""Blocks of stored tables: their layout, and the sums over samples of one EM step."""
+"""Blocks of stored tables: their layout, and the sums over samples of one EM step.
+
+The samples of a stored block are arranged in B smaller blocks of r samples of one known group.
+Other sizes: d numeric columns; J discrete columns with W values in all; K clusters.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from nrprob.statistics.xlogx import xlogx
 
 
 class TableBlock(NamedTuple):
-    """Samples of a block, sorted by known group.
+    """Samples of a stored block, sorted by known group.
 
     Attributes
     ----------
@@ -24,9 +28,9 @@ class TableBlock(NamedTuple):
     codes : (B, r, J) positions of the values of the discrete columns among all W values; W on
         padding
     mass : (B, r) 1, and 0 on padding
-    number : (B, r) position among all samples
+    number : (B, r) position of every sample among all samples
     label : (B, r) cluster of labelled samples, else -1
-    cell : (B,) known group
+    cell : (B,) known group of every smaller block
     """
 
     x: Any
@@ -38,12 +42,12 @@ class TableBlock(NamedTuple):
 
 
 class TableFormat(NamedTuple):
-    """How raw rows become a `TableBlock`.
+    """Settings for the conversion of raw rows to a `TableBlock`.
 
     Attributes
     ----------
     numeric, discrete : positions of the numeric and of the discrete columns
-    centre, scale : origin (d,) and unit of the numbers
+    centre, scale : origin (d,) and unit of the coordinates of the numbers
     values : sorted values of every discrete column
     n_cells : number of known groups with padding
     """
@@ -62,13 +66,13 @@ class TableFormat(NamedTuple):
 
 
 def distinct_in_block(block: Raw, positions: tuple[int, ...], most: int) -> list[np.ndarray]:
-    """Distinct values of some columns, at most ``most`` of each."""
+    """Distinct values of the columns at ``positions`` in a block, at most ``most`` per column."""
     x = np.asarray(block.x)[np.asarray(block.real) > 0]
     return [np.unique(x[:, j])[:most] for j in positions]
 
 
 def to_table_block(block: Raw, form: TableFormat) -> TableBlock:
-    """Lay out the rows of a block, in float64."""
+    """Convert the rows of a block to a `TableBlock` in float64."""
     x = np.asarray(block.x, np.float64)
     groups = np.asarray(block.codes)
     layout = make_layout(groups, form.n_cells)
@@ -89,13 +93,13 @@ def to_table_block(block: Raw, form: TableFormat) -> TableBlock:
 
 @partial(jax.jit, static_argnames="width")
 def count_values(block: TableBlock, width: int) -> jax.Array:
-    """Numbers of samples (W,) with every value of the discrete columns."""
+    """Count the samples (W,) of a block that have a value, for all values of discrete columns."""
     ones = jnp.ones(block.codes.size)
     return jax.ops.segment_sum(ones, block.codes.reshape(-1), width + 1)[:width]
 
 
 def _fill_template(block: TableBlock, template: Table) -> Table:
-    """Table of a block, with what ``template`` has in common for all blocks."""
+    """Table of the samples of a block; ``template`` has the arrays that all blocks share."""
     numeric, values = template.numeric, template.values
     if numeric is not None:
         spare = len(numeric.real) - block.x.shape[2]
@@ -116,7 +120,7 @@ def _fill_template(block: TableBlock, template: Table) -> Table:
 
 
 def _memberships(model: JointModel, state: JointState) -> tuple[jax.Array, jax.Array]:
-    """Memberships (B, K, r) and log densities (B, r)."""
+    """Memberships (B, K, r) and log densities (B, r) of samples under the parameters ``state``."""
     log_joint = model.log_joint(state)
     log_density = jax.nn.logsumexp(log_joint, axis=1)
     return jnp.exp(log_joint - log_density[:, None]), log_density
@@ -138,7 +142,14 @@ def block_labels(
     block: TableBlock, template: Table, settings: Settings, state: JointState, covariance: str,
     soft: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array | None]:  # fmt: skip
-    """Positions (B, r), labels, -1 on padding, and memberships (B, r, K) if ``soft``."""
+    """Assign the samples of a block to clusters.
+
+    Returns
+    -------
+    number : (B, r) positions among all samples
+    labels : (B, r) labels, -1 on padding
+    membership : (B, r, K) memberships; None unless ``soft``
+    """
     model = JointModel(_fill_template(block, template), settings, covariance)
     r, _ = _memberships(model, state)
     labels = jnp.where(block.mass > 0, r.argmax(1), -1)
@@ -150,10 +161,22 @@ def full_m_step(
     statistics: Statistics, log_likelihood: jax.Array, template: Table, settings: Settings,
     state: JointState, covariance: str,
 ) -> tuple[JointState, jax.Array, jax.Array]:  # fmt: skip
-    """Compute new parameters, the objective of the old parameters, and the change.
+    """M-step from sums over all samples.
 
-    The change is a maximum over three differences: of centres in standard deviations, of the
-    probabilities of values, and of shares.
+    Parameters
+    ----------
+    statistics, log_likelihood : sums of `block_e_step` over all blocks
+    template : `Table` with the arrays that all blocks share
+    settings : settings of the EM
+    state : parameters of the E-step
+    covariance : form of Sigma: "tied", "diag" or "spherical"
+
+    Returns
+    -------
+    new : new parameters
+    objective : objective of the parameters ``state``
+    change : largest change of a centre (in standard deviations), of the probability of a value, or
+        of a share
     """
     model = JointModel(template, settings, covariance)
     objective = log_likelihood + model.penalty(state)

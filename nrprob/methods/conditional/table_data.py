@@ -32,7 +32,7 @@ class TableData:
     labels : (n,) cluster of labelled samples, else -1; None without labels
     target : (d,) diagonal of the matrix that covariances shrink to, up to a factor; by default 1
     rounding : (d, d) covariance of the rounding errors of the numbers; by default 0
-    nu0, tau0 : weight of the ridge, and variance of the group effects; estimated if None
+    nu0, tau0 : weight of the ridge, and prior variance of the group effects; estimated if None
     mass : (n,) weights of the samples; None if all are 1
     one_component : one-component fit to the numbers; None without numbers
     location : design of the location effects; None without numbers or without discrete columns

@@ -109,7 +109,8 @@ class TableTask:
     initial : (n,) initial labels of the user; None without them
     seeks_noise : whether to fit noise after the first search
     noise : the fit with noise; None before this fit
-    calls : empty, because the fit does not use the program calls that batch runs share
+    calls : empty; tasks of other estimators list the calls of compiled programs here, which batch
+        runs combine
     """
 
     table: TableInput
@@ -135,7 +136,7 @@ class TableTask:
 
 
 class TableMixin(DiagnosticsMixin):
-    """Fits of the conditional mixture by the joint EM."""
+    """Mixin of `ConditionalMixture` for fits by the joint EM."""
 
     # Parameters and fitted state of the estimator.
     balance: float
@@ -369,8 +370,8 @@ class TableMixin(DiagnosticsMixin):
     ) -> tuple[TableData, Units, Problem, Ends]:
         """Evaluate the fit with subtracted means by the objective of joint fits.
 
-        The joint EM runs with held group effects, from the memberships of this fit. See
-        `complete_table` for the arguments.
+        The joint EM starts from the memberships of this fit. Its group effects are held at the
+        group means. The arguments are those of `complete_table`.
 
         Returns
         -------
@@ -388,9 +389,10 @@ class TableMixin(DiagnosticsMixin):
         return data, units, problem, problem.run(r, [Form(True, False, False, shares)]).pick(0)
 
     def _fit_joint(self, X: np.ndarray, design: Design, fixed, mass: np.ndarray | None) -> None:
-        """Run joint fits of a complete numeric table; use the best one if it is better.
+        """Run joint fits of a complete numeric table.
 
-        See `complete_table` for the arguments.
+        If `decide_effects` selects a joint fit, it replaces the fitted attributes of the fit with
+        subtracted means. The arguments are those of `complete_table`.
         """
         data, units, problem, held = self._held_fit(X, design, fixed, mass)
         choices = replace(self._choices(), location=False)

@@ -120,9 +120,10 @@ def initial_labels(
 def unconditional_labels(
     data: TableData, n_clusters: int, exponents: Any, rng: np.random.Generator
 ) -> np.ndarray:
-    """Initial labels (S, n) by k-means that ignores the known groups.
+    """Initial labels (S, n) of S restarts, by k-means that ignores the known groups.
 
-    See `initial_labels` for the arguments.
+    There is one restart per whitening exponent and type of coordinates. The arguments are those of
+    `initial_labels`.
     """
     tables = start_coordinates(data, False)
     if len(tables) == 3:

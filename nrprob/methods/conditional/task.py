@@ -1,6 +1,7 @@
 """Input of the search for clusters of residuals.
 
-The input consists of the residuals, the initial labels, and the sample for successive halving.
+The input consists of the residuals, the initial labels, and the subsample of the rows with which
+successive halving begins. Sizes: n rows in B blocks of r rows, p coordinates, S restarts.
 """
 
 from __future__ import annotations
@@ -45,19 +46,20 @@ class ResidualTask:
     data : residuals in the coordinates of the fit, in blocks
     hyperparameters : settings of the program
     layout : position of every row in the blocks
-    design : groups within which initial values are aligned and balanced
+    design : groups for initial values: k-means runs within every group, and a warm-up makes the
+        shares of the clusters equal in every group
     fixed : (B, r) classes of labelled rows, else -1; None without labels
-    sample : sample of the rows for successive halving; None to use all rows
-    starts : (S, B, r) initial labels; of the sampled rows if there is a sample
-    warm : (S,) whether a balanced warm-up comes first
-    n_leaders : maximum number of restarts that continue after the sample
+    sample : subsample for successive halving; None if all restarts use all rows
+    starts : (S, B, r) initial labels of all rows, or of the subsample if there is one
+    warm : (S,) whether a warm-up comes first
+    n_leaders : maximum number of restarts that continue with all rows after the subsample
     weights : (n,) weights of the rows; None if all are 1
     joint : rows, design, labels and weights for joint fits of effects and clusters; None if joint
         fits are not possible
-    source : input of the task: table, known structure, and classes of labelled samples
+    source : input of the task: table, known structure, and classes of labelled rows
     is_coarse : whether rounding errors are a large part of the residuals of a column
     initial : (n,) initial labels of the user; None without them
-    calls : program calls, one per error distribution
+    calls : calls of the compiled program, one per error distribution
     """
 
     data: Residuals
@@ -78,7 +80,7 @@ class ResidualTask:
 
 
 def count_leaders(n_init: int) -> int:
-    """Maximum number of restarts that continue after the sample, in successive halving."""
+    """Maximum number of restarts that successive halving continues after the subsample."""
     return max(_LEAD, -(-n_init // _ONE_IN))
 
 
@@ -115,18 +117,18 @@ def lay_out(
     init: np.ndarray | None = None,
     weights: np.ndarray | None = None,
 ) -> ResidualTask:
-    """Arrange residuals in blocks, compute initial labels, and draw the sample.
+    """Arrange residuals in blocks, compute initial labels, and draw the subsample.
 
     Parameters
     ----------
     model : the `ConditionalMixture`, for its parameters
     coordinates : coordinates of the residuals
     y : (n, p) residuals in these coordinates
-    design : groups within which initial values are aligned and balanced
+    design : groups for initial values; see `ResidualTask`
     fixed : (n,) classes of labelled rows, else -1; None without labels
-    free : (1,) or (2,) for every fit to run, whether its weights are free
-    dtype : floating-point type of the fit; the search on the sample uses float32
-    mass : (n,) masses, if the rows are a sample of stored rows; else None
+    free : (1,) or (2,) for every fit to run, whether the weights of the clusters are fitted
+    dtype : floating-point type of the fit; the search on the subsample uses float32
+    mass : (n,) masses if the rows are a subsample of stored rows; else None
     seed : random seed of the initial labels; by default from the model's ``random_state``
     init : (n,) labels that replace the first initial labels
     weights : (n,) weights of the rows; None if all are 1
