@@ -69,18 +69,23 @@ def dip_on_a_fine_grid(mean, first, second):
 
 
 @settings(deadline=None, max_examples=40)
-@given(seeds, st.integers(1, 4))
-def test_dips_are_the_dips_of_a_fine_grid(seed, d):
+@given(seeds, st.integers(1, 4), st.sampled_from([(10**9, 10**9), (8, 15)]))
+def test_dips_are_the_dips_of_a_fine_grid(seed, d, sizes):
     random = np.random.default_rng(seed)
     means = random.normal(0, 2.5, (2, d))
     root = random.normal(size=(2, d, d))
     covariances = root @ root.transpose(0, 2, 1) + 0.3 * np.eye(d)
-    # So many samples that the noise of the means is negligible.
     draws = as_draws([[0, 1] * 2])
-    object.__setattr__(draws, "sizes", np.full(2, 10**9))
+    object.__setattr__(draws, "sizes", np.array(sizes))
     trees = trees_by_dip(draws, Components(means, covariances))
-    exact = dip_on_a_fine_grid(means[1] - means[0], *covariances)
-    heights = -np.linalg.slogdet(covariances)[1] / (2 * d)
+    # The difference of the means without its sampling error.
+    n = np.array(sizes, dtype=float)
+    difference = means[1] - means[0]
+    average = (n[0] * covariances[0] + n[1] * covariances[1]) / n.sum()
+    squared = difference @ np.linalg.inv(average) @ difference
+    difference *= np.sqrt(max(squared - d * (1 / n).sum(), 0) / squared)
+    exact = dip_on_a_fine_grid(difference, *covariances)
+    heights = np.log(n) - np.linalg.slogdet(covariances)[1] / (2 * d)
     assert np.isinf(trees.prominence[heights.argmax()])
     prominence = trees.prominence[heights.argmin()]
     if exact < 2:
