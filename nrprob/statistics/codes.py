@@ -11,11 +11,13 @@ of the cell. NML is the normalised maximum likelihood; its second term is the pa
 The costs of `nrprob.statistics.costs` have the first term only. The sum of L over cells is minus
 the logarithm of an unnormalised density of partitions. Samplers need such a density.
 
-A code maps statistics (..., p) to nats (...). The last statistic is the number of samples of the
-cell. An empty cell costs 0. Functions of the number of samples are tables, computed outside of
-compiled programs. The arrays of a code are traced, so a program serves all data of one shape.
+A code maps statistics (..., p) of cells to nats (...). The last statistic is the number of samples
+of the cell. An empty cell costs 0. Functions of the number of samples are tables, computed outside
+of compiled programs: entry i of a table is the value for i samples. The arrays of a code are
+traced, so a program serves all data of one shape.
 
-Shapes: p statistics of a sample, m features, K cells, b samples that join cells.
+Shapes: p statistics of a sample, m features, K cells, b samples that join cells. k is a number of
+clusters.
 
 References
 ----------
@@ -50,9 +52,9 @@ MAX_TABLE_STEPS = 200_000_000  # largest number of operations for an exact table
 class CellCode(Protocol):
     """Description length of the samples of a cell.
 
-    ``sends`` lists what the code describes. "data" are features or classes of the samples, given
-    their cells. "parameters" means that unknown parameters are integrated out or coded, so the
-    length depends on none. "labels" are the cells of the samples.
+    ``sends`` lists what the code describes: "data" for the features or classes of the samples,
+    given their cells; "labels" for the cells of the samples; and "parameters" if the unknown
+    parameters are integrated out or coded, so that the length does not depend on them.
     """
 
     sends: ClassVar[frozenset[str]]
@@ -64,15 +66,16 @@ class CellCode(Protocol):
         """Precompute arrays (..., K) for `join_costs`, from statistics (p, K) of K cells."""
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) if one of b samples, with statistics (p, b), joins one of K cells.
+        """Cost increase (K, b) if one of b samples joins one of K cells.
 
-        Arrays of ``prepared`` have the shape (..., K, 1) or (..., K, b). Samples are on the last
-        axis, along which processors vectorise.
+        ``row`` (p, b) are the statistics of the samples. ``prepared`` are the arrays of
+        `prepare_join` with an additional last axis of length 1 or b. Samples are on the last axis,
+        along which processors vectorise.
         """
 
 
 class _CodeByDifference:
-    """Base class that computes join costs as differences of two description lengths."""
+    """Base class whose join costs are lengths of a cell with the sample minus without it."""
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         raise NotImplementedError
@@ -86,9 +89,10 @@ class _CodeByDifference:
 
 
 def _table_difference(table: Table, count: jax.Array) -> jax.Array:
-    """Return ``table[count + 1] - table[count]`` per cell.
+    """Return ``table[count + 1] - table[count]`` for the counts of cells.
 
-    There are far fewer cells than samples, so this needs fewer look-ups.
+    There are far fewer cells than samples, so this takes fewer look-ups than differences for every
+    sample.
     """
     return _look_up(table, count + 1) - _look_up(table, count)
 
@@ -127,14 +131,14 @@ _DATA = frozenset({"data", "parameters"})
 
 @node
 class CountCode(_CodeByDifference):
-    """Code of sequences of symbols, with counts T_y of the symbols y in a cell.
+    """Code of sequences of symbols y, from their counts T_y in a cell.
 
     The description length is ``sum_y count_nats[T_y] + total_nats[sum_y T_y]``.
 
     Attributes
     ----------
     count_nats, total_nats : (largest count + 1,) tables; see `count_tables`
-    first, stop : range of the statistics that are counts
+    first, stop : the counts are the statistics from position ``first`` to ``stop - 1``
     single : whether every sample has at most one symbol, for example its class
     """
 
@@ -168,7 +172,7 @@ class CountCode(_CodeByDifference):
 
 @node
 class BinaryCode(_CodeByDifference):
-    """Code of binary features: a `CountCode` of two symbols per feature."""
+    """Code of binary features: for every feature, a `CountCode` of the two symbols 0 and 1."""
 
     sends: ClassVar[frozenset[str]] = _DATA
     count_nats: Table
@@ -197,9 +201,9 @@ class BinaryCode(_CodeByDifference):
 
 @node
 class LabelCode(_CodeByDifference):
-    """Code of the labels: ``count_nats[n]`` for a cell of n samples, without A(k).
+    """Code of the labels: ``count_nats[n]`` for a cell of n samples.
 
-    See `label_code`.
+    The code of k clusters has an additional part A(k), which `label_code` returns separately.
     """
 
     sends: ClassVar[frozenset[str]] = frozenset({"labels"})
@@ -225,8 +229,9 @@ class NormalNML(_CodeByDifference):
     .. math:: \sum_d \left( \frac n2 \log 2 \pi s_d^2 + \frac{n v_d}{2 s_d^2} \right) + PC(n)
 
     Here n is the number of samples of the cell and v_d the variance of feature d in the cell. s_d
-    is the standard deviation clipped to [low, high]. PC is the parametric complexity of all
-    features, a table. Statistics are the features, followed by their squares.
+    is the standard deviation of feature d clipped to [low, high]. PC is the parametric complexity
+    of all features, the table ``complexity``. Statistics are the features, followed by their
+    squares.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -236,7 +241,11 @@ class NormalNML(_CodeByDifference):
     n_features: int = field(metadata=_STATIC)
 
     def _nats_of_sums(self, first: jax.Array, second: jax.Array, n: jax.Array, inverse: jax.Array):
-        """Sum over features without the complexity, from sums (m, ...) of features and squares."""
+        """Description length (...) without the complexity, a sum over features.
+
+        ``first`` and ``second`` (m, ...) are sums of the features and of their squares over the n
+        samples of a cell, and ``inverse`` is 1 / n.
+        """
         shape = (self.n_features,) + (1,) * (first.ndim - 1)
         low, high = (jnp.square(v).reshape(shape) for v in (self.low, self.high))
         # Variance and clipped variance. ``inverse`` is 1 / n: divisions would dominate the time.
@@ -272,13 +281,16 @@ class NormalNML(_CodeByDifference):
 class NormalInverseGamma(_CodeByDifference):
     r"""Code of independent Gaussian features with a normal-inverse-gamma prior.
 
-    The prior is :math:`\mu | s^2 \sim N(0, s^2 / \kappa)`, :math:`s^2 \sim IG(a, b)` with ``shape``
-    a and ``scale`` b. Minus the log marginal likelihood of a feature is
+    The prior of the mean :math:`\mu` and variance :math:`s^2` of a feature in a cell is
+    :math:`\mu | s^2 \sim N(0, s^2 / \kappa)`, :math:`s^2 \sim IG(a, b)` with ``shape`` a and
+    ``scale`` b. Minus the log marginal likelihood of a feature x is
 
     .. math:: T(n) + \left(a + \frac n2\right) \log \left( 1 + \frac{1}{2b} \Big(
         \sum x^2 - \frac{(\sum x)^2}{\kappa + n} \Big) \right)
 
-    Here n is the number of samples. T is a function of n, summed over the features in ``table``.
+    Here n is the number of samples of the cell, and sums are over these samples. T(n) contains all
+    parts that depend on n only; ``table`` has its sum over the features. Statistics are the
+    features, followed by their squares.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -312,14 +324,16 @@ class NormalInverseGamma(_CodeByDifference):
 class NormalInverseWishart:
     r"""Code of Gaussian vectors with full covariance and a normal-inverse-Wishart prior.
 
-    The prior is :math:`\mu | \Sigma \sim N(0, \Sigma / \kappa)`, :math:`\Sigma \sim IW(\nu,
-    \text{scale} \cdot I)`. Minus the log marginal likelihood is
+    The prior of the mean :math:`\mu` and covariance :math:`\Sigma` of a cell is
+    :math:`\mu | \Sigma \sim N(0, \Sigma / \kappa)`, :math:`\Sigma \sim IW(\nu,
+    \text{scale} \cdot I)`. Minus the log marginal likelihood of vectors x is
 
     .. math:: T(n) + \frac{\nu + n}{2} \log \left| I + \frac{1}{\text{scale}} \Big(
         \sum x x' - \frac{(\sum x)(\sum x)'}{\kappa + n} \Big) \right|
 
-    Here n is the number of samples. T is a function of n, the ``table``. Statistics are the first
-    moments, then the upper triangle of the second moments, row by row of the matrix.
+    Here n is the number of samples of the cell, and sums are over these samples. T(n) contains all
+    parts that depend on n only; it is the ``table``. Statistics are the first moments, then the
+    upper triangle of the second moments, row by row of the matrix.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -361,7 +375,10 @@ class NormalInverseWishart:
 
 
 def _mahalanobis_squares(white: jax.Array, row: jax.Array, mean: jax.Array) -> jax.Array:
-    """Squared Mahalanobis distances (K, b) of samples (m, b) from whitened means (m, K, 1)."""
+    """Squared Mahalanobis distances (K, b) of samples ``row`` (m, b) from the means of K cells.
+
+    ``white`` are the whitening matrices of the cells, and ``mean`` (m, K, 1) the whitened means.
+    """
     return sum_of_squares(jnp.einsum("ijk,jb->ikb", white[..., 0], row) - mean)
 
 
@@ -370,13 +387,13 @@ def student_t_nats(square: Any, log_det: Any, factor: Any, freedom: Any, m: int)
 
     Parameters
     ----------
-    square : squared Mahalanobis distance of the vector from the posterior mean, relative to the
-        posterior scatter
+    square : squared Mahalanobis distance of the vector from the posterior mean, with the posterior
+        scatter as matrix
     log_det : log determinant of the posterior scatter
     factor : variance of the difference of the vector and the posterior mean, in units of the
         covariance
     freedom : posterior degrees of freedom of the covariance
-    m : dimension of the vector
+    m : number of entries of the vector
     """
     constant = log_gamma(0.5 * (freedom + 1 - m)) - log_gamma(0.5 * (freedom + 1))
     constant = constant + 0.5 * (m * np.log(np.pi) + log_det)
@@ -387,11 +404,12 @@ def student_t_nats(square: Any, log_det: Any, factor: Any, freedom: Any, m: int)
 class NormalWishart:
     r"""Code of Gaussian vectors with one covariance per cell, and traced hyperparameters.
 
-    The prior is :math:`\mu | \Sigma \sim N(0, \Sigma / \kappa)` and
-    :math:`\Sigma \sim IW(m + 1 + f, f v I)`, with ``freedom`` f and ``variance`` v. The prior mean
-    of the covariance is v I. If ``full`` is False, columns are independent, and each has this prior
-    with m = 1. Statistics are the first moments, followed by the upper triangle of the second
-    moments (``full``) or by the squares. ``power`` is the tempering exponent of the likelihood.
+    The prior of the mean :math:`\mu` and covariance :math:`\Sigma` of a cell is
+    :math:`\mu | \Sigma \sim N(0, \Sigma / \kappa)` and :math:`\Sigma \sim IW(m + 1 + f, f v I)`,
+    with ``freedom`` f and ``variance`` v. The prior mean of the covariance is v I. If ``full`` is
+    False, features are independent, and each has this prior with m = 1. Statistics are the first
+    moments, followed by the upper triangle of the second moments if ``full``, else by the squares.
+    ``power`` is the tempering exponent of the likelihood.
 
     If ``weighted``, a vector of weight w has the covariance :math:`\Sigma / w`. Its moments are
     multiplied by w, and are followed by w. The factor w^(m/2) of its density is left out.
@@ -407,18 +425,21 @@ class NormalWishart:
     weighted: bool = field(default=False, metadata=_STATIC)
 
     def _total_weight(self, cell: jax.Array) -> jax.Array:
-        """Sum of the weights, from statistics (..., p)."""
+        """Sum (...) of the weights of the samples, from statistics (..., p) of cells."""
         m = self.n_features
         position = m + (m * (m + 1) // 2 if self.full else m)
         return cell[..., position if self.weighted else -1]
 
     def mean(self, cell: jax.Array) -> jax.Array:
-        """Posterior mean of the centre (..., m)."""
+        """Posterior mean (..., m) of the mean vector of cells with statistics (..., p)."""
         m, cell = self.n_features, self.power * cell
         return cell[..., :m] / (self.kappa + self._total_weight(cell)[..., None])
 
     def scatter(self, cell: jax.Array) -> jax.Array:
-        """Posterior scatter about the posterior mean, (..., m, m) or (..., m)."""
+        """Posterior scatter about the posterior mean, from statistics (..., p) of cells.
+
+        It is a matrix (..., m, m) if ``full``, else its diagonal (..., m).
+        """
         m, cell = self.n_features, self.power * cell
         precision, first = self.kappa + self._total_weight(cell)[..., None], cell[..., :m]
         prior = self.freedom * self.variance
@@ -482,7 +503,10 @@ class NormalWishart:
         return constant + 0.5 * (freedom + self.power) * log_growth
 
     def weighted_join_costs(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
-        """Cost increase (K, G, b) of samples (p, b), whose weight 1 is replaced by weights (G,)."""
+        """Cost increase (K, G, b) if one of b samples joins one of K cells with one of G weights.
+
+        ``row`` (p, b) are statistics of samples of weight 1, and ``weights`` (G,) replace it.
+        """
         constant, freedom, precision, mean, scatter = prepared
         row, added = row[: self.n_features], self.power * weights[:, None]
         constant, freedom, precision = constant[:, None], freedom[:, None], precision[:, None]
@@ -502,7 +526,7 @@ class NormalWishart:
 def count_tables(
     n_symbols: int, n_max: int, concentration: float | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tables ``count_nats`` and ``total_nats`` of a `CountCode`.
+    """Compute the tables ``count_nats`` and ``total_nats`` of a `CountCode`.
 
     Parameters
     ----------
@@ -533,7 +557,10 @@ def count_tables(
 
 
 def _multinomial_complexities(k: int, n: np.ndarray) -> np.ndarray:
-    """Parametric complexities of ``k`` symbols for lengths ``n``, in chunks to limit the memory."""
+    """Parametric complexities of sequences of ``k`` symbols, for an array ``n`` of their lengths.
+
+    They are computed in chunks to limit the memory.
+    """
     size = max(int(4_000_000 // k), 1)
     return np.concatenate([multinomial_table(k, part)[-1] for part in _split_lengths(n, size)])
 
@@ -545,7 +572,7 @@ def _split_lengths(n: np.ndarray, size: int) -> list[np.ndarray]:
 def label_code(
     n: int, max_clusters: int, *, concentration: float | None = None, unordered: bool = True
 ) -> tuple[LabelCode, np.ndarray]:
-    """Code of the labels of ``n`` samples: a part per cell, and a part A(k) for k clusters.
+    """Make the code of the labels of ``n`` samples: a part per cell, and A(k) for k clusters.
 
     Parameters
     ----------
@@ -558,8 +585,8 @@ def label_code(
         normalised maximum likelihood: ``-sum n_j log(n_j/n) + log C(k, n)``, with sizes n_j of the
         clusters and the parametric complexity log C.
     unordered : bool, default=True
-        Whether the partition is unordered. If so, log k! is subtracted for the equivalent
-        labelings.
+        Whether the partition is unordered. If so, log k! is subtracted, since k! labelings of k
+        clusters give the same partition.
 
     Returns
     -------

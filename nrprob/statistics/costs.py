@@ -1,13 +1,13 @@
 r"""Cell costs: conditional entropies of a cell, as functions of its additive statistics.
 
-The last axis of an array of statistics has the sums T_y of the features y over the cell. The mass w
-of the cell is the last entry. The mass is the number of samples if every sample has weight 1. T is
-the sum of all T_y. A cost maps these statistics to the entropy of the cell in nats,
-multiplied by its mass:
+The last axis of an array of p statistics has the sums T_y of the features y over the samples of the
+cell, and as last entry the mass w of the cell: the number of its samples if every sample has weight
+1. T is the sum of all T_y. A cost maps these statistics to the entropy of the cell in nats,
+multiplied by its mass (by T for counts):
 
 ======================= ==================================================================
-`multinomial_cost`      :math:`-\sum_y T_y \log (T_y / T)`, counts or proportions
-`bernoulli_cost`        :math:`w \sum_y h(T_y / w)`, binary features, h the binary entropy
+`multinomial_cost`      :math:`-\sum_y T_y \log (T_y / T)`, for counts or proportions
+`bernoulli_cost`        :math:`w \sum_y h(T_y / w)`, for binary features; h: binary entropy
 `gaussian_cost`         :math:`-\frac{1}{2w} \sum_y T_y^2`, unit variance, up to a constant
 `mass_cost`             :math:`-w \log w`, entropy of the clusters
 ======================= ==================================================================
@@ -32,15 +32,15 @@ Cost = Callable[[jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class SeparableCost:
-    """Sum over features of a function of T_y, plus a function of their total T and the mass w.
+    """Cost that is a sum of functions of single features, plus a function of their total.
 
-    ``column(0)`` must be 0. The time for moving a sparse sample then depends on its non-zero
-    features only.
+    The cost is ``sum_y column(T_y) + rest(T, w)``. ``column(0)`` must be 0. The time for moving a
+    sparse sample then depends on its non-zero features only.
 
     Attributes
     ----------
-    column : function ``T_y (...) -> (...)`` of each feature, or None
-    rest : function ``(T (...), w (...)) -> (...)`` of the total and the mass
+    column : function from T_y (...) to a cost (...), or None for 0
+    rest : function from T (...) and w (...) to a cost (...)
     uses_mass : False if samples whose features are all 0 do not change the cost
     """
 

@@ -1,4 +1,7 @@
-"""Plane of the two leading discriminants of clusters, adjusted for known groups."""
+"""Plane of the two leading discriminants of clusters, adjusted for known groups.
+
+Shapes: n samples, p features, k clusters, q directions; d coordinates of residuals in a basis.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,12 @@ _NULL_SHARE = 1e-10  # a direction with a smaller share of the variance is const
 
 @dataclass(frozen=True)
 class Plane:
-    """Coordinates of the samples along two directions.
+    """Coordinates of n samples along two directions.
 
     Attributes
     ----------
-    places : (n, 2) uncorrelated coordinates with mean 0 and variance 1; 0 if there is no direction
+    places : (n, 2) uncorrelated coordinates with mean 0 and variance 1; all 0 for a missing
+        direction
     kinds : type of each direction: `DISCRIMINANT`, `PRINCIPAL` or `NOTHING`
     """
 
@@ -48,7 +52,10 @@ class _Residuals:
         return along - group_means(along, self.groups)[self.groups]
 
     def weighted_sums(self, u: np.ndarray) -> np.ndarray:
-        """Weighted sums (p, q) of the residuals; weights u (n, q) must sum to 0 in every group."""
+        """Weighted sums (p, q) of the residuals over the samples.
+
+        The weights ``u`` (n, q) must sum to 0 in every known group.
+        """
         return np.asarray(self.X.T @ u.astype(self.X.dtype), float)
 
     def cluster_centres(self, codes: np.ndarray) -> np.ndarray:
@@ -61,11 +68,12 @@ class _Residuals:
 def discriminant_plane(X: Any, labelings: np.ndarray, groups: np.ndarray, random: Any) -> Plane:
     """Find the plane of the two leading discriminants of labelings within known groups.
 
-    A discriminant is the direction with the largest share of residual variance between clusters,
-    summed over labelings. It is uncorrelated with the previous discriminants. If clusters have
-    fewer than two discriminants, principal directions of the remaining residuals replace them. With
-    many features, discriminants are linear combinations of two sets of directions. These are up to
-    50 principal directions, from subspace iteration, and the differences of the cluster means.
+    Residuals are samples minus the means of their known groups. A discriminant is the direction
+    along which the clusters explain the largest share of the variance of the residuals, summed over
+    labelings; it is uncorrelated with the previous discriminants. If there are fewer than two
+    discriminants, principal directions of the remaining residuals replace them. With many features,
+    discriminants are linear combinations of up to 50 principal directions, found by subspace
+    iteration, and the leading directions of the differences between cluster means.
 
     Parameters
     ----------
@@ -106,7 +114,7 @@ def discriminant_plane(X: Any, labelings: np.ndarray, groups: np.ndarray, random
 
 
 def _discriminant_coordinates(y: np.ndarray, labelings: np.ndarray) -> np.ndarray:
-    """Coordinates (n, q), with variance 1, along at most two discriminants of residuals (n, d)."""
+    """Coordinates (n, q), with variance 1, along the q <= 2 discriminants of residuals (n, d)."""
     n = len(y)
     # Scale the columns to variance 1, then whiten the residuals.
     y = y / y.std(0)

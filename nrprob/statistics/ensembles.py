@@ -1,8 +1,9 @@
 """Represent an ensemble of labelings by indicators of the labels.
 
-A sample has one indicator per label of every labeling (member). A consensus clustering minimises
-the within-cluster scatter of these indicators. This maximises quadratic mutual information; see
-`nrprob.CondEns`.
+A member of the ensemble is a labeling of all n samples. A sample has one indicator per label of
+every member, p indicators in total: 1 if the sample has this label, else 0. A consensus clustering
+minimises the within-cluster scatter of the indicators, and thereby maximises its quadratic mutual
+information with the members; see `nrprob.CondEns`.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ def stack_indicators(columns: np.ndarray, classes: Sequence[np.ndarray]) -> spar
 
 
 def centroid_scores(x: sparse.csr_array, centres: np.ndarray, holds_rows: np.ndarray) -> np.ndarray:
-    """Scores (n, k) of clusters for indicators (n, p); the nearest centroid has the largest score.
+    """Scores (n, k) of k clusters for n samples with indicators ``x`` (n, p).
 
-    Empty clusters, where ``holds_rows`` (k,) is False, have the score -inf. ``centres`` has the
-    shape (k, p).
+    The cluster with the nearest centroid has the largest score. ``centres`` (k, p) are the
+    centroids. Empty clusters, where ``holds_rows`` (k,) is False, have the score -inf.
     """
     scores = np.asarray(x @ centres.T) - 0.5 * (centres**2).sum(1)
     return np.where(holds_rows, scores, -np.inf)

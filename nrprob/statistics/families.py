@@ -1,7 +1,7 @@
 """Families of features: the cell cost, statistics, validation and link function of a feature type.
 
-A method may need an optional attribute of `Family`. It then passes the name of the attribute to
-`get_family`, which raises ValueError for families without this attribute.
+Shapes: n samples of m features. A method may need an optional attribute of `Family`. It then passes
+the name of the attribute to `get_family`, which raises ValueError for families without it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class FeatureMap:
     ----------
     features : name of the family
     threshold : values above the threshold become 1, others 0; None for no binarisation
-    centre : (m,) mean that is subtracted from Gaussian features, or None
+    centre : (m,) mean that is subtracted from Gaussian features; None for sparse features and other
+        families
     scale : divisor of Gaussian features: the square root of their mean variance
     """
 
@@ -59,16 +60,17 @@ class Family:
 
     Attributes
     ----------
-    name : value of the parameter ``features``
+    name : value of the parameter ``features`` of estimators
     cost : cell cost; see `nrprob.statistics.costs`
     statistics : function ``(feature_map, x) -> (n, m)`` of raw features ``x``; raises ValueError
-        for values outside the domain
+        for values outside the domain of the family
     fit : function ``x -> FeatureMap``; weights (n,) of the samples are an optional second argument
     row_constant : function ``statistics -> (n,)``: the part of the objective per sample that does
         not depend on the partition
-    constant : compiled function that sums ``row_constant`` over all samples
-    scale : compiled function that gives the curvature of the null model with one cluster
-    link : link function of generalised linear models, or None
+    constant : compiled function from `Rows` to the sum of ``row_constant`` over all samples
+    scale : compiled function from `Rows` to the size of the leading curvature of the cost with one
+        cluster, to which rounding errors are relative
+    link : link function of generalised linear models; None if the family has no such models
     """
 
     name: str
@@ -139,9 +141,11 @@ def missing_property_error(name: str, what: str, others: Any) -> ValueError:
 def fit_features(
     x: Any, name: str, binarize: float | None, weights: np.ndarray | None = None
 ) -> FeatureMap:
-    """Fit the feature map of a family; the name "auto" selects the family by the values.
+    """Fit the feature map of the family ``name`` to samples ``x`` (n, m).
 
-    ``weights`` (n,) are weights of the samples.
+    The name "auto" selects the family by the values. If ``binarize`` is not None, features are
+    binarised at this threshold, and the family is "bernoulli". ``weights`` (n,) are weights of the
+    samples.
     """
     if binarize is not None:
         return FeatureMap("bernoulli", float(binarize))
@@ -150,7 +154,7 @@ def fit_features(
 
 
 def sum_of_squares(rows: Rows) -> jax.Array:
-    """Weighted sum of the squares of all features."""
+    """Sum of the squares of all features over all samples, weighted by their masses."""
     centre = jnp.zeros((rows.n_groups, rows.x.n_statistics), rows.mass.dtype)
     return rows.scatter(centre)[:-1].sum()
 
@@ -162,9 +166,10 @@ def half_squares(x: Any) -> np.ndarray:
 
 
 def feature_term(rows: Rows, name: str, *, by_group: bool) -> Term:
-    """Term: conditional entropy of the features, given the clusters.
+    """Make the term of the conditional entropy of the features, given the clusters.
 
-    With ``by_group``, given the clusters and the known groups.
+    With ``by_group``, it is the conditional entropy given the clusters and the known groups.
+    ``name`` is the family of the features.
     """
     family = get_family(name)
     weight = jnp.ones((), rows.mass.dtype)

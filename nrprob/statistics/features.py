@@ -1,4 +1,7 @@
-"""Validate features and convert them to statistics; building blocks of the families."""
+"""Validate features and convert them to statistics, for `nrprob.statistics.families`.
+
+Shapes: n samples of m features.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def check_unit_interval(x: Any) -> Any:
 
 
 def standardise(x: Any, centre: np.ndarray | None, scale: float) -> Any:
-    """Subtract a centre (m,) from samples (n, m), and divide by a scale."""
+    """Subtract a centre (m,) from samples (n, m), and divide them by a scale."""
     exponent = binary_exponent(scale)
     unit = math.ldexp(1.0, exponent)
     x = scale_by_power_of_two(x, -exponent)
@@ -65,7 +68,7 @@ def fit_centre_and_scale(
 
 
 def check_range(x: Any) -> None:
-    """Raise ValueError if squares of features or of differences overflow or underflow float64.
+    """Check that squares of features, and of their differences, are in the range of float64.
 
     Raises
     ------
@@ -91,14 +94,14 @@ def check_range(x: Any) -> None:
 
 @dataclass(frozen=True)
 class StandardisedRows:
-    """Samples with mean 0 and total variance 1, in float64.
+    """Samples with mean 0 and total variance (summed over features) 1, in float64.
 
     Attributes
     ----------
     x : (n, m) standardised samples; ``x * scale + centre`` are the samples of the user
     centre : (m,) mean of the user's samples
     scale : square root of their total variance
-    dtype : type of the user's samples, which compiled programs use
+    dtype : dtype of the user's samples, which compiled programs use
     """
 
     x: np.ndarray
@@ -132,19 +135,22 @@ class StandardisedRows:
 
 
 def largest_magnitude(x: Any) -> float:
-    """Largest absolute value; 0 for an empty array."""
+    """Largest absolute value of an array; 0 for an empty array."""
     values = values_of(x)
     return max(float(values.max()), -float(values.min())) if values.size else 0.0
 
 
 def binary_exponent(scale: float) -> int:
-    """Exponent of the power of two near a scale; 0 if it is small enough for float32."""
+    """Exponent of the power of two near ``scale``; 0 if it is at most 60 in absolute value.
+
+    Squares of such scales are in the range of float32.
+    """
     exponent = math.frexp(scale)[1]
     return exponent if abs(exponent) > 60 else 0
 
 
 def scale_by_power_of_two(x: Any, exponent: int) -> Any:
-    """Multiply by a power of two, in two steps, since the power may overflow the dtype."""
+    """Multiply ``x`` by 2 to the power ``exponent``, in two steps to avoid overflow."""
     if exponent == 0:
         return x
     half = exponent // 2
@@ -156,7 +162,7 @@ def _positive_root(variance: float) -> float:
 
 
 def binarise(x: Any, threshold: float) -> Any:
-    """Replace values above the threshold by 1, and all others by 0."""
+    """Replace values above ``threshold`` by 1, and all other values by 0."""
     if not sparse.issparse(x):
         return (x > threshold).astype(x.dtype)
     if threshold < 0:
@@ -171,7 +177,7 @@ def binarise(x: Any, threshold: float) -> Any:
 
 
 def to_proportions(x: Any) -> Any:
-    """Divide every sample by its sum; warn of samples without counts."""
+    """Divide every sample by the sum of its features; warn if some samples have the sum 0."""
     raise_where(
         x,
         lambda v: v < 0,
@@ -195,7 +201,10 @@ def to_proportions(x: Any) -> Any:
 
 
 def raise_where(x: Any, wrong: Any, what: str, advice: str) -> None:
-    """Raise ValueError for the first value for which ``wrong`` holds, with its position."""
+    """Raise ValueError for the first value at which ``wrong``, a function of arrays, is True.
+
+    The message states the requirement ``what``, the value, its position and the ``advice``.
+    """
     bad = wrong(values_of(x))
     if not bad.any():
         return

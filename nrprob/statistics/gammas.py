@@ -21,7 +21,7 @@ _SERIES = (
 
 
 def log_gamma(x: jax.Array) -> jax.Array:
-    """Log of the gamma function of x (...) > 0.
+    """Log of the gamma function of every entry of ``x``, which must be positive.
 
     For x >= 7, this is Stirling's series at x. For x < 7, it is the series at x + 7, minus the log
     of ``x (x + 1) ... (x + 6)``.
@@ -41,7 +41,7 @@ def log_gamma(x: jax.Array) -> jax.Array:
 
 
 def log_multigamma(x: Any, m: int) -> jax.Array:
-    """Log of the multivariate gamma function in m dimensions, for x (...) > (m - 1) / 2."""
+    """Log of the multivariate gamma function in m dimensions, for ``x`` above (m - 1) / 2."""
     x = jnp.asarray(x)
     constant = m * (m - 1) / 4 * math.log(math.pi)
     return log_gamma(x[..., None] - 0.5 * np.arange(m)).sum(-1) + constant

@@ -1,7 +1,8 @@
 r"""Gaussian cell costs from first and second moments, and their changes when a sample moves.
 
-The statistics of a sample are its m features, products of two features (`second_moments`), columns
-of other costs, and its mass. For a cell of mass N, the mean and the scatter are
+The statistics of a sample are its m features, products of two features (`second_moments`),
+statistics that only other costs read, and its mass. For a cell of mass N, with sums over its
+samples x, the mean and the scatter are
 
 .. math:: \mu = \frac 1N \sum_x x, \qquad W = \sum_x x x' - N \mu \mu'.
 
@@ -9,7 +10,12 @@ The cost is :math:`\frac N2 \log |W/N|` up to constants, with W/N restricted to 
 covariances. The products of many samples take far more memory than the samples: `MomentRows`
 computes them block by block.
 
-Shapes: m features, p statistics of a sample, K cells, b samples.
+The types of covariances are "full", "diag" and "spherical", with separate covariances of all cells;
+"VEE", with the same shape and orientation for all cells and a volume per cell; and "fixed", a given
+covariance of all cells, by which the samples are whitened.
+
+Shapes: m features, p statistics of a sample, K cells, b samples; ``columns`` columns of the array
+that stores the samples: features, then statistics that other costs read.
 
 References
 ----------
@@ -41,7 +47,7 @@ _MAX_ROUNDS = 100  # largest number of iterations of `common_shape`
 
 
 def moment_positions(m: int) -> np.ndarray:
-    """Positions (m, m) of the products of features i and j among the second moments."""
+    """Matrix (m, m) with the position of the product of features i and j among second moments."""
     position = np.zeros((m, m), int)
     upper = np.triu_indices(m)
     position[upper] = np.arange(len(upper[0]))
@@ -54,7 +60,7 @@ def needs_products(covariance: str) -> bool:
 
 
 def second_moments(x: Any, covariance: str) -> Any:
-    """Products of features (..., m) that a covariance type needs.
+    """Products of features that a covariance type needs, from samples ``x`` (..., m).
 
     "full" and "VEE" need all products of two features (upper triangle, row by row). "diag" needs
     the squares. "spherical" and "fixed" need the sum of squares.
@@ -68,10 +74,10 @@ def second_moments(x: Any, covariance: str) -> Any:
 
 
 def log_normals(x: np.ndarray, means: np.ndarray, roots: np.ndarray) -> np.ndarray:
-    """Gaussian log densities (n, k) of samples (n, m), without -m/2 log(2 pi), in NumPy.
+    """Log densities (n, k) of n samples under k Gaussians, without -m/2 log(2 pi), in NumPy.
 
-    ``means`` are (k, m). ``roots`` are Cholesky factors (k, m, m) of the covariances, or standard
-    deviations (k, m).
+    ``x`` (n, m) are the samples and ``means`` (k, m) the means. ``roots`` are Cholesky factors
+    (k, m, m) of the covariances, or standard deviations (k, m).
     """
     out = np.empty((len(x), len(means)))
     for c, (mean, root) in enumerate(zip(means, roots, strict=True)):
@@ -86,9 +92,10 @@ def log_normals(x: np.ndarray, means: np.ndarray, roots: np.ndarray) -> np.ndarr
 
 @node
 class MomentRows:
-    """Samples ``x`` (blocks, samples, columns), whose statistics are computed block by block.
+    """Samples in blocks, whose statistics are computed block by block when they are summed.
 
-    The first ``n_features`` columns are features. All other columns are statistics themselves.
+    ``x`` (blocks, samples, columns) are the samples. The first ``n_features`` columns are features;
+    the other columns are statistics themselves.
     """
 
     x: jax.Array
@@ -101,7 +108,7 @@ class MomentRows:
         return jax.eval_shape(self._expand_moments, self.x[0, 0]).shape[-1]
 
     def _expand_moments(self, x: jax.Array) -> jax.Array:
-        """Statistics (..., p) of samples (..., columns)."""
+        """Compute the statistics (..., p) of samples ``x`` (..., columns)."""
         m = self.n_features
         features = x[..., :m]
         return jnp.concatenate(
@@ -109,7 +116,7 @@ class MomentRows:
         )
 
     def cells(self, w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
-        """Sum the statistics over cells; see `nrprob.statistics.rows.Dense.cells`."""
+        """Sum the statistics over the samples of every cell, as `nrprob.statistics.rows.Dense`."""
         b, r, s, k = w.shape
 
         def add_block(total, block):
@@ -124,7 +131,7 @@ class MomentRows:
         return total.reshape(n_groups, s, k, -1)
 
     def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
-        """Transpose of `cells`; see `nrprob.statistics.rows.Dense.adjoint`."""
+        """Products of coefficients and statistics, as `nrprob.statistics.rows.Dense.adjoint`."""
         n_groups, s, k, p = g.shape
         g = g.reshape(n_groups, s * k, p)
 
@@ -149,7 +156,7 @@ class CentredCells(NamedTuple):
 
 
 def centre_cells(cell: jax.Array, m: int, covariance: str) -> CentredCells:
-    """Masses, means and scatters of cells with statistics (..., p) of ``m`` features."""
+    """Compute masses, means and scatters from statistics (..., p) of cells with ``m`` features."""
     mass = cell[..., -1]
     full = mass > _EMPTY
     mean = jnp.where(full[..., None], cell[..., :m] / jnp.where(full, mass, 1)[..., None], 0)
@@ -167,16 +174,16 @@ def centre_cells(cell: jax.Array, m: int, covariance: str) -> CentredCells:
 def common_shape(mass: Any, spread: Any, reg: float) -> Any:
     r"""Maximum likelihood shape and orientation C of covariances :math:`\lambda_c C`.
 
-    For cells of masses N_c and covariances S_c in d dimensions, C (with any scale) minimises
-    :math:`\sum_c N_c (d \log \lambda_c + \log |C|)`. Alternating updates never increase this
-    objective:
+    C has an arbitrary scale, and lambda_c is the volume of cell c. For cells of masses N_c and
+    sample covariances S_c of m features, C minimises :math:`\sum_c N_c (m \log \lambda_c +
+    \log |C|)`, with the best volumes for C. Alternating updates never increase this objective:
 
     .. math:: C = \sum_c \frac{N_c}{\lambda_c} S_c / \sum_c N_c, \qquad
-        \lambda_c = \frac 1 d \operatorname{tr}(S_c C^{-1})
+        \lambda_c = \frac 1 m \operatorname{tr}(S_c C^{-1})
 
     This is the model [lambda_k D A D'] of Celeux and Govaert (1995). The logarithm of a trace is
-    convex along the geodesics of positive matrices, so the minimum is unique. A round costs O(K
-    m^3).
+    convex along the geodesics of positive matrices, so the minimum is unique. Two alternating
+    updates cost O(K m^3).
 
     Parameters
     ----------
@@ -209,7 +216,11 @@ def common_shape(mass: Any, spread: Any, reg: float) -> Any:
 
 
 def cluster_volumes(spread: Any, shape: Any, reg: float) -> Any:
-    """Volumes lambda_c (..., K) of covariances (..., K, m, m) for a shape; see `common_shape`."""
+    """Volumes lambda_c (..., K) of K cells, given the common shape and orientation C.
+
+    ``spread`` (..., K, m, m) are the covariances S_c of the cells, and ``shape`` (..., m, m) is C;
+    see `common_shape`.
+    """
     xp: Any = jnp if isinstance(spread, jax.Array) else np
     precision = inverse_and_log_det(shape)[0] if xp is jnp else np.linalg.inv(shape)
     # The ridge bounds the volumes from below; smaller values are rounding errors.
@@ -230,13 +241,14 @@ class GaussianCost:
 
     .. math:: \frac N2 \left( \log \left| \frac WN + r I \right| + m (1 + \log 2 \pi) \right)
 
-    N is the mass of the cell, W its scatter, m the number of features, and r is ``reg``. The cost
-    is the minimum, over means and covariances S, of minus the log likelihood plus
-    :math:`\frac{N r}{2} \operatorname{tr} S^{-1}`. Therefore, every update of EM lowers the cost.
+    N is the mass of the cell, W its scatter, m the number of features, and r is ``reg``. For types
+    other than "full", a covariance of this type replaces W/N. The cost is the minimum, over means
+    and covariances S, of minus the log likelihood plus :math:`\frac{N r}{2} \operatorname{tr}
+    S^{-1}`. Therefore, every update of EM lowers the cost.
 
     For "VEE", the cells along the second last axis of the statistics share a shape. The cost of a
-    cell then depends on the other cells. The derivative treats the shape as a constant. This is
-    exact for the sum over cells, since the shape minimises this sum.
+    cell then depends on the other cells. The derivative treats the shape as a constant. For the sum
+    over cells this is exact, since the shape minimises the sum.
     """
 
     covariance: str
@@ -278,7 +290,8 @@ class TrackedCells(NamedTuple):
     mass : (K,) masses
     mean : (K, m) means
     spread : (K, m, m) inverse scatters for "full", (K, m) diagonals of the scatters for "diag",
-        (K,) traces of the scatters otherwise; all with ridge, except for "fixed"
+        (K,) traces of the scatters otherwise; except for "fixed", the ridge is added to the
+        scatters
     log_det : (K,) log determinants of the scatters with ridge; not used for "fixed"
     """
 
@@ -297,9 +310,10 @@ class CrossEntropyCost:
 
     .. math:: \frac N2 \left(\log |W + R| - D \log N\right).
 
-    For diagonal covariances, the log determinant is ``sum log(w_l + r_l)``, with the diagonals w of
-    W and r of R. For spherical covariances, it is ``D log(tr(W + R) / D)``. For a fixed covariance,
-    the samples are whitened by this covariance, and the cost is (tr W - N D) / 2.
+    For diagonal covariances, ``sum_l log(w_l + r_l)`` replaces the log determinant, with the
+    diagonals w of W and r of R. For spherical covariances, ``D log(tr(W + R) / D)`` replaces it.
+    For a fixed covariance, the samples are whitened by this covariance, and the cost is
+    (tr W - N D) / 2.
 
     The ridge R is added to the scatter of a cell, not to its covariance. Cost changes by single
     samples therefore have closed forms (rank-one updates, O(K m^2) per sample). Up to a constant,
@@ -336,7 +350,7 @@ class CrossEntropyCost:
         return jnp.where(full, self._cost_of_log_det(w, self._log_det(w, scatter, full)), 0)
 
     def _log_det(self, w: jax.Array, scatter: jax.Array, full: jax.Array) -> jax.Array:
-        """Log determinants of the scatters; for a fixed covariance, their traces."""
+        """Log determinants of scatters with ridge; for a fixed covariance, traces of scatters."""
         if self.covariance == "full":
             spread = self._add_ridge(scatter, full)
             _, log_det, pivots = inverse_and_log_det(spread)
@@ -389,14 +403,14 @@ class CrossEntropyCost:
     def move_changes(
         self, state: TrackedCells, row: jax.Array, mass: jax.Array, label: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Cost changes (b, K) if samples join each cell, and (b,) if they leave their cell.
+        """Cost changes (b, K) if each sample joins each cell, and (b,) if it leaves its own cell.
 
         Parameters
         ----------
         state : state of K cells
         row : (b, columns) samples
         mass : (b,) masses of the samples
-        label : (b,) cells of the samples
+        label : (b,) current cells of the samples
         """
         x = row[:, : self.n_features]
         # A sample of mass u that joins a cell of mass n changes the scatter by u n / (n + u) times

@@ -1,4 +1,7 @@
-"""Sums, means and counts of samples by group, in NumPy."""
+"""Sums, means and counts of samples by group, in NumPy.
+
+Shapes: n samples of m features. Groups are integers, one per sample.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from scipy import sparse
 def group_sums(
     x: Any, codes: np.ndarray, n_groups: int = 0, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """Sums (n_groups, m), in float64, of samples (n, m) over groups ``codes`` (n,).
+    """Sums (n_groups, m), in float64, of samples ``x`` (n, m) over groups ``codes`` (n,).
 
-    ``x`` may be sparse. ``weights`` (n,) are weights of the samples. ``n_groups`` is the smallest
-    number of groups in the result.
+    ``x`` may be sparse. ``weights`` (n,) are weights of the samples. The result has a row for every
+    code up to the largest one, and at least ``n_groups`` rows.
     """
     n, size = len(codes), max(n_groups, codes.max(initial=-1) + 1)
     mass = np.ones(n) if weights is None else weights
@@ -27,7 +30,10 @@ def group_sums(
 def group_means(
     x: Any, codes: np.ndarray, n_groups: int = 0, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """Means (n_groups, m) of samples by group, NaN for empty groups; see `group_sums`."""
+    """Means (n_groups, m) of samples by group, NaN for empty groups.
+
+    The parameters are those of `group_sums`.
+    """
     sizes = np.bincount(codes, weights, minlength=n_groups)
     return group_sums(x, codes, n_groups, weights) / sizes[:, None]
 
@@ -50,9 +56,10 @@ def cross_table(
     shape: tuple[int, int],
     weights: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Contingency table of two labelings (n,) with codes below the entries of ``shape``.
+    """Contingency table of two labelings ``first`` and ``second`` (n,), integers from 0.
 
-    ``weights`` (n,) are weights of the samples.
+    ``shape`` are the numbers of labels of both labelings. ``weights`` (n,) are weights of the
+    samples.
     """
     cells = np.bincount(first * shape[1] + second, weights, minlength=shape[0] * shape[1])
     return cells.reshape(shape)
@@ -61,7 +68,10 @@ def cross_table(
 def merge_small_groups(
     names: Sequence[str], codes: np.ndarray, most: int
 ) -> tuple[list[str], np.ndarray]:
-    """Merge the smallest groups; return names and codes (n,) of at most ``most`` groups."""
+    """Merge the smallest groups into one; return names and codes (n,) of at most ``most`` groups.
+
+    ``names`` are the names of all groups, and ``codes`` (n,) the groups of the samples.
+    """
     if len(names) <= most:
         return [*names], codes
     retained = np.sort(np.argsort(-np.bincount(codes), kind="stable")[: most - 1])

@@ -5,8 +5,9 @@ The loss of a feature y at the linear predictor :math:`\eta` is the negative log
 .. math:: b(\eta) - y \eta + c(y).
 
 Here b is the cumulant function, whose derivative is the mean of y. c(y) does not depend on
-:math:`\eta`; its sum over the features of a sample is the base of the sample. The sum of the losses
-of a saturated model, with one parameter per cell and feature, is the cell cost of the family.
+:math:`\eta`; its sum over the features of a sample is called the *base* of the sample. A saturated
+model has one parameter per cell and feature; the sum of its losses over a cell is the cell cost of
+the family (`nrprob.statistics.families`). Shapes: n samples, m features.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ class Link:
 
     Attributes
     ----------
-    potential : function of the linear predictor: the cumulant function b, the mean and the variance
+    potential : function from the linear predictor to the tuple (cumulant function b, mean,
+        variance)
     predictor : function from the mean to the linear predictor
-    base : function ``features (n, m) -> (n,)``: the sum of c(y) over the features of a sample
-    idle : values; a feature that has the same of them in all samples has no variance to explain
-    scale : curvature of the null model, from the number of varying features and the mean base
-    identity : whether the linear predictor is the mean, so that one Newton step is exact
+    base : function ``features (n, m) -> (n,)``: the base of every sample
+    idle : if all samples have the same one of these values of a feature, the feature has no
+        variance to explain
+    scale : function from the number of features that vary and the mean base to the size of the
+        leading curvature of the null model
+    identity : whether the linear predictor is the mean; one Newton step is then exact
     """
 
     potential: Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]

@@ -2,8 +2,11 @@
 
 LAPACK processes small matrices one by one. Two concurrent calls, by one program or by two, can
 deadlock: on a CPU, each call holds a thread of XLA until the other threads have processed its
-batch. This module eliminates the columns of all matrices together. Up to 3 columns are eliminated
-by unrolled code, up to 16 columns by a loop, and more columns by blocks.
+batch. This module eliminates the columns of all matrices together. Matrices of up to 3 columns are
+eliminated by unrolled code, of up to 16 columns by a loop, and larger ones by blocks.
+
+Shapes: matrices (..., m, m) of m columns. A *pivot* is a diagonal entry when its column is
+eliminated.
 """
 
 from __future__ import annotations
@@ -45,9 +48,9 @@ def log_determinant(matrix: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def inverse_and_log_det(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Inverses of positive definite matrices (..., m, m), log determinants, and pivots (..., m).
+    """Inverses (..., m, m) of positive definite matrices, log determinants (...), pivots (..., m).
 
-    Pivots are the diagonal entries after elimination. Derivatives treat them as constants.
+    Derivatives treat the pivots as constants.
     """
     white, log_det = whitener(matrix)
     pivots = 1 / jnp.diagonal(white, axis1=-2, axis2=-1) ** 2
@@ -69,19 +72,22 @@ def _log_determinant_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 def _least_pivots(matrix: jax.Array) -> jax.Array:
-    """Thresholds (..., m): pivots below them, and their columns, are rounding errors."""
+    """Threshold (..., m) per column: a smaller pivot, and its column, are rounding errors."""
     info = jnp.finfo(matrix.dtype)
     diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1)
     return jnp.maximum(info.eps * diagonal, info.tiny)
 
 
 def _clip_pivot(pivot: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Pivots bounded from below, and their indicators: 0 for a rounding error, else 1."""
+    """Return pivots, raised to at least ``least``, and indicators: 1 where this changed nothing.
+
+    An indicator 0 marks a pivot that is a rounding error.
+    """
     return jnp.maximum(pivot, least), (pivot > least).astype(pivot.dtype)
 
 
 def _whiten_blockwise(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`whitener` of matrices of any size; large matrices are halved recursively."""
+    """Compute `whitener` for matrices of any size; large matrices are halved recursively."""
     m = matrix.shape[-1]
     if m <= _MAX_UNROLLED:
         return _whiten_unrolled(matrix, least)
@@ -96,11 +102,11 @@ def _whiten_blockwise(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, j
 
 
 def _eliminate_half(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, ...]:
-    """Eliminate the first half of the columns.
+    """Eliminate the first half of the columns, which splits the matrix into 2 x 2 blocks.
 
-    Returns four arrays: the whitener of the first diagonal block; the block below its Cholesky
-    factor; the Schur complement of the second diagonal block; and the log determinant of the first
-    diagonal block.
+    Returns four arrays: the whitener of the first diagonal block; the lower left block of the
+    Cholesky factor of the matrix; the Schur complement of the first diagonal block; and the log
+    determinant of the first diagonal block.
     """
     half = matrix.shape[-1] // 2
     white, log_det = _whiten_blockwise(matrix[..., :half, :half], least[..., :half])
@@ -114,7 +120,10 @@ def _precise_matmul(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _whiten_by_columns(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`whitener` by a loop: columns of the inverse replace eliminated columns of the matrix."""
+    """Compute `whitener` by a loop over columns.
+
+    The columns of the inverse factor overwrite the eliminated columns of the matrix.
+    """
     m = matrix.shape[-1]
     index = np.arange(m)
 
@@ -136,7 +145,7 @@ def _whiten_by_columns(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, 
 
 
 def _whiten_unrolled(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`whitener` of a few columns, without a loop."""
+    """Compute `whitener` for matrices of a few columns, by unrolled code."""
     m = matrix.shape[-1]
     rows = [jnp.broadcast_to(row, least.shape) for row in jnp.eye(m, dtype=matrix.dtype)]
     log_det = jnp.zeros((), matrix.dtype)

@@ -1,4 +1,7 @@
-"""Test whether missing values of a column differ between clusters beyond chance."""
+"""Test whether missing values of a column differ between clusters beyond chance.
+
+Shapes: n samples, k clusters.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +47,19 @@ def warn_of_missing(
 
 
 def missing_p_values(mask: np.ndarray, membership: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    r"""Upper bounds (k,) of p-values: missing values of a column are independent of each cluster.
+    r"""Upper bounds (k,) of p-values that missing values of a column are independent of a cluster.
 
     Under the null hypothesis, the samples with missing values are drawn at random without
-    replacement, given the known groups. Let S be the sum of their centred memberships of a cluster.
-    S has mean 0, and Bernstein's inequality gives
+    replacement within every known group. Let S be the sum of the memberships of these samples in a
+    cluster, each minus the mean membership of its known group. S has mean 0, and Bernstein's
+    inequality gives
 
     .. math:: P(|S| \ge t) \le 2 \exp\left(-\frac{t^2}{2 (v + t b / 3)}\right).
 
-    Here v is the variance of S for draws with replacement, and b the largest absolute centred
-    membership (Hoeffding, 1963). Samples with little information have memberships near the shares
-    of the clusters, so their centred memberships are near 0. With hard labels, they would all count
-    for the largest cluster.
+    Here v is the variance of S for draws with replacement, and b the largest absolute value of a
+    centred membership (Hoeffding, 1963). Memberships are better than hard labels: samples whose
+    observed values say little about their cluster have centred memberships near 0, but with hard
+    labels they would all count for the largest cluster.
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
 r"""Samples in blocks: cell statistics from memberships, and the transposed map for gradients.
 
-For masses W(x, c) and statistics s(x) of samples x, all engines use two linear maps. The first,
-`cells`, gives the statistics of every cell, a pair of a known group z and a cluster c. The second,
-`adjoint`, multiplies the gradients g by the cell statistics with the statistics of every sample:
+Sample x has the statistics s(x), a vector, and the mass W(x, c) in cluster c. A *cell* is a pair of
+a known group z and a cluster c, and z(x) is the known group of sample x. All engines use two linear
+maps. `cells` sums the statistics of the samples of every cell. `adjoint` computes the gradient with
+respect to the masses from the gradient g with respect to the statistics of the cells:
 
 .. math:: S_{zc} = \sum_{x \in z} W(x, c) \, s(x) \quad \text{(cells)}, \qquad
     G(x, c) = g_{z(x) c} \cdot s(x) \quad \text{(adjoint)}.
@@ -12,8 +13,8 @@ Samples are sorted by known group and cut into blocks within one group, padded w
 transpose. Their cost does not depend on the number of groups. The last statistic of every sample is
 1, and the sum of the ones is the mass of the cell.
 
-Shapes: B blocks, r samples per block, S restarts, K clusters, p statistics of a sample, ``groups``
-known groups.
+Shapes: n samples, in B blocks of r samples; S restarts; K clusters; m features and p statistics of
+a sample; ``groups`` known groups.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ _LOG_ZERO = -1e300  # finite logarithm of 0, so that differences are finite
 
 
 def _of_blocks(values: jax.Array, group: jax.Array) -> jax.Array:
-    """Values (B, ...) of the group of every block, from values (groups, ...).
+    """Select, for every block, the value of its group: shape (B, ...) from values (groups, ...).
 
-    Plain indexing takes longer to trace.
+    ``group`` (B,) is the known group of every block. Plain indexing takes longer to trace.
     """
     indexed = jnp.asarray(values).at[jnp.asarray(group)]
     return indexed.get(mode="promise_in_bounds", wrap_negative_indices=False)
@@ -65,9 +66,9 @@ class Dense:
         return self.x.shape[-1]
 
     def cells(self, w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
-        """Sum the statistics over cells: masses ``w`` (B, r, S, K) give (groups, S, K, p).
+        """Sum the statistics over the samples of every cell: shape (groups, S, K, p).
 
-        ``group`` (B,) is the known group of every block.
+        ``w`` (B, r, S, K) are the masses, and ``group`` (B,) is the known group of every block.
         """
         b, r, s, k = w.shape
         t = jnp.einsum("brk,brp->bkp", w.reshape(b, r, s * k), self.x, precision=_PRECISION)
@@ -78,7 +79,10 @@ class Dense:
         return t.reshape(n_groups, s, k, -1)
 
     def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
-        """Transpose of `cells`: coefficients ``g`` (groups, S, K, p) give (B, r, S, K)."""
+        """Products (B, r, S, K) of coefficients ``g`` (groups, S, K, p) and sample statistics.
+
+        As a linear map of ``g``, it is the transpose of `cells`.
+        """
         n_groups, s, k, p = g.shape
         g = g.reshape(n_groups, s * k, p)
         if n_groups == 1:
@@ -110,9 +114,9 @@ class Dense:
         return (_safe_log(total) + highest).reshape(n_groups, s, k, -1)
 
     def scatter(self, mass: jax.Array, centre: jax.Array, group: jax.Array) -> jax.Array:
-        """Weighted sums of squares (p,) about the means ``centre`` (groups, p), in float64.
+        """Weighted sums of squares (p,) of the statistics about ``centre`` (groups, p), in float64.
 
-        ``mass`` (B, r) are the masses of the samples.
+        ``mass`` (B, r) are the masses of the samples, and ``centre`` has one centre per group.
         """
         square = mass[..., None] * (self.x - _of_blocks(centre, group)[:, None]) ** 2
         return square.sum(1).astype(jnp.float64).sum(0)
@@ -121,7 +125,10 @@ class Dense:
 @jax.custom_jvp
 @sequential_vmap  # a batched product would need much memory
 def _sparse_matmul(value, column, start, dense):
-    """Product of compressed sparse rows and a dense matrix; see `_padded_sparse_matmul`."""
+    """Product of a matrix in compressed sparse rows and a dense matrix.
+
+    Only the dense matrix has a derivative. The arguments are those of `_padded_sparse_matmul`.
+    """
     from jax.experimental.sparse import BCSR
 
     return BCSR((value, column, start), shape=(start.shape[0] - 1, dense.shape[0])) @ dense
@@ -135,7 +142,7 @@ def _multiply_jvp(primals, tangents):
 
 
 def _has_products() -> bool:
-    """Whether JAX has products of compressed sparse rows, on a platform where they are fast."""
+    """Whether JAX has matrix products of compressed sparse rows, on a CPU, where they are fast."""
     try:
         from jax.experimental.sparse import BCSR  # noqa: F401
     except ImportError:  # jax.experimental.sparse may be absent
@@ -147,9 +154,11 @@ def _has_products() -> bool:
 def _padded_sparse_matmul(
     value: jax.Array, column: jax.Array, start: jax.Array, dense: jax.Array
 ) -> jax.Array:
-    """Product (n, k) of a matrix of compressed sparse rows (n, m) and ``dense`` (m, k).
+    """Product of a sparse matrix and a dense matrix.
 
-    Arrays of the sparse matrix are ``value`` and ``column`` (entries,) and ``start`` (n + 1,).
+    The sparse matrix has the values ``value`` (entries,) in the columns ``column`` (entries,), and
+    ``start`` is the position of the first entry of each row, then the number of entries. The
+    columns of ``dense`` are padded to whole vector instructions.
     """
     k = dense.shape[1]
     full = jnp.pad(dense, ((0, 0), (0, -k % (_VECTOR_BYTES // dense.dtype.itemsize))))
@@ -158,7 +167,10 @@ def _padded_sparse_matmul(
 
 @node
 class ByCell:
-    """Non-zero statistics, sorted by pair of group and statistic, then by sample."""
+    """Non-zero statistics of the samples, sorted by pair of known group and statistic.
+
+    ``row`` is the sample of each entry.
+    """
 
     row: jax.Array
     value: jax.Array
@@ -167,12 +179,14 @@ class ByCell:
 
 @node
 class Sparse:
-    """Non-zero statistics in the order of samples, cut into chunks (chunks, entries).
+    """Statistics of the samples as a sparse matrix.
 
-    Every entry has a sample (``row``), a statistic (``column``) and a value. Padding entries have
-    the value 0. For sharded samples, the arrays of all shards are concatenated, and each shard is
-    complete by itself. On a CPU, the entries are also stored by cell: products of compressed sparse
-    rows take a half to a quarter of the time of scattered sums.
+    Its non-zero entries, in the order of the samples, are cut into chunks: arrays (chunks,
+    entries). Every entry has a sample (``row``), a statistic (``column``) and a value. Padding
+    entries have the value 0. If the samples are sharded over devices, the arrays of all shards are
+    concatenated, and indices refer to the shard. On a CPU, the entries are also stored by known
+    group and statistic (``by_cell``): products of compressed sparse rows take a half to a quarter
+    of the time of scattered sums.
     """
 
     row: jax.Array
@@ -188,7 +202,7 @@ class Sparse:
         return self.shape[-1]
 
     def cells(self, w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
-        """Sum the statistics over cells; see `Dense.cells`."""
+        """Sum the statistics over the samples of every cell, as `Dense.cells`."""
         b, r, s, k = w.shape
         p, by_cell = self.n_statistics, self.by_cell
         w = w.reshape(b * r, s * k)
@@ -210,11 +224,11 @@ class Sparse:
         return jnp.moveaxis(total.reshape(n_groups, p, s, k), 1, -1)
 
     def _use_compressed_rows(self, dense: jax.Array) -> bool:
-        """Whether to multiply an array (m, k) by compressed sparse rows."""
+        """Whether products with the array ``dense`` use compressed sparse rows, of its dtype."""
         return self.by_cell is not None and dense.dtype == self.value.dtype
 
     def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
-        """Transpose of `cells`; see `Dense.adjoint`."""
+        """Products (B, r, S, K) of coefficients and sample statistics, as `Dense.adjoint`."""
         b, (r, p) = group.shape[0], self.shape
         n_groups, s, k, _ = g.shape
         g = jnp.moveaxis(g, -1, 1).reshape(n_groups * p, s * k)
@@ -233,7 +247,7 @@ class Sparse:
         return total.reshape(b, r, s, k)
 
     def log_cells(self, log_w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
-        """Logarithm of ``cells(exp(log_w))``; see `Dense.log_cells`."""
+        """Logarithm of ``cells(exp(log_w))``, as `Dense.log_cells`."""
         b, r, s, k = log_w.shape
         p = self.n_statistics
         log_w = log_w.reshape(b * r, s * k)
@@ -258,7 +272,10 @@ class Sparse:
         return jnp.moveaxis((_safe_log(total) + top).reshape(n_groups, p, s, k), 1, -1)
 
     def scatter(self, mass: jax.Array, centre: jax.Array, group: jax.Array) -> jax.Array:
-        """Weighted sums of squares; ``centre`` must be the mean or 0. See `Dense.scatter`."""
+        """Weighted sums of squares (p,) of the statistics, as `Dense.scatter`.
+
+        ``centre`` (groups, p) must be the means of the groups, or 0.
+        """
         p, n_groups = self.n_statistics, centre.shape[0]
         flat = mass.reshape(-1)
         square = (flat[self.row] * self.value**2).astype(jnp.float64)
@@ -270,16 +287,16 @@ class Sparse:
 
 @node
 class Rows:
-    """Samples of one fit.
+    """Samples of one fit, in blocks.
 
     Attributes
     ----------
-    x : statistics: `Dense`, `Sparse` or another class with their methods
+    x : statistics of the samples: `Dense`, `Sparse` or another class with their methods
     mass : (B, r) masses of the samples; 0 on padding
     number : (B, r) index of every sample in the user's data, from which random numbers are hashed
     group : (B,) known group of every block
-    share : (B, r, groups) probabilities p(group | sample) if the known structure is soft, and
-        blocks then belong to no group; None otherwise
+    share : (B, r, groups) probabilities p(group | sample) if the known structure is soft; blocks
+        then mix groups. None if every sample has one known group
     n_groups : number of known groups
     """
 
@@ -302,7 +319,10 @@ class Rows:
         )
 
     def adjoint(self, g: jax.Array) -> jax.Array:
-        """Transpose of `cells`: coefficients ``g`` (groups, S, K, p) give (B, r, S, K)."""
+        """Products (B, r, S, K) of coefficients ``g`` (groups, S, K, p) and sample statistics.
+
+        As a linear map of ``g``, it is the transpose of `cells`.
+        """
         if self.share is None:
             return self.x.adjoint(g, self.group)
         return sum(
@@ -311,18 +331,18 @@ class Rows:
         )
 
     def totals(self) -> jax.Array:
-        """Statistics (groups, p) of the known groups."""
+        """Sums (groups, p) of the statistics over the samples of every known group."""
         return self.cells(self.mass[..., None, None])[:, 0, 0]
 
     def scatter(self, centre: jax.Array) -> jax.Array:
         """Weighted sums of squares (p,) of the statistics about ``centre`` (groups, p).
 
-        The centre of a group is its mean, or 0.
+        ``centre`` has the mean of every group, or 0.
         """
         return jnp.maximum(self._raw_scatter(centre), 0)
 
     def _raw_scatter(self, centre: jax.Array) -> jax.Array:
-        """`scatter` with negative rounding errors, as a sum over samples."""
+        """`scatter` before negative rounding errors are set to 0; it is additive over samples."""
         if self.share is None:
             return self.x.scatter(self.mass, centre, self.group)
         centre = centre[:, None]
@@ -333,7 +353,7 @@ class Rows:
 
 
 def cluster_means(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Means (k, p) of clusters from sums (k, p) over their samples and sizes (k,).
+    """Means of clusters, from sums over their samples, one row per cluster, and their sizes.
 
     The mean of an empty cluster is the mean of all samples, which is finite. Therefore, prediction
     for new samples must exclude empty clusters.
@@ -346,7 +366,7 @@ def cluster_means(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Layout:
-    """Positions of the samples in blocks.
+    """Positions of n samples in blocks.
 
     Attributes
     ----------
@@ -354,8 +374,8 @@ class Layout:
     n_rows : number of samples of a block, including padding
     slot : (n,) position of every sample among the padded samples of all blocks
     block_group : (n_blocks,) known group of every block
-    n_shards : number of shards
-    n_spare : number of additional empty blocks at the end
+    n_shards : number of equal parts of the blocks, one per device
+    n_spare : number of empty blocks at the end, which make ``n_blocks`` a multiple of ``n_shards``
     """
 
     n_blocks: int
@@ -382,7 +402,9 @@ class Layout:
 
 
 def bucket_size(size: int, limit: int) -> int:
-    """Round up to 1 or 1.5 times a power of two, so that similar sizes share a compiled program.
+    """Round ``size`` up to 1 or 1.5 times a power of two.
+
+    Arrays of similar sizes then share a compiled program.
 
     Sizes above ``limit`` are not rounded: their runs take longer than their compilation.
     """
@@ -393,30 +415,40 @@ def bucket_size(size: int, limit: int) -> int:
 
 
 def padded_count(count: int, unit_cost: int) -> int:
-    """Round a number of clusters or groups up to 5, 10, 20, ..., so that there are few programs.
+    """Round a number of clusters or groups up to 5, 10, 20, ..., so that few programs are compiled.
 
-    The number is not rounded if a step takes more than `SMALL_STEP` products (``unit_cost`` per
-    cluster). The run then takes longer than the compilation.
+    A step of the program takes ``unit_cost`` products per cluster. The number is not rounded if the
+    rounded number would take more than `SMALL_STEP` products, since the run then takes longer than
+    the compilation.
     """
     mask = active_mask(count, unit_cost)
     return count if mask is None else mask.size
 
 
 def active_mask(count: int, unit_cost: int) -> np.ndarray | None:
-    """Mask (padded_count,) of the clusters that are no padding; None if nothing is rounded."""
+    """Mask of the clusters that are not padding, of length `padded_count`.
+
+    It is None if the number of clusters is not rounded.
+    """
     full = 5 << max(-(-int(count) // 5) - 1, 0).bit_length()
     return np.arange(full) < count if full * unit_cost <= SMALL_STEP else None
 
 
 def coarse_bucket(size: int, least: int) -> int:
-    """Round up to ``least`` times a power of 4, so that small problems share compiled programs."""
+    """Round ``size`` up to ``least`` times a power of 4; above 4096, as `bucket_size`.
+
+    Small problems then share compiled programs.
+    """
     if size > 4096:
         return bucket_size(size, 65536)
     return least * 4 ** max(0, math.ceil(math.log(max(size, 1) / least, 4) - 1e-9))
 
 
 def pad_columns(x: np.ndarray, least: int = 0) -> np.ndarray:
-    """Append columns of zeros, up to a number of columns that has a compiled program."""
+    """Append columns of zeros up to `coarse_bucket` columns, at least ``least`` of them.
+
+    Arrays with similar numbers of columns then share a compiled program.
+    """
     return np.pad(x, ((0, 0), (0, coarse_bucket(max(x.shape[1], least), 4) - x.shape[1])))
 
 
@@ -458,8 +490,9 @@ def make_rows(
 ) -> Rows:
     """Arrange features ``x`` (n, m) in blocks; ``x`` is dense, a SciPy sparse array or a JAX array.
 
-    Columns of zeros round up the number of columns of small data. ``share`` (n, n_groups) are
-    probabilities of soft known groups. ``mass`` (n,) are weights of the samples.
+    With at most 16,384 samples and 1,023 features, columns of zeros round up the number of columns
+    to a few sizes. ``share`` (n, n_groups) are probabilities of soft known groups. ``mass`` (n,)
+    are weights of the samples.
     """
     n, m = x.shape
     p = bucket_size(m + 1, 1024 if n <= 16384 else 1)
@@ -484,13 +517,13 @@ def make_rows(
 
 @partial(jax.jit, static_argnames="shape")
 def _scatter_rows(x: jax.Array, slot: jax.Array, shape: tuple[int, int, int]) -> jax.Array:
-    """Move the samples of a device array to their positions in blocks, on the device."""
+    """Move samples ``x`` (n, m) to their positions ``slot`` (n,) in blocks, on their device."""
     flat = jnp.zeros((shape[0] * shape[1], shape[2]), x.dtype).at[slot, : x.shape[1]].set(x)
     return flat.at[slot, -1].set(1).reshape(shape)
 
 
 def _sparse_statistics(x: Any, layout: Layout, p: int, n_groups: int) -> Sparse:
-    """Sparse entries in the order of the padded samples; the last entry of a sample is 1."""
+    """Make the `Sparse` statistics of samples ``x`` (n, m); the last of p statistics is 1."""
     # Append the mass, and sort the samples by position.
     n = x.shape[0]
     ones = sparse.csr_array((np.ones(n, x.dtype), (np.arange(n), np.full(n, p - 1))), shape=(n, p))

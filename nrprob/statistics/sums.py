@@ -14,16 +14,16 @@ _MATMUL_ROWS = 2048  # with more samples, a matrix product is faster than a sum
 
 
 def sum_of_squares(x: jax.Array) -> jax.Array:
-    """Sum of squares over the first axis of an array (m, ...)."""
+    """Sum the squares of an array over its first axis."""
     if x.shape[0] > _MAX_UNROLLED:
         return jnp.square(x).sum(0)
     return sum((jnp.square(x[i]) for i in range(x.shape[0])), jnp.zeros_like(x[0]))
 
 
 def sum_of_products(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """Sum over the first axis of ``weights`` (m, K, b) or (m, K, 1) times ``x`` (m, b).
+    """Sum ``weights[i, k, j] * x[i, j]`` over i, for k and j: shape (K, b).
 
-    The result has the shape (K, b).
+    ``x`` has the shape (m, b), and ``weights`` the shape (m, K, b) or (m, K, 1).
     """
     if weights.shape[-1] == 1 and x.shape[-1] > _MATMUL_ROWS:
         return jnp.matmul(weights[..., 0].T, x, precision=jax.lax.Precision.HIGHEST)

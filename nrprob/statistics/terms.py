@@ -34,23 +34,24 @@ _UNIT = np.float64(1)
 
 @node
 class Residual:
-    """Linear view: features minus the mean of their known group.
+    """Linear view of the statistics: features minus the mean of their known group.
 
-    The last entry of ``mean`` (groups, p) is 0, so that the view does not change the mass.
+    ``mean`` (groups, p) are the means of the groups. The last entry of a mean is 0, so that the
+    view does not change the mass.
     """
 
     mean: jax.Array
 
     def __call__(self, cells: jax.Array, mean: jax.Array) -> jax.Array:
-        """View of statistics (..., p), given the mean of their group (broadcastable)."""
+        """View of statistics (..., p) of cells or samples with the mean ``mean`` of their group."""
         return cells - cells[..., -1:] * mean
 
     def half_square(self) -> jax.Array:
         """Coefficients (groups, p) of the linear part of half the squared deviation of a sample.
 
-        A sample adds half its squared deviation from the group mean to `Term.constant`. This is
-        half the square of the sample plus a linear function of its statistics. The result has the
-        coefficients of this function.
+        A sample adds half its squared deviation from the mean of its group to `Term.constant`. This
+        half is half the squared norm of the sample, plus a linear function of its statistics with
+        these coefficients.
         """
         m = self.mean
         return jnp.where(np.arange(m.shape[1]) < m.shape[1] - 1, -m, 0.5 * (m * m).sum(1)[:, None])
@@ -62,12 +63,14 @@ class Term:
 
     Attributes
     ----------
-    weight : scalar, or (S,) for S restarts
-    constant : part of the cost that does not depend on the partition, without weight, in float64
+    weight : weight lambda_t; a scalar, or (S,) for S restarts
+    constant : part of the sum of costs that does not depend on the partition, before it is
+        multiplied by ``weight``, in float64
     view : linear view of the statistics, or None for the statistics themselves
     cost : cell cost
     by_group : whether cells are pairs of known group and cluster; otherwise, cells are clusters
-    scale : size of the leading curvature, to which rounding errors are relative
+    scale : order of magnitude of the leading curvature of the term, to which rounding errors are
+        relative; see `nrprob.engines.optimise.anneal.leading_curvatures`
     """
 
     weight: jax.Array
@@ -78,19 +81,22 @@ class Term:
     scale: jax.Array | np.float64 = _UNIT
 
     def cells(self, cells: jax.Array) -> jax.Array:
-        """Cells of the term (1 or groups, S, K, p), from cells (groups, S, K, p)."""
+        """Statistics (1 or groups, S, K, p) of the cells of this term.
+
+        ``cells`` (groups, S, K, p) are the statistics by known group and cluster.
+        """
         if self.view is not None:
             cells = self.view(cells, self.view.mean[:, None, None])
         return cells if self.by_group else cells.sum(0, keepdims=True)
 
     def row(self, row: jax.Array, group: jax.Array) -> jax.Array:
-        """View of the statistics (..., p) of samples of one known group."""
+        """View of the statistics ``row`` (..., p) of samples of the known group ``group``."""
         return row if self.view is None else self.view(row, self.view.mean[group])
 
 
 @node
 class TracedTerm(Term):
-    """`Term` whose cell cost contains arrays, which are traced."""
+    """`Term` with a cell cost that contains arrays; compiled programs take them as arguments."""
 
     cost: Cost
 
@@ -135,10 +141,11 @@ def centred_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
 
 @jax.jit
 def row_costs(terms: Terms, cells: jax.Array) -> jax.Array:
-    """Change of F if a sample is added to a cluster: coefficients (groups, S, K, p).
+    """Coefficients (groups, S, K, p) of the change of F if a sample is added to a cluster.
 
-    The product of the coefficients and the statistics of a sample is the change, to first order. It
-    leaves out constants of the terms, such as half the sum of squares for Gaussian costs.
+    The product of the coefficients and the statistics of the sample is the change to first order,
+    without parts that are the same for all clusters, such as half the sum of squares of the sample
+    for Gaussian costs.
     """
     views = [t.weight * t.view.half_square()[:, None, None] for t in terms if t.view is not None]
     return functools.reduce(jnp.add, views, cell_gradient(terms, cells))

@@ -1,4 +1,8 @@
-"""Features that distinguish clusters, adjusted for known structure, and typical samples."""
+"""Features that distinguish clusters, adjusted for known structure, and typical samples.
+
+Shapes: n samples; p features, or d features in a block of them; c compared clusters; g groups of a
+labeling.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ class Findings:
         for known structure, in standard deviations
     inside, outside : (c, p) unadjusted means of the cluster and of all other samples
     overall : (p,) unadjusted means of all samples
-    nearest : per cluster, indices of the samples nearest to its centre, by ascending distance
+    nearest : for every cluster, indices of the samples nearest to its centre, nearest first
     """
 
     differences: np.ndarray
@@ -52,9 +56,10 @@ class Findings:
         scales: Mapping[str, Sequence[float]],
         n_columns: int = 5,
     ) -> str:
-        """Describe the columns by which a cluster differs most from all samples.
+        """Describe the columns by which a cluster differs most from all other samples.
 
-        The description has means or shares of the cluster and, in brackets, of all samples.
+        For every column, the text states the mean or share in the cluster and, in brackets, the
+        mean or share in all samples.
 
         Parameters
         ----------
@@ -62,7 +67,7 @@ class Findings:
         names : (p,) names of the features
         indicators : for the name of a binary feature, (column of the table, value at 0, value at 1)
         scales : for the name of a standardised feature, (mean, standard deviation)
-        n_columns : largest number of columns
+        n_columns : largest number of columns in the description
         """
         size = np.abs(self.differences[cluster])
         columns: dict[str, list[str]] = {}
@@ -173,7 +178,7 @@ class _KnownStructure:
     def fill_missing(self, block: np.ndarray, seen: np.ndarray) -> np.ndarray:
         """Replace missing values, where ``seen`` (n, d) is False, by the mean of their group.
 
-        A group without observed values gets the mean of all samples.
+        In a group without observed values, the mean of all samples replaces them.
         """
         means = observed_means(block, self.groups)
         means = np.where(
@@ -188,7 +193,10 @@ class _KnownStructure:
 
 
 def _indicator_matrix(codes: np.ndarray) -> scipy.sparse.csr_array:
-    """Sparse matrix (k, n) of indicators: its product with samples (n, d) sums them by code."""
+    """Sparse matrix of indicators, one row per code and one column per sample.
+
+    Its product with samples (n, d) sums the samples of every code.
+    """
     n = len(codes)
     return scipy.sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=(codes.max() + 1, n))
 
@@ -240,8 +248,9 @@ def cross_labels(
 ) -> Crossing:
     """Cross-tabulate clusters and the groups of a labeling, with at most ``most`` columns.
 
-    Columns are the largest group of every cluster, then the second largest group of every cluster,
-    and so on. The remaining groups are merged into the last column.
+    If there are more groups, the table has the largest group of every cluster, then the second
+    largest group of every cluster, and so on, in the order of their names. The remaining groups are
+    merged into the last column.
 
     Parameters
     ----------

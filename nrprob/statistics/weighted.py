@@ -1,7 +1,7 @@
 """Means, products and shrinkage of samples with frequency weights, in NumPy.
 
-If weights are None, all weights are 1. A sample with an integer weight w counts like w equal
-samples.
+Shapes: n samples, m features. If weights are None, all weights are 1. A sample with an integer
+weight w counts like w equal samples.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 
 
 def total_weight(n: int, weights: np.ndarray | None) -> float:
-    """Sum of the weights (n,) of n samples; n without weights."""
+    """Sum of the weights (n,) of n samples; n if ``weights`` is None."""
     return n if weights is None else float(weights.sum())
 
 
@@ -44,8 +44,8 @@ def shrinkage_intensity(square: np.ndarray, fourth: float, n: float) -> float:
 
     Parameters
     ----------
-    square : (p, p) mean of the outer products of the samples
-    fourth : mean of the fourth powers of the norms of the samples
+    square : (m, m) mean of the outer products of the samples, minus the known mean
+    fourth : mean of the fourth powers of the norms of the samples, minus the known mean
     n : number of samples
 
     References
@@ -61,7 +61,7 @@ def shrinkage_intensity(square: np.ndarray, fourth: float, n: float) -> float:
 
 
 def ledoit_wolf_intensity(z: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Ledoit and Wolf's shrinkage intensity of samples (n, p) with mean 0; 0 for one feature."""
+    """Ledoit and Wolf's shrinkage intensity of samples (n, m) with mean 0; 0 for one feature."""
     if z.shape[1] == 1:
         return 0.0
     if weights is None:
