@@ -18,8 +18,9 @@ from nrprob.methods.multiview.views import check_tables, cut_views, is_view_list
 class ViewClusterer(Clusterer):
     """Clusterer of the same rows in several views, given as a list of tables or as one table.
 
-    Subclasses have the parameter ``views``. They set ``alternatives_``, `_single` (whether the
-    input is one table with one view), and `_runs` (arrays of all restarts by name).
+    Subclasses have the parameter ``views``. They set ``alternatives_`` (labels by view), `_single`
+    (whether the input is one table with one view), and `_runs` (for every variable of
+    ``restarts_``, its array over all restarts).
     """
 
     capabilities = Capabilities(known=(), labels=False, views=True, finds_number=True, alone=True)
@@ -119,7 +120,7 @@ class ViewClusterer(Clusterer):
         return rates
 
     def predictive_rate(self, truth) -> float:
-        """Share of rows in the majority class of their combination of clusters.
+        """Share of rows whose class is the most frequent one in their combination of clusters.
 
         Parameters
         ----------
@@ -135,7 +136,7 @@ class ViewClusterer(Clusterer):
         return metrics.predictive_rate(self.alternatives_, truth)
 
     def predict_proba(self, X):  # type: ignore[override]
-        """One-hot form of `predict`.
+        """One-hot encoding of the labels that `predict` returns.
 
         Parameters
         ----------
@@ -143,7 +144,8 @@ class ViewClusterer(Clusterer):
 
         Returns
         -------
-        list of ndarray of shape (n_samples, n_clusters), or a single ndarray
+        list of ndarray of shape (n_samples, n_clusters), one per view
+            For a single table, one ndarray.
         """
         labels = self.predict(X)
         sizes = [m.size for m in self.margins_]

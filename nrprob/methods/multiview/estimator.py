@@ -59,7 +59,16 @@ _END = 0.05  # final temperature of annealing, before hard assignments
 
 @dataclass
 class Views:
-    """Checked input of one fit, its data layout, and its program calls."""
+    """Checked input of one fit.
+
+    Attributes
+    ----------
+    n : number of rows
+    rows : statistics of the rows, in blocks
+    layout : position of every row in the blocks
+    configurations : candidate numbers of clusters and codings
+    calls : calls of the compiled program
+    """
 
     n: int
     rows: Rows
@@ -99,7 +108,7 @@ class MDLMultiView(ViewClusterer):
         Whether the clusters of all views are coded jointly; False clusters every view separately.
         "auto" fits both and selects the shorter description.
     sigma : {"view", "cluster"}, default="view"
-        Scale s: one per view, or one per cluster, as in the tables of the thesis. With "cluster",
+        Scale s: one per view, or one per cluster, as in the tables of Yin (2007). With "cluster",
         the optima of L include very small clusters, and "auto" selects too many clusters.
     geometry : {"gaussian", "exp"}, default="gaussian"
         "gaussian" encodes rows by an isotropic normal density, w = d/2. "exp" encodes squared
@@ -107,8 +116,8 @@ class MDLMultiView(ViewClusterer):
         "exp" underweights views of more features.
     e_step : {"stochastic", "mean-field"}, default="stochastic"
         E-step of the annealing. "stochastic" samples a cell for every row, as published.
-        "mean-field" uses the probabilities of all cells; it is monotone and depends little on the
-        initial values, so restarts hardly differ.
+        "mean-field" uses the probabilities of all cells. It never increases the free energy at a
+        fixed temperature, and depends little on the initial values, so restarts hardly differ.
     max_clusters : int or tuple of int, default=5
         Largest numbers of clusters for ``n_clusters="auto"``, at most 256. There are ``n_init``
         restarts per combination, and at most 4096 combinations.
@@ -140,8 +149,9 @@ class MDLMultiView(ViewClusterer):
     alternatives_ : ndarray of shape (n_samples, n_views)
         Cluster of every row in every view.
     labels_ : ndarray of shape (n_samples,), or (n_samples, n_views) for several views
-        Same as ``alternatives_``. From the next release on, the clusters of the first view only;
-        until then, a warning says so for several views.
+        Same as ``alternatives_``. From the next release on, ``labels_`` will have the clusters of
+        the first view only. Until then, access to it raises a FutureWarning if there are several
+        views.
     membership_ : list of ndarray of shape (n_samples, n_clusters), or a single ndarray
         One-hot form of the labels.
     n_clusters_ : tuple of int, or int
@@ -151,16 +161,17 @@ class MDLMultiView(ViewClusterer):
     pdl_, cdl_, tdl_ : float
         Partition description length (labels coded by their frequencies), cluster description length
         (distances without constants: ``w n log s`` unless a bound of s is active), and their sum,
-        as in the tables of the thesis.
+        as in the tables of Yin (2007).
     complexity_ : float
         Remaining terms of L: parametric complexities, constants, and the code of the centres.
     objective_ : float
         ``tdl_ + complexity_``, the description length L in nats. Comparable between numbers of
         clusters and codings of the same rows, at the same ``geometry``.
     dependence_gain_ : float
-        Code length that joint coding of the labels saves, in nats: N times their (multi-)
-        information minus the additional parametric complexity. Positive if views depend on each
-        other. NaN if the joint table would have more than 4096 cells.
+        Code length that joint coding of the labels saves, in nats: N times the mutual information
+        of the labelings (the multi-information for three or more views), minus the additional
+        parametric complexity. Positive if views depend on each other. NaN if the joint table would
+        have more than 4096 cells.
     cluster_centers_ : list of ndarray of shape (n_clusters, n_features), or a single ndarray
         Means of the clusters; the mean of all rows for an empty cluster.
     scales_ : list of ndarray of shape (n_clusters,), or a single ndarray
@@ -170,7 +181,7 @@ class MDLMultiView(ViewClusterer):
     margins_ : list of ndarray of shape (n_clusters,)
         Shares of the clusters of every view.
     selection_ : pandas.DataFrame
-        Best run of every configuration: numbers of clusters, coding, and description lengths.
+        Best restart of every configuration: numbers of clusters, coding, and description lengths.
     temperatures_ : ndarray
         Temperature of every entry of ``objective_trace_``; 0 for hard assignments.
     objective_trace_ : ndarray
@@ -266,7 +277,7 @@ class MDLMultiView(ViewClusterer):
                 self._check_number("start", value, low=1e-9, high=1e9)
 
     def _sizes_per_view(self, name: str, value: Any, n_views: int, most: int) -> tuple[int, ...]:
-        """Numbers of clusters of all views."""
+        """Check ``value``, one number or one per view; return a number of clusters per view."""
         if isinstance(value, np.ndarray | list | tuple):
             sizes = tuple(value)
             if len(sizes) != n_views:
@@ -471,7 +482,7 @@ class MDLMultiView(ViewClusterer):
     def _set_codes(
         self, task: Views, configuration: Configuration, best: MultiviewSolution
     ) -> None:
-        """Set the codes of the best run in the original units."""
+        """Set labels, centres, scales and shares of the best run, in units of X."""
         sizes, design = configuration.sizes, dict(task.calls[0].static)["design"]
         labels = task.layout.from_blocks(best.labels).astype(np.int64)
         features = np.split(best.centres, np.cumsum(self.view_sizes_), 1)
@@ -508,7 +519,10 @@ class MDLMultiView(ViewClusterer):
     # New rows
 
     def predict(self, X):  # type: ignore[override]
-        """Clusters of new rows: the cells of the shortest description under the fitted codes.
+        """Predict the clusters of new rows in all views.
+
+        A row gets the combination of clusters with the shortest description under the fitted
+        centres, scales and shares.
 
         Parameters
         ----------
@@ -547,7 +561,7 @@ class MDLMultiView(ViewClusterer):
 def _selection_table(
     configurations: Sequence[Configuration], every: MultiviewSolution, bests: np.ndarray
 ) -> Any:
-    """DataFrame with one row per configuration: its sizes and the lengths of its best run.
+    """DataFrame with one row per configuration: numbers of clusters, and lengths of its best run.
 
     ``bests`` (configurations,) are the indices of the best runs in ``every``.
     """

@@ -1,10 +1,12 @@
 """Joint distributions of several labelings, without a list of all cells for every row.
 
-A row belongs to the cell (i_1, ..., i_V) with the weight T[i_1, ..., i_V] f_1[i_1] ... f_V[i_V].
-The table T is the same for all rows, and the factors f differ by row. To sample a cell, maximise
-over cells or sum over them, variables are eliminated from the last labeling to the first. They are
-then assigned from the first to the last. Two labelings take n (K_1 + K_2) exponentials and a matrix
-product, instead of n K_1 K_2 exponentials.
+Labeling v of V has K_v clusters. A *cell* (i_1, ..., i_V) is a combination of clusters, one of each
+labeling. Each of n rows belongs to a cell with the weight T[i_1, ..., i_V] f_1[i_1] ... f_V[i_V].
+The table T is the same for all rows, and the factors f differ by row.
+
+To sample a cell, to find the best cell or to sum over cells, the labelings are eliminated from the
+last to the first. Clusters are then assigned from the first labeling to the last. Two labelings
+take n (K_1 + K_2) exponentials and a matrix product, instead of n K_1 K_2 exponentials.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def leading_maximum(x: jax.Array) -> jax.Array:
 
 
 def _cumulative_sums(weight: jax.Array) -> list[jax.Array]:
-    """Cumulative sums (n,) over the first axis."""
+    """Cumulative sums over the first axis of weights (k, n): k arrays (n,)."""
     if weight.shape[0] > _UNROLLED:
         return list(jnp.cumsum(weight, 0))
     return list(itertools.accumulate([weight[k] for k in range(weight.shape[0])]))
@@ -54,7 +56,12 @@ def _exact_matmul(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _marginal_sums(table: jax.Array, factors: Sequence[jax.Array]) -> list[jax.Array]:
-    """Tables (K_1, n), (K_1, K_2, n), ... with the later labelings summed out; then the table."""
+    """Sum the later labelings out of the table times the factors (K_v, n).
+
+    Returns
+    -------
+    list of arrays (K_1, n), (K_1, K_2, n), ..., and at last ``table`` (K_1, ..., K_V)
+    """
     left = [table]
     for factor in reversed(factors[1:]):
         if len(left) == 1:
@@ -67,7 +74,10 @@ def _marginal_sums(table: jax.Array, factors: Sequence[jax.Array]) -> list[jax.A
 
 
 def _marginal_maxima(table: jax.Array, scores: Sequence[jax.Array]) -> list[jax.Array]:
-    """Max-sum form of `_marginal_sums`: logarithms are added and maximised."""
+    """Maximise over the later labelings, as `_marginal_sums` sums over them.
+
+    ``table`` and ``scores`` are logarithms, which are added.
+    """
     left = [table]
     for score in reversed(scores[1:]):
         last = left[0][..., None] if len(left) == 1 else left[0]
@@ -80,7 +90,19 @@ def _choose_labelings(
     factors: Sequence[jax.Array],
     choose: Callable[[int, jax.Array, jax.Array], jax.Array],
 ) -> list[jax.Array]:
-    """Choose labelings in turn; ``choose`` and the result are one-hot (K_v, n)."""
+    """Choose a cluster for every row in one labeling after another.
+
+    Parameters
+    ----------
+    left : tables from `_marginal_sums` or `_marginal_maxima`
+    factors : arrays (K_v, n) of factors or their logarithms
+    choose : function of v, a table (K_v, n) given the clusters that were chosen before, and the
+        factors of labeling v; it returns the chosen clusters in one-hot form (K_v, n)
+
+    Returns
+    -------
+    list of one-hot arrays (K_v, n)
+    """
     table = left[-1]
     left = [*left[:-1], table[..., None]]  # the table is the same for all rows
     indicators = []
@@ -104,7 +126,7 @@ def sample_cells(table: jax.Array, factors: Sequence[jax.Array], u: jax.Array) -
 
     Parameters
     ----------
-    table : (K_1, ..., K_V), non-negative
+    table : (K_1, ..., K_V) non-negative table T
     factors : non-negative arrays (K_v, n); every row needs a cell of positive weight
     u : (V, n) uniform random numbers in [0, 1)
 
@@ -157,18 +179,18 @@ def maximise_cells(table: jax.Array, scores: Sequence[jax.Array]) -> list[jax.Ar
 def expected_cells(
     table: jax.Array, factors: Sequence[jax.Array], mass: jax.Array
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
-    """Sums over the cells.
+    """Sum over the cells of every row, and compute the probabilities of the cells.
 
     Parameters
     ----------
     table, factors : as in `sample_cells`
-    mass : (n,) weight of the rows
+    mass : (n,) masses of the rows
 
     Returns
     -------
-    totals : (n,) total weights
-    memberships : arrays (K_v, n) of memberships times mass
-    cells : (K_1, ..., K_V) expected mass of the cells
+    totals : (n,) sums of the weights of all cells
+    memberships : arrays (K_v, n) of probabilities of the clusters, times the mass of the row
+    cells : (K_1, ..., K_V) expected mass of every cell, over all rows
     """
 
     def total_weights(table, factors):

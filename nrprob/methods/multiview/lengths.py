@@ -1,6 +1,7 @@
-"""Candidate configurations of clusters and codes, and their constant description lengths.
+"""Candidate configurations of a multi-view clustering, and their constant description lengths.
 
-A *cell* is a combination of clusters, one of each view. V is the number of views.
+A configuration has a number K_v of clusters for every view v of V, and states whether the labels of
+the views are coded jointly. A *cell* is a combination of clusters, one of each view.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Configuration:
         return (every,) if self.dependent else tuple((v,) for v in every)
 
     def constant_length(self, n: int, view_sizes: Sequence[int] | None) -> float:
-        """Complexity of the labels of n rows, and the code length of the centres.
+        """Parametric complexity of the labels of n rows, plus the code length of the centres.
 
         Parameters
         ----------
@@ -54,7 +55,10 @@ class Configuration:
 
 
 def dependence_gain(labels: np.ndarray, sizes: Sequence[int]) -> float:
-    """Code length that joint coding of labels (n, V) saves; NaN for too many cells."""
+    """Code length in nats that joint coding of labels (n, V) saves.
+
+    ``sizes`` are the numbers of clusters of the views. The result is NaN for more than 4096 cells.
+    """
     n = labels.shape[0]
     if math.prod(sizes) > CELLS:
         return math.nan
@@ -71,7 +75,8 @@ def dependence_gain(labels: np.ndarray, sizes: Sequence[int]) -> float:
 def first_splits(scaled: Sequence[np.ndarray], weights: np.ndarray) -> float:
     """Sum over views of the critical temperature, at which one cluster of the view first splits.
 
-    Every view has the total variance 1.
+    ``scaled`` are the views, arrays of shape (n, d) with total variance 1. ``weights`` (V,) are the
+    factors w of their squared distances in the description length.
     """
     splits = []
     for x, w in zip(scaled, weights, strict=True):
@@ -83,7 +88,17 @@ def first_splits(scaled: Sequence[np.ndarray], weights: np.ndarray) -> float:
 
 
 def best_cells(joint: np.ndarray, scores: list[np.ndarray]) -> np.ndarray:
-    """Cell (n, V) of the largest sum of a log table and scores (n, K_v); ties go to the first."""
+    """Find the best cell of every row; ties go to the first cell.
+
+    Parameters
+    ----------
+    joint : (K_1, ..., K_V) log shares of the cells
+    scores : for every view, the log densities (n, K_v) of the rows in its clusters
+
+    Returns
+    -------
+    (n, V) clusters of the cell with the largest sum of log share and log densities
+    """
     n, axes = scores[0].shape[0], range(1, len(scores) + 1)
     out = np.empty((n, len(scores)), np.int64)
     step = max(1, (1 << 22) // joint.size)

@@ -1,8 +1,14 @@
-"""Compiled solver of `nrprob.MDLMultiView`: annealed codes of several views.
+"""Compiled solver of `nrprob.MDLMultiView`: minimise the description length of several views.
 
-Shapes: n rows, in B blocks of r rows; V views; S runs (a configuration and a restart); K clusters
-of all views, K_v of view v; p statistics of a row. A *cell* is a combination of clusters, one of
-each view of a group of views.
+The views are divided into groups; the labels of the views of a group are coded jointly. A *cell* is
+a combination of clusters, one of each view of a group. The statistics of a row are the features of
+all views, the squared norms of the views, and 1. The statistics of a cluster are the sums over its
+rows. A *code* consists of the centres and scales of the clusters and the shares of the cells; it
+determines the description length of every row.
+
+Shapes: n rows, in B blocks of r rows; V views; p statistics of a row; K_v clusters of view v, and K
+clusters in all, the sum of K_v over views. A *run* is one restart of one configuration (numbers of
+clusters); S is the number of runs.
 """
 
 from __future__ import annotations
@@ -31,14 +37,15 @@ _NOISE = 1e-3  # perturbation of the centres, in units of the view's standard de
 
 
 class MultiviewParameters(NamedTuple):
-    """Settings of `solve_multiview`, all traced.
+    """Settings of `solve_multiview`. All are traced, so new values need no compilation.
 
     Attributes
     ----------
     columns : (V, p) 1 at the features of a view and 0 elsewhere
     first : (V,) index of the first cluster of a view, without counting padding
-    weights : (V,) factors w of the log scales
-    low, high : bounds of the scales
+    weights : (V,) factors w of the length w (log s + r / s) of a row, for a squared distance r and
+        a scale s
+    low, high : bounds of the scales s
     per_cluster : whether every cluster has a separate scale
     cooling : ratio of successive temperatures
     top : highest temperature
@@ -65,9 +72,9 @@ class Runs(NamedTuple):
     Attributes
     ----------
     seed : (S,) seeds of the random numbers
-    active : (S, V) numbers of clusters
+    active : (S, V) numbers of clusters by view
     start : (S,) initial temperatures
-    constant : (S,) nats that depend on the numbers of clusters only
+    constant : (S,) part of the description length that depends on the numbers of clusters only
     """
 
     seed: Any
@@ -82,9 +89,9 @@ class MultiviewSolution(NamedTuple):
     Attributes
     ----------
     labels : (S, B, r, V) cluster of every row in every view
-    objective : (S,) complete length, in nats of the scaled rows, in float64
+    objective : (S,) complete description length of the scaled rows in nats, in float64
     partition : (S,) length of the labels, coded by their relative frequencies
-    distance : (S,) length of the distances, without constants
+    distance : (S,) length of the squared distances, without constants
     converged : (S,) whether the labels became stationary
     n_iter : (S,) number of E-steps, the same for all parallel runs
     trace : (S, CAPACITY) sum of partition and distance, NaN after the last step
@@ -109,13 +116,11 @@ class MultiviewSolution(NamedTuple):
 class Design:
     """Static structure of a compiled program.
 
-    The statistics of a row are the features of all views, the squared norms of the views, and 1.
-
     Attributes
     ----------
-    sizes : maximum number of clusters of every view over runs
+    sizes : for every view, the largest number of clusters over all runs
     groups : groups of views whose labels are coded jointly
-    e_step : see `MDLMultiView`
+    e_step : E-step of the annealing, "stochastic" or "mean-field"
     """
 
     sizes: tuple[int, ...]
@@ -128,17 +133,18 @@ class Design:
         return slice(start, start + self.sizes[v])
 
     def norm_column(self, v: int) -> int:
-        """Column of the squared norms of a view, counted from the end."""
+        """Index of the squared norm of view ``v`` among the statistics, counted from the end."""
         return v - len(self.sizes) - 1
 
 
 class Codes(NamedTuple):
-    """Codes of one run.
+    """Code of one run.
 
     Attributes
     ----------
-    coef : (K, p) coefficients; times the statistics of a row, they give its length in a cluster
-    tables : log frequencies of the cells, one table per group of views
+    coef : (K, p) coefficients; their product with the statistics of a row is the length of the row
+        in every cluster
+    tables : for every group of views, the log shares of its cells (K_v, K_u, ...)
     """
 
     coef: jax.Array
@@ -146,12 +152,12 @@ class Codes(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Statistics of one run.
+    """Statistics of the clusters and cells of one run.
 
     Attributes
     ----------
     cells : (K, p) statistics of the clusters of all views
-    joint : masses of the cells, one table per group of views
+    joint : for every group of views, the masses of its cells (K_v, K_u, ...)
     """
 
     cells: jax.Array
@@ -177,7 +183,13 @@ class Coder:
         self.positions = jnp.minimum(jnp.concatenate(place), sum(design.sizes) - 1)
 
     def cluster_scales(self, cells: jax.Array, v: int) -> tuple[jax.Array, ...]:
-        """Masses (K_v,), centres (K_v, d), sums of squared distances (K_v,) and scales (K_v,)."""
+        """Parameters of the clusters of view ``v``, from statistics ``cells`` (K, p).
+
+        Returns
+        -------
+        n, centres, r, s : (K_v,) masses, (K_v, p) centres, (K_v,) sums of squared distances, and
+            (K_v,) scales
+        """
         parameters = self.parameters
         cells = cells[self.design.cluster_slice(v)]
         n, sums = cells[:, -1], cells * parameters.columns[v]
@@ -190,7 +202,11 @@ class Coder:
         return n, centres, r, jnp.where(parameters.per_cluster, separate, common)
 
     def m_step(self, counts: Counts, active: jax.Array, smoothing: Any) -> Codes:
-        """M-step: codes that minimise the length for the counts."""
+        """M-step: the code of the shortest description, given the statistics ``counts``.
+
+        ``active`` (V,) are the numbers of clusters; ``smoothing`` is added to the mass of every
+        cell.
+        """
         design, coef, exists = self.design, [], []
         unit = np.eye(counts.cells.shape[1], dtype=counts.cells.dtype)
         # Length of a row in a cluster, w (|x - c|^2 / s + log s), is linear in its statistics.
@@ -214,7 +230,7 @@ class Coder:
         return Codes(jnp.concatenate(coef), tuple(tables))
 
     def _cluster_scores(self, codes: Codes) -> list[jax.Array]:
-        """Negative lengths (K_v, n) of the rows in the clusters of every view."""
+        """For every view, minus the lengths (K_v, n) of the rows in its clusters."""
         cost = jnp.matmul(codes.coef, self.x.T, precision=_PRECISION)
         return [-cost[self.design.cluster_slice(v)] for v in range(len(self.design.sizes))]
 
@@ -227,11 +243,17 @@ class Coder:
         return members
 
     def cluster_statistics(self, members: list[jax.Array]) -> jax.Array:
-        """Statistics (K, p) of the clusters of all views, from masses (K_v, n)."""
+        """Statistics (K, p) of the clusters of all views, from masses (K_v, n) of the rows in them.
+
+        The mass of a row in a cluster is its membership times its mass.
+        """
         return jnp.matmul(jnp.concatenate(members), self.x, precision=_PRECISION)
 
     def cell_masses(self, indicators: list[jax.Array]) -> tuple[list, tuple]:
-        """Masses of one-hot memberships, and of the cells of every group."""
+        """Masses (K_v, n) of the rows in the clusters, and masses of the cells of every group.
+
+        ``indicators`` are one-hot labels (K_v, n), one array per view.
+        """
         groups = self.design.groups
         joint = [
             joint_cells.count_cells([indicators[v] for v in group], self.mass) for group in groups
@@ -303,7 +325,7 @@ class Coder:
         return *self.cell_masses(indicators), labels
 
     def code_lengths(self, counts: Counts) -> tuple[jax.Array, jax.Array]:
-        """Length of the labels, and length of the distances without constants."""
+        """Length of the labels, and length of the squared distances without constants, in nats."""
         total = counts.cells[self.design.cluster_slice(0), -1].sum()
         partition = sum(xlogx(total) - xlogx(n).sum() for n in counts.joint)
         distance = jnp.zeros_like(total)
@@ -313,7 +335,7 @@ class Coder:
         return partition, distance
 
     def completion_length(self, counts: Counts) -> jax.Array:
-        """Terms that complete the distances of `code_lengths`: constants and complexity."""
+        """Constants and parametric complexity of the scales, which `code_lengths` leaves out."""
         parameters, rest = self.parameters, jnp.zeros((), counts.cells.dtype)
         for v, w in enumerate(parameters.weights):
             n = counts.cells[self.design.cluster_slice(v), -1]
@@ -327,7 +349,10 @@ class Coder:
         return rest
 
     def initial_counts(self, seed: jax.Array, active: jax.Array) -> Counts:
-        """Counts of clusters of equal size around randomly chosen rows."""
+        """Initial statistics: clusters of a view have equal masses, and random rows as centres.
+
+        ``active`` (V,) are the numbers of clusters.
+        """
         dtype, sizes = self.mass.dtype, self.design.sizes
         total = self.mass.sum()
         # There is a single block of rows, so that padding comes last.
@@ -349,7 +374,15 @@ class Coder:
 def solve_multiview(
     rows: Rows, parameters: MultiviewParameters, runs: Runs, *, design: Design
 ) -> MultiviewSolution:
-    """Anneal many runs in parallel, and end each at labels that no single row can improve."""
+    """Anneal many runs in parallel, and end each with hard assignments until no label changes.
+
+    Parameters
+    ----------
+    rows : statistics and masses of the rows
+    parameters : settings of all runs
+    runs : settings of every run
+    design : static structure of the program
+    """
     dtype = rows.mass.dtype
     n_runs, active = runs.active.shape[0], runs.active
     real = rows.mass.reshape(-1) > 0

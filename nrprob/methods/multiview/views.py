@@ -20,14 +20,26 @@ from nrprob.statistics.rows import bucket_size
 
 @dataclass
 class View:
-    """Centring and scaling of one view."""
+    """Centring and scaling of one view.
+
+    Attributes
+    ----------
+    mean : (d,) mean of the rows
+    scale : square root of the total variance, which is the sum of the variances of the features
+    """
 
     mean: np.ndarray
     scale: float
 
     @classmethod
     def from_rows(cls, x: np.ndarray, name: str) -> View:
-        """Mean of the rows and square root of their total variance; raises for equal rows."""
+        """Compute mean and scale of rows (n, d).
+
+        Raises
+        ------
+        ValueError
+            If all rows are equal.
+        """
         check_range(x)
         mean = x.mean(0, dtype=np.float64)
         scale = math.sqrt(float(((x - mean) ** 2).sum() / len(x)))
@@ -43,14 +55,14 @@ class View:
 
 
 def is_view_list(X: Any) -> bool:
-    """Whether an argument is a list of tables, rather than one table in the form of a list."""
+    """Whether ``X`` is a list of tables, rather than one table in the form of a list of rows."""
     if not isinstance(X, list | tuple) or not X:
         return False
     return is_annotated(X[0]) or np.ndim(X[0]) == 2
 
 
 def check_tables(X: Sequence[Any], estimator: Any) -> list[np.ndarray]:
-    """Checked rows of every view of a list, in one dtype."""
+    """Check a list of tables, one per view; return them as arrays of one dtype."""
     for v, x in enumerate(X[1:], 1):
         check_same_order(X[0], **{f"X[{v}]": x})
     dtypes = {np.dtype(getattr(x, "dtype", float)) for x in X}
@@ -68,7 +80,7 @@ def check_tables(X: Sequence[Any], estimator: Any) -> list[np.ndarray]:
 
 
 def cut_views(x: np.ndarray, views: Any) -> list[np.ndarray]:
-    """Split a table into views of the given numbers of columns."""
+    """Split a table (n, m) into views; ``views`` are their numbers of columns."""
     if np.ndim(views) != 1 or len(views) == 0:
         raise ValueError(
             f"views must be numbers of columns; got {short_repr(views)}; pass one number per view"
@@ -85,9 +97,9 @@ def cut_views(x: np.ndarray, views: Any) -> list[np.ndarray]:
 
 
 def view_statistics(scaled: list[np.ndarray]) -> np.ndarray:
-    """Features of all views, followed by the squared norm of every view.
+    """Statistics (n, p - 1) of the rows: features of all views, zero padding, and squared norms.
 
-    The constant statistic 1 of every row is added elsewhere.
+    There is one squared norm per view. `make_rows` adds the last statistic, which is 1.
     """
     n, n_views = scaled[0].shape[0], len(scaled)
     width = sum(x.shape[1] for x in scaled)
@@ -99,7 +111,7 @@ def view_statistics(scaled: list[np.ndarray]) -> np.ndarray:
 
 
 def feature_columns(view_sizes: Sequence[int], n_statistics: int, dtype: Any) -> np.ndarray:
-    """Indicators (V, p) of the statistics that are features of each view."""
+    """Indicators (V, p): 1 if a statistic of `view_statistics` is a feature of the view, else 0."""
     view = np.repeat(np.arange(len(view_sizes)), view_sizes)
     result = np.zeros((len(view_sizes), n_statistics), dtype)
     result[view, np.arange(view.size)] = 1
