@@ -15,7 +15,10 @@ from nrprob.settings import standard
 
 
 class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
-    """Clusterer whose objective contains the compression term I(C;X) / beta."""
+    """Clusterer whose objective contains the compression term I(C;X) / beta.
+
+    It is the mutual information of clusters C and rows X, divided by the inverse temperature beta.
+    """
 
     capabilities = Capabilities(known=("labels", "memberships"), sparse=True)
 
@@ -33,7 +36,14 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
     def _make_descent(
         self, beta: float | None = None, compression: float = 1.0, quench: float = 100.0
     ) -> Descent:
-        """Return the settings of the solver; ``quench`` is the value of "auto"."""
+        """Return the settings of the solver.
+
+        Parameters
+        ----------
+        beta : fixed inverse temperature; None to anneal it to infinity
+        compression : weight alpha of H(C)
+        quench : value for ``quench="auto"``
+        """
         return Descent(
             solver=self.solver,
             beta=np.inf if beta is None else float(beta),
@@ -68,7 +78,10 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
             return fit_terms(self, seen)
 
     def stored_task(self, survey: Survey, fixed: np.ndarray | None) -> Task:
-        """Task of stored rows for `_problem`: known groups and an empty array of rows."""
+        """Task of a fit to stored rows, with their known groups and an empty array of rows.
+
+        ``fixed`` (n,) are the classes of labelled rows, else -1; None without labels.
+        """
         self._encoder = survey.encoder
         self._check_groups(survey.design)
         x = np.empty((0, len(survey.moments.mean)), survey.source.dtype)

@@ -50,10 +50,16 @@ def residual_term(rows: Rows) -> Term:
 
 
 def weight_rule(coordination: str, automatic: bool, weight: jax.Array) -> WeightRule:
-    """Rule for the weights of the conditional and the coordination term.
+    """Rule that gives the weights (2,) of the conditional and of the coordination term.
 
-    A number for marginal coordination is the weight itself. All other weights depend on the leading
-    curvatures of the two terms.
+    If the user sets a weight for marginal coordination, it is constant. All other weights of the
+    coordination term depend on the leading curvatures of the two terms.
+
+    Parameters
+    ----------
+    coordination : "residual" or "marginal"
+    automatic : whether the weight of the coordination is "auto"
+    weight : the weight that the user sets; 1 for "auto"
     """
     if coordination != "residual" and not automatic:
         return FixedWeights(jnp.stack([jnp.ones_like(weight), weight]))
@@ -71,20 +77,24 @@ def weight_rule(coordination: str, automatic: bool, weight: jax.Array) -> Weight
 
 
 class ConditionalParameters(NamedTuple):
-    """``weight`` of the coordination: kappa if residual, lambda if marginal."""
+    """Traced parameter ``weight`` of `ConditionalBottleneck`.
+
+    It is the weight of a marginal coordination term. For residual coordination, it is the factor of
+    the ratio of curvatures that gives the weight.
+    """
 
     weight: Any
 
 
 class GLMParameters(NamedTuple):
-    """Parameters of the bottleneck with generalised linear models.
+    """Traced parameters of `ModelBottleneck`.
 
     Attributes
     ----------
-    weight : weight of the coordination
+    weight : weight of the coordination, as in `ConditionalParameters`
     ridge : ridge penalty of the coefficients
-    design : (B, r, d) design matrix
-    least_squares : (d, p) least-squares coefficients of the features on the design
+    design : (B, r, d) design matrix with d columns, for B blocks of r rows
+    least_squares : (d, p) least-squares coefficients of the p statistics of a row on the design
     """
 
     weight: Any
@@ -95,7 +105,17 @@ class GLMParameters(NamedTuple):
 
 @dataclass(frozen=True)
 class ConditionalBottleneck:
-    """n H(Y|C,Z) plus a weighted coordination of the clusters across known groups."""
+    """Objective n H(Y|C,Z) plus a weighted coordination of the clusters across known groups.
+
+    H(Y|C,Z) is the conditional entropy of the features Y given clusters C and known groups Z, and n
+    the number of rows.
+
+    Attributes
+    ----------
+    features : name of the family of the features
+    coordination : "residual" or "marginal"
+    automatic : whether the weight of the coordination is "auto"
+    """
 
     features: str
     coordination: str
@@ -331,7 +351,7 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
             )
 
     def stored_task(self, survey, fixed):
-        """See `BottleneckEstimator.stored_task`."""
+        """Task of a fit to stored rows; ValueError for additive effects of known labelings."""
         if self.multi == "additive" and survey.design.kind == "labels":
             raise ValueError(
                 f"{_MODELLED} need rows in memory; got stored rows; use multi='product'"
@@ -414,7 +434,7 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
         return cost
 
     def _model_costs(self, X, known) -> np.ndarray:
-        """Costs (n, k) of new rows under the models of each cluster."""
+        """Costs (n, k) in nats of new rows under the models of every cluster."""
         check_is_fitted(self)
         self._check_dense(X)
         family, weight = (

@@ -2,15 +2,21 @@
 
 Gaussian features have the identity link and bernoulli features the logit link. Multinomial
 proportions have the log link, as Poisson counts with the total of the row as offset and weight 1
-per row. A saturated model, on the indicators of one labeling, has the same cost as the cell costs
-by known group.
+per row. A saturated model, on the indicators of one labeling, has the same cost as the conditional
+entropy of the features given clusters and known groups.
 
 Every M-step updates the coefficients by a damped Newton step (iteratively reweighted least squares)
 from their last values. Every step lowers
 
     sum over clusters, rows, features of  w loss(y; eta)  +  ridge / 2 sum of squared coefficients
 
-so the penalised free energy decreases at fixed temperature for any number of steps.
+so the penalised free energy decreases at fixed temperature for any number of steps. Here y is the
+value of a feature and eta its linear predictor; the loss is minus the log likelihood up to a part
+that does not depend on eta. The mass w of a row in a cluster is its membership times its weight.
+
+Sizes: N rows in B blocks of r rows; d columns of the design matrix; K clusters of a restart, and k
+clusters of all restarts together. The features are processed in C chunks of J features, one chunk
+after another, because the linear predictors (N, k, J) of all features would need too much memory.
 """
 
 from __future__ import annotations
@@ -42,15 +48,15 @@ _MAX_PREDICTORS = 1 << 20  # maximum number of linear predictors in memory
 
 
 class ModelData(NamedTuple):
-    """Data of the models for a block of rows.
+    """Data of the models.
 
     Attributes
     ----------
-    y : (C, N, J) features, in C chunks
-    used : (C, J) whether a feature varies; the same in all blocks
+    y : (C, N, J) features, in chunks
+    used : (C, J) whether a feature varies and therefore has a model
     design : (N, d) design matrix with a first column of 1
-    penalty : (d,) ridge of each coefficient; the same in all blocks
-    base : (N,) part of the loss that is independent of the coefficients
+    penalty : (d,) ridge penalty of every coefficient of a model
+    base : (N,) part of minus the log likelihood of a row that does not depend on the coefficients
     rows : rows of the coordination term
     """
 
@@ -72,12 +78,15 @@ class ModelData(NamedTuple):
         return self.rows.number
 
     def flatten_masses(self, w: jax.Array) -> jax.Array:
-        """Reshape masses to (N, k) over all clusters of all restarts."""
+        """Reshape masses (B, r, restarts, K) of the rows in the clusters to (N, k)."""
         return w.reshape(self.base.size, -1)
 
 
 def link_potential(features: str, eta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Cumulant function, mean and variance of a feature at linear predictor ``eta``."""
+    """Cumulant function, mean and variance of a feature at the linear predictor ``eta``.
+
+    ``features`` is the name of the family of the features.
+    """
     return _link_of(features).potential(eta)
 
 
@@ -95,10 +104,16 @@ def chunk_features(
     n_models: int,
     pooled: Rows | None = None,
 ) -> ModelData:
-    """Split the features into chunks that bound the memory of linear predictors.
+    """Split the features into chunks, and collect the data of the models.
 
-    ``n_models`` counts the clusters of all restarts. ``pooled`` holds the rows of the coordination
-    term if they differ from ``rows``.
+    Parameters
+    ----------
+    features : name of the family of the features
+    rows : rows of the models
+    design : (B, r, d) design matrix
+    ridge : ridge penalty of the coefficients
+    n_models : number k of clusters of all restarts, which determines the size of a chunk
+    pooled : rows of the coordination term; by default ``rows``
     """
     d = design.shape[-1]
     design = design.reshape(-1, d)
@@ -124,7 +139,10 @@ _einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
 
 def _solve_systems(h: jax.Array, g: jax.Array) -> jax.Array:
-    """Solve positive definite systems (..., d, d) for (..., d), after scaling to unit diagonals."""
+    """Solve systems with positive definite matrices h (..., d, d) and right-hand sides g (..., d).
+
+    The matrices are first scaled to unit diagonals.
+    """
     scale = 1 / jnp.sqrt(jnp.diagonal(h, axis1=-2, axis2=-1))
     jitter = 20 * jnp.finfo(h.dtype).eps * jnp.eye(h.shape[-1], dtype=h.dtype)
     white, _ = whitener(h * scale[..., None] * scale[..., None, :] + jitter)
@@ -134,7 +152,11 @@ def _solve_systems(h: jax.Array, g: jax.Array) -> jax.Array:
 
 
 def _curvature_matrices(data: ModelData, weight: jax.Array) -> jax.Array:
-    """Second derivatives (k, J or 1, d, d) of the loss, for weights (N, k, J or 1)."""
+    """Second derivatives (k, J, d, d) of the summed loss by the coefficients of every model.
+
+    ``weight`` (N, k, J) are masses times variances of the features. The axis J has length 1 if all
+    features have the same derivatives.
+    """
     n, d = data.design.shape
     squares = (data.design[:, :, None] * data.design[:, None]).reshape(n, d * d)
     h = jnp.einsum("ne,nkj->kje", squares, weight)
@@ -142,14 +164,14 @@ def _curvature_matrices(data: ModelData, weight: jax.Array) -> jax.Array:
 
 
 def _linear_predictor(data: ModelData, coef: jax.Array) -> jax.Array:
-    """Linear predictors (N, k, J) of coefficients (k, J, d)."""
+    """Linear predictors (N, k, J) from coefficients (k, J, d) of the models of a chunk."""
     return jnp.einsum("nd,kjd->nkj", data.design, coef)
 
 
 def _feature_losses(
     features: str, data: ModelData, chunk_index: jax.Array, eta: jax.Array
 ) -> jax.Array:
-    """Losses (N, k, J) of the features of a chunk at linear predictors ``eta``."""
+    """Losses (N, k, J) of the features of a chunk at linear predictors ``eta`` (N, k, J)."""
     losses = link_potential(features, eta)[0] - data.y[chunk_index][:, None] * eta
     return jnp.where(data.used[chunk_index], losses, 0)
 
@@ -159,8 +181,18 @@ def _newton_step(
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
     """Damped Newton step of all models of a chunk.
 
-    Returns the coefficients (k, J, d), their penalised cost (k,) and the losses (N, k) of the rows
-    of every block.
+    Parameters
+    ----------
+    features : name of the family of the features
+    sums : masses of the rows in the clusters, and the `ModelData` records over which sums run
+    chunk_index : index of the chunk
+    coef : (k, J, d) coefficients before the step
+
+    Returns
+    -------
+    coef : (k, J, d) coefficients after the step
+    cost : (k,) their penalised cost, summed over the features of the chunk
+    losses : for every record of ``sums``, the losses (N, k) of its rows
     """
     used, penalty = sums.blocks[0].used[chunk_index], sums.blocks[0].penalty
     identity = _link_of(features).identity
@@ -218,7 +250,14 @@ def _newton_step(
 def fit_models(
     features: str, sums: BlockSums, coef: jax.Array, n_steps: int = _NEWTON_STEPS
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
-    """Update the coefficients (C, k, J, d) of all chunks; see `_newton_step`."""
+    """Update the coefficients of all models by ``n_steps`` damped Newton steps.
+
+    Returns
+    -------
+    coef : (C, k, J, d) coefficients
+    cost : (k,) their penalised cost, summed over all features
+    losses : for every record of ``sums``, the losses (N, k) of its rows
+    """
 
     def step_chunk(total, inputs):
         chunk_index, coef = inputs
@@ -234,7 +273,10 @@ def fit_models(
 
 
 def row_losses(features: str, data: ModelData, coef: jax.Array) -> jax.Array:
-    """Losses (N, k) of the rows under the models of each cluster, without ``ModelData.base``."""
+    """Losses (N, k) of the rows under the models of every cluster, without ``ModelData.base``.
+
+    ``coef`` (C, k, J, d) are the coefficients.
+    """
 
     def add_chunk_losses(total, inputs):
         chunk_index, coef = inputs
@@ -248,7 +290,10 @@ def row_losses(features: str, data: ModelData, coef: jax.Array) -> jax.Array:
 def converge_models(
     features: str, sums: BlockSums, coef: jax.Array, max_iter: int = 100
 ) -> tuple[jax.Array, jax.Array]:
-    """Minimise the penalised cost: coefficients (C, k, J, d) and their cost (k,)."""
+    """Minimise the penalised cost, given the masses of the rows in the clusters.
+
+    Returns the coefficients (C, k, J, d) and their cost (k,). ``coef`` are initial values.
+    """
     tol = 10 * jnp.finfo(coef.dtype).eps
 
     def step(carry, count):
@@ -281,16 +326,18 @@ def leading_curvatures(
 ) -> tuple[jax.Array, jax.Array]:
     r"""Weights (2,) of models and coordination, and inverse temperature of the first split.
 
-    Start from ``n_clusters`` identical clusters with coefficients ``coef``. A change e of the log
-    memberships of one cluster changes its masses by mass e / n_clusters, its coefficients by the
-    corresponding Newton step, and its scores by -B e, with
+    The expansion is about ``n_clusters`` identical clusters with coefficients ``coef`` (C, 1, J, d)
+    of the null model. A change e of the log memberships of one cluster changes its masses by
+    mass e / n_clusters, its coefficients by the corresponding Newton step, and its scores by -B e,
+    with the operator
 
     .. math:: B e(x) = \sum_j r_{xj} a_x^T H_j^{-1} \sum_{x'} p(x') a_{x'} r_{x'j} e(x')
 
-    where :math:`a_x` is a row of the design, r the residuals y - mean, and :math:`H_j` the second
-    derivatives of the penalised loss of the null model, with ``n_clusters`` times the ridge.
-    Clusters first separate at the inverse of the largest eigenvalue of the weighted sum of B and
-    the operator of the coordination; see `nrprob.engines.optimise.anneal.leading_curvatures`.
+    where :math:`a_x` is the row of the design and p(x) the mass for row x, and :math:`r_{xj}` the
+    residual y - mean of feature j. :math:`H_j` are the second derivatives of the penalised loss of
+    the null model, with ``n_clusters`` times the ridge. Clusters first separate at the inverse of
+    the largest eigenvalue of the weighted sum of B and the operator of the coordination term, as in
+    `nrprob.engines.optimise.anneal.leading_curvatures`.
     """
     dtype = mass.dtype
     eps = jnp.finfo(dtype).eps
@@ -353,8 +400,10 @@ def leading_curvatures(
 def model_update(features: str, coordination: Term) -> Update:
     """Update of memberships and coefficients; the state is the coefficients (C, k, J, d).
 
-    The update alternately minimises the sum of w loss + penalty + coordination + I(C;X)/beta over
-    memberships and coefficients. The trace holds its value at the coefficients of the last update.
+    The update alternately minimises the penalised free energy over memberships and coefficients.
+    It is the sum of w loss, ridge penalty, ``coordination`` term and I(C;X) / beta, with the mutual
+    information of clusters C and rows X and the inverse temperature beta. The trace holds its value
+    at the coefficients of the last update.
     """
     terms = (coordination,)
 
@@ -386,19 +435,20 @@ def model_update(features: str, coordination: Term) -> Update:
 class GLMProblem(NamedTuple):
     """Objective: losses of generalised linear models plus a coordination term.
 
-    The ``slope`` (d + 1, K, p) of a solution (see `nrprob.engines.optimise.solve.TermFit`) holds
-    the coefficients of the labels of the restart in its first d entries. The last entry is the
-    derivative of the coordination with respect to the cluster statistics.
+    A solution has a ``slope`` (d + 1, K, p) (see `nrprob.engines.optimise.solve.TermFit`), with p
+    statistics of a row: the features, and 1. Its first d entries are the coefficients of the best
+    restart, fitted to hard labels. Its last entry is the derivative of the coordination term by the
+    statistics of the clusters.
 
     Attributes
     ----------
-    features : model of the features
+    features : name of the family of the features
     design : (B, r, d) design matrix with a first column of 1
     ridge : ridge penalty of the coefficients
     coordination : coordination term
     pooled : rows of the coordination term
-    weigh : weights (2,) of models and coordination from their leading curvatures (2,)
-    count : number of clusters
+    weigh : function from the leading curvatures (2,) of models and coordination to their weights
+    count : number of clusters, without padding
     """
 
     features: str
@@ -412,7 +462,15 @@ class GLMProblem(NamedTuple):
     def iteration(
         self, rows: Rows, compression: Any, n_clusters: int, n_init: int
     ) -> AnnealingProblem:
-        """Alternate Newton steps of the models with membership updates; see `model_update`."""
+        """Annealing that alternates Newton steps of the models with updates of the memberships.
+
+        Parameters
+        ----------
+        rows : rows of the models
+        compression : not used; the weight of H(C) is 1
+        n_clusters : number of clusters of a restart, with padding
+        n_init : number of restarts
+        """
         features, mass, dtype = self.features, rows.mass, rows.mass.dtype
         count = self.count.astype(dtype)
         n_models = n_init * n_clusters

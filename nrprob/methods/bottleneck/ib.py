@@ -1,4 +1,8 @@
-"""Information bottleneck with and without side information."""
+"""Information bottleneck with and without side information.
+
+H is the conditional entropy in nats, and I the mutual information. There are n rows with features
+Y, clusters C, and known groups Z.
+"""
 
 from __future__ import annotations
 
@@ -25,30 +29,37 @@ from nrprob.statistics.xlogx import xlogx
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """n H(Y|C), the distortion of the information bottleneck."""
+    """Objective n H(Y|C), the distortion of the information bottleneck.
+
+    ``features`` is the name of the family of the features.
+    """
 
     features: str
 
     def __call__(self, rows: Rows, settings: Settings) -> Problem:
-        """Make the problem from the rows."""
+        """Build the problem from the rows."""
         term = feature_term(rows, self.features, by_group=False)
         return Problem((term,), FixedWeights(jnp.ones(1, rows.mass.dtype)))
 
 
 class SideInformationParameters(NamedTuple):
-    """``gamma``, the penalty weight of I(C;Z)."""
+    """Traced parameter ``gamma`` of `SideInformation`."""
 
     gamma: Any
 
 
 @dataclass(frozen=True)
 class SideInformation:
-    """n H(Y|C) + gamma n I(C;Z), where I(C;Z) = H(C) + H(Z) - H(C,Z) is two mass terms."""
+    """Objective n H(Y|C) + gamma n I(C;Z) with the penalty weight gamma.
+
+    Because I(C;Z) = H(C) + H(Z) - H(C,Z) and H(Z) is constant, two terms of masses of clusters
+    express the penalty. ``features`` is the name of the family of the features.
+    """
 
     features: str
 
     def __call__(self, rows: Rows, settings: Settings) -> Problem:
-        """Make the problem from the rows."""
+        """Build the problem from the rows."""
         relevant = feature_term(rows, self.features, by_group=False)
         gamma = settings.method.gamma
         unit_weight = jnp.ones_like(gamma)
@@ -65,10 +76,10 @@ class SideInformation:
 
 
 class SplittingBottleneck(SplittingEstimator, BottleneckEstimator):
-    """Information bottleneck that also has ``solver="split"``."""
+    """Base class of information bottlenecks that also have ``solver="split"``."""
 
     def check_parameters(self):
-        """Validate the parameters that do not depend on the data."""
+        """Raise ValueError for parameters that are invalid for all data."""
         super().check_parameters()
         if self.solver == "split" and self.beta is not None:
             raise ValueError(
