@@ -21,10 +21,14 @@ class ConstrainedSearch(PairEstimator):
     def _run_restarts(
         self, search: Callable[..., SearchResult], nodes: Nodes, per_cell: int, n_iter: int
     ) -> SearchResult:
-        """Run all restarts of a search of ``n_iter`` iterations.
+        """Run all restarts of a search, as many in parallel as fit into memory.
 
-        ``per_cell`` is the number of values that a restart stores per component and cluster. It
-        bounds how many restarts run in parallel.
+        Parameters
+        ----------
+        search : the compiled search, without its arguments ``together`` and ``n_trace``
+        nodes : must-link components
+        per_cell : number of values that a restart stores per component and cluster
+        n_iter : maximum number of iterations
         """
         size = (nodes.mass.size * per_cell + nodes.near.size * 6) * coarse_bucket(
             self.n_clusters, 4

@@ -1,12 +1,14 @@
 """Description length of rows under pairwise constraints, as traceable array functions.
 
-A *node* is a must-link component, represented by its mean, mass and inner scatter. Nodes with
-cannot-links or soft pairs come first, in the order in which their code words are sent; all others
-are independent of each other. A code word encodes the cluster of a node, among the clusters that no
-earlier node across a retained cannot-link has.
+A *node* is a must-link component, represented by its mean, its mass (number of rows) and its inner
+scatter. Nodes with cannot-links or soft pairs come first, in the order in which their code words
+are sent; all others are independent of each other. A *word* encodes the cluster of a node, among
+the clusters that no earlier node has across a retained cannot-link. The *weights* of the clusters
+are probabilities; for every word, they are renormalised over the clusters that it may encode. Nodes
+that retained soft must-links connect share a word.
 
 Shapes: C nodes, the first B of which take part in pairs; D neighbours of a node (the largest
-number, with padding); K clusters; d features.
+number, with padding); K clusters; d features. The labels z (C,) are the clusters of the nodes.
 """
 
 from __future__ import annotations
@@ -46,13 +48,14 @@ class Nodes(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Settings of the search, all traced.
+    """Settings of the search. All are traced, so new values need no compilation.
 
     Attributes
     ----------
     n_clusters, max_iter : number of clusters, and maximum number of iterations
     tol : smallest decrease of the length, in nats, that counts
-    weight : factor w of (log s + r / s) of a row: d / 2 or 1
+    weight : factor w of the length w (log s + r / s) of a row with squared distance r from its
+        cluster mean: d / 2 or 1
     low, high : bounds of the mean squared distance s
     shared : whether all clusters have one s
     has_start : whether `Nodes.start` has initial clusters, rather than arbitrary values
@@ -75,7 +78,7 @@ class Settings(NamedTuple):
 
 
 class Code(NamedTuple):
-    """Weights (K,) of the words, centres (K, d) and mean squared distances (K,) of a clustering."""
+    """Weights (K,), centres (K, d) and mean squared distances (K,) of the clusters."""
 
     weights: jax.Array
     centres: jax.Array
@@ -89,7 +92,10 @@ def squared_distances(x: jax.Array, centres: jax.Array) -> jax.Array:
 
 
 def cluster_statistics(nodes: Nodes, z: jax.Array, k: int, old: jax.Array) -> tuple[jax.Array, ...]:
-    """Masses (K,), centres (K, d) and scatters (K,); empty clusters retain their old centre."""
+    """Masses (K,), centres (K, d) and scatters (K,) of the clusters of labels z (C,).
+
+    Empty clusters retain their centre in ``old`` (K, d).
+    """
     size = jax.ops.segment_sum(nodes.mass, z, k)
     total = jax.ops.segment_sum(nodes.mass[:, None] * nodes.mean, z, k)
     centres = jnp.where(size[:, None] > 0, total / jnp.where(size > 0, size, 1)[:, None], old)
@@ -98,7 +104,10 @@ def cluster_statistics(nodes: Nodes, z: jax.Array, k: int, old: jax.Array) -> tu
 
 
 def component_labels(link: jax.Array, near: jax.Array) -> jax.Array:
-    """Smallest member (B,) of every node's component, under the links (B, D)."""
+    """For every node, the smallest index (B,) of a node that links connect with it.
+
+    ``near`` (B, D) are the neighbours, and ``link`` (B, D) states whether a link connects them.
+    """
     b = near.shape[0]
 
     def propagate_labels(state):
@@ -121,7 +130,8 @@ class Coder:
     before : (B, D) whether the neighbour's word precedes the node's word
     apart, soft_apart, soft_link : (B, D) whether the link to the neighbour is a hard cannot-link, a
         soft cannot-link or a soft must-link
-    index, active : (B,) indices of the nodes, and (K,) whether a cluster exists
+    index : (B,) 0, ..., B - 1
+    active : (K,) False for clusters that are padding
     """
 
     def __init__(self, nodes: Nodes, settings: Settings, k: int, soft: bool):
@@ -139,7 +149,10 @@ class Coder:
         return inside, inside[:, None] == inside[self.near]
 
     def _distances_length(self, size: jax.Array, scatter: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Length of all distances, and the scale s (K,) of every cluster."""
+        """Length of all squared distances, and the mean squared distance s (K,) of every cluster.
+
+        ``size`` and ``scatter`` (K,) are the masses and scatters of the clusters.
+        """
         low, high, w = self.settings.low, self.settings.high, self.settings.weight
         n, total = size.sum(), scatter.sum()
         pooled = exponential_length(n, total, low, high, shape=w)
@@ -153,10 +166,14 @@ class Coder:
     def _words_length(
         self, z: jax.Array, old: jax.Array, keep_links: jax.Array, keep_apart: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Length of the words, and their weights.
+        """Length of the words, and the weights (K,) of the clusters.
 
-        ``keep_links`` and ``keep_apart`` state whether satisfied soft must-links and satisfied soft
-        cannot-links are retained.
+        Parameters
+        ----------
+        z : (C,) clusters of the nodes
+        old : (K,) weights before the update
+        keep_links, keep_apart : whether satisfied soft must-links, and satisfied soft cannot-links,
+            are retained
         """
         near, k, b = self.near, self.k, self.index.size
         # Linked nodes share a word; the later word of a cannot-link excludes the earlier cluster.
@@ -180,7 +197,10 @@ class Coder:
         return length - (count * jnp.log(jnp.maximum(weights, TINY))).sum(), weights
 
     def _flags_length(self, n_kept: jax.Array) -> jax.Array:
-        """Length of the flags of both types of soft pairs, given the numbers retained (..., 2)."""
+        """Length of the flags that mark retained soft pairs.
+
+        ``n_kept`` (..., 2) are the numbers of retained soft must-links and soft cannot-links.
+        """
         complexity = self.settings.flag_complexity
         n, n_kept = self.settings.n_pairs.astype(complexity.dtype), n_kept.astype(complexity.dtype)
 
@@ -198,7 +218,10 @@ class Coder:
         return (self.before & satisfied).sum((1, 2))
 
     def describe_labels(self, z: jax.Array, old: Code) -> tuple[jax.Array, Code]:
-        """Description length of the data under clusters z, in nats, and its code."""
+        """Description length in nats of the rows for labels z (C,), and the code.
+
+        ``old`` is the previous code.
+        """
         size, centres, scatter = cluster_statistics(self.nodes, z, self.k, old.centres)
         length, scales = self._distances_length(size, scatter)
         words_length = partial(self._words_length, z, old.weights)
@@ -219,10 +242,19 @@ class Coder:
 def _fit_weights(
     count: jax.Array, free: jax.Array, open_: jax.Array, root: jax.Array, w: jax.Array
 ) -> jax.Array:
-    """Update the weights w (K,) of renormalised words; the length of the words does not increase.
+    """Update the weights of the clusters; the length of the words does not increase.
 
-    Minorise-maximise: the log of a sum is bounded by its tangent, which gives
-    w_j = n_j / sum over the words that may encode j of 1 / (their available weight).
+    Minorise-maximise: the log of a sum is bounded by its tangent. This gives the update
+    w_j = n_j / sum of 1 / a_i over the words i that may encode cluster j. Here n_j words encode
+    cluster j, and a_i is the sum of the weights of the clusters that word i may encode.
+
+    Parameters
+    ----------
+    count : (K,) numbers n_j of words
+    free : number of words that may encode all clusters, of nodes without pairs
+    open_ : (B, K) 1 if the word of a node with pairs may encode the cluster, else 0
+    root : (B,) 1 if the node has a word, 0 if it shares the word of another node
+    w : (K,) weights before the update
     """
     open_ = open_ * root[:, None]
 

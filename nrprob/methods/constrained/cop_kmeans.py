@@ -35,9 +35,17 @@ def _run_cop_kmeans(
     together: int,
     n_trace: int,
 ) -> SearchResult:
-    """Run restarts from initial centres ``starts`` (restarts, K, d), ``together`` in parallel.
+    """Run all restarts of COP-K-means.
 
-    Components are ordered by their first rows (C, d), which choose the cluster.
+    Parameters
+    ----------
+    nodes : C must-link components, in the order of assignment
+    first : (C, d) first row of every component; the component joins the cluster nearest to it
+    starts : (restarts, K, d) initial centres
+    n_clusters : number of clusters, without padding
+    max_iter : maximum number of iterations
+    together : number of restarts that run in parallel
+    n_trace : length of the trace
     """
     b, k = nodes.near.shape[0], starts.shape[1]
     active = jnp.arange(k) < n_clusters

@@ -1,9 +1,10 @@
 """Code words of cluster labels under pairs of rows: description length, and savings per pair.
 
 One code word is sent for the first row of every set of linked rows. It encodes a cluster among the
-clusters that no earlier cannot-linked row has; the cluster probabilities are renormalised
-accordingly: Yin (2007), sections 5.4.1 and 5.4.2. This module has the definitions in NumPy and
-float64; `nrprob.methods.constrained.codes` has the compiled form of the search.
+clusters that no earlier cannot-linked row has. The weights, which are cluster probabilities, are
+renormalised over these clusters: Yin (2007), sections 5.4.1 and 5.4.2. This module has the
+definitions in NumPy and float64; `nrprob.methods.constrained.codes` has the same definitions in
+compiled form. There are n rows and k clusters.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ class Words(NamedTuple):
 def _count_words(
     labels: np.ndarray, k: int, position: np.ndarray, links: np.ndarray, apart: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Number of code words per cluster (k,), and which clusters each code word may encode."""
+    """Number of code words per cluster (k,), and mask (words, k) of the clusters open to a word.
+
+    The arguments are those of `code_words`.
+    """
     n = labels.size
     # Linked rows share a word, which is sent at the position of their first row.
     graph = sparse.coo_array((np.ones(len(links), bool), links.T), shape=(n, n))
@@ -53,7 +57,10 @@ def _count_words(
 
 
 def _optimal_weights(count: np.ndarray, open_: np.ndarray, max_iter: int = 2000) -> np.ndarray:
-    """Weights that minimise the total code length of the words, by minorise-maximise (convex)."""
+    """Weights (k,) that minimise the total length of the words: a convex problem.
+
+    The arguments are the results of `_count_words`. The algorithm is minorise-maximise.
+    """
     # Words with the same available clusters enter as one pattern with its frequency.
     patterns, often = np.unique(open_, axis=0, return_counts=True)
     w = count / count.sum()
@@ -85,14 +92,14 @@ def code_words(
     apart: np.ndarray,
     weights: np.ndarray | None = None,
 ) -> Words:
-    """Code words of a clustering that satisfies all given pairs.
+    """Compute the code words of a clustering that satisfies all given pairs.
 
     Parameters
     ----------
     labels : (n,) clusters of the rows
     k : int, number of clusters
     position : (n,) position of every row in the order of transmission
-    links, apart : (p, 2) retained must-links and cannot-links
+    links, apart : (p, 2) retained must-links and cannot-links, pairs of rows
     weights : (k,), optional
         Cluster probabilities; by default those that minimise the length.
     """
@@ -110,15 +117,23 @@ def pair_savings(
     n_links: int,
     n_apart: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Increase of the length of the words when one of the pairs is removed, all else equal.
+    """For every pair, the increase of the length of the words if this pair alone is removed.
 
-    It is never negative: without the pair there is one more word, or a word has more clusters to
-    choose from.
+    The increase is never negative: without the pair there is one more word, or a word has more
+    clusters to choose from.
 
     Parameters
     ----------
+    labels : (n,) clusters of the rows
+    position : (n,) position of every row in the order of transmission
+    links, apart : (p, 2) retained must-links and cannot-links, pairs of rows
+    weights : (k,) cluster probabilities
     n_links, n_apart : int
-        Number of leading links, and of leading cannot-links, to evaluate.
+        The first ``n_links`` must-links and the first ``n_apart`` cannot-links are evaluated.
+
+    Returns
+    -------
+    savings : (n_links,) and (n_apart,) increases in nats
     """
     k = weights.size
     # Rows outside of all pairs have the same words throughout.
@@ -137,7 +152,10 @@ def pair_savings(
 
 
 def flags_length(n_kept: int, n: int) -> float:
-    """Length of flags that mark which of ``n`` pairs are retained: an NML code of two symbols."""
+    """Length in nats of flags that mark which of ``n`` pairs are retained.
+
+    The flags have a normalised maximum likelihood (NML) code of two symbols.
+    """
     if n == 0:
         return 0.0
     return maximum_likelihood_length([n_kept, n - n_kept]) + multinomial_complexity(2, n)

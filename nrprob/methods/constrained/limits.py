@@ -1,6 +1,6 @@
-"""Convert limits on distances within and between clusters into pairs of rows.
+"""Convert limits on distances within and between clusters into must-links and cannot-links.
 
-Later modules see only the pairs.
+In all functions, ``x`` (n, d) are the rows.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ _MAX_PAIRS = 5_000_000  # pairs of rows that a limit may imply
 
 
 def closer_than(x: np.ndarray, delta: float) -> np.ndarray:
-    """Must-links implied by a minimum distance ``delta`` between clusters: closer pairs of rows.
+    """Pairs (p, 2) of rows whose distance is below ``delta``.
 
-    Clusters are at least ``delta`` apart if and only if the clustering satisfies these must-links.
+    Clusters have at least the distance ``delta`` from each other if and only if all these pairs are
+    must-links.
     """
     pairs = _pairs_within(x, delta, "delta")
     return pairs[np.sqrt(((x[pairs[:, 0]] - x[pairs[:, 1]]) ** 2).sum(1)) < delta]
@@ -36,7 +37,10 @@ def _check_many(count: int, name: str, value: float, which: str) -> None:
 
 
 def farther_than(x: np.ndarray, diameter: float) -> np.ndarray:
-    """Cannot-links implied by a maximum ``diameter`` of clusters: pairs of rows farther apart."""
+    """Pairs (p, 2) of rows whose distance exceeds ``diameter``.
+
+    All clusters have at most this diameter if and only if all these pairs are cannot-links.
+    """
     square = (x**2).sum(1)
     result: list[np.ndarray] = []
     total = 0
@@ -54,7 +58,10 @@ def farther_than(x: np.ndarray, diameter: float) -> np.ndarray:
 
 
 def isolated_rows(x: np.ndarray, epsilon: float, labels: np.ndarray) -> np.ndarray:
-    """Rows without a neighbour within ``epsilon`` in their cluster, except single-row clusters."""
+    """Indices of rows without another row of their cluster within distance ``epsilon``.
+
+    Rows that form a cluster alone are left out. ``labels`` (n,) are the clusters.
+    """
     sizes = np.bincount(labels)
     near = np.zeros(len(x), bool)
     pairs = _pairs_within(x, epsilon, "epsilon")
@@ -64,7 +71,10 @@ def isolated_rows(x: np.ndarray, epsilon: float, labels: np.ndarray) -> np.ndarr
 
 
 def nearest_mates(x: np.ndarray, rows: np.ndarray, epsilon: float) -> np.ndarray:
-    """Nearest other row of each of ``rows``; -1 if its distance exceeds ``epsilon``."""
+    """Index of the nearest other row, for every row index in ``rows``.
+
+    The result is -1 if the distance exceeds ``epsilon``.
+    """
     if len(x) == 1:
         return np.full(rows.size, -1)
     distance, index = cKDTree(x).query(x[rows], k=2)

@@ -157,9 +157,10 @@ class MDLConstrained(ConstrainedSearch):
 
     The order of transmission is the inductive order of the cannot-links between components: the
     component of the smallest degree comes last. With K > Q the code is complete. The weights
-    minimise the length of the words, a convex problem; the shares of rows in the thesis do not.
-    Their complexity is computed for unconstrained words, one per component of the hard
-    constraints; it is exact without cannot-links, and the same for all labelings.
+    minimise the length of the words, a convex problem; the shares of the rows, which Yin (2007)
+    uses, do not. The parametric complexity of the weights is computed for unconstrained words, one
+    per component of the hard constraints; it is exact without cannot-links, and the same for all
+    labelings.
 
     Whether K clusters can satisfy the cannot-links is a graph colouring problem. An exact search
     decides it within 50,000 steps; after that, the error message calls it undecided. ``epsilon`` is
@@ -257,7 +258,12 @@ class MDLConstrained(ConstrainedSearch):
         return self._fit(X, y, must_link=must_link, cannot_link=cannot_link)
 
     def compute(self, task):
-        """Search until every row satisfies ``epsilon``; see `Clusterer.compute`."""
+        """Search for the shortest description; see `Clusterer.compute`.
+
+        With ``epsilon``, the search is repeated until every row has another row of its cluster
+        within this distance, or forms a cluster alone. Before every repetition, rows that violate
+        this condition get a must-link to their nearest row.
+        """
         data, hard = StandardisedRows.from_rows(task.X), self.constraints == "hard"
         weight = 1.0 if self.geometry == "exp" else task.X.shape[1] / 2
         must, cannot = self._hard_pairs(data, task)
@@ -316,8 +322,13 @@ class MDLConstrained(ConstrainedSearch):
     ) -> tuple[Described, Restarts, np.ndarray, int, bool]:
         """Run all restarts.
 
-        Returns the shortest description, all restarts, the trace, the number of iterations, and
-        whether the best restart converged.
+        Returns
+        -------
+        best : description of the best labels
+        restarts : labels and description lengths of all restarts that satisfy the hard constraints
+        trace : description length after every iteration of the best restart
+        n_iter : its number of iterations
+        converged : whether it converged
         """
         nodes, index = problem.search_nodes()
         soft = bool(len(problem.link) or len(problem.apart))
@@ -388,7 +399,11 @@ class MDLConstrained(ConstrainedSearch):
     def _enforce_sizes(
         self, problem: ConstrainedProblem, limits: SizeLimits, starts: list[Described]
     ) -> tuple[Described, np.ndarray]:
-        """Shortest description with cluster sizes within limits, from the best few restarts."""
+        """Search for the shortest description with cluster sizes within ``limits``.
+
+        From each of the descriptions ``starts``, integer programming and updates of the cluster
+        parameters alternate. Returns the best description and the trace of its lengths.
+        """
         candidates: list[tuple[Described, list[float]]] = []
         for start in starts:
             trace: list[float] = []

@@ -1,7 +1,7 @@
 """Constrained clustering problem: arrays for the search, and description length in float64.
 
 Must-link components are the nodes of the search. Soft pairs join components; the description may
-ignore a soft pair, and flags mark the retained ones.
+ignore a soft pair, and flags mark the soft pairs that it retains.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class SoftPairs:
 
 
 def soft_pairs(pairs: np.ndarray, parts: Components) -> SoftPairs:
-    """Soft pairs of components, without those that hard constraints decide."""
+    """Convert soft pairs of rows (p, 2) to distinct pairs of components.
+
+    Pairs that the hard constraints ``parts`` already satisfy or violate are left out.
+    """
     nodes = np.sort(parts.node[pairs], axis=1)
     apart = set(map(tuple, parts.edges.tolist()))
     open_ = np.array([a != b and (a, b) not in apart for a, b in nodes.tolist()], bool)
@@ -60,7 +63,8 @@ class Described:
     ----------
     labels : (n,) clusters of the rows
     lengths : parts of the length, in nats: "words", "distances", "flags"
-    weights, centres, scales : parameters of the clusters
+    weights, centres, scales : (k,), (k, d), (k,) probabilities, means and mean squared distances of
+        the clusters
     link_on, apart_on : masks of the retained soft must-links and soft cannot-links
     """
 
@@ -88,11 +92,12 @@ class ConstrainedProblem:
     k : number of clusters
     parts : components of the hard must-links, with the hard cannot-links between them
     link, apart : soft must-links and soft cannot-links
-    weight : factor w of (log s + r / s) of a row: d / 2 or 1
-    shared : whether all clusters share one scale s
+    weight : factor w of the length w (log s + r / s) of a row with squared distance r from its
+        cluster mean: d / 2 or 1
+    shared : whether all clusters share one mean squared distance s
     bounds : bounds of s, relative to the total variance
     start : (n_nodes,) clusters that satisfy the hard constraints; None if the search found none
-    q : degeneracy of the graph of hard cannot-links
+    q : degeneracy Q of the graph of hard cannot-links: more than Q clusters always satisfy them
     positions : (n,) position of every row in the order of transmission
     """
 
@@ -127,7 +132,10 @@ class ConstrainedProblem:
 
     @property
     def constant_length(self) -> float:
-        """Part of the length that is the same for all clusterings: complexity and scale."""
+        """Part of the length that is the same for all clusterings.
+
+        It consists of the parametric complexity of the weights, and of the standardisation of rows.
+        """
         return self._weights_complexity + self._scale_length
 
     @property
@@ -154,7 +162,10 @@ class ConstrainedProblem:
     # In float64
 
     def describe_labels(self, labels: np.ndarray) -> Described:
-        """Describe a clustering, and choose the soft pairs that shorten the description."""
+        """Describe a clustering of the rows, and choose the soft pairs to retain.
+
+        ``labels`` (n,) are the clusters. The retained pairs shorten the description.
+        """
         x, k, bounds = self.data.x, self.k, self.bounds
         size = np.bincount(labels, minlength=k)
         centres = cluster_means(group_sums(x, labels, k), size)
@@ -174,7 +185,10 @@ class ConstrainedProblem:
         return Described(labels, lengths, weights, centres, np.clip(scales, *bounds), *on)
 
     def retained_pairs(self, on: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """All retained pairs of rows: soft pairs first, then the hard ones."""
+        """Retained must-links and cannot-links, pairs of rows: soft pairs first, then hard pairs.
+
+        ``on`` are masks of the retained soft must-links and of the retained soft cannot-links.
+        """
         return (
             np.concatenate([self.link.rows[on[0]], self.parts.must_rows]),
             np.concatenate([self.apart.rows[on[1]], self.parts.cannot_rows]),
@@ -183,7 +197,15 @@ class ConstrainedProblem:
     def _choose_pairs(
         self, labels: np.ndarray
     ) -> tuple[tuple[np.ndarray, np.ndarray], float, float, np.ndarray]:
-        """Retained soft pairs, lengths of the words and the flags, and weights."""
+        """Choose the soft pairs to retain for labels (n,).
+
+        Returns
+        -------
+        on : masks of the retained soft must-links and soft cannot-links
+        length : length of the words
+        flags : length of the flags
+        weights : (k,) weights of the clusters
+        """
         same = [labels[p.rows[:, 0]] == labels[p.rows[:, 1]] for p in (self.link, self.apart)]
         satisfied = same[0], ~same[1]
 
@@ -234,7 +256,7 @@ class ConstrainedProblem:
             best = new
 
     def component_costs(self, result: Described) -> np.ndarray:
-        """Cost (n_nodes, k) in nats of every component in every cluster."""
+        """Cost (n_nodes, k) in nats of every component in every cluster of ``result``."""
         square = ((self.data.x[:, None] - result.centres) ** 2).sum(2)
         row_costs = self.weight * (np.log(result.scales) + square / result.scales)
         cost = group_sums(row_costs, self.parts.node)
@@ -252,13 +274,15 @@ def lay_out(
     soft_apart: np.ndarray = _NONE,
     soft_link: np.ndarray = _NONE,
 ) -> tuple[Nodes, np.ndarray]:
-    """Arrays of the search, and the index of every component in them.
+    """Arrays of the search, and the index (n_nodes,) of every component in them.
 
     Parameters
     ----------
+    data : standardised rows
+    parts : components of the hard must-links, with the hard cannot-links between them
     order : (n_nodes,) sort key of the components with pairs, which precede all others
     start : (n_nodes,) clusters that satisfy all cannot-links, if known
-    soft_apart, soft_link : (p, 2) soft pairs of components
+    soft_apart, soft_link : (p, 2) soft cannot-links and soft must-links between components
     """
     x, node, n = data.x, parts.node, parts.n_nodes
     mass = np.bincount(node, minlength=n)
@@ -280,7 +304,7 @@ def lay_out(
 
 
 def place_components(values: np.ndarray, index: np.ndarray, dtype: Any) -> np.ndarray:
-    """Values of components at their indices in the search; 0 on padding."""
+    """Arrange ``values`` of the components at their positions ``index``; 0 on padding."""
     out = np.zeros((coarse_bucket(len(index), 64), *values.shape[1:]), dtype)
     out[index] = values
     return out

@@ -49,8 +49,8 @@ class Report:
         """DataFrame with one row per given pair.
 
         ``kind`` is the type of the pair, and ``i`` and ``j`` are its rows. ``satisfied`` states
-        whether the labels satisfy it, and ``accepted`` whether the fit accepted it as correct.
-        ``nats`` is the length that it saves.
+        whether the labels satisfy the pair, and ``accepted`` whether the fit accepted the pair as
+        correct. ``nats`` is the code length that the pair saves.
         """
         import pandas as pd
 

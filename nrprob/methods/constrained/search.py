@@ -32,7 +32,17 @@ _PATIENCE = 3  # iterations without a shorter description after which a soft sea
 
 
 class SearchResult(NamedTuple):
-    """Results of the restarts, each with a leading axis of restarts."""
+    """Results of the restarts; every array has a leading axis of restarts.
+
+    Attributes
+    ----------
+    labels : (C,) clusters of the nodes
+    objective : description length, or sum of squared distances
+    trace : objective after every iteration
+    n_iter : number of iterations
+    converged : whether the restart converged
+    feasible : whether the labels satisfy the hard cannot-links
+    """
 
     labels: jax.Array
     objective: jax.Array
@@ -76,7 +86,7 @@ def assign_in_order(
 
 
 def _gumbel_noise(seed: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Gumbel noise: the arg max of log probabilities plus noise is a sample from them."""
+    """Gumbel noise; the arg max of log weights plus noise is drawn in proportion to the weights."""
     return -jnp.log(-jnp.log(hashed_uniform(seed, shape, dtype) + 2.0**-25))
 
 
@@ -112,9 +122,9 @@ class _Search(Coder):
         return jnp.where(self.active, length, jnp.inf)
 
     def floored_weights(self, code: Code) -> jax.Array:
-        """Weights of the clusters, at least the weight of half a word.
+        """Weights (K,) of the clusters, at least the weight of half a word.
 
-        So nodes can join empty clusters.
+        The lower bound allows nodes to join empty clusters.
         """
         least = 0.5 / jnp.maximum((self.nodes.mass > 0).sum(), 1)
         return jnp.where(self.active, jnp.maximum(code.weights, least), 0)
@@ -153,9 +163,21 @@ class _Search(Coder):
     ) -> jax.Array:
         """Move every node in turn to the cluster of the shortest description.
 
-        The lengths of the words of the node and of its later neighbours are exact. A retained link
-        saves a word; this length is exact unless links form a cycle. In a soft search, a violated
-        cannot-link adds ``penalties[1]``, and a satisfied link subtracts ``penalties[0]`` as well.
+        The lengths of the words of the node and of its later neighbours are exact. In a soft
+        search, a satisfied must-link saves the length of a word plus ``penalties[0]``; the saved
+        length is exact unless links form a cycle. A violated cannot-link adds ``penalties[1]``.
+
+        Parameters
+        ----------
+        z : (C,) clusters of the nodes
+        cost : (C, K) costs of the nodes in the clusters, without the effects of neighbours
+        weights : (K,) weights of the clusters
+        penalties : (2,) costs of violating a soft must-link and a soft cannot-link; None without
+            soft pairs
+
+        Returns
+        -------
+        (C,) clusters after the sweep
         """
         near, k, b = self.near, self.k, self.index.size
         later = near > self.index[:, None]
@@ -230,10 +252,12 @@ class _Search(Coder):
         penalties: jax.Array,
         seed: jax.Array,
     ) -> jax.Array:
-        """Move linked nodes together; return two proposals (2, C).
+        """Propose labels (2, C) in which sets of linked nodes move together.
 
-        All sets of linked nodes are evaluated at once, with the others fixed. One proposal moves
-        a random half of the sets whose move shortens the description, the other the best set.
+        A set consists of nodes in one cluster that soft must-links connect. The moves of all sets
+        are evaluated at once, each with the other sets fixed. One proposal moves a random half of
+        the sets whose move shortens the description. The other moves the best set only. The
+        arguments are those of `sweep_nodes`, and a random seed.
         """
         near, index, b = self.near, self.index, self.index.size
         first, same = self.pair_clusters(z)
@@ -305,7 +329,7 @@ class _Search(Coder):
         return SearchResult(z, length, result.trace, result.n_iter - 1, result.done & ok, ok)
 
     def _descent_step(self, apart: bool, state: Any, _: jax.Array) -> Any:
-        """Take the shortest of a few descriptions; stop if none is shorter than the current one."""
+        """Move to the proposal of the shortest description; stop if no proposal is shorter."""
         z, code, length = state
         cost = self.node_costs(code)
         # Proposals: a sweep from the current labels, one from the greedy labels, Kempe chains.
@@ -364,11 +388,15 @@ def search_partition(
     soft: bool,
     apart: bool,
 ) -> SearchResult:
-    """Run ``n_init`` restarts, ``together`` of them in parallel.
+    """Run all restarts of the search.
 
     Parameters
     ----------
+    nodes, settings : the nodes, and the settings of the search
+    seed : random seed
     n_clusters : number of clusters with padding
+    n_init : number of restarts
+    together : number of restarts that run in parallel
     n_trace : length of the trace with padding
     soft : whether there are soft pairs
     apart : whether there are hard cannot-links

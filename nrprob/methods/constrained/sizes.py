@@ -19,8 +19,8 @@ class SizeLimits:
 
     Attributes
     ----------
-    mass : (n_nodes,) number of rows of every component
-    edges : (e, 2) cannot-linked components
+    mass : (n_nodes,) number of rows of every must-link component
+    edges : (e, 2) pairs of cannot-linked components
     low, high : int, minimum and maximum number of rows
     """
 
