@@ -1,4 +1,4 @@
-"""Plot docs/idea.png: points by batch, by k-means, and by clusters given the batches."""
+"""Plot docs/idea.png (clusters given batches) and docs/cluster-path.png (clusters by their dip)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.cluster import KMeans
+from sklearn.datasets import load_iris
 
-from nrprob import ConditionalMixture
+from nrprob import ConditionalMixture, MDLMixture, posterior
 
 
-def main() -> None:
-    """Plot it into the folder of this file."""
+def plot_batches() -> None:
+    """Plot points by batch, by k-means, and by clusters given the batches."""
     random = np.random.default_rng(0)
     batch, kind = random.integers(2, size=(2, 240))
     X = random.normal(size=(240, 2)) * [0.9, 0.5]
@@ -30,6 +31,19 @@ def main() -> None:
             ax.scatter(*X[labels == group].T, s=16, color=colour, marker=marker, alpha=0.75, lw=0)
         ax.set(title=title, xticks=[], yticks=[])
     figure.savefig(Path(__file__).with_name("idea.png"), dpi=130)
+
+
+def plot_path() -> None:
+    """Plot the probabilities of the numbers of clusters of iris, by the dip between clusters."""
+    path = posterior.cluster_path(MDLMixture(random_state=0).fit(load_iris().data))
+    print(path)
+    path.plot().figure.savefig(Path(__file__).with_name("cluster-path.png"), dpi=110)
+
+
+def main() -> None:
+    """Plot both into the folder of this file."""
+    plot_batches()
+    plot_path()
 
 
 if __name__ == "__main__":
