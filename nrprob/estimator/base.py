@@ -1,4 +1,7 @@
-"""Base class of all clusterers: input, restarts, fitted attributes, warnings, prediction."""
+"""Base class of all clusterers: input, restarts, fitted attributes, warnings, prediction.
+
+Shapes: n samples, m features, k clusters.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +53,9 @@ class Restarts(NamedTuple):
 
     Attributes
     ----------
-    labels : cluster of every sample (restarts, n); None for stored rows
-    objective : final objective (restarts,), which the fit minimises
-    converged : whether the restart converged (restarts,)
+    labels : (restarts, n) cluster of every sample; None for stored rows
+    objective : (restarts,) final objective, which the fit minimises
+    converged : (restarts,) whether the restart converged
     """
 
     labels: Any
@@ -61,7 +64,10 @@ class Restarts(NamedTuple):
 
 
 def fitted_labelings(estimator: Any) -> np.ndarray:
-    """Labelings of a fitted estimator: ``labels_`` (n,), or ``alternatives_`` (n, m) if m > 1."""
+    """Labelings of a fitted estimator: ``alternatives_`` (n, labelings) if it has several of them.
+
+    Otherwise it is ``labels_`` (n,).
+    """
     alternatives = getattr(estimator, "alternatives_", None)
     if alternatives is None or alternatives.shape[1] == 1:
         return estimator.labels_
@@ -69,10 +75,10 @@ def fitted_labelings(estimator: Any) -> np.ndarray:
 
 
 def row_means(X: Any, membership: np.ndarray) -> np.ndarray:
-    """Cluster means (k, m) of raw rows (n, m), weighted by membership (n, k).
+    """Cluster means (k, m) of the features ``X`` (n, m), weighted by ``membership`` (n, k).
 
-    Multiply ``membership`` by the weights of the rows if rows have weights. An empty cluster has
-    the mean of all rows.
+    If samples have weights, the caller multiplies ``membership`` by them. An empty cluster has the
+    mean of all samples.
     """
     size = membership.sum(0)
     # Divide the weights of a cluster by their sum, so that no sum of rows overflows the type of X.
@@ -90,10 +96,11 @@ def row_means(X: Any, membership: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def fit_context(estimator: Any) -> Iterator[None]:
-    """Delete the fitted attributes of the previous fit, then run a fit.
+    """Context of a fit: delete the fitted attributes of the previous fit on entry.
 
-    If the fit raises an exception, its own fitted attributes are deleted, too. An interrupted fit
-    (KeyboardInterrupt) keeps its attributes if the class sets `Clusterer._keeps_interrupted`.
+    If the code inside the ``with`` raises an exception, the attributes that it has set are deleted,
+    too. An interrupted fit (KeyboardInterrupt) keeps its attributes if the class sets
+    `Clusterer._keeps_interrupted`.
     """
     state = vars(estimator)
     for name in state.pop("_set_by_fit", ()):
@@ -113,7 +120,10 @@ def fit_context(estimator: Any) -> Iterator[None]:
 
 
 def check_finite(estimator: Any) -> None:
-    """Raise on NaN and infinity in fitted attributes, except those in `_rarely_finite`."""
+    """Raise an error for NaN and infinity in fitted attributes.
+
+    The class attribute ``_rarely_finite`` names attributes that are not checked.
+    """
     for name, value in vars(estimator).items():
         if name.startswith("_") or not name.endswith("_") or name in estimator._rarely_finite:
             continue
@@ -151,8 +161,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
         Return scores (n, n_clusters) of new rows; `predict` returns the cluster with the largest
         score.
 
-    A subclass with m labelings sets ``alternatives_`` (n, m), and one column of it as ``labels_``
-    (n,). The class attributes below are options of a subclass, with their defaults.
+    A subclass with several labelings sets ``alternatives_`` (n, labelings), and one column of it as
+    ``labels_`` (n,). The class attributes below are options of a subclass, with their defaults.
 
     See Also
     --------
@@ -198,7 +208,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     @property
     def _unit(self) -> str:
-        """Subject of the warning of a fit that did not converge."""
+        """Noun for what did not converge, in the warning of `_warn_convergence`."""
         return "the best restart"
 
     @property
@@ -276,7 +286,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return self.fit(X, y, **keywords).labels_
 
     def _fit(self, X, y, *, sample_weight=None, **keywords):
-        """Fit, with the keywords of `prepare`."""
+        """Fit ``X`` of any type; ``keywords`` are the keyword arguments of `prepare`."""
         self.check_parameters()
         known_as = self.capabilities.known_as
         rows = as_stored(X) if self._takes_stored or isinstance(X, Stored) else None
@@ -306,12 +316,16 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return self
 
     def _fit_samples(self, X, y, **keywords) -> None:
-        """Fit samples in memory, with the keywords of `prepare`."""
+        """Fit samples in memory; ``keywords`` are the keyword arguments of `prepare`."""
         task = self.prepare(X, y, **keywords)
         self.finish(task, self.compute(task))
 
     def _absent_values(self, X, known) -> dict[str, Any]:
-        """Values (n, ...) of further fitted attributes for the n samples ``X`` of weight 0."""
+        """Values of fitted attributes for n samples ``X`` of weight 0, which took no part in a fit.
+
+        The result has values (n, ...) by name of attribute, for attributes other than ``labels_``
+        that have one entry per sample.
+        """
         return {}
 
     def _fit_stored(self, rows: Stored, y, known=None):
@@ -322,7 +336,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         )
 
     def prepare(self, X, y, known=None) -> Any:
-        """Validate and encode the data; return the task of the fit."""
+        """Validate and encode the data; return the task of the fit, as the class describes it."""
         raise NotImplementedError
 
     def compute(self, task: Any) -> list[Any]:
@@ -372,9 +386,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return X
 
     def _check_magnitude(self, X, *, reset: bool) -> None:
-        """Raise if squares of features overflow or underflow, or if new rows are too large.
+        """Raise an error if squares of features overflow or underflow.
 
-        ``reset`` is True in `fit`, and False for new rows.
+        ``reset`` is True for the samples of `fit`, and False for new rows, which must not exceed a
+        limit that `fit` has stored.
         """
         if reset and self.capabilities.squares:
             check_range(X)
@@ -388,7 +403,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
             )
 
     def _store_magnitude(self, most: float, dtype: Any) -> None:
-        """Store the largest absolute value that new rows may have, from the largest of the fit."""
+        """Store the largest absolute value that new rows may have.
+
+        ``most`` is the largest absolute value of the samples of the fit, of type ``dtype``.
+        """
         self._max_magnitude = (most or 1.0) * (1e15 if dtype == np.float32 else LARGEST)
 
     def _check_input(self, X, y) -> tuple[Any, np.ndarray | None]:
@@ -400,7 +418,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return X, self._target_clusters(y, X.shape[0])
 
     def _target_clusters(self, y, n: int) -> np.ndarray | None:
-        """Cluster of each labelled sample, -1 for all others; None without any label."""
+        """Cluster (n,) of every labelled sample by ``y``, -1 for others; None without any label."""
         if y is None:
             return None
         classes, fixed = read_labels(y, n)
@@ -425,7 +443,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return fixed
 
     def _check_groups(self, design: Design) -> None:
-        """Refuse known groups of one sample each, and warn of uninformative known groups."""
+        """Raise an error if every known group is one sample; warn of uninformative known groups."""
         if design.kind != "labels" or design.columns is not None:
             return
         sizes = np.bincount(design.codes)
@@ -462,14 +480,13 @@ class Clusterer(ClusterMixin, BaseEstimator):
         Parameters
         ----------
         restarts : Restarts
-            All restarts, for ``restarts_``.
+            All restarts, for the attribute ``restarts_``.
         membership : memberships (n, k) of the best restart, or None
-        trace : objective after each iteration of the best restart; NaN after the last
+        trace : objective after each iteration of the best restart; NaN after the last one
         n_iter : number of iterations of the best restart
-        nothing_left : reason why X has no structure beyond the known structure, as a warning; empty
+        nothing_left : text of a warning that X has no structure beyond the known structure; empty
             if X has such structure
-        chosen : refined restarts; the best of them is the result, instead of the best of
-            ``restarts``
+        chosen : restarts that were refined after ``restarts``; their best one is then the result
         labels, sizes : labels (n,) of the best restart and sizes (k,) of its clusters, if
             ``restarts`` has no labels
         """
@@ -557,7 +574,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return extract_known(X, known)
 
     def _stored_known(self, known) -> Any:
-        """Known structure of new stored rows: ``known``, or the columns that `fit` used by name."""
+        """Known structure of new stored rows.
+
+        It is ``known`` or, if this is None, the columns that `fit` used by name.
+        """
         return known if known is not None else vars(self).get("_known_columns") or None
 
     def _log_membership(self, X, known) -> np.ndarray:

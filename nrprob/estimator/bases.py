@@ -12,9 +12,9 @@ _COUNTS = ("n_clusters", "n_components")  # parameter names of the number of clu
 
 
 def check_base(base: Any, words: tuple[str, ...], methods: tuple[str, ...], what_for: str) -> None:
-    """Raise unless ``base`` is one of ``words``, or a clusterer with these methods.
+    """Raise an error unless ``base`` is one of ``words``, or a clusterer with these methods.
 
-    ``what_for`` describes the task of the clusterer, for the message.
+    ``what_for`` describes the task of the clusterer, for the error message.
 
     Raises
     ------

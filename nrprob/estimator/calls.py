@@ -1,4 +1,8 @@
-"""Divide the restarts of a fit into calls of a compiled program, and collect their results."""
+"""Divide the restarts of a fit into calls of a compiled program, and collect their results.
+
+A *call* (`nrprob.engines.optimise.solve.SolverCall`) is one run of a program, which computes
+several restarts in parallel.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,9 @@ from nrprob.statistics.rows import Layout, Rows, active_mask, bucket_size, padde
 
 
 def at_once(n: int, n_bytes: float, device: jax.Device | None = None) -> int:
-    """Number of concurrent runs: the largest divisor of ``n`` whose arrays fit into memory.
+    """Number of restarts to run in parallel: the largest divisor of ``n`` that fits into memory.
 
-    A run needs ``n_bytes`` bytes.
+    ``n`` is the number of restarts, of which each needs ``n_bytes`` bytes.
     """
     limit = int(max(placement.memory_budget(device) // n_bytes, 1))
     return max(d for d in range(1, n + 1) if n % d == 0 and d <= limit)
@@ -56,13 +60,14 @@ def restart_calls(
     solver, static : compiled program, and its static arguments
     rows, layout : rows in the arrangement of the program, and the map from samples to rows
     fixed : (n,) clusters of labelled rows, -1 for all other rows; None without labels
-    settings : traced parameters of the program; every element gets all restarts
+    settings : traced parameters of the program; every element gets ``n_init`` restarts
     n_elements : number of array elements that one restart needs on a device
-    factorises, stepwise : see `nrprob.engines.optimise.solve.SolverCall`
+    factorises : whether the program calls LAPACK
+    stepwise : whether the program is a chain of tiny steps
 
     Returns
     -------
-    calls, by setting and by seed; every call runs several restarts in parallel
+    calls : list, ordered by setting and then by seed
     """
     # Number of restarts that fit into memory at a time.
     mesh = rows.mesh if isinstance(rows, sharding.ShardedRows) else None

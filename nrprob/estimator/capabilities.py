@@ -22,7 +22,7 @@ class Capabilities:
 
     Attributes
     ----------
-    known : types of known structure that `fit` takes, from `KINDS`; empty if `fit` takes none
+    known : types of known structure that `fit` takes, among `KINDS`; empty if `fit` takes none
     known_as : keyword of `fit` and `predict` for the known structure
     singleton_groups : whether every sample may be a separate known group
     labels : whether `fit` uses partial labels ``y``
@@ -38,9 +38,10 @@ class Capabilities:
     squares : whether fits square the features, so that `fit` refuses features whose squares
         overflow or underflow
     alone : whether batch runs execute every fit separately, and not many fits in one program
-    arrays : sizes of the largest arrays of a fit. Every letter is a factor: n samples, m features,
-        k clusters, r restarts, d posterior draws, s samples in a table of all pairs of samples. For
-        example, "nkr" is an array of n k r numbers; see `nrprob.batch.cost`
+    arrays : sizes of the largest arrays of a fit, from which `nrprob.batch.cost` estimates its
+        memory. Every letter is a factor: n samples, m features, k clusters, r restarts, d posterior
+        draws, s samples in a table of all pairs of samples. For example, "nkr" is an array of
+        n k r numbers
     """
 
     known: tuple[str, ...] = ("labels",)

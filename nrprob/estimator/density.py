@@ -1,4 +1,7 @@
-"""Protocols that an estimator implements for significance tests and model selection."""
+"""Protocols that an estimator implements for significance tests and model selection.
+
+Shapes: n samples; m columns; d numeric columns; p coordinates of residuals; K clusters.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,8 @@ class DensityEstimator(Protocol):
         """Log density (n,) of samples in the coordinates of `residuals_of`.
 
         ``scale`` (n,) multiplies the residuals before the density is evaluated. The mean of a known
-        group is estimated from the samples of the fit, so a held-out sample is farther from this
-        mean on average. The tests correct for this by a scale below 1.
+        group is estimated from the samples of the fit, so on average a held-out sample is farther
+        from this mean than a sample of the fit. The tests correct this by a scale below 1.
         """
         ...
 
@@ -52,7 +55,7 @@ class DensityEstimator(Protocol):
         ...
 
     def mixture_covariance(self) -> np.ndarray:
-        """Covariance (p, p) of the mixture in these coordinates, up to a factor."""
+        """Covariance (p, p) of the mixture in the coordinates of `residuals_of`, up to a factor."""
         ...
 
     def has_flexible_clusters(self) -> bool:
@@ -68,13 +71,14 @@ class LabelInitialised(Protocol):
     """Clusterer that can start from given labels, as `nrprob.evidence.confidence` needs."""
 
     def clone_for_tests(self) -> Any:
-        """Return an unfitted copy; see `DensityEstimator`."""
+        """Return an unfitted copy, as `DensityEstimator.clone_for_tests`."""
         ...
 
     def settings_from_labels(self, labels: np.ndarray) -> list[dict[str, Any]]:
-        """Parameters of several fits: from ``labels`` (n,), and from new initial values.
+        """Parameters of several fits, as dictionaries.
 
-        The caller uses the fit with the lowest ``objective_``.
+        The fits start from ``labels`` (n,), and from new initial values. The caller uses the fit
+        with the lowest ``objective_``.
         """
         ...
 
@@ -82,7 +86,8 @@ class LabelInitialised(Protocol):
 class TableTraits(NamedTuple):
     """Properties of a table and its clusters.
 
-    They decide whether the calibration of a test covers the table, so that its error rate is known.
+    The error rate of the test was measured on simulated tables. These properties decide whether
+    the measurement covers a table.
 
     Attributes
     ----------
@@ -110,7 +115,7 @@ class TableRefit(Protocol):
 
     @property
     def log_density(self) -> np.ndarray:
-        """Predictive log density (n,), given the known group."""
+        """Predictive log density (n,) of the samples, given their known groups."""
         ...
 
     @property
@@ -122,7 +127,8 @@ class TableRefit(Protocol):
     def residuals(self) -> np.ndarray | None:
         """Residuals (n, d) of the numeric columns after removal of group and location effects.
 
-        NaN where missing; None without numeric columns.
+        A location effect is the effect of a discrete column on numeric columns. Missing values are
+        NaN. The result is None without numeric columns.
         """
         ...
 
@@ -137,11 +143,17 @@ class TableRefit(Protocol):
         ...
 
     def standard_residuals(self) -> tuple[np.ndarray, np.ndarray]:
-        """Whitened residuals (n, d) of a fit of one cluster, and log determinants (n,)."""
+        """Whitened residuals (n, d) of a fit of one cluster, and log determinants (n,).
+
+        The log determinants of the whitening matrices differ between samples with missing values.
+        """
         ...
 
     def power_residuals(self) -> tuple[np.ndarray, np.ndarray]:
-        """Whitened residuals (n, d) after a power transformation, and log determinants (n,)."""
+        """Whitened residuals (n, d) of a fit of one cluster after a power transformation.
+
+        The log determinants (n,) of transformation and whitening are returned, too.
+        """
         ...
 
 
@@ -170,9 +182,9 @@ class TableRefitter(Protocol):
 
     @property
     def values(self) -> np.ndarray | None:
-        """Numeric values and codes of discrete values (n, m), NaN where missing.
+        """Table (n, m) of numeric values and of integers for discrete values; NaN where missing.
 
-        None without numeric columns.
+        The result is None without numeric columns.
         """
         ...
 
@@ -192,13 +204,19 @@ class TableRefitter(Protocol):
         ...
 
     def dependent_log_density(self, training: np.ndarray, single: Any) -> np.ndarray:
-        """Log density (n,) of one cluster whose discrete columns depend on all other columns."""
+        """Log density (n,) of one cluster with a regression for every discrete column.
+
+        A regression, fitted to the samples with the indices ``training``, predicts its column from
+        the numeric columns and the preceding discrete columns. ``single`` is a fit of one cluster
+        to the same samples.
+        """
         ...
 
     def column_log_density(self, training: np.ndarray, single: Any, j: int) -> np.ndarray:
-        """Log density (n,) of a model in which the values of discrete column j are the clusters.
+        """Log density (n,) of a mixture whose components are the values of discrete column j.
 
-        ``single`` is a fit of one cluster to the same samples.
+        The mixture is fitted to the samples with the indices ``training``, and ``single`` is a fit
+        of one cluster to the same samples.
         """
         ...
 
@@ -208,9 +226,10 @@ class TableDensityEstimator(Protocol):
     """Clusterer of mixed and incomplete tables whose density `nrprob.evidence` can test."""
 
     def is_tested_by_residuals(self, X: Any, *, known: Any = None) -> bool:
-        """Whether a table is tested like an array, as a `DensityEstimator`.
+        """Whether a table is tested as an array of numbers, by a `DensityEstimator`.
 
-        The table must be complete and numeric, and the estimator subtracts means of known groups.
+        This is so if the table is complete and numeric, and the estimator subtracts the means of
+        the known groups.
         """
         ...
 

@@ -1,7 +1,7 @@
 """Docstring entries that estimators share.
 
-A line ``<name>`` in the docstring of a class is replaced by the entry of this parameter or
-attribute. The entry states the default value of the class.
+A line ``<name>`` in the docstring of a class is replaced by the shared entry of the parameter or
+attribute ``name``. The entry of a parameter states its default value in this class.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Clusterers whose cost of a row is linear in the row's statistics, which allows prediction."""
+"""Clusterers whose cost of a row is linear in the row's statistics, which allows prediction.
+
+Shapes: n rows (samples), m statistics of a row, k clusters, ``groups`` known groups.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +32,18 @@ class Task:
 
     Attributes
     ----------
-    X : validated rows (n, m'); None if the fit needs only their statistics
-    x : statistics (n, m) of the rows
-    fixed : cluster (n,) of every labelled row, -1 for all other rows; None without labels
+    X : (n, n_features) validated rows; None if the fit needs only their statistics
+    x : (n, m) statistics of the rows
+    fixed : (n,) cluster of every labelled row, -1 for all other rows; None without labels
     design : known structure of the rows
-    mesh : devices that share the rows; None for one device
-    weights : weights (n,) of the samples; None if all are 1
+    mesh : devices over which the rows are distributed; None for one device
+    weights : (n,) weights of the samples; None if all are 1
     rows : the statistics in blocks by known group, as engines take them; the last groups may be
         empty, as padding
     layout : positions of the samples in ``rows``
     settings : traced parameters of the programs
-    build : builder of the terms of the objective
-    labelings : codes (n,) of every known labeling, for estimators with one term per labeling
+    build : function that makes the terms of the objective; see `nrprob.engines.optimise.solve`
+    labelings : for estimators with one term per known labeling, the labels (n,) of each as integers
     calls : compiled runs of the restarts
     """
 
@@ -60,7 +63,8 @@ class Task:
     def lay_out(self, mass: np.ndarray | None = None, one_is_few: bool = False) -> None:
         """Arrange the rows, with weights ``mass``, by known group, and over the devices.
 
-        ``one_is_few`` pads a single group like several groups, so that it shares their program.
+        With ``one_is_few``, a single group is padded to several groups, so that its program is the
+        same as for a few groups.
         """
         design, n_shards = self.design, 1 if self.mesh is None else self.mesh.size
         n_groups, share = design.n_hard_groups, design.memberships
@@ -100,12 +104,15 @@ class LinearClusterer(Clusterer):
     # Input
 
     def _device_mesh(self, X):
-        """Devices to shard the rows over: the requested ones, or those that hold ``X``; or None."""
+        """Devices over which to distribute the rows; None for one device.
+
+        They are the devices of `nrprob.sharded`, or else the devices that hold ``X``.
+        """
         mesh = sharding.active_mesh()
         return sharding.mesh_of(X) if mesh is None else mesh
 
     def _read_task(self, X, y, known, sample_weight=None) -> Task:
-        """Validate the input, and return statistics, target labels, known groups and weights."""
+        """Validate the input of a fit, and return it as a `Task` without data layout."""
         mesh = self._device_mesh(X)
         X = self._validate(X, reset=True)
         n_samples = X.shape[0]
@@ -118,7 +125,10 @@ class LinearClusterer(Clusterer):
         return Task(rows, self._features(X), fixed, design, mesh, sample_weight)
 
     def _encode_known(self, X, known, mesh: Any, sample_weight: Any) -> Design:
-        """Learn the encoding of the known structure, and encode it for the checked rows ``X``."""
+        """Fit the encoding of the known structure, and return the encoded known structure.
+
+        ``X`` are validated rows.
+        """
         self._encoder = DesignEncoder()
         return self._encoder.fit(known, X.shape[0], sample_weight)
 
@@ -135,7 +145,7 @@ class LinearClusterer(Clusterer):
         return super()._validate(X, reset=reset)
 
     def _validate_device(self, X, *, reset: bool):
-        """Check a JAX array on its devices."""
+        """Validate a JAX array without moving it from its devices."""
         if X.dtype != np.float32:
             X = X.astype(np.float64)
         if not bool(jax.numpy.isfinite(X).all()):
@@ -166,12 +176,14 @@ class LinearClusterer(Clusterer):
     ) -> None:
         """Store the coefficients of the cost of new rows.
 
-        Memberships are proportional to exp(log_prior - beta cost).
+        The cost of a row in a cluster is the product of the coefficients and the statistics of the
+        row. Memberships are proportional to ``exp(log_prior - beta * cost)``.
 
         Parameters
         ----------
-        slope : coefficients (groups, k', m + 1) of the m statistics and, last, of the mass; k' >= k
-        log_prior : log prior (k',) of the clusters
+        slope : (groups, columns, m + 1) coefficients of the m statistics and, last, of the mass;
+            the first k columns are the clusters, the others padding
+        log_prior : (columns,) log prior of the clusters
         m : number of statistics of a row
         beta : final inverse temperature
         critical : critical inverse temperature, or a function that computes it at first access
@@ -261,18 +273,21 @@ class LinearClusterer(Clusterer):
         return softmax(self._log_membership(*self._split_known(X, known)), axis=1)
 
     def _row_scores(self, X, known) -> np.ndarray:
-        """Negative contribution of new rows (n,) to the objective in nats; see `ScoreMixin`."""
+        """Negative contribution (n,) of every new row to the objective in nats, for `score`."""
         x, design = self._encode_rows(X, known)
         cost = _linear_costs(x, design, self._coef, self._intercept)
         cost += self._common_cost(x, design)[:, None]
         return self._mixture_scores(cost)
 
     def _common_cost(self, x, design: Design) -> np.ndarray:
-        """Part (n,) of the cost of every row that is equal in all clusters, and not linear."""
+        """Part (n,) of the cost of every row that is the same for all clusters.
+
+        This part is not linear in the statistics, so the stored coefficients leave it out.
+        """
         return families.get_family(self._features.features).row_constant(x)
 
     def _mixture_scores(self, cost: np.ndarray) -> np.ndarray:
-        """Scores of rows with costs (n, k), as for a mixture of the clusters."""
+        """Scores (n,) of rows from their costs (n, k) in all clusters."""
         log_prior = self._log_prior - logsumexp(self._log_prior)
         return logsumexp(log_prior - self.beta_ * cost, axis=1) / self.beta_
 
@@ -290,15 +305,16 @@ class ScoreMixin:
     def score(self, X, y=None, *, known=None):
         r"""Negative mean contribution of new rows to the objective under the fitted statistics.
 
-        With the cost d(x, c) of a row in a cluster, which is linear in the row's mass, the score is
+        With the cost d(x, c) of row x in cluster c, the score is
 
         .. math:: -\frac{1}{n} \sum_i \min_c d(x_i, c) \qquad \text{or} \qquad
             \frac{1}{n} \sum_i \frac{1}{\beta} \log \sum_c p(c) e^{-\beta d(x_i, c)}
 
-        for hard labels and for a finite ``beta``, respectively. For a finite ``beta``, p(c) has the
-        exponent ``compression``. On the rows of the fit, the score is ``-objective_ / n``, up to
-        the tolerance of the fit. Compare scores only of fits with the same objective, weights and
-        units. As in k-means, more hard clusters usually have a better score, even on new rows.
+        for hard labels and for a finite inverse temperature ``beta``, respectively. n is the number
+        of new rows, and p(c) the share of cluster c, with the exponent ``compression``. On the rows
+        of the fit, the score is ``-objective_ / n``, up to the tolerance of the fit. Compare scores
+        only of fits with the same objective, weights and units. As in k-means, more hard clusters
+        usually have a better score, even on new rows.
 
         Parameters
         ----------
@@ -323,7 +339,11 @@ class ScoreMixin:
 
 
 def _linear_costs(x: Any, design: Design, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-    """Return ``x @ coef + intercept`` (n, k); groups have separate coefficients (groups, k, m)."""
+    """Return ``x @ coef + intercept`` (n, k) with the coefficients of the known group of each row.
+
+    ``x`` (n, m) are statistics, ``coef`` (groups, k, m) coefficients, and ``intercept`` (groups, k)
+    constants.
+    """
     cost = np.zeros((x.shape[0], intercept.shape[1]))
     for g in range(design.n_groups):
         if design.memberships is None:

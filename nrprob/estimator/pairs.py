@@ -18,9 +18,9 @@ class PairTask:
 
     Attributes
     ----------
-    X : rows (n, m)
-    fixed : cluster (n,) of every labelled row, -1 for all other rows; None without labels
-    must_link, cannot_link : indices (p, 2) of the rows of p pairs
+    X : (n_samples, n_features) rows
+    fixed : (n_samples,) cluster of every labelled row, -1 for all other rows; None without labels
+    must_link, cannot_link : (n_pairs, 2) indices of the two rows of every pair
     """
 
     X: np.ndarray
@@ -30,9 +30,9 @@ class PairTask:
     calls: Any = ()
 
     def hard_pairs(self, hard: bool = True) -> tuple[list[Pairs], list[Pairs]]:
-        """Return hard must-links and cannot-links.
+        """Return must-links and cannot-links that the clusters must satisfy.
 
-        Pairs that follow from labels are always hard. The pairs of the user are hard if ``hard``.
+        These are the pairs that follow from partial labels and, if ``hard``, the pairs of the user.
         """
         must, cannot = [], []
         if hard:

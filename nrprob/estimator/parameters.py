@@ -27,7 +27,10 @@ Estimator = TypeVar("Estimator")
 
 
 class Number(NamedTuple):
-    """Range of a parameter: from ``low`` to ``high``, one of ``words``, or None if ``optional``."""
+    """Values of a parameter: a number from ``low`` to ``high``, or one of ``words``.
+
+    With ``optional``, the value may also be None.
+    """
 
     low: float
     high: float
@@ -37,7 +40,7 @@ class Number(NamedTuple):
     optional: bool = False
 
     def check(self, name: str, value: Any) -> None:
-        """Raise ValueError or TypeError for any other value."""
+        """Raise ValueError or TypeError unless parameter ``name`` may have this value."""
         if self.optional and value is None:
             return
         if self.words and isinstance(value, str):
@@ -61,14 +64,14 @@ class Choice(NamedTuple):
     optional: bool = False
 
     def check(self, name: str, value: Any) -> None:
-        """Raise ValueError for any other value."""
+        """Raise ValueError unless parameter ``name`` may have this value."""
         if self.optional and value is None:
             return
         check_choice(name, value, self.words() if callable(self.words) else self.words)
 
 
 class Checked(NamedTuple):
-    """Values of a parameter that ``check(name, value)`` accepts."""
+    """Values of a parameter: those for which the function ``check(name, value)`` does not raise."""
 
     check: Callable[[str, Any], None]
 
@@ -111,9 +114,10 @@ ScaleRange = Annotated[tuple[float, float], Checked(_check_scale_range)]
 def constructor(cls: type[Estimator]) -> type[Estimator]:
     """Write the constructor of an estimator from the annotated attributes of its class.
 
-    The constructor stores parameters unchanged, as scikit-learn requires. Parameters after a line
-    ``_: KW_ONLY`` are keyword-only. Comparison and ``repr`` of scikit-learn remain. A line
-    ``<name>`` of the docstring is replaced by the entry of `nrprob.estimator.docs.SHARED`.
+    This class decorator works like `dataclasses.dataclass`, but comparison and ``repr`` of
+    scikit-learn remain. The constructor stores parameters unchanged, as scikit-learn requires.
+    Parameters after a line ``_: KW_ONLY`` are keyword-only. Lines ``<name>`` of the docstring are
+    replaced by shared entries; see `nrprob.estimator.docs`.
     """
     cls = dataclass(eq=False, repr=False, match_args=False)(cls)
     types = get_type_hints(cls)  # without the ranges, for signatures

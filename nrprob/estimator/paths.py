@@ -1,4 +1,7 @@
-"""Hierarchies of clusters by successive splits: their levels, their end, and the solver "split"."""
+"""Hierarchies of clusters by successive splits: their levels, their end, and the solver "split".
+
+A path (`nrprob.engines.optimise.splitting.Path`) has one level per number K of clusters.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,9 @@ class Granularity(NamedTuple):
     beta : inverse temperature
     critical_beta : inverse temperature at which the split that leads to this level becomes
         possible; 0 for K = 1
-    membership : p(c|x) (n_samples, K)
-    weights : p(c) (K,)
-    parents : for every cluster (K,), the cluster of the previous level with the largest overlap
+    membership : (n_samples, K) probability p(c|x) of cluster c, given sample x
+    weights : (K,) share p(c) of the samples in every cluster
+    parents : (K,) for every cluster, the cluster of the previous level with the largest overlap
     """
 
     n_clusters: int
@@ -40,16 +43,17 @@ class Granularity(NamedTuple):
 
     @property
     def labels(self) -> np.ndarray:
-        """Cluster (n_samples,) of each sample."""
+        """Most probable cluster (n_samples,) of each sample."""
         return self.membership.argmax(1)
 
 
 def path_granularities(
     path: splitting.Path, layout: Layout, mass: np.ndarray
 ) -> tuple[list[Granularity], np.ndarray]:
-    """Return all levels, and the positions (K,) in the path of the sorted clusters of the last one.
+    """Return all levels with clusters sorted by size, and the order (K,) of the last level.
 
-    ``mass`` (n,) are the weights of the rows, which sum to 1.
+    Entry c of the order is the column of sorted cluster c in the memberships of the path. ``mass``
+    (n_samples,) are the weights of the samples, which sum to 1.
     """
     result: list[Granularity] = []
     for k, level in enumerate(path.levels, 1):
@@ -109,7 +113,7 @@ class SplittingEstimator(TermEstimator):
         return [] if self.solver == "split" else super()._calls(task)
 
     def prepare(self, X, y, known=None, sample_weight=None) -> Task:
-        """Validate and encode the data; see `Clusterer.prepare`."""
+        """Validate and encode the data; return the task of the fit."""
         task = super().prepare(X, y, known, sample_weight)
         if self.solver == "split" and task.fixed is not None and (task.fixed >= 0).any():
             raise ValueError(
@@ -119,7 +123,7 @@ class SplittingEstimator(TermEstimator):
         return task
 
     def compute(self, task: Task) -> list[solve.Solution]:
-        """Run the calls, or split clusters one by one; see `Clusterer.compute`."""
+        """Run the calls of the task or, with the solver "split", split clusters one by one."""
         return [self._split(task)] if self.solver == "split" else super().compute(task)
 
     def _split(self, task: Task) -> solve.Solution:

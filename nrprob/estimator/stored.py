@@ -1,4 +1,8 @@
-"""Out-of-core fits of estimators whose objective is a sum of terms."""
+"""Out-of-core fits of estimators whose objective is a sum of terms.
+
+A *survey* (`nrprob.data.storage.stored.Survey`) is the result of a first pass over stored rows:
+their moments, labels and known structure. Shapes: m statistics of a row, k clusters.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +57,16 @@ class LayGroups:
 
 
 def block_size(n_init: int, n_clusters: int) -> int:
-    """Rows per block, limited by the memory for the memberships of all restarts."""
+    """Number of rows of a block, limited by the memory for the memberships of all restarts."""
     return int(np.clip(_ENTRIES // (n_init * n_clusters), _LEAST, _ROWS))
 
 
 def feature_map(survey: Survey, name: str, binarize: float | None) -> FeatureMap:
-    """Return the map from raw rows to statistics; see `nrprob.statistics.families.fit_features`."""
+    """Return the map from raw rows to statistics, as `nrprob.statistics.families.fit_features`.
+
+    It follows from the moments of the survey. ``name`` is the family of the features or "auto", and
+    ``binarize`` a threshold or None.
+    """
     if binarize is not None:
         return FeatureMap("bernoulli", float(binarize))
     moments = survey.moments
@@ -79,7 +87,10 @@ def start_seed(estimator: Any, survey: Survey) -> int:
 
 
 def check_survey(estimator: Any, survey: Survey) -> np.ndarray | None:
-    """Set the input attributes of an estimator; return the clusters of labelled rows."""
+    """Set attributes of the estimator that describe its input; return clusters of labelled rows.
+
+    The clusters (n_samples,) are -1 for other rows; the result is None without labels.
+    """
     if survey.target_labels is not None and survey.rows.processes:
         raise ValueError("rows of several processes take no partial labels; got y; leave y out")
     source = survey.source
@@ -182,10 +193,10 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
 
 
 def _cluster_centres(features: FeatureMap, sums: np.ndarray, m: int) -> np.ndarray:
-    """Cluster centres (k, m) from the sums (k, m + 1) of statistics and mass.
+    """Cluster centres (k, m) from ``sums``, whose columns are sums of m statistics and the mass.
 
-    The centres are means of raw rows if statistics determine raw rows, else means of statistics.
-    An empty cluster has the mean of all rows.
+    The centres are means of raw rows if these follow from means of statistics (Gaussian features),
+    else means of statistics. An empty cluster has the mean of all rows.
     """
     size, total = sums[:, -1:], sums.sum(0)
     means = np.where(size > 0, sums[:, :m] / np.maximum(size, 1e-300), total[:m] / total[-1])

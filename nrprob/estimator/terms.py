@@ -34,9 +34,9 @@ class Descent(NamedTuple):
     ----------
     solver : one of `SOLVERS`
     beta : final inverse temperature; infinite to end with hard labels
-    compression : weight of H(C) in the term (compression H(C) - H(C|X)) / beta of the objective; 1
-        in an information bottleneck, 0 in EM
-    damped : whether steps are shortened if the objective is not concave
+    compression : weight of the cluster entropy H(C) in the part (compression H(C) - H(C|X)) / beta
+        of the objective, for clusters C and samples X; 1 in an information bottleneck, 0 in EM
+    damped : whether annealing shortens its steps, as an objective that is not concave needs
     quench, cooling, noise, tol : see `nrprob.engines.optimise.solve.Settings`
     """
 
@@ -56,13 +56,13 @@ class Descent(NamedTuple):
 
 
 class TermEstimator(LinearClusterer):
-    """Clusterer whose objective is a sum of terms over cells.
+    """Clusterer whose objective is a sum of terms over cells, as in `nrprob.statistics`.
 
     In addition to the methods of `LinearClusterer`, a subclass defines
 
     ``_problem(task)``
-        Return the hashable builder of the terms, and the record of traced parameters that the
-        builder reads.
+        Return a hashable function ``build`` that makes the terms, and the record of traced
+        parameters that it reads; see `nrprob.engines.optimise.solve`.
     ``_descent()``
         Return the options of the minimisation. This method is called before and after ``_problem``;
         all options except the solver may depend on the results of ``_problem``.
@@ -79,11 +79,11 @@ class TermEstimator(LinearClusterer):
 
     @property
     def _separable(self) -> bool:
-        """Whether costs of counts are sums over columns, in which a count of 0 costs 0."""
+        """Whether cell costs are sums over features, and a feature with the sum 0 costs 0."""
         return True
 
     def _row_masses(self, task: Task) -> np.ndarray | None:
-        """Masses (weights) (n,) of the rows; None if all are 1."""
+        """Masses (n_samples,) of the rows, by default their weights; None if all are 1."""
         return task.weights
 
     def _initial_memberships(self, task: Task, n_clusters: int) -> np.ndarray | None:
@@ -96,7 +96,7 @@ class TermEstimator(LinearClusterer):
     # Fitting
 
     def prepare(self, X, y, known=None, sample_weight=None) -> Task:
-        """Validate the input, arrange the rows in blocks, and define the calls."""
+        """Validate the input, arrange the rows in blocks, and define the runs of the solver."""
         self.check_parameters()
         task = self._read_task(X, y, known, sample_weight)
         self._check_size_of(task, self._descent().solver)
@@ -119,7 +119,7 @@ class TermEstimator(LinearClusterer):
         return task
 
     def _calls(self, task: Task) -> list[solve.SolverCall]:
-        """Calls for the restarts, which differ only in the seed."""
+        """Runs of the compiled solver for all restarts; they differ only in the seed."""
         rows, layout, descent = task.rows, task.layout, self._minimised
         n_clusters = padded_n_clusters(rows, layout, self.n_clusters)
         n_elements = (
@@ -144,7 +144,7 @@ class TermEstimator(LinearClusterer):
         )  # fmt: skip
 
     def compute(self, task: Task) -> list[solve.Solution]:
-        """Run the calls; without calls, merge clusters (solver "agglomerative")."""
+        """Run the solver; with ``solver="agglomerative"``, merge clusters."""
         return super().compute(task) if task.calls else [self._merge_rows(task)]
 
     def _merge_rows(self, task: Task) -> solve.Solution:
@@ -202,7 +202,7 @@ class TermEstimator(LinearClusterer):
         return result._replace(n_iter=np.asarray(max(steps, 1)), trace=trace)
 
     def _check_size_of(self, task: Task, solver: str) -> None:
-        """Refuse inputs that a solver other than "anneal" cannot process."""
+        """Raise an error for inputs that a solver other than "anneal" cannot process."""
         x, design = task.x, task.design
         if design.memberships is not None and solver != "anneal":
             raise ValueError(
@@ -218,7 +218,7 @@ class TermEstimator(LinearClusterer):
                 )
 
     def _check_sparse(self, task: Task, solver: str) -> None:
-        """Refuse sparse rows that the solver cannot process with this objective."""
+        """Raise an error for sparse rows that the solver cannot process with this objective."""
         if not sparse.issparse(task.x):
             return
         cost = families.get_family(self._features.features).cost
@@ -271,10 +271,11 @@ class TermEstimator(LinearClusterer):
     # New rows
 
     def _mixture_scores(self, cost: np.ndarray) -> np.ndarray:
-        """Scores (n,) of rows with costs (n, k).
+        """Scores (n,) of rows from their costs ``cost`` (n, k) in all clusters.
 
-        Hard labels have the score of the best cluster; soft memberships have the log of the sum
-        over clusters, at the inverse temperature of the objective.
+        With hard labels, the score is minus the smallest cost. With soft memberships, it is the log
+        of the sum of exponentials of minus the costs over clusters, at the inverse temperature of
+        the objective.
         """
         beta, compression = self._minimised.beta, self._minimised.compression
         if np.isinf(beta) or np.isinf(self.beta_):

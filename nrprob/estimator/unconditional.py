@@ -51,7 +51,7 @@ class UnconditionalMixin:
         return super().predict(X)  # type: ignore[misc]
 
     def predict_proba(self, X):
-        """Predict p(cluster given row) of new rows; 0 or 1 if the labels of the fit are hard.
+        """Predict the probabilities of all clusters, given a new row; 0 or 1 for hard labels.
 
         Parameters
         ----------
@@ -66,7 +66,7 @@ class UnconditionalMixin:
 
 
 class WeightedUnconditionalMixin(UnconditionalMixin):
-    """`fit` without ``known`` and with ``sample_weight``; see `UnconditionalMixin`."""
+    """`fit` without ``known`` and with ``sample_weight``, and predictions without ``known``."""
 
     def fit(self, X, y=None, *, sample_weight=None):
         """Cluster the rows of ``X``.

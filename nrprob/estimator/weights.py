@@ -62,7 +62,8 @@ def take_samples(values: Any, indices: np.ndarray) -> Any:
 def entries_with_weight(model: Any, values: np.ndarray) -> np.ndarray:
     """Drop the entries of samples of weight 0 from a parameter with one entry per sample.
 
-    Arrays of another length are returned unchanged.
+    ``model`` is the estimator that is being fitted. Arrays with another number of entries are
+    returned unchanged.
     """
     mask = model._has_weight
     return values if mask is None or values.shape[:1] != mask.shape else values[mask]
