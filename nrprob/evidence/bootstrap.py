@@ -92,7 +92,7 @@ class Confidence:
     def without_values(
         cls, labels: np.ndarray, evidence: Evidence | None, reason: str, n_resamples: int
     ) -> Confidence:
-        """Build a result without confidences, with the reason."""
+        """Build a result without confidences; ``reason`` states why they are withheld."""
         return cls(labels, None, None, None, None, evidence, reason, n_resamples)
 
     @property
@@ -274,17 +274,17 @@ def confidence(
 
 
 class _Resamples(NamedTuple):
-    """Assessed clusters, and a function that refits them to a resample.
+    """Assessed clusters of n samples, and a function that refits them to a resample.
 
     Attributes
     ----------
-    reference : estimator to test
+    reference : estimator that `nrprob.evidence.test` tests
     labels : (n,) assessed cluster labels
     n_clusters : number K of clusters
     groups : (n,) known groups as integers
     copies : sets of exact copies among the samples
-    membership_of : maps the indices of a resample and a seed to the membership probabilities
-        (n, K) of all samples under the fit to this resample
+    membership_of : function from the indices of a resample and a seed to the membership
+        probabilities (n, K) of all samples under the fit to this resample
     """
 
     reference: Any
@@ -334,7 +334,10 @@ def _prepare_resamples(
     unfitted.set_params(n_clusters=k, n_init=min(n_init, unfitted.n_init))
 
     def refit(resample: np.ndarray, seed: int) -> np.ndarray:
-        """Fit from the assessed clusters and from new initial values; keep the best objective."""
+        """Fit a resample from the assessed clusters and from new initial values.
+
+        Returns the memberships of all samples under the fit with the better objective.
+        """
         fits = [
             refit_subset(unfitted, rows, codes, resample, random_state=seed, **settings)
             for settings in unfitted.settings_from_labels(labels[resample])

@@ -1,15 +1,15 @@
 """Decide for which tables simulations confirm the level of the significance test.
 
 The level is the rate at which the test rejects tables without clusters. It was measured on *null
-designs*: kinds of simulated tables without clusters in ``benchmarks/evidence_mixed.py``.
-`REJECTIONS` has two numbers per null design: the number of tables with a p-value of at most 0.05,
-and the number of tested tables. A design is calibrated if 400 tables were tested and at most 28
-of them (7 %) were rejected. A test with an exact level of 0.05 exceeds 28 rejections with a
-probability of 0.03. To complete the measurement, run
+designs*: simulated tables without clusters, with different properties (`TableTraits`), from
+``benchmarks/evidence_mixed.py``. `REJECTIONS` has two numbers per null design: the number of tables
+with a p-value of at most 0.05, and the number of tested tables. A design is calibrated if 400
+tables were tested and at most 28 of them (7 %) were rejected. A test with an exact level of 0.05
+exceeds 28 rejections with a probability of 0.03. To complete `REJECTIONS`, run
 
     python benchmarks/evidence_mixed.py --design nulls large --sets 0:400 --jobs 16 --out results
 
-and fill in the column "p <= .05" of its summary.
+and copy the numbers from the column "p <= .05" of its summary.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ _MOST_MISSING, _MOST_SKEWED = 0.2, 2.5
 
 
 def covering_designs(traits: TableTraits) -> list[str]:
-    """Return the null designs that must all be calibrated for a table with these traits.
+    """Return the names of the null designs that resemble a table with these traits.
 
-    The list is empty if a trait exceeds the limits of the designs.
+    The test has a p-value for the table only if all of them are calibrated. The list is empty if a
+    trait exceeds the limits of the designs.
     """
     low, high = _N_SAMPLES
     small = traits.median_group < _SMALL_GROUP
@@ -83,7 +84,7 @@ def covering_designs(traits: TableTraits) -> list[str]:
 
 
 def reason_without_p_value(traits: TableTraits) -> str:
-    """Return why the p-value is withheld; an empty string if all its designs are calibrated."""
+    """Return why the test of a table has no p-value; an empty string if it has one."""
     designs = covering_designs(traits)
     if not designs:
         return f"no simulated design covers such a table ({_describe(traits)})"

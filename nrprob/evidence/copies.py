@@ -1,4 +1,7 @@
-"""Detect exact copies of samples; every set of copies then counts as one sample."""
+"""Detect exact copies of samples; every set of copies then counts as one sample.
+
+A sample without copies is a set of one.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _GRID_RATIO = 10.0
 
 @dataclass(frozen=True)
 class Copies:
-    """Sets of samples that are exact copies of each other.
+    """Sets of exact copies among n samples.
 
     Attributes
     ----------
@@ -63,9 +66,10 @@ class Copies:
 
 
 def _group_equal_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find sets of equal rows of a table.
+    """Find sets of equal rows of a table of n rows.
 
-    Returns the index of the first row of every set, ascending, and the set (n,) of every row.
+    Returns the indices of the first row of every set, ascending, and the index (n,) of the set of
+    every row.
     """
     table = np.ascontiguousarray(table)
     table += 0.0  # replaces -0.0 by 0.0, whose bytes differ
@@ -79,11 +83,11 @@ def _group_equal_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _rounding_explains(rows: np.ndarray, groups: np.ndarray) -> bool:
     """Return whether rounding explains the samples (n, m) that agree in every feature.
 
-    Rounded values lie on a grid. Two samples are neighbours if they differ by one grid step in one
-    feature and agree in all other features. With rounding and a smooth density, there are about
+    Rounded values lie on a grid. Two samples are neighbours if they differ by one grid step in the
+    feature with the most distinct values, and agree in all other features. This feature is used
+    since the density is smoothest on its grid. With rounding and a smooth density, there are about
     twice as many pairs of neighbours as pairs of equal samples. Exact copies add equal pairs
-    without neighbours. The comparison uses the feature with the most distinct values, since the
-    density is smoothest on its grid. If this feature has no grid, samples do not agree by chance.
+    without neighbours. If the feature has no grid, samples do not agree by chance.
     """
     # Feature with the most distinct values: the finest grid.
     finest = int(np.argmax([np.unique(column).size for column in rows.T]))

@@ -26,10 +26,10 @@ def plot_discriminant_scores(
     gap_width: float,
     ax: Axes | None,
 ) -> Axes:
-    """Draw one histogram per known group; the bars are divided by cluster.
+    """Draw one histogram of scores per known group; every bar is divided by cluster.
 
     At most twelve groups are drawn, the largest ones. A grey band about 0 shows the low-density
-    gap.
+    gap between clusters.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Choose the refits of a table: of the estimator itself, or of a model of mixed tables."""
+"""Choose how a table is refitted: by the estimator itself, or by its model of mixed tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PreparedFolds(NamedTuple):
     ----------
     samples : validated samples
     groups : (n_distinct,) known groups of the distinct samples, as integers
-    fits : fits the estimator to training folds of the distinct samples
+    fits : object that fits the estimator to training folds of the distinct samples
     """
 
     samples: Samples
@@ -48,7 +48,7 @@ def prepare_folds(
     known : known labels, or None
     n_folds : number of folds
     n_init : largest number of restarts of a fit
-    random : source of the seed of a fit to all samples; its state does not change
+    random : random state, from a copy of which a fit to all samples gets its seed
     """
     refits = None
     if isinstance(density, TableDensityEstimator):

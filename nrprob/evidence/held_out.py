@@ -1,4 +1,8 @@
-"""Cross-fitting: fit to all folds but one, and evaluate the held-out samples of this fold."""
+"""Cross-fitting: fit to all folds but one, and evaluate the held-out samples of this fold.
+
+Shapes: n samples; p coordinates of residuals, which are samples minus the means of their known
+groups.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +42,18 @@ _N_BASIC = 2  # number of null models that always apply
 
 
 class FoldFit(NamedTuple):
-    """Fits to all folds but one, evaluated on the remaining fold.
+    """Fits of the clusters and of null models to all folds but one.
 
     Attributes
     ----------
-    log_density : log densities (n_held_out,) of the held-out samples under the clusters
-    null : by name of the null model, log densities (n_held_out,) under it; the first is one cluster
+    log_density : (n_held_out,) log densities of the samples of the remaining fold under the
+        clusters
+    null : for the name of every null model, log densities (n_held_out,) under this model; the first
+        null model is one cluster
     labels : (n,) predicted clusters of all samples
     n_clusters : number of clusters
-    residuals : (n, p) residuals for the counts about low-density gaps. Samples with a NaN are not
-        counted. None without numeric columns.
+    residuals : (n, p) residuals of all samples, for counts of samples near a low-density gap.
+        Samples with a NaN are not counted. None without numeric columns.
     """
 
     log_density: np.ndarray
@@ -63,15 +69,16 @@ class CrossFit:
 
     Attributes
     ----------
-    gain : by name of the null model, held-out gains (n,) of the clusters in nats; see `mixed_gain`
-    labels : (n,) clusters, with the labels of the reference; see `cross_fit`
+    gain : for the name of every null model, held-out log-likelihood gains (n,) of the clusters over
+        this model, in nats; see `mixed_gain`
+    labels : (n,) predicted clusters, matched to the labels ``reference`` of `cross_fit`
     score : (n,) held-out discriminant scores of one cluster against the others, in standard
-        deviations within clusters; 0 is the centre of the gap
-    counts : per fold, numbers of held-out samples in the gap and on its less populated side
-    pairs : per fold, numbers (2,) of near pairs and of all pairs of training samples; see
+        deviations within clusters; 0 is the centre of the low-density gap
+    counts : for every fold, numbers of held-out samples in the gap and on its less populated side
+    pairs : for every fold, numbers (2,) of near pairs and of all pairs of training samples; see
         `count_near_pairs`
     gap_width : mean width of the gap over folds, in the units of ``score``
-    n_clusters : per fold, number of clusters
+    n_clusters : for every fold, the number of clusters
     """
 
     gain: dict[str, np.ndarray]
@@ -102,11 +109,12 @@ def cross_fit(
     advance: Callable[[], None] = lambda: None,
     reference: np.ndarray | None = None,
 ) -> CrossFit:
-    """Cross-fit one split: fit to all folds but one, and evaluate the remaining fold.
+    """Cross-fit one split: for every fold, fit to the other folds and evaluate this fold.
 
     Parameters
     ----------
-    fit_fold : maps indices of training samples, indices of held-out samples and a seed to a fit
+    fit_fold : function from indices of training samples, indices of held-out samples and a seed to
+        a fit
     groups : (n,) known groups as integers
     fold : (n,) fold of every sample
     random : source of the seeds of the fits
@@ -161,9 +169,10 @@ def cross_fit(
 def _join_gains(
     gains: list[tuple[np.ndarray, dict[str, np.ndarray]]], n: int
 ) -> dict[str, np.ndarray]:
-    """Join the gains of all folds to gains (n,) by null model.
+    """Join the gains of all folds to gains (n,) of all samples, by name of the null model.
 
-    If a fold did not fit a null model, the gain over the first null model replaces its gain.
+    ``gains`` has, for every fold, the indices of its samples and their gains by null model. Where a
+    fold lacks a null model, its gains over the first null model are used.
     """
     names = dict.fromkeys(name for _, by_null in gains for name in by_null)
     joined = {name: np.empty(n) for name in names}
@@ -176,12 +185,12 @@ def _join_gains(
 
 @dataclass(frozen=True)
 class ResidualFolds:
-    """Fits of a `DensityEstimator` to training folds of a complete numeric table.
+    """Function that fits a `DensityEstimator` to training folds of a complete numeric table.
 
     Attributes
     ----------
     estimator : unfitted estimator
-    X : (n, m) samples
+    X : (n, n_features) samples
     codes : (n,) known groups as integers; None without known groups
     n_init : number of restarts of a fit
     """
@@ -228,7 +237,11 @@ class ResidualFolds:
     def log_densities(
         self, n_clusters: int, train: np.ndarray, test: np.ndarray, seed: int
     ) -> list[np.ndarray]:
-        """Log densities (n_held_out,) under the clusters and, for one cluster, the null models."""
+        """Log densities (n_held_out,) of the samples ``test``, by a fit to the samples ``train``.
+
+        The list has the log densities under a fit with ``n_clusters`` and, if this is 1, under the
+        other null models.
+        """
         X, codes = self.X, self.codes
         groups = np.zeros(len(X), int) if codes is None else codes
         settings = {"n_clusters": n_clusters, "n_init": self.n_init, "random_state": seed}
@@ -247,9 +260,10 @@ class ResidualFolds:
 def refit_subset(
     estimator: Any, X: np.ndarray, codes: np.ndarray | None, subset: np.ndarray, **settings: Any
 ) -> Any:
-    """Fit a clone, with other settings, to the samples with the indices ``subset``.
+    """Fit a clone of the estimator to the samples with the indices ``subset``.
 
-    The clone has no initial labels, since the labels of the estimator belong to all samples.
+    ``settings`` replace parameters of the estimator. The clone has no initial labels, since initial
+    labels of the estimator belong to all samples.
     """
     model = clone(estimator)
     model.set_params(**(default_init(model) | settings))
@@ -260,15 +274,18 @@ def refit_subset(
 
 
 def known_argument(codes: np.ndarray | None, subset: Any = slice(None)) -> dict[str, np.ndarray]:
-    """Keyword argument ``known`` of `fit`; empty without known groups.
+    """Keyword argument ``known`` of `fit` for the samples ``subset``; empty without known groups.
 
-    Some estimators have no such argument.
+    Estimators without known structure have no such argument.
     """
     return {} if codes is None else {"known": codes[subset]}
 
 
 def default_init(estimator: Any) -> dict[str, Any]:
-    """Setting that replaces initial labels in ``init`` by the default; empty without labels."""
+    """Default of the parameter ``init``, as a keyword, if ``init`` of the estimator has labels.
+
+    Otherwise the result is empty.
+    """
     if np.ndim(estimator.get_params(deep=False).get("init")) == 0:
         return {}
     return {"init": inspect.signature(type(estimator)).parameters["init"].default}
@@ -277,9 +294,9 @@ def default_init(estimator: Any) -> dict[str, Any]:
 def residual_scale(groups: np.ndarray, train: np.ndarray) -> np.ndarray:
     """Factors (n,) that give held-out residuals the variance of training residuals.
 
-    Residuals are deviations from the mean of s training samples of the known group. With the error
-    variance v, training residuals have the variance v (s - 1) / s. Held-out residuals have the
-    variance v (s + 1) / s.
+    Residuals are deviations from the mean of the s training samples of the known group. Let v be
+    the variance of samples within a group. Training residuals have the variance v (s - 1) / s, and
+    held-out residuals the variance v (s + 1) / s. ``train`` are indices of the training samples.
     """
     size = np.bincount(groups[train])[groups]
     return np.sqrt((size - 1) / (size + 1))
@@ -306,11 +323,11 @@ def null_log_densities(
     groups: np.ndarray,
     flexible: bool,
 ) -> np.ndarray:
-    """Log densities (n_null_models, n) of held-out residuals under null models.
+    """Log densities (n_null_models, n) of n held-out residuals under null models.
 
-    The null model "one cluster of the same estimator" is not among them. The first row is for the
-    Gaussian with the covariance of ``model``. If clusters are flexible, the other models of
-    `NULL_MODELS` follow, fitted to the training residuals.
+    The first null model is the Gaussian with the covariance of ``model``. If clusters are flexible,
+    the Gaussian and t distributions of `NULL_MODELS` follow, fitted to the training residuals. The
+    null model "one cluster of the same estimator" is not among them.
 
     Parameters
     ----------
@@ -336,18 +353,18 @@ def null_log_densities(
 
 
 def _match_labels(labels: np.ndarray, reference: np.ndarray, additional: bool) -> np.ndarray:
-    """Match clusters to the clusters of a reference, one to one, by the most common samples.
+    """Match clusters one to one to the clusters of a reference, by the number of common samples.
 
     Parameters
     ----------
     labels : (n,) labels of a fold
     reference : (n,) labels of the reference
-    additional : what a cluster without a match gets: a new label (True), or the label of the
-        reference cluster with which it shares most samples (False)
+    additional : if True, a cluster without a match gets a new label; if False, it gets the label of
+        the reference cluster with which it shares most samples
 
     Returns
     -------
-    Labels (n,) of the fold in terms of the reference.
+    Labels (n,) of the fold, with the labels of the matched reference clusters.
     """
     shape = labels.max() + 1, reference.max() + 1
     table = cross_table(labels, reference, shape)

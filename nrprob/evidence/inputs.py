@@ -26,7 +26,7 @@ class TooFewRows(ValueError):
 
 
 class Samples(NamedTuple):
-    """Validated samples.
+    """Validated samples of a test.
 
     Attributes
     ----------
@@ -50,8 +50,8 @@ class Samples(NamedTuple):
 def as_density_estimator(estimator: Any) -> Any:
     """Return an estimator with a density of samples.
 
-    This is the estimator itself if it defines a density. Otherwise it is a Gaussian mixture with
-    one covariance, fitted about the clusters of the estimator.
+    The result is ``estimator`` itself if it defines a density. Otherwise it is a Gaussian mixture
+    with one covariance, whose components are the clusters of the estimator.
 
     Raises
     ------
@@ -177,7 +177,7 @@ def _check_feature_model(estimator: Any) -> None:
 
 
 def _validate_features(X: Any, allow_discrete: bool) -> np.ndarray:
-    """Samples (n, m) of continuous features, in float32 or float64."""
+    """Validate samples (n, m) of continuous features, and return them in float32 or float64."""
     from sklearn.utils import check_array
 
     if sparse.issparse(X):
@@ -197,7 +197,10 @@ def _validate_features(X: Any, allow_discrete: bool) -> np.ndarray:
 
 
 def _encode_groups(known: Any, n: int) -> tuple[np.ndarray | None, list[str]]:
-    """Encode known labels: return known groups (n,) as integers, or None, and their names."""
+    """Return the known groups (n,) of ``n`` samples as integers, and the names of the groups.
+
+    Without known labels, the groups are None.
+    """
     design = DesignEncoder("product").fit(known, n)
     if design.kind == "nothing":
         return None, ["all rows"]

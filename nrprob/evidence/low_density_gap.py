@@ -5,6 +5,9 @@ middle interval is the gap; the two outer intervals are its sides, which have eq
 counts held-out samples in the intervals. If a known group has a single mode along the direction,
 one of the sides has at most the density of the gap. A binomial distribution then bounds the count
 of the less populated side.
+
+Shapes: n samples, p coordinates of residuals, which are samples minus the means of their known
+groups.
 """
 
 from __future__ import annotations
@@ -37,10 +40,10 @@ class GapCount(NamedTuple):
 
     Attributes
     ----------
-    side : number on the less populated side of every known group
+    side : number on the side that is less populated, which may differ between known groups
     gap : number in the gap
-    share : largest expected value of ``side / (side + gap)`` without a gap: the width of a side
-        relative to the width of the side and the gap
+    share : if there is no gap, the expected value of ``side / (side + gap)`` is at most this
+        number, the width of a side divided by the width of the side and the gap together
     """
 
     side: int
@@ -91,10 +94,10 @@ def choose_candidate(
     """Choose the direction and the intervals with the strongest indication of a gap.
 
     The direction of cluster j is the linear discriminant ``W^-1 (c_j - c_-j)``. W is the covariance
-    within clusters, c_j the centre of cluster j, and c_-j the mean of the other centres. Counts per
-    bin are averages of the observed counts and of the counts expected for Gaussian clusters. The
-    intervals maximise the standardised excess of the counts on the sides over their largest
-    expectation without a gap.
+    within clusters, c_j the centre of cluster j, and c_-j the mean of the other centres. Samples
+    are counted in bins along the direction; a count is the average of the observed count and the
+    count expected for Gaussian clusters. The intervals maximise the excess of the counts on the
+    sides over their largest expectation without a gap, in standard deviations.
 
     Parameters
     ----------
@@ -148,9 +151,10 @@ def choose_candidate(
 
 
 def _best_intervals(counts: np.ndarray) -> tuple[float, tuple[int, ...]]:
-    """Choose intervals for counts (groups, bins) by the largest standardised excess on the sides.
+    """Choose the gap and its sides by the largest standardised excess of samples on the sides.
 
-    Returns the excess and the four ends of the intervals, as indices of bins.
+    ``counts`` (groups, bins) are numbers of samples by known group and bin. Returns the excess, and
+    the four ends of the intervals as indices of bins; see `choose_candidate`.
     """
     sums = np.pad(np.cumsum(counts, 1), ((0, 0), (1, 0)))
     best: tuple[float, tuple[int, ...]] = -math.inf, ()
@@ -172,7 +176,11 @@ def _best_intervals(counts: np.ndarray) -> tuple[float, tuple[int, ...]]:
 
 
 def tail_probability(counts: Sequence[GapCount]) -> float:
-    """Upper p-value of the total count on the sides, a sum of independent binomial counts."""
+    """p-value of the total count on the less populated sides, in all elements of ``counts``.
+
+    Without a gap, the total is at most a sum of independent binomial variables in distribution; the
+    p-value is their probability of reaching it.
+    """
     pmf = np.ones(1)
     for side, gap, share in counts:
         pmf = np.convolve(pmf, stats.binom.pmf(np.arange(side + gap + 1), side + gap, share))
@@ -180,22 +188,23 @@ def tail_probability(counts: Sequence[GapCount]) -> float:
 
 
 def combined_p_value(splits: Sequence[Sequence[GapCount]]) -> float:
-    """Combine the p-values of several splits to one p-value.
+    """Combine the p-values of several splits into one p-value.
 
     Each element of ``splits`` holds the counts of the folds of one split. The p-value of every
-    split is converted to a normal score. The mean score is compared with the standard normal
-    distribution of a single score. The variance of the mean is at most 1, however the splits depend
-    on each other.
+    split is converted to a normal score, and the mean score is compared with the standard normal
+    distribution. A single score has this distribution; the mean has at most its variance, however
+    the splits depend on each other.
     """
     p = np.clip([tail_probability(counts) for counts in splits], 1e-300, 1 - 1e-12)
     return float(stats.norm.sf(stats.norm.isf(p).mean()))
 
 
 def count_near_pairs(y: np.ndarray, candidate: GapCandidate, codes: np.ndarray) -> np.ndarray:
-    """Count near pairs and all pairs (2,) of samples along the direction of the candidate.
+    """Count pairs of samples with similar scores along the direction of the candidate.
 
-    Both samples of a pair belong to the same known group. Their scores differ by at most 0.02
-    standard deviations in near pairs, and by at most 0.2 in all pairs.
+    Returns the number of near pairs, whose scores differ by at most 0.02 standard deviations, and
+    the number of all pairs, whose scores differ by at most 0.2. Both samples of a pair belong to
+    the same known group.
     """
     score = y @ candidate.direction
     pairs = np.zeros(2)
@@ -212,7 +221,7 @@ def count_near_pairs(y: np.ndarray, candidate: GapCandidate, codes: np.ndarray) 
 def has_discrete_values(near: float, far: float) -> bool:
     """Return whether values along a direction are discrete, so that the intervals are invalid.
 
-    Discrete values have a larger share ``near / far`` of near pairs than continuous values have by
-    chance; see `count_near_pairs`.
+    ``near`` and ``far`` are the numbers of near pairs and of all pairs; see `count_near_pairs`.
+    Their ratio is larger for discrete values than for continuous values.
     """
     return near > _DISCRETE_SHARE * far + _N_SIGMAS * math.sqrt(_CONTINUOUS_SHARE * far)

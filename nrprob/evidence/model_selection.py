@@ -43,12 +43,13 @@ class NumberOfClusters:
     tried_ : ndarray of shape (n_tried,)
         Candidate numbers that were fitted, ascending.
     log_likelihood_ : ndarray of shape (n_tried, n_samples)
-        Held-out log-likelihood of every sample in nats, averaged over splits. All candidates share
-        an additive constant, which is left out. Exact copies of a sample have the same value.
+        Held-out log-likelihood of every sample in nats, by candidate, averaged over splits. An
+        additive constant is left out, which is the same for all candidates. Exact copies of a
+        sample have the same value.
     gain_ : ndarray of shape (n_samples,) or None
         Log-likelihood gain in nats over the null model with the smallest mean gain. The gain
-        compares two densities: the mixture, with weights 1/2, of the best clusters and the null
-        model, and the null model alone. None if 1 is no candidate.
+        compares the mixture, with weights 1/2, of the best clusters and the null model with the
+        null model alone. None if 1 is not a candidate.
     distinct_ : ndarray of shape (n_distinct,)
         Index of the first sample of every set of exact copies. Means and standard errors are over
         these samples.
@@ -226,9 +227,9 @@ def n_clusters(
     ]
 
     def held_out_log_densities(k: int) -> np.ndarray:
-        """Held-out log densities (n_models, n), averaged over splits.
+        """Held-out log densities (n_models, n) of n samples, averaged over splits.
 
-        The models are k clusters and, for k = 1, the null models.
+        The models are the fit with k clusters and, for k = 1, the other null models.
         """
         total: Any = 0.0
         for train, test, seed in folds:

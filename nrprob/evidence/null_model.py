@@ -1,11 +1,13 @@
 """One-component null models: one elliptical density per known group.
 
 A null model has Gaussian or t distributions, with one common scale matrix or one per known group.
-It is fitted in coordinates in which the mixture of the clusters has the identity as its covariance.
-Both models then have the same regularisation: shrinkage alone does not make the null model worse
-than the clusters. Estimated scale matrices are shrunk by the rule of Ledoit and Wolf (2004). The
-common matrix is shrunk towards a multiple of the identity, and the matrix of one group towards the
-common matrix.
+Scale matrices are shrunk by the rule of Ledoit and Wolf (2004): the common matrix towards a
+multiple of the identity, and the matrix of one group towards the common matrix. A null model is
+fitted in coordinates in which the mixture of the clusters has the identity as its covariance. Null
+model and clusters then have the same regularisation, so that shrinkage alone does not make the null
+model worse.
+
+Shapes: n samples, p coordinates, L known groups.
 """
 
 from __future__ import annotations
@@ -123,7 +125,10 @@ def observed_t_log_density(
 
 
 def _fit_degrees_of_freedom(q: np.ndarray, p: int) -> float:
-    """Maximum likelihood degrees of freedom, given squared distances ``q`` (n,) in p dimensions."""
+    """Maximum likelihood degrees of freedom of a t distribution in p dimensions.
+
+    ``q`` (n,) are squared Mahalanobis distances of the samples from their centres.
+    """
     result = minimize_scalar(
         lambda log_nu: -_log_spherical_density(q, np.exp(log_nu), p).sum(),
         bounds=tuple(np.log(_DEGREES_OF_FREEDOM)),

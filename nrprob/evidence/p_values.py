@@ -18,8 +18,8 @@ def mixed_gain(d: np.ndarray) -> np.ndarray:
     .. math:: \ln \frac{p(x) + q(x)}{2 q(x)} = \ln \frac{1 + e^d}{2},
         \qquad d = \ln p(x) - \ln q(x)
 
-    The argument ``d`` has the shape (n,). The gain is at least -ln 2, however small p(x) is. Where
-    p(x) is far larger than q(x), the gain approaches d - ln 2.
+    The argument ``d`` (n,) has the log ratios of n samples x. The gain is at least -ln 2, however
+    small p(x) is. Where p(x) is far larger than q(x), the gain approaches d - ln 2.
     """
     return np.logaddexp(0, d) - math.log(2)
 

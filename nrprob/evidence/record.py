@@ -32,9 +32,8 @@ class Evidence:
         Student's t statistic of the mean of ``gain_`` over the samples ``distinct_``. 0 for one
         cluster.
     gain_ : ndarray of shape (n_samples,)
-        Held-out log-likelihood gain in nats, averaged over splits. The gain compares two densities:
-        the mixture, with weights 1/2, of the clusters and the null model ``rival_``, and the null
-        model alone.
+        Held-out log-likelihood gain in nats, averaged over splits. The gain compares the mixture,
+        with weights 1/2, of the clusters and the null model ``rival_`` with the null model alone.
     rival_ : str
         Name of the null model with the largest p-value.
     p_by_rival_ : dict of str to float
@@ -45,9 +44,9 @@ class Evidence:
         Reason why p-values are withheld; empty if they are not. The level of the test was measured
         for some kinds of tables only.
     labels_ : ndarray of shape (n_samples,)
-        Cluster of every sample, predicted by the fit of the first split that held the sample out.
+        Cluster of every sample, predicted by that fit of the first split that held the sample out.
         If the estimator passed to `test` was fitted to ``n_samples`` samples, labels are matched to
-        its labels. Otherwise they are matched to the first fold.
+        its labels. Otherwise they are matched to the labels of the first fold.
     place_ : ndarray of shape (n_samples,)
         Held-out discriminant score of every sample, by the same fit. The score is the position
         along the discriminant direction of one cluster against the others, in standard deviations

@@ -19,12 +19,13 @@ _SHARED_PARAMETERS = ("n_clusters", "n_init", "random_state")
 
 
 class SharedCovarianceMixture(BaseEstimator):
-    """Gaussian mixture with one covariance about the clusters of any clusterer.
+    """Gaussian mixture with one covariance, whose components are the clusters of any clusterer.
 
-    The means of the known groups are subtracted. The component means and weights are the means and
-    shares of the clusters. The covariance within clusters is shrunk by the rule of Ledoit and Wolf.
-    `predict` returns the most probable component, so the clusterer needs no `predict`. The class
-    implements `DensityEstimator`.
+    The means of the known groups are subtracted from the samples. The component means and weights
+    are the means and shares of the clusters. The covariance within clusters is shrunk by the rule
+    of Ledoit and Wolf. `predict` returns the most probable component, so the clusterer needs no
+    method `predict`. The class implements `nrprob.estimator.density.DensityEstimator`. Shapes: n
+    samples, m features, k clusters.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ class SharedCovarianceMixture(BaseEstimator):
         return X - self._effects[np.zeros(len(X), int) if known is None else known]
 
     def _log_joint(self, y: np.ndarray) -> np.ndarray:
-        """Joint log density (n, k) of residuals (n, m) and clusters."""
+        """Joint log density (n, k) of residuals ``y`` (n, m) and each cluster."""
         white, centres = y @ self._inverse_root, self._centres @ self._inverse_root
         squares = ((white[:, None] - centres) ** 2).sum(2)
         log_det = np.linalg.slogdet(self._inverse_root)[1]

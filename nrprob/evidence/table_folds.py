@@ -28,14 +28,15 @@ POWER = ", after a power transformation"
 
 @dataclass(frozen=True)
 class TableFolds:
-    """Fits of a table to training folds, for `cross_fit`.
+    """Function that fits a table to training folds, for `cross_fit`.
 
     Attributes
     ----------
-    refits : fits the model of the table to some of its samples
-    distinct : (n,) index of the first sample of every set of exact copies; only these are fitted
+    refits : object that fits the model of the table to some of its samples
+    distinct : (n,) index of the first sample of every set of exact copies; only these n samples are
+        fitted
     n_init : number of restarts of a fit
-    chooses_number : whether the same samples were used to choose the number of clusters
+    chooses_number : whether the number of clusters was chosen by the same samples
     """
 
     refits: TableRefitter
@@ -76,7 +77,11 @@ class TableFolds:
     def log_densities(
         self, n_clusters: int, train: np.ndarray, test: np.ndarray, seed: int
     ) -> list[np.ndarray]:
-        """Log densities (n_held_out,) under the clusters and, for one cluster, the null models."""
+        """Log densities (n_held_out,) of the samples ``test``, by a fit to the samples ``train``.
+
+        The list has the log densities under a fit with ``n_clusters`` and, if this is 1, under the
+        other null models.
+        """
         training, held_out = self.distinct[train], self.distinct[test]
         fit = self.refits.fit(training, n_clusters, self.n_init, seed)
         values = [fit.log_density]
@@ -88,17 +93,17 @@ class TableFolds:
 def _elliptical_log_densities(
     white: np.ndarray, groups: np.ndarray, training: np.ndarray, transformed: bool
 ) -> dict[str, np.ndarray]:
-    """Log densities (n,) of numeric columns under elliptical null models, by name.
+    """Log densities (n,) of d numeric columns under elliptical null models, by name.
 
-    Distributions are per known group if groups are large, values are complete and not transformed.
-    Otherwise all groups share one distribution.
+    Every known group has its own distribution if groups are large, no value is missing and columns
+    are not transformed. Otherwise all groups share one distribution.
 
     Parameters
     ----------
     white : (n, d) whitened residuals, NaN where missing
     groups : (n,) known groups as integers
     training : indices of the samples of the fit
-    transformed : whether columns had a power transformation before
+    transformed : whether a power transformation of the columns preceded the whitening
     """
     log_p = {}
     n_observed = (~np.isnan(white)).sum(1)
