@@ -1,4 +1,8 @@
-"""Centroid clusterings: data layout, initial centroids, choice of the best restart."""
+"""Centroid clusterings: data layout, initial centroids, choice of the best restart.
+
+Sizes: n rows, N rows with padding in a single block, m columns, p columns with padding, k clusters,
+S restarts.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ CAPACITY = 1024  # entries of a trace; the last entry is always the one of the l
 
 
 def lay_out(X: np.ndarray, fixed: np.ndarray, least: int = 0) -> tuple[FeatureMap, Task]:
-    """Standardise rows and lay them out as one block; return the feature map and the task.
+    """Standardise rows, and lay them out as one block.
 
     Columns are centred and divided by one common scale, so that their mean variance is 1.
 
@@ -35,6 +39,11 @@ def lay_out(X: np.ndarray, fixed: np.ndarray, least: int = 0) -> tuple[FeatureMa
     X : (n, m) rows
     fixed : (n,) class of every row, -1 where unknown
     least : minimum number of columns of the block
+
+    Returns
+    -------
+    features : the standardisation, a function that also maps new rows
+    task : the rows in a block, with their classes
     """
     n = len(X)
     features = fit_features(X, "gaussian", None)
@@ -50,7 +59,10 @@ def class_codes(fixed: np.ndarray | None, n: int) -> np.ndarray:
 
 
 def block_table(rows: Rows) -> tuple[jax.Array, jax.Array]:
-    """Rows (N, p) of the single block and their masses (N,), 0 on padding; padded columns are 0."""
+    """Rows (N, p) of the single block, with 0 in padded columns, and their masses (N,).
+
+    The mass is 0 on padding.
+    """
     x: Any = rows.x
     return x.x[0].at[:, -1].set(0), rows.mass[0]
 
@@ -61,14 +73,20 @@ def squared_distances(x: jax.Array, centres: jax.Array) -> jax.Array:
 
 
 def weighted_means(x: jax.Array, w: jax.Array, old: jax.Array) -> jax.Array:
-    """Means (k, p) of rows with weights w (N, k); empty clusters retain their ``old`` mean."""
+    """Means (k, p) of rows x (N, p), weighted by w (N, k) in every cluster.
+
+    Empty clusters retain their ``old`` mean (k, p).
+    """
     size = w.sum(0)[:, None]
     sums = jnp.matmul(w.T, x, precision=jax.lax.Precision.HIGHEST)
     return jnp.where(size > 0, sums / jnp.where(size > 0, size, 1), old)
 
 
 def one_hot(labels: jax.Array, mass: jax.Array, k: int) -> jax.Array:
-    """Masses (N, k) of rows in their clusters; 0 where the label is -1."""
+    """Masses (N, k): ``mass`` (N,) of a row in the cluster of its label, else 0.
+
+    A row of label -1 has no cluster.
+    """
     return jnp.where(labels[:, None] == jnp.arange(k), mass[:, None], 0)
 
 
@@ -80,9 +98,16 @@ def first_centres(
     seed: jax.Array,
     exist: jax.Array | None = None,
 ) -> jax.Array:
-    """Initial centres (k, p): means of the classes ``fixed`` (N,), then k-means++ for the others.
+    """Initial centres (k, p): means of the classes, then k-means++ for the other clusters.
 
-    Clusters that do not ``exist`` (k,) get a centre too far away for any row.
+    Parameters
+    ----------
+    x : (N, p) rows
+    mass : (N,) masses of the rows, 0 on padding
+    fixed : (N,) class of every row, -1 where unknown; cluster c starts from the mean of class c
+    k : number of clusters, with padding
+    seed : random seed
+    exist : (k,) False for padded clusters, whose centre is too far away for any row
     """
     members = one_hot(fixed, mass, k)
     has_class = members.sum(0) > 0
@@ -115,11 +140,12 @@ def best_solution(
     Parameters
     ----------
     rows : the clustered rows
-    result : loops of all restarts
-    labels : (S, N)
-    objective : (S,), which replaces the last entries of the traces
-    masses : function from the index of a restart to its memberships (N, k)
-    fit : further arrays of the method, stacked over restarts
+    result : results of the loops of all restarts
+    labels : (S, N) labels
+    objective : (S,) exact objectives; the objective of the best restart replaces the last entry of
+        its trace
+    masses : function from the index of a restart to the masses (N, k) of the rows in its clusters
+    fit : further arrays of the method, with a leading axis of restarts
     """
     best = objective.argmin()
     n_iter, trace = result.n_iter[best], result.trace[best]
@@ -150,9 +176,9 @@ def store_result(
     ----------
     model : estimator
     task : its input
-    result : solutions of all chunks of restarts
-    named : whether clusters are matched to the classes that they agree with most
-    unit, shift : objectives are multiplied by ``unit``, and ``shift`` is added
+    result : solutions of all calls of the compiled program
+    named : whether clusters are matched one-to-one to the classes, by the number of common rows
+    unit, shift : factor by which objectives are multiplied, and constant that is then added
 
     Returns
     -------
@@ -179,10 +205,11 @@ def store_result(
 
 
 def name_clusters(labels: np.ndarray, fixed: np.ndarray, k: int) -> np.ndarray:
-    """Order (k,) of clusters that matches cluster c to class c.
+    """Order (k,) of the clusters in which cluster c is matched to class c.
 
     The matching maximises the number of labelled rows on which clusters and classes agree. Clusters
-    without a class come last.
+    without a class come last. ``labels`` (n,) are the clusters, and ``fixed`` (n,) the classes or
+    -1.
     """
     labelled = fixed >= 0
     count = cross_table(labels[labelled], fixed[labelled], (k, fixed.max() + 1))

@@ -1,4 +1,8 @@
-"""Gaussian mixtures under must-links and cannot-links."""
+"""Gaussian mixtures under must-links and cannot-links.
+
+A *unit* is a set of rows that must-links connect. Sizes: N rows with padding, p columns with
+padding, k components.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +46,15 @@ _MIN_SIZE = 1e-8  # lower bound of a component's number of rows in divisions
 
 
 class EMParameters(NamedTuple):
-    """Settings of `solve_constrained_mixture`, all traced.
+    """Settings of `solve_constrained_mixture`. All are traced, so new values need no compilation.
 
     Attributes
     ----------
     links : units and cannot-links
-    named : whether every class is one unit, from whose mean a cluster starts
-    ridge : (p,) added to the diagonal of every scatter; 0 on padding
-    variance : (p,) of all rows; 0 on padding and for constant columns
+    named : whether all rows of a class form one unit; cluster c then starts from the mean of class
+        c
+    ridge : (p,) diagonal that is added to every scatter; 0 on padding
+    variance : (p,) variances of the columns; 0 on padding and for constant columns
     tol : decrease of the objective, in nats per row, below which a restart has converged
     max_iter : maximum number of iterations
     """
@@ -67,9 +72,10 @@ class Mixture(NamedTuple):
 
     Attributes
     ----------
-    log_weights : (k,)
-    means : (k, p)
-    covariances : (k, p, p), or (k, p) where they are diagonal; 1 on padding
+    log_weights : (k,) log weights
+    means : (k, p) means
+    covariances : (k, p, p) covariances, or (k, p) variances unless "full"; variances are 1 on
+        padding
     """
 
     log_weights: jax.Array
@@ -134,7 +140,11 @@ def solve_constrained_mixture(
         return -square - half - 0.5 * n_features * math.log(2 * math.pi), penalty
 
     def e_step(mixture, x, solve):
-        """Objective, and the further results of ``solve`` for the scores of the units."""
+        """Objective of the rows under a mixture, and the posterior of the units.
+
+        ``solve`` is `unit_posterior` or `posterior_and_labels`; its results after log Z are
+        returned after the objective.
+        """
         log_p, penalty = log_densities(mixture, x)
         # The score of a unit adds the log densities of its rows and one log weight.
         units = jax.ops.segment_sum(mass[:, None] * log_p, links.unit, mass.size)

@@ -1,6 +1,9 @@
 """Cell costs of cross-entropy clustering: cluster sizes, parameters, label entropy.
 
-All are incremental costs; see `nrprob.engines.optimise.differences`.
+A cell is a cluster. Its cost is a function of its statistics (p,), the sums over its rows; the last
+statistic is its mass. All costs are incremental: their change by the move of one row has a closed
+form, as the protocol `IncrementalCost` of `nrprob.engines.optimise.differences` demands. In
+`move_changes`, b rows are candidates for a move, and K cells exist.
 """
 
 from __future__ import annotations
@@ -21,12 +24,14 @@ _STATIC: dict[str, Any] = {"static": True}
 class SizeCost:
     """Entropy cost ``-N log(N / n)`` of a cell of mass N, plus the cost of its parameters.
 
+    Here n is the total mass of all rows.
+
     Attributes
     ----------
-    total : n, the mass of all rows
+    total : total mass n of all rows
     parameters : number d of parameters per cluster. They cost ``d/2 log N``, and the weight of the
-        cluster costs ``log(n) / 2``; 0 omits both costs
-    least : mass below which a cell is empty, less than the mass of any row
+        cluster costs ``log(n) / 2``. If d is 0, both costs are left out
+    least : mass below which a cell counts as empty; it is less than the mass of any row
     """
 
     total: jax.Array
@@ -43,22 +48,28 @@ class SizeCost:
         return self._cell_cost(cell[..., -1])
 
     def track_cells(self, cells: jax.Array) -> jax.Array:
-        """Masses of cells (K, p)."""
+        """Masses (K,) of the cells, from their statistics (K, p)."""
         return cells[:, -1]
 
     def move_changes(self, state, row, mass, label):
-        """See `nrprob.engines.optimise.differences.IncrementalCost`."""
+        """Cost changes (b, K) if rows join cells, and (b,) if they leave theirs; see the module."""
         current = self._cell_cost(state)
         join = self._cell_cost(state + mass[:, None]) - current
         return join, self._cell_cost(state[label] - mass) - current[label]
 
     def apply_move(self, state, row, mass, old, new):
-        """See `nrprob.engines.optimise.differences.IncrementalCost`."""
+        """Masses (K,) of the cells after one row has moved from cell ``old`` to cell ``new``."""
         return state.at[old].add(-mass).at[new].add(mass)
 
 
 class Labelled(NamedTuple):
-    """State of cells (K,) of a `LabelCost`: masses, and masses (K, c) of the classes."""
+    """State of the K cells of a `LabelCost`, for c classes.
+
+    Attributes
+    ----------
+    mass : (K,) masses of the cells
+    counts : (K, c) masses of the labelled rows of every class
+    """
 
     mass: jax.Array
     counts: jax.Array
@@ -72,10 +83,11 @@ class LabelCost:
 
     Attributes
     ----------
-    first : index of the first class column among the statistics; the class columns end before the
-        mass
-    column : index of the first class column in the rows
-    least : mass below which a cell has no labelled rows, less than the mass of any row
+    first : index of the first class indicator among the statistics of a cell; the indicators end
+        before the mass
+    column : index of the first class indicator among the columns of a row
+    least : mass of labelled rows below which a cell counts as unlabelled; it is less than the mass
+        of any row
     """
 
     least: jax.Array
@@ -83,7 +95,14 @@ class LabelCost:
     column: int = field(metadata=_STATIC)
 
     def _cell_cost(self, mass: jax.Array, labelled: jax.Array, sum_xlogx: jax.Array) -> jax.Array:
-        """Cost from masses, masses of labelled rows, and sums of x log x over class masses."""
+        """Cost of cells.
+
+        Parameters
+        ----------
+        mass : masses of the cells
+        labelled : masses of their labelled rows
+        sum_xlogx : sums over classes of x log x, for the masses x of the classes in the cells
+        """
         some = labelled > self.least
         entropy = (xlogx(labelled) - sum_xlogx) / jnp.where(some, labelled, 1)
         return jnp.where(some, mass * jnp.maximum(entropy, 0), 0)
@@ -94,11 +113,11 @@ class LabelCost:
         return self._cell_cost(cell[..., -1], counts.sum(-1), xlogx(counts).sum(-1))
 
     def track_cells(self, cells: jax.Array) -> Labelled:
-        """State of cells (K, p)."""
+        """State of the cells, from their statistics (K, p)."""
         return Labelled(cells[:, -1], cells[:, self.first : -1])
 
     def move_changes(self, state, row, mass, label):
-        """See `nrprob.engines.optimise.differences.IncrementalCost`."""
+        """Cost changes (b, K) if rows join cells, and (b,) if they leave theirs; see the module."""
         size, counts = state
         terms = xlogx(counts)
         labelled, total = counts.sum(-1), terms.sum(-1)
@@ -109,7 +128,10 @@ class LabelCost:
         entry, others = classes @ counts.T, total - classes @ terms.T
 
         def changed_cost(step, counted, size, labelled, entry, others):
-            """Cost of cells whose mass changes by ``step``, of which ``counted`` has a label."""
+            """Cost of cells whose mass changes by ``step`` when a row moves.
+
+            ``counted`` is the labelled part of the change: ``step`` if the row has a label, else 0.
+            """
             total = others + xlogx(entry + counted)
             return self._cell_cost(size + step, labelled + counted, total)
 
@@ -123,7 +145,7 @@ class LabelCost:
         return join - current, left - current[label]
 
     def apply_move(self, state, row, mass, old, new):
-        """See `nrprob.engines.optimise.differences.IncrementalCost`."""
+        """State of the cells after one row has moved from cell ``old`` to cell ``new``."""
         classes = mass * row[self.column : -1]
         return Labelled(
             state.mass.at[old].add(-mass).at[new].add(mass),

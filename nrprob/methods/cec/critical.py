@@ -13,12 +13,15 @@ _RIDGE = 1e-6  # part of the columns' variances that is added to covariances, as
 
 
 def critical_betas(prepared: Prepared, fixed: np.ndarray, covariance: str) -> np.ndarray:
-    r"""Smallest weights of labels (c, c) at which merging two classes does not lower the objective.
+    r"""For all pairs of c classes, the smallest weight of labels that keeps the classes apart.
+
+    From this weight on, merging the two classes does not lower the objective:
 
     .. math:: \beta_0 = 1 + \frac{\sum_i p_i (G_i - G)}{H(p)}
 
-    p are the shares of the two classes among their labelled rows. G is half the log determinant of
-    a covariance: of each class (i), and of both classes together. Covariance families other than
+    The sum runs over the two classes; :math:`p_i` is the share of class i among their labelled
+    rows, and H(p) the entropy of these shares. :math:`G_i` is half the log determinant of the
+    covariance of class i, and G the same for both classes together. Covariance families other than
     "full" use the analogous term. This is equation (14) of Śmieja and Geiger (2017).
 
     Parameters

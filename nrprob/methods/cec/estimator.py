@@ -49,13 +49,13 @@ def _check_covariance(name: str, value: Any) -> None:
 
 @dataclass
 class LabelledTask:
-    """Checked input of one fit, its data layout, and its program calls.
+    """Checked input of one fit, its data layout, and its calls of the compiled program.
 
     Attributes
     ----------
     prepared : scaled rows and the inverse transform
     fixed : (n,) class of every row, -1 where unlabelled; None without labels
-    rows, layout : rows in blocks, and the position of each row in these
+    rows, layout : rows in blocks, and the position of every row in the blocks
     calls : calls of the compiled program
     """
 
@@ -353,7 +353,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         return LabelledTask(prepared, fixed, rows, layout, calls)
 
     def _check_total(self, total: float, smallest: float) -> None:
-        """Refuse weights whose sum is below the smallest size of a cluster."""
+        """Raise ValueError if the sum of the weights is below the smallest size of a cluster."""
         if total < smallest:
             raise ValueError(
                 f"a cluster of covariance={self.covariance!r} needs a size of {smallest}; got "
@@ -361,7 +361,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
             )
 
     def _initial_labels(self, n: int, layout: Layout) -> np.ndarray | None:
-        """Initial labels (n,) given by ``init``."""
+        """Initial labels (n,) if ``init`` has labels, else None."""
         if isinstance(self.init, str):
             return None
         labels = entries_with_weight(self, np.asarray(self.init))
@@ -457,9 +457,10 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         return softmax(self._log_membership(*self._split_known(X, None)), axis=1)
 
     def score(self, X, y=None):
-        """Mean of the largest weighted log density ``log p_i f_i(x)`` over new rows.
+        """Mean over new rows x of the largest log weighted density, max_i log(p_i f_i(x)).
 
-        This is minus the mean contribution of a new row to the unsupervised objective.
+        Cluster i has the weight p_i and the density f_i. The score is minus the mean contribution
+        of a new row to the objective without labels.
 
         Parameters
         ----------

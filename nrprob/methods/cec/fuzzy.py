@@ -36,11 +36,11 @@ _MIN_DISTANCE = 1e-12  # lower bound of squared distances; the mean variance of 
 
 
 class FuzzyParameters(NamedTuple):
-    """Settings of `solve_fuzzy`, all traced.
+    """Settings of `solve_fuzzy`. All are traced, so new values need no compilation.
 
     Attributes
     ----------
-    n_clusters : number of clusters; further ones are padding
+    n_clusters : number of clusters, without padding
     alpha : weight of the labels
     tol : change of memberships below which a restart has converged
     max_iter : maximum number of iterations
@@ -62,7 +62,10 @@ def solve_fuzzy(
     n_clusters: int,
     n_init: int,
 ) -> Solution:
-    """Run ``n_init`` restarts in parallel and keep the best; ``fixed`` (B, r) are classes or -1."""
+    """Run ``n_init`` restarts in parallel, and keep the best.
+
+    ``fixed`` (1, N) are the classes of the N rows of the single block, -1 where unknown.
+    """
     x, mass = block_table(rows)
     code = fixed[0]
     target = one_hot(code, jnp.ones_like(mass), n_clusters)

@@ -1,4 +1,7 @@
-"""Input of cross-entropy clustering: scaling, and cluster parameters in the original units."""
+"""Input of cross-entropy clustering: scaling, and cluster parameters in the original units.
+
+Sizes: n rows, m columns, d columns that are not constant, k clusters.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,16 @@ class Prepared:
 
     Attributes
     ----------
-    x : (n, d) rows, without constant columns
+    x : (n, d) scaled rows, without constant columns
     mass : (n,) weights of the rows
-    columns : (d,) indices of these columns
+    columns : (d,) indices of the columns that are not constant
     centre : (m,) means of all columns
-    root : (d,) divisors of the columns, or the lower triangular factor of a fixed covariance
-    ridge : (d,) added to the scatter of a cluster
-    metric : (d,) weights of squares that give all columns the same variance
+    root : (d,) divisors of the columns, or the lower triangular factor (d, d) of a fixed covariance
+    ridge : (d,) diagonal that is added to the scatter of a cluster
+    metric : (d,) weights of squared differences that give all columns the same variance
     n_parameters : number of parameters of a cluster, without its weight
-    constant : part of the objective, in nats of all rows, that no partition changes
-    log_density : the same constant per row, without the terms of the covariances
+    constant : part of the objective, in nats of all rows, that is the same for all partitions
+    log_density : constant part of the log density of a row in units of X
     nothing : reason why the rows have no cluster structure; "" if they may have one
     """
 
@@ -50,7 +53,7 @@ class Prepared:
     nothing: str
 
     def transform(self, X: np.ndarray) -> np.ndarray:
-        """Scale new rows (n, m)."""
+        """Centre and scale new rows (n, m); return (n, d)."""
         return _divide_by_root(X[:, self.columns] - self.centre[self.columns], self.root)
 
     def cluster_covariances(
@@ -58,7 +61,16 @@ class Prepared:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Covariance factors and covariances of the clusters, with their ridge.
 
-        Factors are lower triangular (k, d, d) for "full", else standard deviations (k, d).
+        Parameters
+        ----------
+        labels : (n,) clusters of the rows
+        means : (k, d) means of the clusters
+        covariance : covariance family
+
+        Returns
+        -------
+        factors : lower triangular factors (k, d, d) for "full", else standard deviations (k, d)
+        covariances : covariances (k, d, d) for "full", else variances (k, d)
         """
         k, d = means.shape
         sizes = np.bincount(labels, self.mass, minlength=k)
@@ -78,13 +90,16 @@ class Prepared:
         return np.sqrt(spread), spread
 
     def original_means(self, means: np.ndarray) -> np.ndarray:
-        """Means (k, m) of all columns in the original units."""
+        """Convert means (k, d) of the scaled columns to means (k, m) in the original units."""
         out = np.tile(self.centre, (len(means), 1))
         out[:, self.columns] += means @ self.root.T if self.root.ndim == 2 else means * self.root
         return out
 
     def original_covariances(self, spread: np.ndarray, covariance: str) -> np.ndarray:
-        """Covariances of `cluster_covariances` in the original units; 0 for constant columns."""
+        """Convert covariances of `cluster_covariances` to the original units.
+
+        Constant columns have covariances of 0.
+        """
         if covariance == "fixed":
             return self.root @ self.root.T
         if covariance == "spherical":
@@ -117,7 +132,7 @@ def check_fixed(name: str, value: Any) -> None:
 
 
 def _fixed_root(value: Any, m: int) -> np.ndarray:
-    """Lower triangular factor (m, m) of a fixed covariance."""
+    """Lower triangular factor (m, m) of a covariance: a number, variances (m,), or (m, m)."""
     array = np.asarray(value, float)
     if array.ndim < 2:
         array = np.diag(np.broadcast_to(array, m) if array.ndim == 0 else array)

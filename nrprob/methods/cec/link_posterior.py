@@ -36,24 +36,23 @@ _NEVER = -1e30  # finite stand-in for log 0, so that differences are finite
 
 
 class Links(NamedTuple):
-    """Units of rows and their cannot-links as arrays; N is the padded number of units.
+    """Units of rows and their cannot-links as arrays, for N units with padding and k clusters.
 
     Attributes
     ----------
     unit : (rows,) unit of every row; padded rows are in the last unit, which is padding
     real : (N,) 1 for units, 0 on padding
     free : (N,) whether a unit is in no cannot-link
-    labelings : (M, u) indices into the flat scores (N k), one row per labeling of a part; N k on
-        padding
-    part : (M,) part of each labeling; the number of parts on padding
-    members : (m, q) units of each class, if all units of different classes are cannot-linked; N
-        on padding, which may be a whole class
+    labelings : (M, u) the M enumerated labelings of all parts, one per row. An entry is the index
+        of a pair (unit, cluster) in the flattened scores (N k); N k on padding
+    part : (M,) part to which a labeling belongs; the number of parts on padding
+    members : (m, q) units of each of m classes, if all units of different classes are
+        cannot-linked; N on padding, which may be a whole class
     edges : (E, 2) cannot-links, in both directions, of parts with a mean field; N on padding
-    turn : (N,) colour of the units with a mean field: units of one colour are not linked; -1 for
-        others
+    turn : (N,) for units with a mean field, a colour that no linked unit has; -1 for other units
     n_turns : number of colours
-    group : (N,) part of the units with a mean field
-    start : (N,) initial labels of these, which satisfy their cannot-links
+    group : (N,) for units with a mean field, their part
+    start : (N,) for units with a mean field, initial labels that satisfy their cannot-links
     exist : (k,) False for padded clusters, whose scores must be 0; None without padding
     """
 
@@ -71,7 +70,7 @@ class Links(NamedTuple):
     exist: Any
 
     def mask_scores(self, scores: jax.Array, low: float = _NEVER) -> jax.Array:
-        """Scores (N, k) with ``low`` for padded clusters."""
+        """Scores (N, k) in which padded clusters have the value ``low``."""
         return scores if self.exist is None else jnp.where(self.exist, scores, low)
 
 
@@ -79,7 +78,7 @@ class Links(NamedTuple):
 
 
 def log_partition(scores: jax.Array, links: Links) -> jax.Array:
-    """Log Z of all parts without a mean field, for scores (N, k)."""
+    """Log partition function log Z of all parts without a mean field, for scores S (N, k)."""
     alone = jnp.where(links.free, jax.nn.logsumexp(scores, axis=1), 0).sum()
     return alone + _sum_of_labelings(scores, links) + _sum_of_sets(scores, links.members)
 
@@ -94,11 +93,12 @@ def _sum_of_labelings(scores: jax.Array, links: Links) -> jax.Array:
 
 
 def _sum_of_sets(scores: jax.Array, members: jax.Array) -> jax.Array:
-    """Log of the sum over disjoint sets of clusters, one set per class, that its units occupy.
+    """Log of the sum over all labels in which different classes occupy disjoint sets of clusters.
 
-    The recursion over units holds the weight of occupying exactly the set s: the previous weight of
-    s, or of s without the cluster chosen now. All terms are positive, whereas inclusion-exclusion
-    would need differences.
+    ``members`` (m, q) are the units of the classes. For every class, a recursion over its units
+    computes the weight of all labels that occupy exactly the set s of clusters. When a unit gets a
+    cluster of s, the other units occupy s, or s without this cluster. All terms are positive,
+    whereas inclusion-exclusion would need differences.
     """
     m = members.shape[0]
     if m == 0:
@@ -130,7 +130,10 @@ def _sum_of_sets(scores: jax.Array, members: jax.Array) -> jax.Array:
 
 
 def _subset_pairs(k: int) -> tuple[np.ndarray, np.ndarray]:
-    """All subsets of ``k`` items, as bit masks, each with all of its subsets: (3**k,) each."""
+    """All pairs of a subset of ``k`` items and a subset of this subset.
+
+    Returns two arrays (3**k,) of bit masks: the larger and the smaller subset of every pair.
+    """
     union, part = np.zeros(1, int), np.zeros(1, int)
     for i in range(k):
         bit = 1 << i
@@ -142,7 +145,8 @@ def _subset_pairs(k: int) -> tuple[np.ndarray, np.ndarray]:
 def unit_posterior(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Array]:
     """Log Z, and the posterior probabilities (N, k) of the clusters of all units.
 
-    A part with a mean field adds its expected scores and its entropy, a lower bound of its log Z.
+    ``scores`` are the scores S (N, k). For a part with a mean field, a lower bound replaces its log
+    Z: the expected scores plus the entropy.
     """
     scores = links.mask_scores(scores)
     value, shares = jax.value_and_grad(log_partition)(scores, links)
@@ -176,7 +180,7 @@ def posterior_and_labels(scores: jax.Array, links: Links) -> tuple[jax.Array, ja
 def _with_field(
     value: jax.Array, shares: jax.Array, scores: jax.Array, links: Links
 ) -> tuple[jax.Array, jax.Array]:
-    """Add the mean-field parts to log Z and to its derivative."""
+    """Complete log Z and the posterior ``shares`` (N, k) by the parts with a mean field."""
     if links.edges.shape[0] == 0:
         return value, shares
     field = links.turn >= 0
@@ -187,7 +191,10 @@ def _with_field(
 
 
 def _in_turn(update: Any, state: jax.Array, links: Links, sweeps: int) -> jax.Array:
-    """Update units colour by colour with ``update``, which returns values (N, k)."""
+    """Update the values (N, k) of the units in ``sweeps`` sweeps, one colour after another.
+
+    ``update`` maps the values of all units to new values; only units of one colour take them.
+    """
 
     def update_turn(i, state):
         current = (links.turn == i % links.n_turns)[:, None]
@@ -197,7 +204,11 @@ def _in_turn(update: Any, state: jax.Array, links: Links, sweeps: int) -> jax.Ar
 
 
 def _mean_field(scores: jax.Array, links: Links) -> jax.Array:
-    """Probabilities (N, k) proportional to exp(score) times P(no neighbour agrees)."""
+    """Mean-field probabilities (N, k) of the clusters of all units.
+
+    The probability of a cluster is proportional to exp(score) times the probability that no
+    cannot-linked unit is in the cluster.
+    """
     tiny = jnp.finfo(scores.dtype).tiny
 
     def update_shares(shares):
@@ -251,12 +262,13 @@ def read_links(
     Parameters
     ----------
     node : (n,) unit of every row
-    edges : (e, 2) cannot-linked units, each pair once; none of them in ``classes``
-    classes : units of every class, if all units of different classes are cannot-linked
-    start : (units,) labels that satisfy the edges
+    edges : (e, 2) pairs of cannot-linked units, each pair once; without units of ``classes``
+    classes : for every class, its units, if all units of different classes are cannot-linked; else
+        empty
+    start : (units,) labels that satisfy the cannot-links
     k : number of clusters
     n_rows : number of rows with padding
-    exist : see `Links`; None if there are ``classes``
+    exist : (k,) False for padded clusters; None without padding, or if there are ``classes``
     """
     # Parts of the graph of cannot-links; units without a cannot-link are free.
     n, width = int(node.max()) + 1, k if exist is None else exist.size
@@ -299,10 +311,19 @@ def read_links(
 
 
 def _feasible_labelings(units: np.ndarray, apart: Any, k: int, width: int) -> np.ndarray | None:
-    """All labelings of units that satisfy their cannot-links, as indices (M, u) into the scores.
+    """All labelings of units that satisfy their cannot-links; None if there are too many.
 
-    A unit has ``width`` scores, of which the first ``k`` belong to clusters. None if there are too
-    many labelings. Every unit but the first must come after one of its neighbours.
+    Parameters
+    ----------
+    units : units of a part; every unit but the first comes after one of its neighbours
+    apart : sparse adjacency matrix of the cannot-links
+    k : number of clusters
+    width : number of clusters with padding
+
+    Returns
+    -------
+    (M, u) for M labelings of u units, the indices of the chosen pairs (unit, cluster) in the
+    flattened scores
     """
     column = {int(u): j for j, u in enumerate(units)}
     labels = np.zeros((1, len(units)), np.int32)
@@ -321,10 +342,11 @@ def _feasible_labelings(units: np.ndarray, apart: Any, k: int, width: int) -> np
 def _stack_tables(
     tables: list[np.ndarray], fill: int, least: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tables stacked and padded with ``fill``, and the index of the table of every row.
+    """Stack tables of different widths into one table, padded with ``fill``.
 
-    A padded row comes last, with an index of its own. Shapes are rounded up, from ``least`` on, so
-    that few distinct shapes are compiled.
+    The index of the original table of every row is returned as well. At least one row of padding
+    comes last; its index is the number of tables. The shape is at least ``least``, and rounded up
+    so that few distinct shapes are compiled.
     """
     count = sum(map(len, tables)) + 1
     width = max((t.shape[1] for t in tables), default=1)

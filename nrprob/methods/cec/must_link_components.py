@@ -1,4 +1,7 @@
-"""Must-link components of labels and pairs, and cannot-links between components."""
+"""Must-link components of labels and pairs, and cannot-links between components.
+
+A must-link component is called a *unit*: a set of rows that share a cluster.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ def read_units(
     n_rows: int,
     exist: np.ndarray | None = None,
 ) -> tuple[Links, int]:
-    """Arrays of the must-link components (units), and the number of units with a mean field.
+    """Arrays of the units, and the number of units whose posterior is a mean-field approximation.
 
     Parameters
     ----------
-    must_link, cannot_link : (p, 2) rows
+    must_link, cannot_link : (p, 2) pairs of rows
     codes : (n,) classes, -1 where unknown; at most ``k`` of them unless ``links`` is "must"
     links : type of the links that the classes imply: "both", "must" or "cannot"
     k : number of clusters
@@ -65,8 +68,10 @@ def _unit_components(
 ) -> tuple[Components, list[np.ndarray]]:
     """Units with their cannot-links, and the units of every class.
 
-    Cannot-links between classes are omitted if sums over subsets of clusters imply them; only then
-    does the list of classes have entries.
+    The posterior can sum over the subsets of clusters that classes occupy; this sum implies that
+    units of different classes are cannot-linked. If it is feasible, the units of every class are
+    returned, and the cannot-links between classes are left out. Otherwise these cannot-links are
+    listed, and the list of classes is empty. The arguments are those of `read_units`.
     """
     must, cannot = [Pairs(must_link, "must_link")], [Pairs(cannot_link, "cannot_link")]
     if links != "cannot":
@@ -94,7 +99,7 @@ def _unit_components(
 
 
 def _cross_class_pairs(rows: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """Pairs (p, 2) of rows of different classes."""
+    """Pairs (p, 2) of rows of different classes; ``label`` are the classes of ``rows``."""
     size = np.bincount(label)
     count = (size.sum() ** 2 - (size**2).sum()) // 2
     if count > _MAX_IMPLIED:

@@ -35,11 +35,11 @@ from nrprob.statistics.rows import Rows, coarse_bucket
 
 
 class KMeansParameters(NamedTuple):
-    """Settings of `solve_partition_kmeans`, all traced.
+    """Settings of `solve_partition_kmeans`. All are traced, so new values need no compilation.
 
     Attributes
     ----------
-    n_clusters : number of clusters; further ones are padding
+    n_clusters : number of clusters, without padding
     strength : weight of the labels, in squared units of the rows
     max_iter : maximum number of iterations
     """
@@ -60,9 +60,10 @@ def solve_partition_kmeans(
     n_classes: int,
     n_init: int,
 ) -> Solution:
-    """Run ``n_init`` restarts in parallel and keep the best; ``fixed`` (B, r) are classes or -1.
+    """Run ``n_init`` restarts in parallel, and keep the best.
 
-    The first assignment ignores the labels, because initial centres have no label shares.
+    ``fixed`` (1, N) are the classes of the N rows of the single block, -1 where unknown. The first
+    assignment ignores the classes, because initial centres have no label shares.
     """
     x, mass = block_table(rows)
     code = fixed[0]
@@ -112,7 +113,14 @@ def solve_partition_kmeans(
 
 
 def kmeans_calls(model: Any, task: Task, strength: float) -> list[SolverCall]:
-    """Program calls for the restarts of an estimator; ``strength`` is in squared row units."""
+    """Calls of the compiled k-means for the restarts of an estimator.
+
+    Parameters
+    ----------
+    model : the estimator, for its parameters
+    task : rows in a single block, and their classes
+    strength : weight of the labels, in squared units of the standardised rows
+    """
     fixed = class_codes(task.fixed, len(task.X))
     count, most = (np.asarray(value, np.int32) for value in (model.n_clusters, model.max_iter))
     settings = KMeansParameters(count, np.asarray(strength, task.x.dtype), most)

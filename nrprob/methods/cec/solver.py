@@ -25,18 +25,21 @@ STARTS = ("k-means++", "random")
 
 
 class CECParameters(NamedTuple):
-    """Settings of `solve_cec`, all traced.
+    """Settings of `solve_cec`. All are traced, so new values need no compilation.
 
     Attributes
     ----------
-    ridge, dimension : see `nrprob.statistics.gaussians.CrossEntropyCost`
+    ridge : (m,) diagonal that is added to the scatter of a cluster; 1 in padding columns
+    dimension : number of columns without padding
     metric : (m,) weights of squared differences between rows in k-means++
-    total : mass of all rows
+    total : total mass of all rows
     least : half the smallest mass of a row
-    parameters : see `SizeCost`
+    parameters : number of parameters per cluster, which the objective charges; 0 for no charge
     beta : weight of the label entropy
-    smallest, sparing, joining : see `nrprob.engines.optimise.differences.ClusterRemoval`
-    constant : part of the objective, in nats, that no partition changes
+    smallest : clusters of smaller mass are deleted
+    sparing : whether a small cluster stays if its rows would distort the other clusters
+    joining : whether clusters also merge if this lowers the objective
+    constant : part of the objective, in nats, that is the same for all partitions
     """
 
     ridge: Any
@@ -57,7 +60,7 @@ class Ended(NamedTuple):
 
     Attributes
     ----------
-    values : (terms,) objective terms: features, sizes, and labels if there are any
+    values : (terms,) terms of the objective: features, sizes, and labels if there are any
     active : (steps,) number of clusters after every step, NaN after the last step
     """
 
@@ -97,7 +100,7 @@ class Objective:
         return *terms, TracedTerm(parameters.beta, zero, None, labels, False)
 
     def __call__(self, rows: Rows, settings: solve.Settings) -> solve.Problem:
-        """Problem that the annealing engine solves."""
+        """Build the problem that the annealing engine solves."""
         terms = self.terms(rows, settings.method)
         weights = jnp.stack([term.weight for term in terms])
         return solve.Problem(terms, FixedWeights(weights))
@@ -106,7 +109,10 @@ class Objective:
 def _plus_plus_labels(
     rows: Rows, seed: jax.Array, metric: jax.Array, active: jax.Array
 ) -> jax.Array:
-    """Labels (B, r) by the nearest k-means++ centre."""
+    """Labels (B, r) of B blocks of r rows: index of the nearest k-means++ centre.
+
+    ``metric`` (m,) are weights of squared differences, and ``active`` (K,) is False for padding.
+    """
     m = metric.shape[0]
     x = rows.x.x.reshape(-1, rows.x.x.shape[-1])[:, :m] * jnp.sqrt(metric)
     mass = rows.mass.reshape(-1)
@@ -126,7 +132,7 @@ def _plus_plus_labels(
 
 
 def _random_labels(rows: Rows, seed: jax.Array, active: jax.Array) -> jax.Array:
-    """Uniformly distributed labels (B, r)."""
+    """Labels (B, r) of B blocks of r rows, drawn uniformly from the ``active`` (K,) clusters."""
     u = hashed_uniform(fold_in(seed, rows.number), (), rows.mass.dtype)
     return (u * active.sum()).astype(jnp.int32)
 
@@ -144,9 +150,19 @@ def solve_cec(
     solver: str,
     init: str,
 ) -> solve.Solution:
-    """Run ``n_init`` restarts, and keep the best.
+    """Run all restarts, and keep the best.
 
-    ``initial`` (B, r) are initial labels; None computes them by ``init``, or by annealing.
+    Parameters
+    ----------
+    rows : B blocks of r rows
+    settings : settings of the engines, with `CECParameters` as ``method``
+    seed : random seed
+    initial : (B, r) initial labels; None computes them by ``init``, or by annealing
+    build : terms of the objective
+    n_clusters : number of clusters with padding
+    n_init : number of restarts
+    solver : "batched", "sequential" or "anneal"
+    init : "k-means++" or "random"
     """
     parameters = settings.method
     terms = build.terms(rows, parameters)
@@ -193,5 +209,5 @@ def solve_cec(
 
 
 def make_parameters(**values: Any) -> CECParameters:
-    """Settings as arrays of float64."""
+    """`CECParameters` with all values as float64 arrays."""
     return jax.tree.map(lambda value: np.asarray(value, np.float64), CECParameters(**values))

@@ -42,7 +42,8 @@ def link_signs(codes: np.ndarray, must_link: np.ndarray, cannot_link: np.ndarray
 def normalised_laplacian(weights: np.ndarray) -> np.ndarray:
     """Signed normalised Laplacian I - D^(-1/2) A D^(-1/2) of weights A (n, n).
 
-    D holds the row sums of absolute weights. Rows without weights are 0, on the diagonal too.
+    D is the diagonal matrix of the row sums of absolute weights. If all weights of a row are 0, the
+    row of the Laplacian is 0 as well, even on the diagonal.
     """
     degree = np.abs(weights).sum(1)
     root = np.where(degree > 0, 1 / np.sqrt(np.where(degree > 0, degree, 1)), 0)
