@@ -1,4 +1,9 @@
-"""Penalty on the mutual information between clusters of binary samples and known groups."""
+"""Penalty on the mutual information between clusters of binary samples and known groups.
+
+Sizes: n rows of M binary features (p statistics of a row, with padding), K clusters, R restarts, S
+known groups in all labelings together. The parameters theta (R, K, p) are the probabilities of the
+features in the clusters.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +21,21 @@ FORMS = ("chi2", "balanced", "pairs", "printed")
 
 
 class Penalty(NamedTuple):
-    r"""Quadratic penalty on the information about known groups.
+    r"""Quadratic penalty P on the information about known groups.
 
-    The rows of several labelings are stacked. With E_k = ``differences`` @ theta_k and the mean E
-    of E_k over clusters, the penalty is
+    For known group z, feature j of a row y and the differences
+    :math:`D_{zj} = p(z | y_j = 1) - p(z | y_j = 0)`, cluster k has
+    :math:`E_{kz} = \sum_j D_{zj} \theta_{kj}`, with the mean :math:`E_z` over clusters. The penalty
+    is
 
     .. math:: M^2 P = \frac{1}{2K} \sum_{kz} u_z (E_{kz} - E_z)^2
         + \frac{1}{2} \sum_z v_z \left[(a_z + E_z)^2 - M^2 p(z)^2\right]
 
+    Sums over z run over the groups of all labelings.
+
     Attributes
     ----------
-    differences : (S, p) p(z | y_j = 1) - p(z | y_j = 0); 0 on padding
+    differences : (S, p) differences D; 0 on padding
     offset : (S,) a, the sum of p(z | y_j = 0) over features
     share : (S,) M p(z)
     spread : (S,) u, weight of the differences between clusters
@@ -46,7 +55,7 @@ class Penalty(NamedTuple):
         return jax.tree.map(lambda table: table.astype(dtype), self)
 
     def cluster_count(self, k: int) -> Any:
-        """Number of clusters among ``k`` padded ones."""
+        """Number of clusters without padding, if there are ``k`` with padding."""
         return k if self.active is None else self.active.sum().astype(jnp.int32)
 
     def log_cluster_count(self, k: int) -> Any:
@@ -62,13 +71,20 @@ class Penalty(NamedTuple):
 
 
 def chord_slope(cells: int) -> float:
-    """Slope of the chord of entropy against the sum of squares next to uniform cells."""
+    """Slope k (k + 1) log(1 + 1/k) of a chord of the entropy of a distribution over ``cells`` = k.
+
+    The entropy of a uniform distribution over k values is log k, and its sum of squared
+    probabilities is 1/k. The chord joins the points of k and k + 1 values; the slope is positive.
+    """
     k = max(cells, 1)
     return k * (k + 1) * np.log1p(1 / k)
 
 
 def form_weights(form: str, k: int, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights u and v of a labeling with probabilities ``p`` (S,) for ``k`` clusters."""
+    """Weights u and v (both (s,)) of one known labeling in the penalty of a ``form``.
+
+    ``p`` (s,) are the shares of its s groups, and ``k`` is the number of clusters.
+    """
     s = p.size
     if form == "chi2":
         return 1 / p, np.zeros(s)
@@ -86,10 +102,16 @@ def make_penalty(
     width: int,
     active: np.ndarray | None = None,
 ) -> Penalty:
-    """Build the float64 tables of labelings, each (n,) codes, for the features ``x`` (n, m).
+    """Build the penalty in float64.
 
-    Features are padded to ``width``, and labels to a rounded number. ``active`` masks the clusters;
-    see `nrprob.statistics.rows.active_mask`.
+    Parameters
+    ----------
+    x : (n, M) binary features
+    labelings : known labelings, each an array (n,) of codes
+    form : form of the penalty, see `CMBC`
+    k : number of clusters, without padding
+    width : number p of statistics of a row, with padding
+    active : (K,) False for padded clusters; None without padding
     """
     n, m = x.shape
     parts = []
@@ -127,7 +149,7 @@ def make_penalty(
 
 
 def penalty_value(tables: Penalty, theta: jax.Array) -> jax.Array:
-    """M^2 P of parameters (..., K, p)."""
+    """Penalty M^2 P of parameters theta (..., K, p)."""
     e = theta @ tables.differences.T
     mean = tables.cluster_mean(e, -2)
     between = (tables.spread * tables.cluster_mean((e - mean[..., None, :]) ** 2, -2)).sum(-1)
@@ -144,7 +166,10 @@ def penalty_slope(tables: Penalty, theta: jax.Array) -> jax.Array:
 
 
 def exact_penalty(tables: Penalty, theta: jax.Array, m: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """M^2 I(C;Z) under the model, and its derivative with respect to theta, times K."""
+    """M^2 I(C;Z) under the model, and K times its derivative with respect to theta.
+
+    I(C;Z) is the mutual information of clusters and known groups, and ``m`` the number of features.
+    """
     r = jnp.maximum(tables.offset + theta @ tables.differences.T, 1e-30)
     log_ratio = jnp.log(r) - jnp.log(tables.cluster_mean(r, -2)[..., None, :])
     return m * tables.cluster_mean(r * log_ratio, -2).sum(-1), m * (log_ratio @ tables.differences)

@@ -1,4 +1,8 @@
-"""Annealed EM for a Bernoulli mixture with a penalty on the information about known groups."""
+"""Annealed EM for a Bernoulli mixture with a penalty on the information about known groups.
+
+Sizes: B blocks of r rows, p statistics of a row (the features, padding, and 1), K clusters, R
+restarts.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +41,16 @@ _EQUAL_MEMBERSHIPS = 0.01  # clusters whose memberships differ from 1/K by less 
 
 
 class CMBCParameters(NamedTuple):
-    """Parameters of `solve_cmbc`.
+    """Settings of `solve_cmbc`. All are traced, so new values need no compilation.
 
     Attributes
     ----------
     n_features : number of features, without padding
-    max_iter : maximum number of iterations per temperature
+    max_iter : maximum number of EM iterations per temperature
     tol : convergence tolerance of the objective per row
-    anneal : whether to begin at the critical temperature; else at 1
-    strength : penalty weight
-    tables : penalty
+    anneal : whether to begin above the critical temperature; else at temperature 1
+    strength : penalty weight c
+    tables : the penalty, as arrays
     """
 
     n_features: Any
@@ -62,11 +66,12 @@ class Fit(NamedTuple):
 
     Attributes
     ----------
-    slope : (1, K, p) coefficients of the negative log likelihood of a row
+    slope : (1, K, p) coefficients; their product with the statistics of a row is minus the log
+        likelihood of the row in every cluster
     critical_beta : inverse of the critical temperature
     log_likelihood : log likelihood in nats
     penalty : penalty P
-    theta : (K, p) parameters
+    theta : (K, p) probabilities of the features in the clusters
     temperature : (steps,) temperature of each entry of the trace
     """
 
@@ -84,9 +89,11 @@ class Fit(NamedTuple):
 def membership_mask(
     fixed: jax.Array | None, k: int, dtype: Any, active: jax.Array | None = None
 ) -> jax.Array | float:
-    """Log mask of memberships, 0 or -inf: (B, r, 1, K), or (K,) without labelled rows.
+    """Mask that is added to log memberships: -inf for excluded clusters, else 0.
 
-    It excludes padding clusters (0 in ``active``) and, for a labelled row, all other clusters.
+    Padding clusters (0 in ``active`` (K,)) are excluded and, for a labelled row, all clusters but
+    its class in ``fixed`` (B, r). The shape is (B, r, 1, K). Without labelled rows, it is (K,); if
+    there is no padding either, the mask is the number 0.
     """
     none = 0.0 if active is None else jnp.where(active > 0, jnp.zeros((), dtype), -jnp.inf)
     if fixed is None:
@@ -103,10 +110,23 @@ def e_step(
     barred: jax.Array | float,
     log_k: jax.Array | float | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """E-step: free energy per row (R,), statistics per row (R, K, p) and masses (B, r, R, K).
+    """E-step of all restarts.
 
-    The free energy at temperature T is the mean of T log((1/K) sum_k p(row | k)^(1/T)). At T = 1 it
-    is the mean log likelihood. ``log_k`` is log K if some clusters of ``theta`` are padding.
+    Parameters
+    ----------
+    rows : the rows
+    theta : (R, K, p) probabilities of the features in the clusters
+    temperature : temperature T
+    real : (p,) whether a statistic is a feature
+    barred : mask from `membership_mask`
+    log_k : logarithm of the number of clusters without padding; by default log K
+
+    Returns
+    -------
+    free : (R,) free energy per row, the mean of T log((1/K) sum_k p(row | k)^(1/T)); at T = 1, it
+        is the mean log likelihood
+    cells : (R, K, p) sums of the statistics over the rows of every cluster, divided by n
+    w : (B, r, R, K) memberships times masses of the rows
     """
     log_k = math.log(theta.shape[-2]) if log_k is None else log_k
     score = rows.adjoint(log_likelihood_coefficients(theta, real)[None]) / temperature + barred
@@ -125,8 +145,10 @@ def critical_temperature(
 ) -> jax.Array:
     """Critical temperature, below which identical clusters separate.
 
-    It is the largest eigenvalue T of R w = T (I + c R_Z) w, where R is the correlation matrix of
-    the features. For the chi2 form, R_Z is the part of R between the known groups.
+    It is the largest eigenvalue T of R w = T (I + c R_Z) w. Here R is the correlation matrix of the
+    features, and c the ``strength``. R_Z follows from the weights u and the differences of the
+    penalty; for the chi2 form, it is the part of R between the known groups. ``real`` (p,) states
+    whether a statistic is a feature.
     """
     dtype = rows.mass.dtype
     n = rows.mass.sum()
@@ -174,12 +196,13 @@ def solve_cmbc(
 ) -> Solution:
     """Run ``n_init`` restarts of annealed EM in one batch, and keep the best.
 
-    The temperature falls from 1.2 times the critical temperature to 1 by factors `_COOLING`. All
-    clusters start at the means of the features, the limit of high temperatures, with a
-    perturbation. Random initial parameters would give nearly hard memberships for many features,
-    from which coordinate updates may need thousands of iterations. Without ``settings.anneal``, or
-    with a critical temperature below 1 / 1.2, the temperature is 1 and the initial parameters are
-    random. Converged restarts stay unchanged until all restarts have converged.
+    The temperature falls from 1.2 times the critical temperature to 1; every level is half the
+    previous one. All clusters start at the means of the features, the limit of high temperatures,
+    with a perturbation. Random initial parameters would give nearly hard memberships for many
+    features, from which coordinate updates may need thousands of iterations. Without
+    ``settings.anneal``, or with a critical temperature below 1 / 1.2, the temperature is 1 and the
+    initial parameters are random. Converged restarts stay unchanged until all restarts have
+    converged.
     """
     dtype = rows.mass.dtype
     k, p = n_clusters, rows.x.n_statistics
@@ -267,7 +290,10 @@ def solve_cmbc(
 
 
 def _minimise_exact(rows, theta, tables, strength, m, real, barred):
-    """Minimise the objective with the exact I(C;Z) by Adam on the logits; return the best."""
+    """Minimise the objective with the exact I(C;Z) by Adam on the logits of theta.
+
+    Returns the parameters (R, K, p) of the smallest objective, and the trace of the objectives.
+    """
     import optax
 
     dtype = theta.dtype
@@ -305,7 +331,7 @@ def _minimise_exact(rows, theta, tables, strength, m, real, barred):
 def _evaluate_restarts(
     rows, theta, settings, barred, done, count, trace, temperatures, critical, update
 ):
-    """Evaluate all restarts in float64 and return the solution of the best."""
+    """Evaluate the objectives of all restarts in float64, and return the best restart."""
     m, strength = settings.n_features, settings.strength.astype(jnp.float64)
     tables = settings.tables
     k = tables.cluster_count(theta.shape[1])

@@ -1,4 +1,10 @@
-"""M-steps of the penalised Bernoulli mixture, by coordinates or jointly."""
+"""M-steps of the penalised Bernoulli mixture, by coordinates or jointly.
+
+The parameters theta (R, K, p) are the probabilities of the features in the clusters, for R
+restarts, K clusters and p statistics of a row (the features, padding, and 1). The statistics
+``cells`` (R, K, p) of the E-step are sums over the rows of every cluster, divided by the number of
+rows; their last entry is the share of the cluster.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +31,11 @@ def parameter_bound(dtype: Any) -> float:
 
 
 def log_likelihood_coefficients(theta: jax.Array, real: jax.Array) -> jax.Array:
-    """Coefficients (..., K, p) of the log likelihood of a row; the last one is the constant."""
+    """Coefficients (..., K, p) of the log likelihood of a row in every cluster.
+
+    Their product with the statistics of a row, of which the last is 1, is the log likelihood.
+    ``real`` (p,) states whether a statistic is a feature.
+    """
     rest = jnp.where(real, jnp.log1p(-theta), 0)
     coefficients = jnp.where(real, jnp.log(theta), 0) - rest
     return coefficients.at[..., -1].set(rest.sum(-1))
@@ -34,11 +44,20 @@ def log_likelihood_coefficients(theta: jax.Array, real: jax.Array) -> jax.Array:
 def maximise_coordinate(
     a: jax.Array, b: jax.Array, n: jax.Array, s: jax.Array, low: float
 ) -> jax.Array:
-    """Root in (low, 1 - low) of a t^3 + (b - a) t^2 - (n + b) t + s.
+    """Maximise the penalised likelihood of a single parameter t.
 
-    The polynomial is t (1 - t) times the derivative of a strictly concave function of t. Bisection
-    remains stable as a approaches 0, for features that are independent of z; the closed form does
-    not. Every step tests three points at once, and a final Newton step doubles the digits.
+    The maximum is the root in (low, 1 - low) of a t^3 + (b - a) t^2 - (n + b) t + s, which is
+    t (1 - t) times the derivative of a strictly concave function of t: the log likelihood
+    s log t + (n - s) log(1 - t) less the penalty a t^2 / 2 + b t. Bisection remains stable as a
+    approaches 0, for features that are independent of the known groups; the closed form does not.
+    Every step tests three points at once, and a final Newton step doubles the digits.
+
+    Parameters
+    ----------
+    a, b : coefficients of the penalty
+    n : share of the rows in the cluster
+    s : share of the rows that are in the cluster and have the feature
+    low : smallest distance of t from 0 and 1
     """
     shape = jnp.broadcast_shapes(*(jnp.shape(v) for v in (a, b, n, s)))
     left = jnp.full(shape, low, jnp.result_type(s))
@@ -61,7 +80,11 @@ def maximise_coordinate(
 
 
 class _CoordinateUpdates:
-    """Coordinate updates: one parameter after another, with features in the outer loop."""
+    """Updates of one parameter theta_kj after another, with features j in the outer loop.
+
+    A visit is the update of one parameter. The fields e (K, R, S) are the values E of `Penalty` for
+    S known groups.
+    """
 
     def __init__(self, tables: Penalty, strength: jax.Array, width: int):
         self.width, self.k, self.tables = width, tables.cluster_count(width), tables
@@ -73,15 +96,15 @@ class _CoordinateUpdates:
         self.curvature = self.strength * (within * (1 - 1 / self.k) + across / self.k)
 
     def to_visit_order(self, values: jax.Array) -> jax.Array:
-        """Reshape (R, K, p) to the order of the visits, (p K, R)."""
+        """Reshape values (R, K, p) of the parameters to the order of the visits, (p K, R)."""
         return jnp.moveaxis(values, 0, 2).swapaxes(0, 1).reshape(-1, values.shape[0])
 
     def from_visit_order(self, flat: jax.Array) -> jax.Array:
-        """Invert `to_visit_order`."""
+        """Reshape values (p K, R) in the order of the visits to (R, K, p)."""
         return jnp.moveaxis(flat.reshape(-1, self.width, flat.shape[-1]).swapaxes(0, 1), 2, 0)
 
     def penalty_fields(self, theta: jax.Array) -> jax.Array:
-        """E of `Penalty`, as (K, R, S)."""
+        """Fields (K, R, S) of the parameters theta (R, K, p)."""
         return jnp.moveaxis(theta @ self.d, 0, 1)
 
     def locate_visit(self, i):
@@ -90,7 +113,11 @@ class _CoordinateUpdates:
         return j, k, i if self.tables.active is None else j * self.width + k
 
     def update_coordinate(self, j, k, t, e, n, s):
-        """Update parameter ``t`` (R,) of feature ``j`` in cluster ``k``, and the fields ``e``."""
+        """Update the parameter ``t`` (R,) of feature ``j`` in cluster ``k``, and the fields ``e``.
+
+        ``n`` and ``s`` (R,) are the shares of the rows in the cluster, and of those that also have
+        the feature.
+        """
         mine, mean = e[k], self.tables.cluster_mean(e, -3)
         slope = ((mine - mean) * self.u[j] + (self.offset + mean) * self.v[j]).sum(-1)
         a = self.curvature[j]
@@ -108,7 +135,10 @@ def put_at(array: jax.Array, i: jax.Array, values: jax.Array) -> jax.Array:
 def coordinate_pass(
     theta: jax.Array, cells: jax.Array, tables: Penalty, strength: jax.Array, m: jax.Array
 ) -> jax.Array:
-    """Gauss-Seidel pass: maximise over each parameter in turn, given the memberships."""
+    """Maximise over every parameter in turn, given the memberships (Gauss-Seidel pass).
+
+    ``m`` is the number of features, without padding.
+    """
     updates = _CoordinateUpdates(tables, strength, theta.shape[1])
     old, s, n = updates.to_visit_order(theta), updates.to_visit_order(cells), cells[..., -1].T
 
@@ -134,7 +164,7 @@ def partial_pass(
     strength: jax.Array,
     m: jax.Array,
 ) -> jax.Array:
-    """Partial M-step: update the memberships before every single parameter.
+    """Maximise over every parameter in turn, and update the memberships before each parameter.
 
     Features are binary, so a new parameter multiplies the unnormalised membership of a row by one
     of two factors. Memberships are recomputed from the log likelihoods often enough to avoid
@@ -188,9 +218,10 @@ def joint_step(
 ) -> jax.Array:
     """Joint M-step: maximise over all parameters (K, p) of one restart, given the memberships.
 
-    Damped projected Newton method for a concave function. Its Hessian is diagonal plus a matrix of
-    rank K S, so a step solves K S equations. Parameters at a bound with an outward gradient stay;
-    all others approach 0 or 1 by a factor of at most 20 per step.
+    The method is a damped projected Newton method for a concave function. With S known groups, its
+    Hessian is diagonal plus a matrix of rank K S, so a step solves K S equations. Parameters at a
+    bound with an outward gradient stay; the distance of the others from 0 or 1 falls by a factor of
+    at most 20 per step. The iteration ends when the Newton decrement is at most ``tol``.
     """
     k, dtype = tables.cluster_count(theta.shape[0]), theta.dtype
     d = tables.differences
