@@ -151,6 +151,21 @@ class SeparateCovariances:
         scatter, freedom = code.scatter(total), code.freedom + total[:, -1]
         return code.mean(total), scatter / freedom.reshape(-1, *[1] * (scatter.ndim - 1))
 
+    def draw_parameters(
+        self, cells: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """Sample centres and covariances; see `Likelihood`."""
+        root_key, centre_key = jax.random.split(key)
+        roots, (code, total) = self.draw_roots(cells, root_key), self._predictive(cells.sum(0))
+        means = code.mean(total)
+        noise = normal(centre_key, means.shape)
+        noise = noise / jnp.sqrt(code.kappa + total[:, self.width - 1 : self.width])
+        if not code.full:
+            return means + noise / roots, 1 / jnp.square(roots), None
+        white, _ = whitener(roots @ jnp.swapaxes(roots, 1, 2))
+        covariances = jnp.swapaxes(white, 1, 2) @ white
+        return means + (noise[:, None] @ white)[:, 0], covariances, None
+
     def squared_distances(
         self, partition: Target, cells: jax.Array, labels: jax.Array, key: jax.Array
     ) -> jax.Array:

@@ -105,6 +105,15 @@ class HierarchicalCovariances(SeparateCovariances):
         cost = super().left_out_costs(partition, cells, labels, weights)
         return cost + 0.5 * whitener(self.common)[1]
 
+    def draw_parameters(
+        self, cells: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """Sample centres and covariances; see `Likelihood`."""
+        means, covariances, _ = super().draw_parameters(cells, key)
+        # From units of the common covariance to units of the features.
+        back = self.common @ whitener(self.common)[0].T
+        return means @ back.T, back @ covariances @ back.T, None
+
     def draw_common(self, cells: jax.Array, roots: jax.Array, key: jax.Array) -> jax.Array:
         """Sample the common covariance given roots (K, d, d) of the precisions of clusters.
 

@@ -78,6 +78,20 @@ class Likelihood(Protocol):
         clusters have the same covariance, of which the centres are then in units.
         """
 
+    def draw_parameters(
+        self, cells: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """Sample the parameters given the partition, from their conjugate posterior.
+
+        Returns
+        -------
+        means : (K, d) centres of the clusters
+        covariances : (K, d, d), (K, d) variances of independent features, or (1, d, d) if all
+            clusters share one
+        effects : (L, d) offsets of known groups, or coefficients of covariates; None without known
+            structure
+        """
+
     def squared_distances(
         self, partition: Target, cells: jax.Array, labels: jax.Array, key: jax.Array
     ) -> jax.Array:

@@ -439,6 +439,17 @@ class SharedCovariance(JointCode):
         noise = fit.root.T @ noise if self.n_covariates else noise * fit.root[:, None]
         return root, centres, effects + noise
 
+    def draw_parameters(
+        self, cells: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """Sample centres, the covariance and effects of known structure; see `Likelihood`."""
+        root, centres, effects = self._draw_parameters(cells, key)
+        white, _ = whitener(root @ root.T)
+        covariance = white.T @ white
+        back = root.T @ covariance  # inverse of the root
+        informed = effects @ back if self._informed else None
+        return centres @ back, covariance[None], informed
+
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
         """Return the target of Gibbs sweeps, given a sampled covariance and known effects."""
         d, x = self.n_features, partition.x

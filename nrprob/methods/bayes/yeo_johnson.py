@@ -48,6 +48,18 @@ def yeo_johnson(x: jax.Array, power: jax.Array) -> jax.Array:
     return jnp.sign(x) * jnp.where(flat, distance, jnp.expm1(side * distance) / side)
 
 
+def inverse_yeo_johnson(t: np.ndarray, power: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    """Features with the transforms t under lambda ``power``; values lie within +-``limit``.
+
+    Transforms with a lambda outside of [0, 2] are bounded, so that some t have no inverse.
+    """
+    side = np.where(t >= 0, power, 2 - power)
+    flat = np.abs(side) < 1e-12
+    growth = np.maximum(np.where(flat, 0, side) * np.abs(t), -1 + 1e-15)
+    distance = np.where(flat, np.abs(t), np.log1p(growth) / np.where(flat, 1, side))
+    return np.clip(np.sign(t) * np.expm1(np.minimum(distance, 700)), -limit, limit)
+
+
 def log_slope(x: jax.Array, power: jax.Array) -> jax.Array:
     """Log of the derivative of the transform."""
     return (power - 1) * jnp.sign(x) * jnp.log1p(jnp.abs(x))
