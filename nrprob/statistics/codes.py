@@ -424,7 +424,7 @@ class NormalWishart:
     power: Table
     weighted: bool = field(default=False, metadata=_STATIC)
 
-    def _total_weight(self, cell: jax.Array) -> jax.Array:
+    def total_weight(self, cell: jax.Array) -> jax.Array:
         """Sum (...) of the weights of the samples, from statistics (..., p) of cells."""
         m = self.n_features
         position = m + (m * (m + 1) // 2 if self.full else m)
@@ -433,7 +433,7 @@ class NormalWishart:
     def mean(self, cell: jax.Array) -> jax.Array:
         """Posterior mean (..., m) of the mean vector of cells with statistics (..., p)."""
         m, cell = self.n_features, self.power * cell
-        return cell[..., :m] / (self.kappa + self._total_weight(cell)[..., None])
+        return cell[..., :m] / (self.kappa + self.total_weight(cell)[..., None])
 
     def scatter(self, cell: jax.Array) -> jax.Array:
         """Posterior scatter about the posterior mean, from statistics (..., p) of cells.
@@ -441,7 +441,7 @@ class NormalWishart:
         It is a matrix (..., m, m) if ``full``, else its diagonal (..., m).
         """
         m, cell = self.n_features, self.power * cell
-        precision, first = self.kappa + self._total_weight(cell)[..., None], cell[..., :m]
+        precision, first = self.kappa + self.total_weight(cell)[..., None], cell[..., :m]
         prior = self.freedom * self.variance
         if not self.full:
             return prior + cell[..., m : 2 * m] - first * first / precision
@@ -460,7 +460,7 @@ class NormalWishart:
         rest = 0.5 * n * np.log(np.pi) - 0.5 * freedom * inside
         rest = (
             rest
-            + 0.5 * jnp.log1p(self.power * self._total_weight(cell) / self.kappa)
+            + 0.5 * jnp.log1p(self.power * self.total_weight(cell) / self.kappa)
             + gammas / size
         )
         return self.n_features * rest + 0.5 * (freedom + n) * log_det
@@ -470,7 +470,7 @@ class NormalWishart:
         m, n = self.n_features, self.power * cells[-1]
         size, precision = (
             m if self.full else 1,
-            self.kappa + self.power * self._total_weight(cells.T),
+            self.kappa + self.power * self.total_weight(cells.T),
         )
         freedom = size + 1 + self.freedom + n
         scatter, mean = self.scatter(cells.T), self.power * cells[:m] / precision
@@ -490,7 +490,7 @@ class NormalWishart:
         constant, freedom, precision, mean, scatter = prepared
         added: Any = self.power
         if self.weighted:
-            weight = self._total_weight(row.T)
+            weight = self.total_weight(row.T)
             row, added = row / jnp.where(weight > 0, weight, 1), self.power * weight
         row = row[: self.n_features]
         # Factor of the squared distance from the mean by which the scatter grows.

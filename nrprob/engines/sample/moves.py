@@ -18,6 +18,10 @@ needs differences of L. Every move leaves the distribution invariant:
 - *Split or merge with doubling*: the other samples are assigned in random order, 1, 2, 4, 8, ... at
   a time, given the previous assignments. One by one (Dahl, 2005) would take as many steps as
   samples.
+- *Launched split or merge*, for Gaussian clusters: 2-means and hard EM on the samples of one or two
+  clusters, followed by a restricted Gibbs scan; see `nrprob.engines.sample.launched_moves`. With
+  up to 2,048 samples it replaces both moves of pairs of samples, and otherwise alternates with
+  them.
 - *Swap*, with known groups: within one group, two clusters exchange their samples. Moves of a few
   samples cannot reach this state, since a cluster has the same label in all groups.
 

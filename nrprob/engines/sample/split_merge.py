@@ -23,13 +23,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_batching import sequential_vmap
+from jax.custom_batching import custom_vmap, sequential_vmap
 
+from nrprob.engines.sample.launched_moves import (
+    MAX_MEMBERS,
+    propose_launched_move,
+    unknown_pairs,
+)
 from nrprob.engines.sample.target import Odds, Partition, Target, occupied, replace_two
 from nrprob.engines.sample.uniforms import below, in_order
 
@@ -287,6 +292,7 @@ def surely_rejected(
 # Numbers of samples above which chains propose in sequence, and above which there is a third
 # program.
 _SEVERAL, _MANY = 128, 512
+_FEW_CHAINS = 16  # chains up to which launched moves are made in sequence
 ACCEPTANCE_CAP = 0.1  # for splits of usual partitions
 _LENGTH_MARGIN = 20.0  # nats by which usual partitions may exceed the typical length
 
@@ -302,6 +308,21 @@ def _member_sizes(n: int) -> tuple[int, ...]:
         return (n,)
     parts = (3,) if n < _MANY else (8, 3)
     return (*(max(n // part, 1) for part in parts), n)
+
+
+def few_in_sequence(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Vectorise a function over many chains, and loop over few chains."""
+    result = custom_vmap(function)
+
+    @result.def_vmap
+    def run_batch(axis_size, in_batched, *args):
+        if axis_size <= _FEW_CHAINS:
+            return sequential_vmap(function).vmap_rule(axis_size, in_batched, *args)
+        axes = jax.tree.map(lambda batched: 0 if batched else None, tuple(in_batched))
+        outputs = jax.vmap(function, in_axes=axes)(*args)
+        return outputs, jax.tree.map(lambda _: True, outputs)
+
+    return result
 
 
 class MoveCounts(NamedTuple):
@@ -321,20 +342,22 @@ def split_merges(
 
     ``usual`` (2,) defines usual partitions: their minimum number of clusters, and a typical length.
     """
-    sequential = target.x.shape[0] >= _SEVERAL
+    size = target.x.shape[0]
+    sequential = size >= _SEVERAL
+    launched = target.launch is not None
 
     def run_moves(target, state, key, usual):
         usual = usual if sequential else None  # a cap saves nothing with few samples
         choice_key, side_key = jax.random.split(key)
         u = jax.random.uniform(choice_key, (count, 8), minval=jnp.finfo(float).tiny)
 
-        def propose_move(t, carry):
-            state, moves = carry
+        def pair_move(t, state, pairs):
             pair, v = _choose_pair(target, state, u[t, :4]), u[t, 4:]
+            which = (t // 2 if launched else t) % len(plans)
 
             def evaluate(state):
                 now = jax.random.fold_in(side_key, t)
-                return split_merge(target, state, pair, v, now, plans, t % len(plans), usual)
+                return split_merge(target, state, pair, v, now, plans, which, usual)
 
             def reject(state):
                 return state, jnp.asarray(False)
@@ -344,13 +367,29 @@ def split_merges(
                 state, accept = jax.lax.cond(rejected, reject, evaluate, state)
             else:
                 state, accept = evaluate(state)
-            split = pair.together
+            return state, pairs._replace(stale=pairs.stale | accept), pair.together, accept
+
+        def launched_move(t, state, pairs):
+            return launch(target, state, pairs, jax.random.fold_in(side_key, t))
+
+        def propose_move(t, carry):
+            state, pairs, moves = carry
+            if not launched:
+                result = pair_move(t, state, pairs)
+            elif size <= MAX_MEMBERS:
+                result = launched_move(t, state, pairs)
+            else:
+                result = jax.lax.cond(t % 2 == 0, pair_move, launched_move, t, state, pairs)
+            state, pairs, split, accept = result
             counts = split, split & accept, ~split, ~split & accept
             more = MoveCounts(*(c.astype(jnp.int32) for c in counts))
-            return state, jax.tree.map(jnp.add, moves, more)
+            return state, pairs, jax.tree.map(jnp.add, moves, more)
 
         nothing = MoveCounts(*(jnp.zeros((), jnp.int32) for _ in MoveCounts._fields))
-        return jax.lax.fori_loop(0, count, propose_move, (state, nothing))
+        pairs = unknown_pairs(target)
+        state, _, moves = jax.lax.fori_loop(0, count, propose_move, (state, pairs, nothing))
+        return state, moves
 
+    launch = propose_launched_move if sequential else few_in_sequence(propose_launched_move)
     # Vectorised, all chains would wait for the longest move among them.
     return (sequential_vmap(run_moves) if sequential else run_moves)(target, state, key, usual)

@@ -95,6 +95,8 @@ class Target:
     scales : latent scale weights of the samples, or None
     joint_codes : code lengths that are not sums over clusters
     offset : nats that do not depend on the partition
+    launch : model of the features for launched splits and merges; None without these moves. See
+        `nrprob.engines.sample.launched_moves.LaunchModel`.
     """
 
     terms: tuple[CodeTerm, ...]
@@ -107,6 +109,7 @@ class Target:
     scales: Scales | None = None
     joint_codes: tuple[Any, ...] = ()
     offset: jax.Array | float = 0.0
+    launch: Any = None
 
     @property
     def n_slots(self) -> int:

@@ -168,9 +168,8 @@ class MDLMixture(ModelSettings):
         Iterations from one draw to the next; at most 1e6.
     num_split_merge : int or "auto", default="auto"
         Split and merge proposals in an iteration. "auto" is 10 up to 30,000 samples, and fewer in
-        proportion with more samples. From 128 samples on, after the warm-up, most splits of typical
-        partitions are rejected without evaluation, and merges accordingly, which saves time and
-        leaves the posterior unchanged. At most 10,000.
+        proportion with more samples. Hopeless proposals are rejected before they are evaluated,
+        which leaves the posterior unchanged. At most 10,000.
     block : int or "auto", default="auto"
         Samples that a Gibbs move of the collapsed kernel updates together; 1 is the usual sweep. A
         rejected block costs time, never exactness; ``sample_stats_`` has the counts. "auto" grows
@@ -329,7 +328,9 @@ class MDLMixture(ModelSettings):
        "tied", the sweep conditions on a covariance and offsets that are sampled first. With "t",
        label and scale weight of a sample are sampled together.
     2. Split-merge moves, after Jain and Neal (2004), and swaps if there are known groups. The
-       concentration is integrated out of their acceptance probabilities.
+       concentration is integrated out of their acceptance probabilities. Splits of Gaussian
+       clusters whose hyperparameters are sampled begin with 2-means and hard EM on the samples of a
+       cluster, and merges prefer overlapping clusters.
     3. Griddy-Gibbs updates of kappa, nu, s and omega; Metropolis updates of the lambdas; Gibbs
        updates of the scale weights, the degrees of freedom and the concentrations.
 

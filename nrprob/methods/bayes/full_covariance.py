@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.sample.target import Target, map_slots, occupied
+from nrprob.engines.sample.target import Partition, Target, map_slots, occupied
 from nrprob.engines.sample.uniforms import normal
+from nrprob.methods.bayes.gaussian_sides import GaussianSides, pooled_distances
 from nrprob.methods.bayes.hyperparameters import Hyperparameters
 from nrprob.methods.bayes.shared_covariance import wishart_root
 from nrprob.methods.bayes.six_move_draws import log_gamma_variate
@@ -80,7 +81,37 @@ class SeparateCovariances:
 
     def partition_target(self, partition: Target) -> Target:
         """Add the code of the features to the code of labels and classes."""
-        return replace(partition, terms=(code_term(self.code), *partition.terms))
+        return replace(partition, terms=(code_term(self.code), *partition.terms), launch=self)
+
+    def cluster_distances(self, cells: jax.Array) -> jax.Array:
+        """Mahalanobis distances of means; see `nrprob.engines.sample.launched_moves`."""
+        code, cells = self.code, cells.sum(0)
+        scatter = code.scatter(cells)
+        if code.full:
+            white = whitener(scatter)[0]
+            inverse = jnp.einsum("kgf,kge->kfe", white, white)
+        else:
+            inverse = jax.vmap(jnp.diag)(1 / scatter)
+        size, n = self.n_features if code.full else 1, self.power * cells[:, -1]
+        return pooled_distances(code.mean(cells), inverse, size + 1 + code.freedom, n)
+
+    def sides(
+        self, target: Target, state: Partition, pair: jax.Array, rows: jax.Array, real: jax.Array
+    ) -> GaussianSides:
+        """Members of a move; see `nrprob.engines.sample.launched_moves`."""
+        code, x = self.code, target.x[rows]
+        weight = jnp.where(real, code.total_weight(x), 0)
+        y = unweighted(x[:, : code.n_features], weight)[:, None]
+        if not code.full:
+            y = jnp.swapaxes(y, 1, 2)
+        size = y.shape[2]
+        prior = code.freedom * code.variance * jnp.eye(size)
+        prior = jnp.broadcast_to(prior, (y.shape[1], size, size))
+        rest = replace(target, terms=target.terms[1:], joint_codes=())
+        return GaussianSides(
+            y, self.power * weight, x, real, rest, code.kappa, self.power, prior,
+            size + 1 + code.freedom, shared=False,
+        )  # fmt: skip
 
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
         """Return the target of Gibbs sweeps: the same code, which is a sum over clusters."""

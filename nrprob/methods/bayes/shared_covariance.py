@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field, replace
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,10 @@ import numpy as np
 
 from nrprob.engines.sample.target import JointCode, Odds, Partition, Target
 from nrprob.engines.sample.uniforms import normal
+from nrprob.methods.bayes.gaussian_sides import GaussianSides
 from nrprob.methods.bayes.hyperparameters import Hyperparameters
 from nrprob.methods.bayes.six_move_draws import log_gamma_variate
+from nrprob.methods.bayes.unit_normal import UnitNormal
 from nrprob.methods.bayes.weights import unweighted
 from nrprob.statistics.codes import code_term, student_t_nats
 from nrprob.statistics.gammas import log_multigamma
@@ -270,7 +272,7 @@ class SharedCovariance(JointCode):
 
     def partition_target(self, partition: Target) -> Target:
         """Add the code of the features to the code of labels and classes."""
-        return replace(partition, joint_codes=(self,))
+        return replace(partition, joint_codes=(self,), launch=self)
 
     def feature_costs(
         self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
@@ -359,6 +361,56 @@ class SharedCovariance(JointCode):
         white, _ = whitener(fit.scatter / freedom)
         return fit.centres @ white.T, None
 
+    def _merge(
+        self, target: Target, state: Partition, a: jax.Array, b: jax.Array
+    ) -> tuple[_Solution | _Fit, Callable[..., Any], jax.Array, jax.Array, jax.Array]:
+        """Fit the regression with clusters ``a`` and ``b`` as one.
+
+        Returns the fit; the function of samples (m, p) and groups (m,) that subtracts the effects
+        of the known structure from the features, and returns these and the weights; the mask (n',)
+        of the samples of both clusters; and residuals (n', d) times the root of the weight, outside
+        and inside.
+        """
+        both = state.cells[:, a] + jnp.where(a == b, 0, 1) * state.cells[:, b]
+        fit = self._solve(state.cells.at[:, b].set(0).at[:, a].set(both))
+
+        def adjust_rows(x, group):
+            rows, weight = self._split_rows(x)
+            rows = rows[:, : self.n_features] - self._offsets(fit.effects, rows, group)
+            return rows, weight
+
+        rows, weight = adjust_rows(target.x, target.group)
+        inside = (state.labels == a) | (state.labels == b)
+        apart = rows - fit.centres[jnp.where(inside, a, state.labels)]
+        root = jnp.sqrt(weight)
+        rest, union = (apart * (where * root)[:, None] for where in (~inside, inside))
+        return fit, adjust_rows, inside, rest, union
+
+    def cluster_distances(self, cells: jax.Array) -> jax.Array:
+        """Mahalanobis distances of means; see `nrprob.engines.sample.launched_moves`."""
+        fit, n = self._solve(cells), self.power * cells[..., -1].sum()
+        freedom = self.n_features + 1 + self.hyperparameters.freedom + n
+        means = fit.centres @ whitener(fit.scatter)[0].T
+        square = jnp.square(means[:, None] - means).sum(-1)
+        return jnp.sqrt(freedom * square)
+
+    def sides(
+        self, target: Target, state: Partition, pair: jax.Array, rows: jax.Array, real: jax.Array
+    ) -> GaussianSides:
+        """Members of a move; see `nrprob.engines.sample.launched_moves`."""
+        kappa, _, variance, freedom = self.hyperparameters
+        _, adjust_rows, inside, outside, _ = self._merge(target, state, *pair)
+        scatter = variance * freedom * jnp.eye(self.n_features)
+        scatter = scatter + self.power * outside.T @ outside
+        n = self.power * (~inside * target.x[:, -1]).sum()
+        y, weight = adjust_rows(target.x[rows], target.group[rows])
+        weight = self.power * jnp.where(real, weight, 0)
+        rest = replace(target, joint_codes=(), n_groups=1)
+        return GaussianSides(
+            y[:, None], weight, target.x[rows], real, rest, kappa, self.power, scatter[None],
+            self.n_features + 1 + freedom + n, shared=True,
+        )  # fmt: skip
+
     def odds(
         self, target: Target, state: Partition, a: jax.Array, b: jax.Array
     ) -> Callable[[jax.Array, jax.Array], Odds]:
@@ -368,23 +420,9 @@ class SharedCovariance(JointCode):
         merged. So it is equal before and after a split or merge.
         """
         d, kappa = self.n_features, self.hyperparameters.centre_precision
-        # 1. Regression with the two clusters as one.
-        both = state.cells[:, a] + jnp.where(a == b, 0, 1) * state.cells[:, b]
-        cells = state.cells.at[:, b].set(0).at[:, a].set(both)
-        fit = self._solve(cells)
-        labels, mass = state.labels, target.x[:, -1]
-
-        def adjust_rows(x, group):
-            """Features minus the effects of the known structure, and weights."""
-            rows, weight = self._split_rows(x)
-            return rows[:, :d] - self._offsets(fit.effects, rows, group), weight
-
-        # 2. Scatter outside the two clusters, and within their union.
-        rows, weight = adjust_rows(target.x, target.group)
-        inside = (labels == a) | (labels == b)
-        apart = rows - fit.centres[jnp.where(inside, a, labels)]
-        root = jnp.sqrt(weight)
-        rest, union = (apart * (where * root)[:, None] for where in (~inside, inside))
+        fit, adjust_rows, inside, rest, union = self._merge(target, state, a, b)
+        mass = target.x[:, -1]
+        # 2. Prior, and scatter outside the two clusters and within their union.
         # The union has the weight of a few samples, since the first samples have no other variance.
         few = d + 2.0
         base = self.hyperparameters.variance * self.hyperparameters.freedom * jnp.eye(d)
@@ -481,57 +519,3 @@ class SharedCovariance(JointCode):
         rows, group = self._split_rows(partition.x)[0], partition.group
         difference = rows[:, : self.n_features] @ root - centres[labels]
         return jnp.square(difference - self._offsets(effects, rows, group)).sum(1)
-
-
-@node
-class UnitNormal:
-    """Code of samples of covariance I about a centre from N(0, I / kappa).
-
-    The code is ``d/2 log((kappa + n) / kappa) - |sum|^2 / (2 (kappa + n))``, up to a constant per
-    sample, where ``power`` multiplies the sums and n. The statistic ``mass`` is n: the number of
-    samples (the last statistic), or the sum of their weights.
-    """
-
-    sends: ClassVar[frozenset[str]] = frozenset({"data", "parameters"})
-    kappa: jax.Array
-    power: jax.Array | np.float64
-    n_features: int = field(metadata=_STATIC)
-    mass: int = field(default=-1, metadata=_STATIC)
-
-    def __call__(self, cell: jax.Array) -> jax.Array:
-        """Code length of statistics (..., p), in nats."""
-        d, cell = self.n_features, self.power * cell
-        n = self.kappa + cell[..., self.mass]
-        return 0.5 * (d * jnp.log(n / self.kappa) - jnp.square(cell[..., :d]).sum(-1) / n)
-
-    def prepare_join(self, cells: jax.Array) -> Any:
-        """Precompute the terms of cells (p, K) that `join_costs` needs."""
-        d, cells = self.n_features, self.power * cells
-        n, more = self.kappa + cells[self.mass], self.power
-        square = jnp.square(cells[:d]).sum(0)
-        if self.mass >= 0:  # the nats of a sample are not proportional to its weight
-            return cells[:d], n, square
-        constant = d * jnp.log1p(more / n) + more * square / (n * (n + more))
-        return more * cells[:d] / (n + more), 0.5 * constant, 0.5 * more**2 / (n + more)
-
-    def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Increase (K, b) of the code length if samples (p, b) join each cluster, in nats."""
-        if self.mass >= 0:
-            return self._join_weighted(prepared, row)
-        slope, constant, curvature = prepared
-        row = row[: self.n_features]
-        return constant - slope[..., 0].T @ row - curvature * jnp.square(row).sum(0)
-
-    def _join_weighted(self, prepared: Any, row: jax.Array) -> jax.Array:
-        d, (sums, n, square) = self.n_features, prepared
-        row, more = self.power * row[:d], self.power * row[self.mass]
-        both = square + 2 * sums[..., 0].T @ row + jnp.square(row).sum(0)
-        return 0.5 * (d * jnp.log1p(more / n) + square / n - both / (n + more))
-
-    def weighted_join_costs(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
-        """Increase (K, G, b) of the code length by samples (p, b) of weight 1, for weights (G,)."""
-        d, (sums, n, square) = self.n_features, prepared
-        more, n, square = self.power * weights[:, None], n[:, None], square[:, None]
-        along, square_of_row = (sums[..., 0].T @ row[:d])[:, None], jnp.square(row[:d]).sum(0)
-        both = square + 2 * more * along + jnp.square(more) * square_of_row
-        return 0.5 * (d * jnp.log1p(more / n) + square / n - both / (n + more))

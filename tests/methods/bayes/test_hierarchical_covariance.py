@@ -19,7 +19,8 @@ from nrprob.methods.bayes import student_t
 from nrprob.methods.bayes.full_covariance import moments
 from nrprob.methods.bayes.hyperparameters import Hyperparameters
 from nrprob.methods.bayes.joint_target import JointKernel
-from nrprob.methods.bayes.shared_covariance import SharedCovariance, UnitNormal
+from nrprob.methods.bayes.shared_covariance import SharedCovariance
+from nrprob.methods.bayes.unit_normal import UnitNormal
 from nrprob.metrics import matched_accuracy
 from nrprob.statistics.codes import NormalWishart
 

@@ -1,0 +1,312 @@
+"""Split-merge moves launched by 2-means and hard EM on the samples of one or two clusters.
+
+A split chooses a cluster c with the probability n_c / n. A merge chooses a pair of clusters with a
+probability P_ab that falls with the distance of their means. The *members* are the samples of the
+cluster, or of both clusters. The launch divides the members by 2-means with random seeds, in units
+of their covariance, and then by hard assignments. It depends on the members, on the samples outside
+and on fresh random numbers alone, so it has the same distribution before a split and before the
+merge that undoes it. The member of the largest absolute log odds is the anchor, and names its side
+the first one. From the launch, a restricted Gibbs scan visits all members but the anchor, in random
+order. A split draws their sides, with the probability q. A merge computes the probability q that
+the scan results in the two current clusters. Acceptance probabilities are min(1, R) with
+
+    split: R = pi(z') / pi(z) P_ab(z') / (n_c / n q),
+    merge: R = pi(z') / pi(z) (n_a + n_b) / n q / P_ab(z).
+
+The scan is as long as there are members, and most launches do not find two clusters. Therefore the
+scan takes place with a probability that increases with pi(launch) / pi(merged), the posterior
+probability of the sides of the launch, compared with one cluster. This probability is the same in
+both directions, so R does not contain it.
+
+Jain and Neal (2004) launch by random sides and by Gibbs scans.
+
+Shapes: n' samples, the last of which are padding; m members, padded; K slots of clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from nrprob.engines.sample.target import Partition, Target, occupied, replace_two
+from nrprob.engines.sample.uniforms import below, in_order
+
+N_LLOYD, N_EM = 4, 5  # passes of 2-means, and of hard assignments
+_FAR_WEIGHT = 0.001  # weight of pairs of distant clusters
+MAX_MEMBERS = 2048  # members of larger moves are left to other moves
+_MARGIN, _NATS_PER_MEMBER = 5.0, 0.1  # of launches that are scanned
+
+
+class Sides(Protocol):
+    """Members of a move, and a model of their two sides."""
+
+    def coordinates(self) -> jax.Array:
+        """Members (m, d) in units of their covariance."""
+
+    @property
+    def weight(self) -> jax.Array:
+        """Weights (m,) of the members; zeros on padding."""
+
+    def log_odds(self, side: jax.Array) -> jax.Array:
+        """Log odds (m,) of the second side for every member, given the sides of all members."""
+
+    def scan(
+        self, side: jax.Array, order: jax.Array, choose: Callable[..., jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        """Restricted Gibbs scan; returns the sides (m,) and their log probability."""
+
+
+class LaunchModel(Protocol):
+    """Model of the features, which launches need."""
+
+    def cluster_distances(self, cells: jax.Array) -> jax.Array:
+        """Mahalanobis distances (K, K) of the means of clusters, from cells (groups, K, p)."""
+
+    def sides(
+        self, target: Target, state: Partition, pair: jax.Array, rows: jax.Array, real: jax.Array
+    ) -> Any:
+        """The members with indices ``rows`` (m,), all samples of the clusters ``pair`` (2,)."""
+
+
+def pair_probabilities(target: Target, cells: jax.Array) -> jax.Array:
+    """P_ab (K, K), above the diagonal, from cells (groups, K, p)."""
+    launch: Any = target.launch
+    is_occupied = occupied(cells)
+    pairs = jnp.triu(is_occupied & is_occupied[:, None], 1)
+    weight = jnp.exp(-0.5 * launch.cluster_distances(cells)) + _FAR_WEIGHT
+    weight = jnp.where(pairs, weight, 0)
+    total = weight.sum()
+    return weight / jnp.where(total > 0, total, 1)
+
+
+class Pairs(NamedTuple):
+    """Probabilities P_ab (K, K) of pairs of clusters; ``stale`` if they belong to another state."""
+
+    probabilities: jax.Array
+    stale: jax.Array
+
+
+def unknown_pairs(target: Target) -> Pairs:
+    """Probabilities of pairs that the next launched move has to compute."""
+    return Pairs(jnp.zeros((target.n_slots, target.n_slots)), jnp.asarray(True))
+
+
+class Launch(NamedTuple):
+    """Sides (m,) by 2-means and hard assignments, and the order of the visits of the scan.
+
+    ``order`` (m,) begins with the anchor, and padding comes last. If not ``valid``, all members are
+    on one side.
+    """
+
+    side: jax.Array
+    order: jax.Array
+    valid: jax.Array
+
+
+def make_launch(sides: Sides, real: jax.Array, u: jax.Array) -> Launch:
+    """Divide the members by 2-means and hard assignments, with uniform variates (4,)."""
+    y, weight, n = sides.coordinates(), sides.weight, real.sum()
+
+    def reassign(side: jax.Array, new: jax.Array) -> jax.Array:
+        # A side that would be empty keeps its members.
+        two = (new & real).any() & (~new & real).any()
+        return jnp.where(two, new, side)
+
+    # 1. Seeds: the second one has a probability proportional to its squared distance.
+    first = y[below(u[0], n)]
+    total = jnp.cumsum(weight * jnp.square(y - first).sum(1))
+    second = y[jnp.minimum((total <= u[1] * total[-1]).sum(), len(y) - 1)]
+
+    # 2. Passes of 2-means.
+    def nearest(means):
+        return ((y - 0.5 * means.sum(0)) * (means[1] - means[0])).sum(1) > 0
+
+    def pass_lloyd(_, side):
+        shares = jnp.stack([~side, side]) * weight
+        means = shares @ y / jnp.maximum(shares.sum(1), 1e-300)[:, None]
+        return reassign(side, nearest(means))
+
+    side = nearest(jnp.stack([first, second])) & real
+    valid = side.any() & (~side & real).any()
+    side = jax.lax.fori_loop(0, N_LLOYD, pass_lloyd, side)
+
+    # 3. Hard assignments by the collapsed predictive.
+    def pass_em(_, carry):
+        odds = sides.log_odds(carry[0])
+        return reassign(carry[0], odds > 0), odds
+
+    side, odds = jax.lax.fori_loop(0, N_EM, pass_em, (side, jnp.zeros_like(weight)))
+    # 4. The anchor names its side.
+    anchor = jnp.where(real, jnp.abs(odds), -1).argmax()
+    side = (side != side[anchor]) & real
+    order = in_order(u[2:4], len(y), jnp.maximum(n, 1))
+    place = (order == anchor).argmax()
+    return Launch(side, order.at[place].set(order[0]).at[0].set(anchor), valid)
+
+
+class _Proposal(NamedTuple):
+    """Clusters ``a`` and ``b``, of which a split finds b empty, and R without pi and q.
+
+    Attributes
+    ----------
+    a, b : clusters
+    split : whether the proposal is a split
+    valid : whether the move is possible
+    log_share : log of the probability of choosing the merged cluster
+    log_pair : log P_ab of a merge
+    """
+
+    a: jax.Array
+    b: jax.Array
+    split: jax.Array
+    valid: jax.Array
+    log_share: jax.Array
+    log_pair: jax.Array
+
+
+def _choose(target: Target, state: Partition, pairs: jax.Array, u: jax.Array) -> _Proposal:
+    """Choose to split a cluster or to merge a pair of clusters, by uniform variates (3,)."""
+    n_rows = (target.x[:, -1] > 0).sum()
+    is_occupied = occupied(state.cells)
+    split = u[0] < 0.5
+    cluster = state.labels[below(u[1], n_rows)]
+    flat = jnp.cumsum(pairs)
+    pair = jnp.minimum((flat <= u[2] * flat[-1]).sum(), flat.size - 1)
+    a = jnp.where(split, cluster, pair // len(is_occupied))
+    b = jnp.where(split, jnp.argmin(is_occupied), pair % len(is_occupied))
+    size = state.cells[..., -1].sum(0)
+    n = jnp.round(size[a] + jnp.where(split, 0, size[b]))
+    possible = jnp.where(split, (n > 1.5) & ~is_occupied[b], flat[-1] > 0)
+    valid = possible & (n <= MAX_MEMBERS)
+    log_pair = jnp.log(jnp.where(split, 1, pairs[a, b]))
+    dtype = state.labels.dtype
+    return _Proposal(
+        a.astype(dtype), b.astype(dtype), split, valid, jnp.log(n / n_rows), log_pair
+    )  # fmt: skip
+
+
+def _member_sizes(n: int) -> tuple[int, ...]:
+    """Numbers of members that programs are compiled for."""
+    return (n,) if n < 512 else (n // 8, min(n, MAX_MEMBERS))
+
+
+def propose_launched_move(
+    target: Target, state: Partition, pairs: Pairs, key: jax.Array
+) -> tuple[Partition, Pairs, jax.Array, jax.Array]:
+    """Propose to split a cluster, or to merge two clusters.
+
+    Parameters
+    ----------
+    target : Target
+        Target with a `LaunchModel`.
+    state : Partition
+    pairs : Pairs
+    key : random key
+
+    Returns
+    -------
+    state, pairs : the next state, and its probabilities of pairs
+    split, accepted : whether the proposal was a split, and whether it was accepted
+    """
+    size = len(state.labels)
+    u = jax.random.uniform(key, (9 + size,), minval=jnp.finfo(float).tiny)
+    u, noise = u[:9], jnp.log(u[9:]) - jnp.log1p(-u[9:])  # logistic
+    pairs = Pairs(
+        jax.lax.cond(
+            pairs.stale,
+            lambda: pair_probabilities(target, state.cells),
+            lambda: pairs.probabilities,
+        ),
+        jnp.asarray(False),
+    )
+    proposal = _choose(target, state, pairs.probabilities, u[:3])
+    split = proposal.split
+    slots = jnp.stack([proposal.a, proposal.b])
+    two = state.cells[:, slots]
+    joint = jnp.stack([two.sum(1), jnp.zeros_like(two[:, 0])], 1)
+    joint = jnp.where(split, two, joint)
+    merged_cells, merged_length = replace_two(target, state, slots[0], slots[1], joint)
+    log_u = jnp.log(u[8])
+
+    # R of a merge increases with q, which is at most 1.
+    bound = state.length - merged_length + proposal.log_share - proposal.log_pair
+    hopeless = ~proposal.valid | (~split & ~(log_u < bound))
+    inside = (target.x[:, -1] > 0) & (
+        (state.labels == proposal.a) | (~split & (state.labels == proposal.b))
+    )
+
+    def evaluate(_):
+        def scan_members(capacity):
+            rows = jnp.nonzero(inside, size=capacity, fill_value=size)[0]
+            real, near = rows < size, jnp.minimum(rows, size - 1)
+            sides = target.launch.sides(target, state, slots, near, real)
+            launch = make_launch(sides, real, u[3:7])
+            x, group = target.x[near], target.group[near]
+
+            def sum_sides(side):
+                masks = jnp.stack([~side, side]) & real
+                if target.n_groups == 1:
+                    return (masks.astype(x.dtype) @ x)[None]
+                cells = jnp.zeros((target.n_groups, 2, x.shape[1]), x.dtype)
+                return cells.at[group, side.astype(int)].add(jnp.where(real[:, None], x, 0))
+
+            # A coin that depends on the launch alone decides whether the scan takes place.
+            launched = replace_two(target, state, slots[0], slots[1], sum_sides(launch.side))[1]
+            margin = _MARGIN + _NATS_PER_MEMBER * real.sum()
+            worth = launch.valid & (jnp.log(u[7]) < merged_length - launched + margin)
+
+            def scan(_):
+                current = state.labels[near] == proposal.b
+                current = (current != current[launch.order[0]]) & real
+
+                def choose(i, logit):
+                    return jnp.where(split, noise[i] < logit, current[i])
+
+                side, log_q = sides.scan(launch.side, launch.order, choose)
+                good = (side & real).any() & (~side & real).any()
+                labels = jnp.where(side, proposal.b, proposal.a)
+                return (
+                    sum_sides(side), state.labels.at[rows].set(labels, mode="drop"), log_q, good,
+                )  # fmt: skip
+
+            def skip(_):
+                return joint, state.labels, jnp.zeros(()), jnp.asarray(False)
+
+            return jax.lax.cond(worth, scan, skip, None)
+
+        sizes = _member_sizes(size)
+        enough = sum((inside.sum() > s).astype(int) for s in sizes[:-1])
+        branches = [partial(scan_members, s) for s in sizes]
+        cells, labels, log_q, good = jax.lax.switch(enough, branches)
+
+        def finish(_):
+            changed = jnp.where(split, cells, joint)
+            new_cells, length = replace_two(target, state, slots[0], slots[1], changed)
+            new_pairs = pair_probabilities(target, new_cells)
+            log_pair = jnp.log(new_pairs[slots.min(), slots.max()])
+            ratio = jnp.where(
+                split,
+                state.length - length + log_pair - proposal.log_share - log_q,
+                bound + log_q,
+            )
+            merged = jnp.where(inside, proposal.a, state.labels)
+            new = state._replace(
+                labels=jnp.where(split, labels, merged), cells=new_cells, length=length
+            )
+            accept = good & (log_u < ratio)
+            result = jax.tree.map(
+                partial(jnp.where, accept), (new, Pairs(new_pairs, pairs.stale)), (state, pairs)
+            )
+            return *result, accept
+
+        return jax.lax.cond(good, finish, keep, None)
+
+    def keep(_):
+        return state, pairs, jnp.asarray(False)
+
+    state, pairs, accept = jax.lax.cond(hopeless, keep, evaluate, None)
+    return state, pairs, split, accept

@@ -1,0 +1,248 @@
+r"""Two Gaussian sides of the samples of one or two clusters, for launched split-merge moves.
+
+A side has N samples y of weights a, with sums in which the tempering exponent multiplies the
+weights:
+
+    k = kappa + sum a,   m = sum a y / k,   A = Psi + sum a y y' - k m m',   f = f0 + power N.
+
+A sample of weight a that joins the side, at q = (y - m)' A^-1 (y - m), adds the nats
+
+    T(N) + d/2 log((k + a) / k) + (f + power)/2 log(1 + a k / (k + a) q) + power/2 log det A,
+
+so A^-1 and log det A change by updates of rank one when a sample changes its side. With a
+covariance that all clusters share, A contains the scatter of all samples and does not change with
+the sides.
+
+Shapes: m members, padded; features in B blocks of e features, with independent blocks. A full
+covariance has one block, and a diagonal covariance one block per feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.engines.sample.target import Target
+from nrprob.statistics.gammas import log_multigamma
+from nrprob.statistics.matrices import whitener
+from nrprob.trees import node
+
+_STATIC: dict[str, Any] = {"static": True}
+_MIN_SHARE = 1e-9  # of the determinant that remains when a sample leaves its side
+
+
+class _Sides(NamedTuple):
+    """Statistics of two sides, along the first axis.
+
+    Attributes
+    ----------
+    n : (2,) numbers of samples
+    precision : (2,) k
+    sums : (2, B, e) sums of weighted samples
+    inverse : (2, B, e, e) A^-1; (1, B, e, e) if the sides share it
+    log_det : (2,) log determinants of A; (1,) if the sides share it
+    cells : (1, 2, p) statistics for the code of labels and classes
+    """
+
+    n: jax.Array
+    precision: jax.Array
+    sums: jax.Array
+    inverse: jax.Array
+    log_det: jax.Array
+    cells: jax.Array
+
+
+@node
+class GaussianSides:
+    """Members of a move, and the model of their two sides.
+
+    Attributes
+    ----------
+    rows : (m, B, e) features, without effects of the known structure
+    weight : (m,) weights times the tempering exponent; zeros on padding
+    x : (m, p) statistics
+    real : (m,) false on padding
+    rest : code of labels and classes
+    kappa, power : hyperparameter and tempering exponent
+    scatter : (B, e, e) Psi, plus the scatter of samples outside if the sides share A
+    freedom : f0, plus the number of samples outside if the sides share A
+    shared : whether the sides share A
+    """
+
+    rows: jax.Array
+    weight: jax.Array
+    x: jax.Array
+    real: jax.Array
+    rest: Target
+    kappa: jax.Array
+    power: jax.Array
+    scatter: jax.Array
+    freedom: jax.Array
+    shared: bool = field(metadata=_STATIC)
+
+    def coordinates(self) -> jax.Array:
+        """Members (m, d) in units of the covariance of all of them."""
+        sums, precision, second = self._moments(self.real[None])
+        mean = sums / precision[:, None, None]
+        scatter = self.scatter + _corrected(second, precision, mean)[0]
+        rows = jnp.einsum("bef,mbf->mbe", whitener(scatter)[0], self.rows)
+        return rows.reshape(len(rows), -1)
+
+    def _moments(self, inside: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Weighted sums (s, B, e), k (s,) and second moments (s, B, e, e) for masks (s, m)."""
+        a = inside * self.weight
+        weighted = a[:, :, None, None] * self.rows
+        second = jnp.einsum("smbe,mbf->sbef", weighted, self.rows)
+        return weighted.sum(1), self.kappa + a.sum(1), second
+
+    def summarise(self, side: jax.Array) -> _Sides:
+        """Statistics of the two sides of members (m,)."""
+        inside = jnp.stack([~side, side]) & self.real
+        sums, precision, second = self._moments(inside)
+        mean = sums / precision[:, None, None]
+        scatter = _corrected(second, precision, mean)
+        if self.shared:
+            scatter = scatter.sum(0, keepdims=True)
+        white, log_det = whitener(self.scatter + scatter)
+        inverse = jnp.einsum("sbgf,sbge->sbfe", white, white)
+        cells = (inside.astype(self.x.dtype) @ self.x)[None]
+        return _Sides(inside.sum(1), precision, sums, inverse, log_det.sum(1), cells)
+
+    def constants(self) -> jax.Array:
+        """T(N) of a side of N samples, for N up to the number of members (m + 1,)."""
+        count = np.arange(len(self.rows) + 1)
+        if self.shared:  # the same for both sides
+            return jnp.zeros(count.shape)
+        n_blocks, size = self.rows.shape[1:]
+        freedom = self.freedom + self.power * count
+        before, after = (
+            log_multigamma(0.5 * (freedom + more), size) for more in (0 * self.power, self.power)
+        )
+        return n_blocks * (before - after)
+
+    def _degrees(self, n: jax.Array) -> jax.Array:
+        """Degrees of freedom f (2,) after a sample joins sides of ``n`` (2,) samples."""
+        n = self.real.sum() - 1 if self.shared else n
+        return self.freedom + self.power * (n + 1)
+
+    def log_odds(self, side: jax.Array) -> jax.Array:
+        """Log odds (m,) of the second side for every member, given the sides of all members."""
+        sides, table = self.summarise(side), self.constants()
+        precision, a = sides.precision[:, None], self.weight
+        rows = self.rows - (sides.sums / sides.precision[:, None, None])[:, None]
+        square = (jnp.einsum("smbe,sbef->smbf", rows, sides.inverse) * rows).sum(-1)
+        factor = a * precision / (precision + a)
+        growth = jnp.log1p(factor[..., None] * jnp.maximum(square, 0)).sum(-1)
+        constant = table[sides.n] + 0.5 * self.power * sides.log_det
+        cost = constant[:, None] + 0.5 * self._degrees(sides.n)[..., None] * growth
+        cost = cost + 0.5 * self._n_features * jnp.log1p(a / precision)
+        cost = cost + self.rest.joining(sides.cells, self.x, jnp.zeros(len(self.x), int))
+        return cost[0] - cost[1]
+
+    @property
+    def _n_features(self) -> int:
+        return self.rows.shape[1] * self.rows.shape[2]
+
+    def scan(
+        self, side: jax.Array, order: jax.Array, choose: Callable[..., jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        """Restricted Gibbs scan: visit one member after another, given the sides of all others.
+
+        Parameters
+        ----------
+        side : (m,) sides at the beginning
+        order : (m,) members in the order of their visits; the first one keeps its side, and
+            padding comes last
+        choose : side of member i from its log odds
+
+        Returns
+        -------
+        side : (m,) sides at the end
+        log_q : log probability of these sides
+        """
+        table = self.constants()
+        group = jnp.zeros(1, int)
+
+        def visit(t, carry):
+            sides, side, log_q = carry
+            i = order[t]
+            y, a, old = self.rows[i], self.weight[i], side[i]
+            stays = jnp.arange(2) == old
+            # 1. Growth of A by the sample on its own side, and if it joins the other side.
+            k = sides.precision
+            without = jnp.where(stays, k - a, k)
+            v = y - sides.sums / k[:, None, None]
+            g = (sides.inverse * v[..., None, :]).sum(-1)
+            factor = a * k / jnp.where(stays, k - a, k + a)
+            share = factor[:, None] * (g * v).sum(-1)
+            sign = jnp.where(stays, -1.0, 1.0)
+            share = jnp.maximum(1 + sign[:, None] * share, _MIN_SHARE)
+            growth = jnp.log(share).sum(-1)
+            # 2. Log odds, given all other members.
+            n = sides.n - stays
+            log_det = sides.log_det + jnp.where(stays, growth, 0)
+            cost = table[n] + 0.5 * self._n_features * jnp.log1p(a / without)
+            cost = cost + 0.5 * self._degrees(n) * sign * growth + 0.5 * self.power * log_det
+            x = jax.lax.dynamic_slice_in_dim(self.x, i, 1)
+            less = sides.cells - stays[:, None] * x
+            cost = cost + self.rest.joining(less, x, group)[:, 0]
+            logit = cost[0] - cost[1]
+            new = choose(i, logit)
+            log_q = log_q + jax.nn.log_sigmoid(jnp.where(new, logit, -logit))
+            # 3. Updates of rank one, if the sample changes its side.
+            change = jnp.where(new == old, 0.0, sign)
+            more = change * a
+            result = sides._replace(
+                n=sides.n + change.astype(sides.n.dtype),
+                precision=k + more,
+                sums=sides.sums + more[:, None, None] * y,
+                cells=sides.cells + change[:, None] * x,
+            )
+            if not self.shared:
+                scale = (change * factor)[:, None] / share
+                outer = g[..., :, None] * g[..., None, :]
+                result = result._replace(
+                    inverse=sides.inverse - scale[..., None, None] * outer,
+                    log_det=sides.log_det + jnp.abs(change) * growth,
+                )
+            return result, side.at[i].set(new), log_q
+
+        begin = self.summarise(side), side, jnp.zeros(())
+        _, side, log_q = jax.lax.fori_loop(1, self.real.sum(), visit, begin)
+        return side, log_q
+
+
+def _corrected(second: jax.Array, precision: jax.Array, mean: jax.Array) -> jax.Array:
+    """Scatter (s, B, e, e) about the posterior means (s, B, e), without the prior."""
+    return second - precision[:, None, None, None] * mean[..., :, None] * mean[..., None, :]
+
+
+def pooled_distances(
+    means: jax.Array, inverse: jax.Array, freedom: jax.Array, n: jax.Array
+) -> jax.Array:
+    """Mahalanobis distances (K, K) of means, relative to the covariance of both clusters.
+
+    The quadratic form of the inverse of a sum of scatters is approximated by the quadratic forms s
+    and t of both inverses, as s t / (s + t). This is exact for scatters that are multiples of each
+    other, and needs no matrix per pair.
+
+    Parameters
+    ----------
+    means : (K, d)
+    inverse : (K, d, d) inverses of the scatters
+    freedom : degrees of freedom f0 of a cluster without samples
+    n : (K,) sizes of the clusters
+    """
+    d = means.shape[1]
+    along = jnp.einsum("aef,af->ae", inverse, means)
+    outer = (means[:, :, None] * means[:, None, :]).reshape(-1, d * d)
+    others = inverse.reshape(-1, d * d) @ outer.T
+    square = jnp.maximum((along * means).sum(1)[:, None] - 2 * along @ means.T + others, 0)
+    both = square + square.T
+    square = square * square.T / jnp.where(both > 0, both, 1)
+    return jnp.sqrt((freedom + n + n[:, None]) * square)
