@@ -22,7 +22,7 @@ MAX_VIEWS = 100  # maximum length of a list of numbers of clusters, one number p
 
 
 def check_allowed(kind: type[Any], parameters: Mapping[str, Any], where: str = "") -> None:
-    """Raise for values that a model file must not pass to an external estimator.
+    """Raise InputError for values that a model file must not pass to an external estimator.
 
     Parameters
     ----------
@@ -69,7 +69,11 @@ def check_allowed(kind: type[Any], parameters: Mapping[str, Any], where: str = "
 
 
 def _check_bounds(place: str, name: str, value: float, counts: bool) -> None:
-    """Raise for a number outside general bounds; the estimator checks its own bounds too."""
+    """Raise InputError for a number that is too large for any parameter.
+
+    ``place`` names the parameter in the message, and ``counts`` states whether it is a count. The
+    estimator checks its own bounds later.
+    """
     low, high = -LARGEST, LARGEST
     if name == "n_jobs":
         low, high = -MAX_JOBS, MAX_JOBS

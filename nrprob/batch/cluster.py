@@ -1,9 +1,10 @@
 """Execute batches on the workers of a ``dask.distributed`` cluster.
 
-dask schedules and transports batches, and recovers from the death of a worker. This module defines
-the execution of a batch on a worker, and checks first that both sides have the same version.
-Workers return results as bytes and write nothing, so they need no shared file system. Nothing
-heavy is imported at the top, since the scheduler imports this module too.
+dask schedules and transports batches of planned fits (``cells``), and recovers from the death of a
+worker. This module defines the execution of a batch on a worker. Before, it checks that workers and
+this process have the same version. Workers return results as bytes and write nothing, so they need
+no shared file system. Packages that load slowly are not imported at the top, since the scheduler
+imports this module too.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _version() -> str:
 
 
 def _inspect_worker(run: _Run) -> tuple[str, bool]:
-    """Version of nrprob, and whether this worker can read the data file of a run."""
+    """Version of nrprob on this worker, and whether the worker can read the data file of a run."""
     return _version(), _has_file(run)
 
 
@@ -96,7 +97,7 @@ def _execute(run: _Run, content: bytes | None, cells: Sequence[Experiment]) -> D
 
 
 def _find_executor(run: _Run, content: bytes | None) -> Executor:
-    """Executor of a run on this worker, which stores the latest few."""
+    """Executor of a run on this worker, which keeps the executors of the latest runs."""
     from distributed import get_worker
 
     from nrprob.batch.executor import Executor
@@ -125,9 +126,9 @@ def _find_executor(run: _Run, content: bytes | None) -> Executor:
 
 
 async def _forget_run(name: str) -> None:
-    """Remove the executor of a run, and execute no more of its batches.
+    """Remove the executor of a run from this worker, which then executes no more of its batches.
 
-    dask accepts a coroutine only, since it does not wait for the result.
+    It is a coroutine, since dask does not wait for the result.
     """
     _FINISHED.append(name)
     _EXECUTORS.pop(name, None)
@@ -163,9 +164,10 @@ def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[
 
 
 class Cluster:
-    """Pool of the workers of a cluster; a context manager.
+    """Pool of the workers of a cluster, a context manager that executes batches.
 
-    Entering it raises InputError if the scheduler or a worker has no nrprob or another version.
+    Entering the context raises InputError if the scheduler or a worker has no nrprob, or has
+    another version.
     """
 
     def __init__(self, client: Client, model: ModelFile):
@@ -226,7 +228,7 @@ class Cluster:
             return min(2 * max(len(self._client.nthreads()), 1), _MAX_BATCHES)
 
     def submit(self, name: str, cells: Sequence[Experiment]) -> None:
-        """Send a batch."""
+        """Send a batch of planned fits to the workers, under a name."""
         with self._explain_loss():
             future = self._client.submit(
                 _execute, self._run, self._content, cells, key=f"nrprob-{self._run.name}-{name}"
@@ -235,7 +237,7 @@ class Cluster:
         self._completed.add(future)
 
     def next_done(self) -> tuple[str, Done]:
-        """Name and outcome of the next batch that completes."""
+        """Wait for the next batch to complete; return its name and outcome."""
         from nrprob.batch.executor import Done
 
         future = next(self._completed)
@@ -253,7 +255,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _explain_loss(self) -> Iterator[None]:
-        """Report in one sentence that the scheduler is lost, or that the run was cancelled."""
+        """Raise InputError with one sentence if the scheduler is lost or the run was cancelled."""
         try:
             yield
         except Exception as error:

@@ -1,8 +1,8 @@
 """Estimate the memory of the fits of a model file before data are generated or read.
 
-The size of the data comes from the parameters of a generator, a table of known sets, or the header
-of a file. Every estimator declares its large arrays in its `capabilities`. A model file that needs
-more than the memory of the machine is refused.
+The size of the data comes from the parameters of a generator, a table of the data sets that can be
+loaded, or the header of a file. Every estimator declares its large arrays in its `capabilities`. A
+model file that needs more than the memory of the machine is refused. A ``cell`` is a planned fit.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ class Cost:
 
     Attributes
     ----------
-    samples, features : size of the largest data set, before rows are dropped; None if unknown
+    samples, features : numbers of samples and features of the largest data set, before rows are
+        dropped; None if unknown
     bytes : bytes of the data sets that are in memory at a time
     sets, fits : numbers of data sets and of fits
-    largest : bytes of the largest array of the data, a fit, or the results
+    largest : bytes of the largest array of the data, of a fit, or of the results
     """
 
     samples: int | None
@@ -64,7 +65,7 @@ class Cost:
 
     @property
     def needed(self) -> int:
-        """Bytes of memory."""
+        """Bytes of memory that the model file needs."""
         return self.bytes + self.largest
 
     def __str__(self) -> str:
@@ -117,7 +118,7 @@ def estimate(plan: Plan, *, methods: bool = True) -> Cost:
 
 
 def refuse_large(plan: Plan, *, methods: bool = True) -> None:
-    """Raise if a plan needs more memory than there is; see `estimate`."""
+    """Raise InputError if a plan needs more memory than this process may use; see `estimate`."""
     cost, available = estimate(plan, methods=methods), available_memory()
     if cost.needed > available:
         raise InputError(
@@ -131,7 +132,8 @@ def refuse_large(plan: Plan, *, methods: bool = True) -> None:
 def available_memory() -> float:
     """Bytes of memory that this process may use.
 
-    The memory of the machine, or the limit of the process's control group if that is lower.
+    It is the memory of the machine, or the limit of the control group of the process if this is
+    lower.
     """
     limits = [math.inf]
     with contextlib.suppress(AttributeError, OSError, ValueError):
@@ -222,7 +224,10 @@ def _default_parameters(name: str) -> dict[str, Any]:
 
 
 def _dimensions(size: Size, parameters: Mapping[str, Any]) -> dict[str, int]:
-    """Dimensions of a fit, by the letters of `nrprob.estimator.capabilities.Capabilities`."""
+    """Numbers of samples, features, clusters, ... of a fit, by letter.
+
+    The letters are defined under ``arrays`` in `nrprob.estimator.capabilities.Capabilities`.
+    """
 
     def first_integer(*names: str, default: int = 1) -> int:
         values = (parameters.get(name) for name in names)
@@ -242,7 +247,7 @@ def _dimensions(size: Size, parameters: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _fit_bytes(cell: Experiment, size: Size, dimensions: Mapping[str, int]) -> int:
-    """Bytes of the largest array of a fit."""
+    """Bytes of the largest array of a planned fit with these ``dimensions``."""
     from nrprob.engines.placement import MEMORY
 
     method = registry.find_method(cell.name)

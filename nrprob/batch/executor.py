@@ -1,4 +1,7 @@
-"""Execute batches of fits in this process: together in compiled programs, or one by one."""
+"""Execute batches of fits in this process: together in compiled programs, or one by one.
+
+A ``cell`` is a planned fit (`nrprob.batch.plan.Experiment`).
+"""
 
 from __future__ import annotations
 
@@ -43,17 +46,14 @@ __all__ = ["DataSets", "Done", "Executor", "LocalPool", "execute_batch"]
 
 
 class DataSets:
-    """Cache of the data sets of a model that were used most recently.
-
-    The cache also remembers which data sets are unavailable.
-    """
+    """Cache of the most recent data sets of a model file, and of the errors of unavailable ones."""
 
     def __init__(self, model: ModelFile):
         self._model = model
         self._cache: dict[Any, Table | DataUnavailable] = {}
 
     def __call__(self, cell: Experiment) -> Table:
-        """Rows and labelings of a planned fit; raises the errors of `load_data`."""
+        """Return the data set of a planned fit; raises the errors of `load_data`."""
         key = (cell.case, cell.seed if self._model.data.generator is not None else None)
         if key in self._cache:
             self._cache[key] = self._cache.pop(key)
@@ -76,7 +76,7 @@ class DataSets:
 
 @dataclass
 class _Prepared:
-    """A fit that waits for the solutions of its calls."""
+    """A fit that waits for the results of its runs of a compiled program."""
 
     inputs: Inputs
     estimator: Any
@@ -85,7 +85,7 @@ class _Prepared:
 
 
 def _attempt(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Result of a call, or the error of this fit."""
+    """Return the result of a function, or the error that it raises for one fit."""
     try:
         return function(*arguments)
     except (ValueError, TypeError) as error:
@@ -110,7 +110,7 @@ class Executor:
         self.lanes = Batcher(devices or jax.devices(), threads, stepwise=cpu)
 
     def fit(self, cells: Sequence[Experiment]) -> dict[Experiment, Fit | Exception]:
-        """Compute planned fits; the result of a fit that fails is its error."""
+        """Compute planned fits; return each with its result, or with its error if it fails."""
         results = {cell: _attempt(self._prepare, cell) for cell in cells}
         waiting = {cell: r for cell, r in results.items() if isinstance(r, _Prepared)}
         with standard():
@@ -160,12 +160,15 @@ class Executor:
         return self._score(cell, inputs, estimator, fit)
 
     def _is_too_large(self, size: int) -> bool:
-        """Whether a call would fill most of a device, and other devices can share its rows."""
+        """Whether a run of ``size`` bytes fills most of a device, and its rows can be distributed.
+
+        This needs several devices.
+        """
         limit = (self.lanes.devices[0].memory_stats() or {}).get("bytes_limit", math.inf)
         return len(self.lanes.devices) > 1 and size > 0.5 * limit
 
     def _finish(self, cell: Experiment, prepared: _Prepared, solved: list[Any]) -> Fit:
-        """Finish a fit from the solutions of its calls."""
+        """Finish a fit from the results ``solved`` of its runs of a compiled program."""
         estimator, task = prepared.estimator, prepared.task
         solutions, seconds = zip(*solved, strict=True)
         with warnings.catch_warnings(record=True, action="always") as caught:
@@ -178,7 +181,7 @@ class Executor:
         return fit
 
     def _score(self, cell: Experiment, inputs: Inputs, estimator: Any, fit: Fit) -> Fit:
-        """Compute the measures of a fit, and keep the outputs that the model file requests."""
+        """Compute the measures of a fit, and drop outputs that the model file does not save."""
         model, table, parts, target = self.model, self.data(cell), inputs.parts, inputs.target
         classifies = parts is not None and inputs.y is not None
         classifies = (
@@ -213,7 +216,7 @@ class Executor:
 
 
 def _fit_alone(estimator: Any, inputs: Inputs) -> str:
-    """Fit one estimator; return why its pairs are infeasible, or "" if they are feasible."""
+    """Fit one estimator; return why its constraints are infeasible, "" if they are feasible."""
     from nrprob.links import InfeasibleConstraints
 
     try:
@@ -252,10 +255,10 @@ class Done:
 
     Attributes
     ----------
-    content : NetCDF file of the finished fits; empty if no fit is finished
+    content : bytes of a NetCDF file with the finished fits; empty if no fit is finished
     finished, compiled : numbers of finished fits, and of compiled programs
-    skipped : reason -> number of fits without data on this machine
-    failed : reason -> number of failed fits
+    skipped : for every reason, the number of fits whose data are not on this machine
+    failed : for every reason, the number of fits that failed
     """
 
     content: bytes = b""
@@ -303,10 +306,10 @@ class LocalPool:
         self._waiting: collections.deque[tuple[str, Sequence[Experiment]]] = collections.deque()
 
     def submit(self, name: str, cells: Sequence[Experiment]) -> None:
-        """Submit a batch."""
+        """Submit a batch of planned fits under a name."""
         self._waiting.append((name, cells))
 
     def next_done(self) -> tuple[str, Done]:
-        """Name and outcome of a submitted batch."""
+        """Execute a submitted batch; return its name and outcome."""
         name, cells = self._waiting.popleft()
         return name, execute_batch(self._executor, cells)

@@ -21,12 +21,12 @@ _NOISE = "some rows are noise (label -1); measures count all noise rows as one m
 
 
 def check_external(estimator: Any, X: Any) -> None:
-    """Raise for parameters and features that the estimator does not support.
+    """Raise an error for parameters and features that the estimator does not support.
 
     Raises
     ------
     ValueError, TypeError
-        The estimator, or this function, raises it.
+        If the estimator, in its own checks, or this function refuses them.
     """
     if hasattr(estimator, "_parameter_constraints"):  # scikit-learn, and packages that follow it
         estimator._validate_params()
@@ -52,7 +52,7 @@ def fit_external(title: str, path: str, estimator: Any, X: Any) -> Fit:
     path : str
         Import path of the class.
     estimator : estimator
-        With ``fit``, and ``fit_predict``, ``predict`` or ``labels_``.
+        Has the method ``fit``, and ``fit_predict``, ``predict`` or ``labels_``.
     X : array or sparse matrix of shape (n_samples, n_features)
         Features. The function fits a copy, since some estimators change X.
 
@@ -108,7 +108,7 @@ def fit_external(title: str, path: str, estimator: Any, X: Any) -> Fit:
 
 
 def _fit_labels(estimator: Any, X: Any) -> Any:
-    """Fit an estimator and return the labels, by the method that it has."""
+    """Fit an estimator and return its labels, by ``fit_predict``, ``labels_`` or ``predict``."""
     if hasattr(estimator, "fit_predict"):
         return estimator.fit_predict(X)
     estimator.fit(X)

@@ -78,7 +78,7 @@ def _summarize_clustering(fit: Fit, evidence: Any, result: FitResult | None) -> 
 
 
 def _view_columns(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """Columns of labels (n,), or one column per view of labels (n, V)."""
+    """Columns of a CSV file: one for labels (n,), or one per view for labels (n, V) of V views."""
     if labels.ndim == 1:
         return {name: labels}
     return {f"{name}_{v}": column for v, column in enumerate(labels.T)}
@@ -121,9 +121,9 @@ def save_fit(result: FitResult, out: Path, picture: str | None = PICTURE) -> Non
 def save_exploration(
     solution: Exploration, results: Sequence[FitResult], out: Path, pictures: bool
 ) -> list[Path]:
-    """Write an exploration and its `exploration_results`, with or without plots.
+    """Write the files of an exploration, with or without plots; return their paths.
 
-    Returns the files that were written.
+    ``results`` are the accepted clusterings, from `nrprob.batch.fit_result.exploration_results`.
     """
     names = [f"clustering_{r + 1}" for r in range(len(results))]
     columns = dict(zip(names, solution.labels_.T, strict=True))
@@ -161,7 +161,11 @@ def _write(
     page: str,
     pictures: dict[str, bytes],
 ) -> list[Path]:
-    """Write the files of the data set of a result; returns their paths."""
+    """Write labels, summary, page and plots to the folder ``out``; return the paths.
+
+    Labelings and provenance of the data come from ``result``. ``columns`` are columns of the CSV
+    file, ``summary`` has entries of the JSON file, and ``page`` is the HTML page.
+    """
     n_samples, n_features = map(int, result.table.X.shape)
     rows = result.table.row_names
     columns = {"row": np.arange(n_samples) if rows is None else rows, **columns}
@@ -178,9 +182,10 @@ def _write(
 def _draw_chapter(
     chapter: Chapter, name: str | None, evidence_name: str, evidence: Any = None
 ) -> dict[str, bytes]:
-    """Plot the clusters and the test of a chapter, and add the plots to it.
+    """Plot the clusters and the test of a chapter, add the plots to it, and return their files.
 
-    ``evidence`` is the test by the search of `nrprob explore`, for a chapter without tests.
+    ``name`` and ``evidence_name`` are the file names of the plots. ``evidence`` is the test by the
+    search of `nrprob explore`, for a chapter without tests.
     """
     import matplotlib
 
@@ -198,7 +203,10 @@ def _draw_chapter(
 
 
 def draw_clusters(result: FitResult, suffix: str) -> bytes:
-    """Plot the clusters of the first fit, as a file of this type; empty without clusters."""
+    """Plot the clusters of the first fit; return the content of a file with this suffix.
+
+    The content is empty if there are no clusters.
+    """
     import matplotlib
 
     from nrprob.plotting import plot_centroids
@@ -231,7 +239,7 @@ def draw_clusters(result: FitResult, suffix: str) -> bytes:
 
 
 def _encode_figure(figure: Figure, suffix: str) -> bytes:
-    """Content of a file of this type with a figure, which is closed."""
+    """Content of a file with this suffix that shows a figure; the figure is closed."""
     import matplotlib.pyplot as plt
 
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Fits of one data set, with their tests: shared by the terminal, files and pages."""
+"""Fits of one data set, with their tests, from which terminal output, files and pages are made."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Tested:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Entries of `result.json`."""
+        """Entries of ``result.json`` about the tests."""
         summary: dict[str, Any] = {"evidence": {"said": list(self.said)}}
         if self.evidence is not None:
             summary["evidence"]["p_structure"] = self.evidence.p_structure_
@@ -64,16 +64,17 @@ class FitResult:
 
     Attributes
     ----------
-    title : title of the page; empty for the default title
+    title : title of the HTML page; empty for the default title
     table : features and labelings of the data set
     known : names of the known labelings
     fits : fits of all methods
     files : paths of the written files
     origin : provenance of the data, and the command
-    measured : known continuous covariates (n, q); None without any
+    measured : known continuous covariates (n_rows, n_covariates); None without any
     tested : tests of the first fit; None if the fit was not tested
-    profiles : description of every cluster that the page shows, by name
-    say : function that formats an argument, by name and value, in advice to the user
+    profiles : description of every cluster that the page shows, by name of the cluster
+    say : function from the name and value of an argument to the text by which advice to the user
+        names it, for example as an option of the command line
     """
 
     title: str
@@ -144,9 +145,9 @@ def exploration_results(
     measured: np.ndarray | None = None,
     alpha: float | None = None,
 ) -> list[FitResult]:
-    """Results of the clusterings of an exploration; later ones are conditioned on earlier ones.
+    """One result per clustering of an exploration; each is conditioned on the earlier clusterings.
 
-    With ``alpha``, the clusters are tested, unless the exploration has tested them.
+    With ``alpha``, the clusters are tested at this level, unless the exploration has tested them.
     """
     names = [f"clustering_{r + 1}" for r in range(solution.labels_.shape[1])]
     results = []
@@ -171,7 +172,8 @@ def exploration_results(
 def plan_result(plan: Plan, dataset: xarray.Dataset) -> FitResult:
     """Result of a plan with one data set and one fit of every method.
 
-    With known structure, methods that are conditioned on it come first.
+    ``dataset`` has the fits, from `nrprob.batch.load`. With known structure, methods that are
+    conditioned on it come first.
     """
     model = plan.model
     table = load_data(model, plan.cells[0].data, plan.cells[0].seed)

@@ -46,11 +46,13 @@ class Fit:
     restarts : objective of every restart
     compile_seconds : compilation time of the program of the fit, NaN if unknown
     dtype : floating-point type of the computations
-    scores : measure -> value
-    labelled : (n,) bool, rows with a target label; None without target labels
-    part : (n,) values of `nrprob.batch.splits.PARTS`; None without a split
-    predicted : like ``labels``, of `predict`; -1 for rows without a prediction
-    refusal : why the pairs are infeasible, "" if they are feasible; None without pairs
+    scores : value of every measure, by name
+    labelled : (n,) bool, whether a row has a target label; None without target labels
+    part : (n,) part of every row in a split, a value of `nrprob.batch.splits.PARTS`; None without a
+        split
+    predicted : labels from `predict`, in the shape of ``labels``; -1 for rows without a prediction
+    refusal : why the must-links and cannot-links are infeasible, "" if they are feasible; None
+        without such pairs
     """
 
     title: str
@@ -76,7 +78,10 @@ class Fit:
 
 
 def combine_views(labels: np.ndarray) -> np.ndarray:
-    """Labels (n,): the clusters, or codes of the combinations of the clusters of all views."""
+    """One labeling (n,) from labels (n,) or (n, V) of V views.
+
+    With views, every combination of the clusters of all views gets an integer.
+    """
     return labels if labels.ndim == 1 else np.unique(labels, axis=0, return_inverse=True)[1].ravel()
 
 
@@ -88,7 +93,11 @@ def cluster_sizes(labels: np.ndarray) -> list:
 
 
 def record_fit(title: str, estimator: Any, seconds: float, messages: Sequence[str]) -> Fit:
-    """Record a fitted estimator."""
+    """Make the record of a fitted estimator.
+
+    ``title`` is its name in reports, ``seconds`` the run time of its fit, and ``messages`` are the
+    warnings of the fit.
+    """
     restarts = getattr(estimator, "restarts_", None)
     membership = getattr(estimator, "membership_", None)
     return Fit(
@@ -135,7 +144,7 @@ def fit_method(
 
 
 def default_measures(labelings: Sequence[str]) -> dict[str, Measure]:
-    """Two measures of agreement with every labeling."""
+    """Default measures: two measures of the agreement of the clusters with every labeling."""
     return {
         f"{short} of {name}": Measure(metric=metric, labeling=name)
         for name in labelings
@@ -159,12 +168,14 @@ def score_fit(
 
     Parameters
     ----------
-    labelings : labelings (n,) of all rows, by name
+    fit : record of the fit, to which the scores are added
+    labelings : labelings (n,) of all n rows, by name
     measures : measures by name
-    rows : mask (n,) of the rows to compare; by default the fitted rows
-    estimator : fitted estimator, for measures of attributes
+    rows : (n,) mask of the rows in which clusters and labelings are compared; by default the fitted
+        rows
+    estimator : fitted estimator, for measures that are attributes of it
     parts : parts of the split, for accuracies
-    classifies : whether `predict` returns classes instead of clusters
+    classifies : whether `predict` of the estimator returns classes instead of clusters
     """
     if fit.refusal:
         fit.scores = dict.fromkeys(measures, math.nan)
@@ -188,7 +199,11 @@ def score_fit(
 def _agreement(
     labels: np.ndarray, measure: Measure, labelings: Mapping[str, np.ndarray], rows: np.ndarray
 ) -> float:
-    """Agreement of the labels of the compared rows with a labeling, or between two views."""
+    """Agreement, by a measure, of clusters with a labeling or between two views.
+
+    ``labels`` are the clusters of the compared rows, and ``rows`` (n,) marks these rows in
+    ``labelings``.
+    """
     from nrprob import metrics
 
     assert measure.metric is not None
@@ -206,7 +221,10 @@ def _agreement(
 
 
 def _attribute_value(estimator: Any, path: str) -> float:
-    """Number in an attribute of a fitted estimator; NaN if there is no such attribute."""
+    """Numeric attribute of a fitted estimator, such as "tdl_" or "n_clusters_.0".
+
+    The value is NaN if there is no such attribute.
+    """
     name = path.split(".")[0]
     value = look_up({name: getattr(estimator, name, None)}, path)
     if value is None:

@@ -50,7 +50,10 @@ _READERS = {".parquet": ("pyarrow", "parquet"), ".h5ad": ("anndata", "cells")}
 
 
 def check_file(path: Path) -> None:
-    """Raise if a file does not exist, or its format is unknown or not supported here."""
+    """Raise InputError for a file that does not exist or whose format cannot be read.
+
+    A format may be unknown, or need a package that is not installed.
+    """
     if not path.is_file():
         raise InputError(f"no such data file; {path}; check the path")
     if path.suffix not in _SUFFIXES:
@@ -91,15 +94,16 @@ def separator(path: Path) -> str:
 
 
 def require_columns(names: Collection[str], available: Collection[str], path: Path) -> None:
-    """Raise for columns that a file does not have."""
+    """Raise InputError if some column names are not ``available`` in a file."""
     for name in names:
         refuse_unknown(name, available, f"{path} has no such column; {name!r}")
 
 
 def column_names(path: Path) -> list[str]:
-    """Column names of a file; for an NPZ file its arrays, for annotated data ``obs``.
+    """Column names of a file.
 
-    Raises InputError if the file does not exist or is damaged.
+    They are names of arrays for an NPZ file, and of columns of ``obs`` for annotated data. Raises
+    InputError if the file does not exist or is damaged.
     """
     check_file(path)
     with reading(path, f"the file as {path.suffix[1:].upper()}", "check its contents"):
@@ -155,7 +159,10 @@ def _obs_names(path: Path) -> list[str]:
 
 
 def require_part(path: Path, kind: str, name: str) -> None:
-    """Raise for a layer, or an entry of obsm, that a file of annotated data does not have."""
+    """Raise InputError if a file of annotated data has no layer or entry of obsm ``name``.
+
+    ``kind`` states which of the two it is.
+    """
     if path.suffix != ".h5ad":
         raise InputError(
             f"only H5AD files have layers and obsm; got --{kind} {name} for {path}; leave the "

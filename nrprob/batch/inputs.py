@@ -1,4 +1,7 @@
-"""Load the data of a model file, and assemble the arguments of its fits."""
+"""Load the data of a model file, and assemble the arguments of its fits.
+
+A `Table` holds a feature matrix and named labelings of its rows.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,11 @@ __all__ = ["Inputs", "assemble_inputs", "known_array", "load_data", "load_select
 
 
 def known_array(labelings: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Argument `known` of `fit`: None, one labeling, or integer columns for several."""
+    """Argument ``known`` of `fit` from any number of known labelings.
+
+    It is None without labelings, the labeling itself if there is one, and otherwise an array with
+    one column of integers per labeling.
+    """
     if not labelings:
         return None
     if len(labelings) == 1:
@@ -31,7 +38,10 @@ def known_array(labelings: Sequence[np.ndarray]) -> np.ndarray | None:
 def _merge_groups(
     table: tables.Table, name: str, source: str, groups: Mapping[str, Sequence[Any]]
 ) -> np.ndarray:
-    """Labels that merge the values of another labeling into groups."""
+    """Labeling that merges the values of the labeling ``source`` of a table into ``groups``.
+
+    ``name`` is the name of the new labeling, for messages.
+    """
     labels = [str(v) for v in table.labelings[source]]
     group_of = {str(value): group for group, values in groups.items() for value in values}
     missing = sorted(set(labels) - set(group_of))
@@ -45,7 +55,10 @@ def _merge_groups(
 
 
 def _check_labeling(name: str, table: tables.Table, where: str) -> None:
-    """Raise for a labeling that the data do not have; ``where`` is the key in the model file."""
+    """Raise InputError if a table has no labeling ``name``.
+
+    ``where`` is the key in the model file, for the message.
+    """
     if name not in table.labelings:
         advice = (
             registry.suggest_name(name, table.labelings) if table.labelings else "define it first"
@@ -56,7 +69,11 @@ def _check_labeling(name: str, table: tables.Table, where: str) -> None:
 def _read_source(
     data: Data, parameters: Mapping[str, Any], seed: int | None, partial: Collection[str]
 ) -> tables.Table:
-    """Rows and labelings; the ``partial`` labelings may have empty cells."""
+    """Load or generate the table of rows and labelings.
+
+    ``parameters`` and ``seed`` are those of the generator or loader. The labelings named in
+    ``partial`` may have missing labels.
+    """
     if data.loader is not None:
         return _drop_columns(data.drop, tables.load_set(data.loader, parameters))
     if data.generator is not None:
@@ -161,7 +178,10 @@ def _select_rows(
 def load_data(
     model: ModelFile, parameters: Mapping[str, Any] | None = None, seed: int | None = None
 ) -> tables.Table:
-    """Load and transform the data of a model file, after `load_selected`."""
+    """Load the data of a model file as `load_selected`, and then transform the features.
+
+    The model file may request standardised features or principal components.
+    """
     data, table = model.data, load_selected(model, parameters, seed)
     if data.standardize:
         table.X = tables.fit_scaler(table.X).transform(table.X)
@@ -223,9 +243,10 @@ class Inputs:
 
     Attributes
     ----------
-    X, X_test : features of the fitted rows (n, m) and of the test rows; lists of features by view
-        for a method that takes views
-    known, known_test : known structure of these rows, as a keyword of `fit`; empty without any
+    X, X_test : features of the n fitted rows (n, m) and of the test rows; for a method that takes
+        views, lists with the features of every view
+    known, known_test : known structure of the fitted rows and of the test rows, as a keyword of
+        `fit`; empty without known structure
     y : target labels (n,) of the fitted rows, -1 where unknown; None without target labels
     pairs : must-links and cannot-links, as keywords of `fit`
     target : labelled rows; None without target labels
@@ -251,10 +272,10 @@ class Inputs:
 
 
 def assemble_inputs(model: ModelFile, table: tables.Table, cell: Experiment) -> Inputs:
-    """Assemble the arguments of a planned fit.
+    """Assemble the arguments of a planned fit (``cell``).
 
-    The sampling depends on the data set and the run alone, so all methods of a run get equal
-    samples. Raises InputError if the data have too few rows.
+    Sampled target labels, splits and pairs depend on the data set and the run only, so they are the
+    same for all methods of a run. Raises InputError if the data have too few rows.
     """
     method, seed = registry.find_method(cell.name), (cell.seed, cell.run)
     known: dict[str, Any] = {}

@@ -1,9 +1,9 @@
-"""The manifest of a run folder: the SHA-256 of every file outside ``cells``.
+"""The manifest of a run folder: the SHA-256 of every file outside of the subfolder ``cells``.
 
 The names of files in ``cells`` contain their digests (`nrprob.files`). For every other file,
-``manifest.json`` holds the digest. A writer announces the digests of new files, replaces the files,
-and then confirms the digests. If a writer is killed in between, every file has either its old or
-its announced content, and both match the manifest.
+``manifest.json`` holds the digest. A writer first adds the digests of new files to the manifest,
+then replaces the files, and finally removes the old digests. If a writer is killed in between,
+every file has either its old or its new content, and both match the manifest.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _hash_content(content: bytes) -> str:
 
 @dataclass
 class _Manifest:
-    """Digests of finished files, and of files being written, by their names."""
+    """Digests of finished files, and of files that are being written, by file name."""
 
     files: dict[str, str] = field(default_factory=dict)
     announced: dict[str, str] = field(default_factory=dict)
@@ -107,10 +107,10 @@ def read_file(folder: Path, name: str) -> bytes:
 
 
 def changed_files(folder: Path, without: Collection[str] = ()) -> list[Path]:
-    """Files of a run folder that were changed after they were written; deleted ones do not count.
+    """Files of a run folder that were changed after they were written.
 
-    Files named in ``without`` are not checked. Raises InputError if the manifest was changed, or a
-    file is a symbolic link.
+    Deleted files, and files named in ``without``, are left out. Raises InputError if the manifest
+    was changed, or a file is a symbolic link.
     """
     changed = []
     for name in _read_manifest(folder)[0].files:
@@ -123,10 +123,11 @@ def changed_files(folder: Path, without: Collection[str] = ()) -> list[Path]:
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files by their names, each whole or not at all; a run folder gets a manifest of them.
+    """Write files, given their contents by name, each whole or not at all.
 
-    A folder is a run folder if it has, or gets, a plan. Raises InputError if a file cannot be
-    written, or is a symbolic link.
+    In a run folder, the manifest is updated. A folder is a run folder if it has a file
+    ``plan.json``, or if one is written now. Raises InputError if a file cannot be written, or is a
+    symbolic link.
     """
     if PLAN not in contents and not (folder / PLAN).exists():
         _write_all(folder, contents)
@@ -149,7 +150,10 @@ def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def _settle(folder: Path) -> _Manifest:
-    """Manifest that includes files which a killed process has finished; empty if damaged."""
+    """Return the manifest, after confirming files that a killed process has finished writing.
+
+    A damaged manifest counts as empty.
+    """
     try:
         manifest, _ = _read_manifest(folder)
     except InputError:

@@ -29,11 +29,12 @@ class Measure(Strict):
     """Agreement of the clusters with a labeling of the data, or an attribute of the fit.
 
     ``metric`` compares ``labeling`` with the clusters of ``view``, by default with the combinations
-    of the clusters of all views. "highest" and "lowest" choose the view by the value.
-    "matching_rate" compares two views without a labeling; "train_accuracy", "test_accuracy" and
-    "error" use the classes of the split. ``attribute`` is a numeric attribute of fitted estimators,
-    such as "tdl_", or an element of one: "n_clusters_.0"; it is NaN for methods without it.
-    ``goal`` states which values are better, if any.
+    of the clusters of all views. The views "highest" and "lowest" are the views with the highest
+    and lowest value of the metric. The metric "matching_rate" compares two views without a
+    labeling; "train_accuracy", "test_accuracy" and "error" use the classes of the split.
+    ``attribute`` is a numeric attribute of fitted estimators, such as "tdl_", or an element of one:
+    "n_clusters_.0". The measure is NaN for methods without this attribute. ``goal`` states whether
+    high or low values are better.
     """
 
     metric: Metric | None = None
@@ -45,7 +46,7 @@ class Measure(Strict):
 
     @model_validator(mode="after")
     def _check_target(self) -> Measure:
-        """Refuse a measure without metric or attribute, or with keys that do not apply."""
+        """Raise ValueError for a measure without metric or attribute, or with unsuitable keys."""
         if (self.metric is None) == (self.attribute is None):
             count = "both" if self.metric else "neither"
             raise ValueError(
@@ -74,12 +75,12 @@ class Measure(Strict):
 
 
 class Setting(Strict):
-    """Some fits of the results, and published values for them.
+    """A selection of fits for one part of a table, and published values to compare them with.
 
-    ``where`` holds values of parameters of the data or of the methods, or of elements of these
-    parameters ("dims.0", "partial_labels.fraction", "split.labelled"). ``published`` maps method to
-    measure to statistic to value. The method "A / B" is the ratio of two means; its "p" is the
-    p-value of a paired t-test of A and B.
+    ``where`` selects fits by values of parameters of the data or of the methods, or of elements of
+    these parameters ("dims.0", "partial_labels.fraction", "split.labelled"). ``published`` has
+    values by method, measure and statistic. The method "A / B" stands for the ratio of the means of
+    two methods; its statistic "p" is the p-value of a paired t-test of A and B.
     """
 
     where: dict[str, Any] = Field(default_factory=dict)
@@ -88,7 +89,10 @@ class Setting(Strict):
 
 
 class Table(Strict):
-    """A table of a report."""
+    """A table of a report: statistics of measures, by method, for every setting.
+
+    ``methods`` and ``measures`` select methods and measures; by default, all are shown.
+    """
 
     name: str
     caption: str = ""
@@ -100,10 +104,11 @@ class Table(Strict):
 
 
 class Figure(Strict):
-    """A plot of a report: a measure against a parameter, one line per method.
+    """A plot of a report: a measure ``y`` against a parameter ``x``, one line per method.
 
-    ``x`` is a parameter, or an element of one: "dims.0". ``series`` is a parameter with one line
-    per value. Published values come from the tables of the file.
+    ``x`` may also be an element of a parameter: "dims.0". With ``series``, the name of another
+    parameter, every method has one line per value of it. Published values come from the tables of
+    the model file.
     """
 
     name: str
@@ -118,10 +123,10 @@ class Figure(Strict):
 
 
 class Report(Strict):
-    """Plot of a single run, and folder of the results.
+    """Names of output files.
 
-    ``picture`` is the name of a file in the folder of results, or empty for no plot. ``out`` is a
-    folder below the working directory.
+    ``out`` is the folder of the results, below the working directory. ``picture`` is the file in it
+    for the plot of a model file with one data set and one fit of every method; empty for no plot.
     """
 
     picture: str | None = PICTURE

@@ -1,8 +1,9 @@
 """Read and check model files (TOML).
 
-A file names its data, the known structure, methods with their parameters, and measures. It may
-sample target labels, splits and pairs, vary all of these, and arrange the results of a report; see
-docs/model-files.md. Unknown keys raise an error with their place and the nearest valid key.
+A model file names its data, the known structure, methods with their parameters, and measures. It
+may also request samples of target labels, splits and pairs, lists of values for each of these
+settings, and tables and figures of a report; see docs/model-files.md. Unknown keys raise an error
+with their place and the nearest valid key.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MAX_ERRORS = 20  # maximum number of reported errors of one file
 
 
 def _valid_keys(path: tuple[Any, ...]) -> list[str]:
-    """Valid keys of the table at a path."""
+    """Valid keys of the table at a path of keys and indices in a model file."""
     table: Any = ModelFile
     for key in path:
         if isinstance(table, type) and issubclass(table, BaseModel):
@@ -69,7 +70,7 @@ def _explain_error(error: Any) -> str:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file, with an InputError for anything but valid TOML within the limits."""
+    """Read a TOML file; raise InputError if it is invalid, too large or too deeply nested."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -117,10 +118,10 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
 
 
 def _refuse_nesting(text: str, path: Path) -> None:
-    """Raise for deeply nested keys and values, whose parsing takes long or overflows the stack.
+    """Raise InputError for deeply nested keys and values.
 
-    The depth of dotted keys is the number of dots, and the depth of values the number of open
-    brackets, outside of strings and comments.
+    Their parsing takes long, or overflows the stack. The depth of dotted keys is the number of
+    dots, and the depth of values the number of open brackets, outside of strings and comments.
     """
     bare = _OPAQUE.sub("s", text)
     depth = deepest = 0

@@ -41,7 +41,7 @@ def look_up(parameters: Mapping[str, Any], path: str) -> Any:
 
 
 def shared_parameters(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the parameters with equal values in all settings."""
+    """Return the parameters that have the same value in all ``settings``."""
     first = settings[0]
     return {k: v for k, v in first.items() if all(k in s and s[k] == v for s in settings)}
 

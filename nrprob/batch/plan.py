@@ -1,10 +1,10 @@
 """Expand a model file into planned fits and batches.
 
 A planned fit is an `Experiment`: one data set, one setting of one method, one seed. Code and files
-call it a ``cell``. Its identifier is a digest of everything that determines its result. Titles,
-tables and the order of a file may therefore change without a new computation. A batch is a group of
-fits that are computed and written together. Fits and batches depend only on the file, so that
-several processes divide the work in the same way.
+call it a ``cell``. Its identifier is a digest of everything that determines its result, its
+*identity*. If only titles, tables or the order of a model file change, fits are therefore not
+computed again. A batch is a group of fits that are computed and written together. Fits and batches
+depend only on the model file, so that several processes divide the work in the same way.
 """
 
 from __future__ import annotations
@@ -44,15 +44,17 @@ class Experiment:
     ----------
     id : digest of ``identity``
     case : index of the combination of data parameters
-    repeat, seed : index of the data set among the repeats of its case, and the generator's seed
+    repeat : index of the data set among the repeats of its case
+    seed : seed of the generator of the data set
     method : title of the method
     name : short name of the method, or import path of an external estimator
-    run : index of the run
+    run : index of the run of the method on this data set
     data : parameters of the data
     parameters : parameters of the estimator, ``random_state`` included
     partial_labels, split, constraints : settings of target labels, of a split and of pairs; None if
         the file has no such table. The key ``use_labels`` states whether the method gets the labels
-    identity : everything that determines the result, as JSON; empty in a plan that was read
+    identity : everything that determines the result, as JSON; empty in a plan that was read from a
+        file
     """
 
     id: str
@@ -71,7 +73,7 @@ class Experiment:
 
     @property
     def values(self) -> dict[str, Any]:
-        """All parameters by name; parameters of the data take precedence."""
+        """Parameters of data and method by name; where names agree, the parameter of the data."""
         values = dict(self.parameters)
         for table, amount in self.sampling.items():
             if table in FLAT:
@@ -82,13 +84,16 @@ class Experiment:
 
     @property
     def sampling(self) -> dict[str, dict[str, Any]]:
-        """Settings of labels, splits and pairs, by the table of the file."""
+        """Settings of target labels, split and pairs, by name of the table in the model file."""
         tables = {name: getattr(self, name) for name in SAMPLING}
         return {name: amount for name, amount in tables.items() if amount is not None}
 
     @property
     def variant(self) -> str:
-        """Parameters, and settings of labels, splits and pairs, without the seed."""
+        """Text of the parameters and of the settings of labels, split and pairs, without seeds.
+
+        Planned fits of one method and case with the same text differ in seeds only.
+        """
         rest = {k: v for k, v in self.parameters.items() if k != "random_state"}
         rest |= {f"of {name}": amount for name, amount in self.sampling.items()}
         return _as_json(rest)
@@ -96,7 +101,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Batch:
-    """Cells that probably share a compiled program, computed and written together."""
+    """Planned fits that probably share a compiled program; computed and written together."""
 
     id: str
     cells: tuple[Experiment, ...]
@@ -112,7 +117,7 @@ class Plan:
     origin: dict[str, Any] = field(default_factory=dict)
 
     def dumps(self) -> str:
-        """Write as JSON, without identities, which results store."""
+        """Write the plan as JSON, without the identities of fits, which the results contain."""
         cells = [{k: v for k, v in asdict(c).items() if k != "identity"} for c in self.cells]
         model = self.model.model_dump(mode="json")
         content = {"format": 1, "origin": self.origin, "model": model, "cells": cells}
@@ -145,7 +150,11 @@ def _check_count(count: int, what: str) -> None:
 
 
 def _resolve_value(value: Any, data: Mapping[str, Any], where: str) -> Any:
-    """Resolve a reference to a parameter of the data, and "none" for None."""
+    """Value of a parameter of a method, after replacing references and "none".
+
+    A reference such as "data.dims.0" stands for the value of a parameter of the data, and the text
+    "none" for None. ``where`` is the key of the parameter, for messages.
+    """
     if not isinstance(value, str):
         return value
     if value == "none":
@@ -163,8 +172,9 @@ def _resolve_value(value: Any, data: Mapping[str, Any], where: str) -> Any:
 
 
 def check_seed(value: Any, where: str) -> int:
-    """Return the seed of the first run, 0 for None; raise InputError for invalid seeds.
+    """Return the seed of the first run: ``value``, or 0 for None.
 
+    Raises InputError for invalid seeds.
     ``where`` is the name of the option or key, for the message.
     """
     if value is None:
@@ -186,7 +196,10 @@ def file_digest(path: Path) -> str:
 
 
 def _program_key(cell: Experiment) -> str:
-    """Key of fits that mostly share shapes: they differ in seeds and in continuous parameters."""
+    """Key that is equal for fits whose arrays have mostly the same shapes.
+
+    Such fits differ in seeds and in continuous parameters only.
+    """
     plain = {
         key: "a number" if isinstance(value, float) else value
         for key, value in cell.parameters.items()
@@ -259,7 +272,7 @@ def expand(model: ModelFile) -> Plan:
 
 
 def _shared_identity(model: ModelFile, file: str | None = None) -> dict[str, Any]:
-    """Part of the identity of all fits; ``file`` is the digest of the data file."""
+    """Part of the identity that all fits share; ``file`` is the digest of the data file."""
     data = model.data
     optional = ("rows", "views", "components")
     others = ("parameters", "cases", "grid", "seed", "repeats", "file")
@@ -314,7 +327,7 @@ def find_differences(
 
 
 def _describe_difference(stored: Any, planned: Any, name: str = "") -> str:
-    """The first difference between nested tables, in words; empty if they are equal."""
+    """Describe the first difference between two nested tables; empty if they are equal."""
     if isinstance(stored, Mapping) and isinstance(planned, Mapping):
         for key in dict.fromkeys([*stored, *planned]):
             place = f"{name}.{key}" if name else key
@@ -392,7 +405,10 @@ def _in_settings(cell: Experiment, settings: Sequence[Setting]) -> bool:
 
 
 def _value_text(cell: Experiment, name: str) -> str | None:
-    """Title, repeat, run or parameter of a fit as text without spaces; None without a value."""
+    """Value of a condition NAME=VALUE for a planned fit, as text without spaces.
+
+    ``name`` is as in `select`. The value is None if the fit has no such parameter.
+    """
     is_field = name in ("method", "repeat", "run")
     value = getattr(cell, name) if is_field else look_up(cell.values, name)
     if value is None:

@@ -57,7 +57,10 @@ def _raise_all(mistakes: Sequence[str]) -> None:
 
 
 def _check_cell(model: ModelFile, data: DataSets, cell: Experiment, where: str) -> None:
-    """Prepare a planned fit without computing it, to raise the errors of the fit."""
+    """Prepare a planned fit without computing it, so that invalid settings raise their errors.
+
+    ``where`` is a prefix of messages.
+    """
     estimator = registry.make_estimator(cell.name, cell.parameters, f"{where}.")
     inputs = assemble_inputs(model, data(cell), cell)
     if model.predicts and not hasattr(estimator, "predict"):
@@ -81,7 +84,7 @@ def _check_cell(model: ModelFile, data: DataSets, cell: Experiment, where: str) 
 
 
 def _check_methods(model: ModelFile) -> None:
-    """Raise for methods that cannot be imported, and for seeds of deterministic methods."""
+    """Raise InputError for methods that cannot be imported, and for seeds of deterministic ones."""
     mistakes = []
     for i, spec in enumerate(model.methods):
         try:
@@ -111,11 +114,10 @@ def _unknown_attributes(model: ModelFile) -> list[str]:
 
 
 def try_out(plan: Plan, folder: Path | str, only: Sequence[str] = ()) -> set[str]:
-    """Test whether a run can write its files, and return the identifiers of the selected fits.
+    """Test whether a run can write its files; return the identifiers of the selected fits.
 
-    The test leaves no files behind.
-
-    Raises InputError if no fit meets the conditions ``only``, or results cannot be written.
+    The fits meet the conditions ``only``; see `nrprob.batch.plan.select`. The test leaves no files
+    behind. Raises InputError if no fit meets the conditions, or results cannot be written.
     """
     cells = select(plan, only)
     names: list[str] = []

@@ -40,7 +40,7 @@ def with_provenance(plan: Plan, path: Path | None = None, command: str = "") -> 
 
 
 def _describe_preparation(plan: Plan) -> dict[str, Any]:
-    """Preparation of the columns of the first data set, and warnings about them."""
+    """Describe the columns of the data file: how they were prepared, and warnings about them."""
     data, first = plan.model.data, plan.cells[0]
     table = load_selected(plan.model, first.data, first.seed)
     names, notes, warnings = table.feature_names, list[str](), list[str]()
@@ -80,5 +80,5 @@ def _describe_preparation(plan: Plan) -> dict[str, Any]:
 
 
 def as_key(option: str, value: Any) -> str:
-    """Write an argument of `nrprob.prepare` as in a model file."""
+    """Write an argument of `nrprob.prepare` as a key with its value, as in a model file."""
     return f"data.{option} = {json.dumps(value, ensure_ascii=False)}"

@@ -51,7 +51,7 @@ class Method:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Inputs of the estimator, as its class declares them."""
+        """Inputs of the estimator (`nrprob.estimator.capabilities`), as its class declares them."""
         return self.load().capabilities
 
     @property
@@ -148,7 +148,7 @@ class ExternalMethod(Method):
 
 
 def _require_installed(package: str, import_path: str) -> None:
-    """Raise if a package is not installed, or if a folder of the same name hides it.
+    """Raise InputError if a package is not installed, or if a folder of the same name hides it.
 
     The working folder may be on Python's path, and an import would run the code of such a folder.
     """
@@ -186,7 +186,7 @@ def _is_clusterer(value: Any, package: str) -> bool:
 
 
 def suggest_name(name: str, candidates: Iterable[str]) -> str:
-    """Advice for a name that is not among the candidates."""
+    """Advice for a name that is not among the candidates: the nearest one, or all of them."""
     candidates = list(candidates)
     if not candidates:
         return "there are none"
@@ -197,24 +197,25 @@ def suggest_name(name: str, candidates: Iterable[str]) -> str:
 
 
 def refuse_unknown(name: str, candidates: Collection[str], complaint: str) -> None:
-    """Raise for a name that is not among the candidates, and suggest the nearest one.
+    """Raise an error for a name that is not among the candidates, and suggest the nearest one.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        Its message begins with the complaint.
+        If the name is unknown. The message begins with ``complaint``.
     """
     if name not in candidates:
         raise InputError(f"{complaint}; {suggest_name(name, candidates)}")
 
 
 def require_all(required: Iterable[str], available: Collection[str], who: str, where: str) -> None:
-    """Raise if an estimator lacks required parameters.
+    """Raise an error if required parameters of an estimator are missing.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        It names the missing parameters, each after ``where``.
+        If a required parameter is not available. The message names the estimator as ``who``, and
+        the missing parameters, each after the prefix ``where``.
     """
     if missing := [f"{where}{name}" for name in required if name not in available]:
         raise InputError(

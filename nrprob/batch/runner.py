@@ -39,10 +39,10 @@ class Progress:
     """Receiver of the progress of a run; this base class does nothing."""
 
     def start(self, total: int, finished: int) -> None:
-        """Begin a run of ``total`` fits, ``finished`` of which are already finished."""
+        """Begin a run of ``total`` fits, of which ``finished`` were finished by earlier runs."""
 
     def advance(self, cells: int, what: str) -> None:
-        """Add ``cells`` finished fits, which ``what`` describes."""
+        """Report that ``cells`` more fits are finished; the text ``what`` describes them."""
 
 
 @dataclass
@@ -52,8 +52,9 @@ class Outcome:
     Attributes
     ----------
     folder : folder of the results
-    finished, reused : numbers of fits of this run, and of earlier runs
-    skipped, failed : reason -> number of fits; the next run tries these fits again
+    finished, reused : numbers of fits that this run and earlier runs have finished
+    skipped, failed : for every reason, the number of fits that were skipped or failed; the next run
+        tries these fits again
     compiled : number of compiled programs
     """
 
@@ -76,9 +77,9 @@ def run_plan(
 ) -> Outcome:
     """Compute the missing fits of a plan; other runners may share the folder.
 
-    The arguments are the same as in `run`. Raises InputError if `try_out` does, if a file in the
-    folder is damaged, or if the cluster is unusable. All these errors come before the first fit and
-    before anything is written.
+    The arguments are those of `run`. Raises InputError if no fit meets the conditions ``only``, if
+    results cannot be written, if a file in the folder is damaged, or if the cluster is unusable.
+    These errors are raised before the first fit and before anything is written.
     """
     progress = progress or Progress()
     chosen = try_out(plan, folder, only)

@@ -40,14 +40,14 @@ SAMPLING = ("partial_labels", "split", "constraints")
 
 
 class Labeling(Strict):
-    """A labeling that merges the values of the labeling ``of`` into named groups."""
+    """A labeling that merges the values of the labeling ``of`` into ``groups``, values by name."""
 
     of: str
     groups: dict[str, list[Any]]
 
 
 class Data(Strict):
-    """Source of the rows, their selection, labels and transformation."""
+    """Data of a model file: source of the rows, selection of rows, labelings, transformation."""
 
     loader: str | None = None
     generator: str | None = None
@@ -163,10 +163,11 @@ class Data(Strict):
 class MethodSpec(BaseModel):
     """A method by its name; every other key is a parameter of its estimator.
 
-    ``grid`` lists values of parameters, all combinations of which are fitted. ``title`` names the
-    method in reports and in published values. ``runs`` overrides ``runs`` of the file. With
-    ``use_labels = false``, the method gets neither target labels nor the labels of a split.
-    ``where`` restricts the method to data sets with these parameters; a list of tables means "or".
+    ``grid`` lists values of parameters; the method is fitted with all their combinations. ``title``
+    names the method in reports and in published values. ``runs`` overrides ``runs`` of the file.
+    With ``use_labels = false``, the method gets neither target labels nor the labels of a split.
+    ``where`` restricts the method to data sets with these parameters. If it is a list of tables, a
+    data set must match one of them.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -280,7 +281,7 @@ class ModelFile(Strict):
 
     @property
     def classes(self) -> str | None:
-        """Labeling of the pairs, or of the split."""
+        """Name of the labeling with the classes: the labeling of the split or of the pairs."""
         labeling = None if self.constraints is None else self.constraints.labeling
         return labeling or (None if self.split is None else self.split.labeling)
 
@@ -338,7 +339,7 @@ class ModelFile(Strict):
         return self
 
     def _check_sampling(self) -> None:
-        """Raise for tables that contradict each other, or that no method supports."""
+        """Raise ValueError for tables that contradict each other, or that no method supports."""
         if self.partial_labels is not None and self.split is not None:
             raise ValueError(
                 "partial_labels and split both choose the labelled rows; got both tables; leave "
@@ -368,7 +369,7 @@ class ModelFile(Strict):
                 )
 
     def _check_measures(self) -> None:
-        """Raise for measures of a split if there is no split, or if it has no test rows."""
+        """Raise ValueError for measures that need a split or test rows if the file has none."""
         for name, measure in self.measures.items():
             if measure.metric not in OF_SPLIT:
                 continue
@@ -385,7 +386,7 @@ class ModelFile(Strict):
                 )
 
     def _references(self) -> Iterator[tuple[str, Iterable[str], list[str]]]:
-        """(place, names, valid names) of all references in methods, tables and figures."""
+        """Yield the references in methods, tables and figures: place, names and valid names."""
         parameters = self._parameter_names()
         published = [[m for s in table.settings for m in s.published] for table in self.tables]
         for i, spec in enumerate(self.methods):

@@ -229,9 +229,10 @@ class TargetLabels:
 
     Attributes
     ----------
-    y : (n,) class codes in the order of the sorted labels, some of them wrong; -1 without a label
-    labelled : (n,) bool, rows that have a label
-    scored : (n,) bool, rows that measures compare
+    y : (n,) classes as integers, in the order of the sorted labels, some of them wrong; -1 for rows
+        without a label
+    labelled : (n,) bool, whether a row has a label
+    scored : (n,) bool, whether measures compare the row
     """
 
     y: np.ndarray
@@ -332,8 +333,8 @@ class Parts:
 
     Attributes
     ----------
-    codes : (n,) class codes in the order of the sorted labels
-    part : (n,) values of `PARTS`, or 0
+    codes : (n,) classes as integers, in the order of the sorted labels
+    part : (n,) part of every row, a value of `PARTS`; 0 for dropped rows
     """
 
     codes: np.ndarray
@@ -350,7 +351,7 @@ class Parts:
 
     @property
     def y(self) -> np.ndarray:
-        """Class codes of the fitted rows, and -1 for rows without a label."""
+        """Classes of the fitted rows as integers, and -1 for rows without a label."""
         return np.where(self.mask("labelled"), self.codes, -1)[self.fitted]
 
 

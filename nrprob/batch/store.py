@@ -1,12 +1,13 @@
 """Results on disk: one file per finished batch, written whole or not at all.
 
-A folder holds ``plan.json`` (the model and its planned fits), ``cells/`` (NetCDF files of finished
-batches) and ``locks/``. In these files, the dimension ``cell`` is the planned fit.
+The folder of a run holds ``plan.json`` (the model and its planned fits), ``cells/`` (NetCDF files
+of finished batches) and ``locks/``. In the NetCDF files, the dimension ``cell`` is the planned fit.
 
 A file is written under a hidden name and then renamed. A killed run therefore leaves finished
 batches and, at most, a hidden file that the next run removes. A lock belongs to the operating
-system and ends with its runner. Files of batches are sealed (`nrprob.files`) and store the identity
-of every fit; a manifest lists all other files (`nrprob.batch.manifest`).
+system and ends with its runner. The name of a file of a batch contains the digest of its content
+(`nrprob.files`), and the file has the identity of every fit (`nrprob.batch.plan`). A manifest
+(`nrprob.batch.manifest`) has the digests of all other files.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ def netcdf_bytes(dataset: xarray.Dataset) -> bytes:
 
 
 def try_storage() -> None:
-    """Store a small dataset in memory and read it; raises InputError if that fails."""
+    """Test whether results can be stored: write a small dataset to memory and read it.
+
+    Raises InputError if this fails.
+    """
     try:
         import h5netcdf  # noqa: F401
         import h5py  # noqa: F401
@@ -117,10 +121,10 @@ def _read_netcdf(path: Path) -> xarray.Dataset:
 def fits_to_dataset(
     fits: Mapping[Experiment, Fit], circumstances: Mapping[str, str], *, labels: bool = True
 ) -> xarray.Dataset:
-    """Convert fits to a dataset with the dimension ``cell``, padded with -1 or NaN.
+    """Convert fits to a dataset with the dimension ``cell``; arrays are padded with -1 or NaN.
 
-    Labels are optional. The identity of each fit, and the ``circumstances`` of all fits, are stored
-    with the fits.
+    The dataset has the labels if ``labels``, the identity of every fit, and the ``circumstances``
+    that all fits share, such as the device.
     """
     return _concatenate(
         [
@@ -168,7 +172,7 @@ def _fit_to_dataset(fit: Fit, labels: bool) -> xarray.Dataset:
 def dataset_to_fit(
     result: xarray.Dataset, title: str, method: str, parameters: dict[str, Any]
 ) -> Fit:
-    """Convert one entry of a dataset to a fit, without its trace and restarts."""
+    """Convert one fit of a dataset to a `Fit`, without its trace and restarts."""
 
     def labels_of(name: str) -> np.ndarray | None:
         if f"view_{name}" in result:
@@ -202,7 +206,7 @@ def dataset_to_fit(
 
 
 def _concatenate(parts: Sequence[xarray.Dataset]) -> xarray.Dataset:
-    """Concatenate datasets over fits; ragged or missing values are -1 or NaN."""
+    """Concatenate datasets along ``cell``; shorter and missing arrays are padded with -1 or NaN."""
     import xarray
 
     # xarray aligns dimensions with coordinates, so ragged dimensions get temporary ones.
@@ -258,9 +262,9 @@ class Store:
         return dataset
 
     def results(self) -> xarray.Dataset:
-        """All finished fits of the plan; see `load`.
+        """All finished fits of the plan, as `load` returns them.
 
-        Warns if ``results.nc`` or a page, which only repeat results, was changed.
+        Warns if ``results.nc`` or a page was changed after it was written; they are not read.
         """
         import xarray
 
@@ -318,7 +322,7 @@ class Store:
 
 
 def _refuse_links(folder: Path) -> None:
-    """Raise if a subfolder of a run is a symbolic link or contains one."""
+    """Raise InputError if a subfolder of a run is a symbolic link or contains one."""
     for path in (folder, *folder.glob("*")):
         refuse_link(path)
 
@@ -349,9 +353,9 @@ def read_plan(folder: Path | str) -> Plan:
 
 
 def _read_notes(folder: Path) -> dict[str, str]:
-    """Numbers of skipped and of failed fits: for each, a JSON string of counts by reason.
+    """Numbers of skipped and of failed fits, as two JSON texts with the numbers by reason.
 
-    A killed run has no notes; the result is then empty.
+    A killed run leaves no such notes; the result is then empty.
     """
     path = folder / _NOTES
     if not os.path.lexists(path):
@@ -434,7 +438,10 @@ def load(folder: Path | str) -> xarray.Dataset:
 def _read_cells(
     path: Path, model: ModelFile, planned: Mapping[str, Sequence[Experiment]]
 ) -> xarray.Dataset:
-    """Planned fits in a file; their identities must agree with the plan."""
+    """Read the planned fits in a file; their identities must agree with the plan.
+
+    ``planned`` has the planned fits by identifier.
+    """
     part = _read_netcdf(path)
     with _reading(path):
         part = part.isel(cell=part["cell"].isin([*planned]))
@@ -450,7 +457,10 @@ def _read_cells(
 
 
 def _coordinates(cells: Sequence[Experiment], taken: Container[Hashable]) -> dict[str, Any]:
-    """Coordinates over fits: properties and parameters, except for names of variables."""
+    """Coordinates along ``cell``: properties and parameters of the planned fits.
+
+    Parameters with a name in ``taken``, the names of variables, are left out.
+    """
     columns: dict[str, list[Any]] = {
         "cell": [c.id for c in cells],
         "method": [c.method for c in cells],
@@ -471,7 +481,7 @@ def _coordinates(cells: Sequence[Experiment], taken: Container[Hashable]) -> dic
 
 
 def _column(values: list[Any]) -> np.ndarray:
-    """Array (fits,) of numbers, with NaN for missing values, or of texts."""
+    """Array with one entry per planned fit: numbers, NaN if missing, or texts."""
     types = {type(v) for v in values if v is not None}
     if types <= {int, float} and types:
         if None not in values and types == {int}:

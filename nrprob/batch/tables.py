@@ -36,13 +36,13 @@ class Table:
 
     Attributes
     ----------
-    X : features (n, p): an array, a sparse matrix or a frame
-    feature_names : names (p,) of the features, if they have names
-    labelings : labels (n,) by the name of the labeling
-    image_shape : height and width, if a row is an image
-    row_names : names (n,) of the rows, if they have names
-    left_out : names of text columns that are not features
-    views : column indices of every view; None without views
+    X : (n, p) features: an array, a sparse matrix or a frame
+    feature_names : names of the p features; None without names
+    labelings : for the name of every labeling, labels (n,)
+    image_shape : height and width of an image, if every row is one
+    row_names : names of the rows; None without names
+    left_out : names of text columns of the file that are not features
+    views : for every view, the indices of its columns; None without views
     """
 
     X: Any
@@ -54,7 +54,7 @@ class Table:
     views: list[np.ndarray] | None = None
 
     def rows(self, chosen: np.ndarray) -> Table:
-        """The table with the chosen rows only."""
+        """Return the table with the chosen rows only."""
         return replace(
             self,
             X=take_rows(self.X, chosen),
@@ -151,7 +151,10 @@ def find_matrix(arrays: Mapping[str, Any], path: Path) -> Any:
 def select_columns(
     X: Any, names: list[str], columns: Collection[str], drop: Collection[str], path: Path
 ) -> tuple[Any, list[str]]:
-    """Columns of a matrix by their names, as in `read_table`, and their names."""
+    """Select columns of a matrix by name; return them with their names.
+
+    ``columns`` and ``drop`` are as in `read_table`, and ``path`` is the file, for messages.
+    """
     require_columns([*columns, *drop], names, path)
     indices = [names.index(name) for name in columns] or [
         j for j, name in enumerate(names) if name not in drop
@@ -233,7 +236,10 @@ def read_column(source: Any, name: str, path: Path) -> np.ndarray:
 
 
 def check_values(table: Table) -> None:
-    """Raise for missing or infinite values; the message names their columns or the first entry."""
+    """Raise InputError for missing or infinite features.
+
+    The message names their columns, or the first such entry of a matrix without column names.
+    """
     values = table.X.data if scipy.sparse.issparse(table.X) else np.asarray(table.X)
     bad = ~np.isfinite(values)
     if not bad.any():
@@ -252,9 +258,10 @@ def check_values(table: Table) -> None:
 
 
 def as_labels(values: np.ndarray, what: str, *, is_partial: bool = False) -> np.ndarray:
-    """Check that a column is a labeling: names or codes of groups.
+    """Check that a column is a labeling: names of groups, or integers for groups.
 
-    A partial labeling with empty cells becomes text, with empty text in these cells.
+    ``what`` names the column in messages. If ``is_partial``, labels may be missing; the labels are
+    then returned as text, and empty where they are missing.
     """
     import pandas as pd
 
@@ -288,7 +295,10 @@ def as_labels(values: np.ndarray, what: str, *, is_partial: bool = False) -> np.
 
 
 def fit_scaler(X: Any) -> Any:
-    """Standardizer to mean 0 and standard deviation 1; sparse rows are not centred."""
+    """Fit a transformer that gives every feature mean 0 and standard deviation 1.
+
+    Sparse features are only scaled, not centred.
+    """
     from sklearn.preprocessing import StandardScaler
 
     return StandardScaler(with_mean=not scipy.sparse.issparse(X)).fit(X)

@@ -2,10 +2,13 @@
 
 A statistic (mean, min, max, range or sd) is computed over the fits of each data set, and then
 averaged over data sets. The fits of a data set differ in their seeds. The standard error is the
-standard deviation of its values over data sets, divided by the square root of the number of data
+standard deviation of the statistic over data sets, divided by the square root of the number of data
 sets. With a single data set, only the mean has a standard error, over the fits. For two methods,
 "p" is the p-value of a paired t-test over data sets, or over the fits of a single data set. Fits
 with infeasible constraints are excluded from every statistic except "infeasible".
+
+In all functions, ``fits`` are rows of ``Results.frame`` (`nrprob.batch.report.results.Results`),
+one row per fit, and ``measure`` is the name of a measure.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ class Value:
     value, error : the statistic and its standard error, NaN if undefined
     n_sets : number of data sets
     n_runs : largest number of fits of one method on one data set
-    over : "data sets" or "fits": the sample of the standard error; empty without an error
+    over : "data sets" or "fits", over which the standard error is computed; empty without an error
     """
 
     value: float
@@ -57,7 +60,7 @@ class Value:
 
 
 def split_ratio(method: str, titles: Sequence[str]) -> list[str]:
-    """Split "A / B" into two titles, unless it is a title itself."""
+    """Split "A / B" into the titles of two methods, unless it is the title of a method itself."""
     pairs = ([a, b] for a in titles for b in titles if f"{a} / {b}" == method)
     return [method] if method in titles else next(pairs, [method])
 
@@ -65,9 +68,10 @@ def split_ratio(method: str, titles: Sequence[str]) -> list[str]:
 def compute_statistic(
     fits: pd.DataFrame, methods: Sequence[str], measure: str, statistic: str
 ) -> Value | None:
-    """Statistic of one method, or of two: the ratio of their means, or "p" of their difference.
+    """Compute a statistic of one method, or of two methods.
 
-    ``fits`` are rows of ``Results.frame``.
+    For two methods, it is the ratio of their means or, for the statistic "p", the p-value of a
+    paired t-test. ``fits`` are the fits of these methods.
     """
     groups = [fits[fits["method"] == title] for title in methods]
     if len(groups) == 1:
@@ -96,7 +100,7 @@ def summarize(fits: pd.DataFrame, measure: str, statistic: str) -> Value | None:
 
 
 def _compute_ratio(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | None:
-    """Ratio of two means over the data sets that both have; None without any.
+    """Ratio of the means of methods a and b over the data sets that both have; None without any.
 
     The standard error is the first-order approximation for a ratio of paired means.
     """
@@ -110,7 +114,7 @@ def _compute_ratio(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | No
 
 
 def paired_test(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | None:
-    """p-value of a two-sided paired t-test of two methods; None with fewer than two pairs.
+    """p-value of a two-sided paired t-test of methods a and b; None with fewer than two pairs.
 
     If all pairs have the same difference, p is 1 if this difference is 0, and otherwise 0.
     """
@@ -128,7 +132,10 @@ def paired_test(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | None:
 
 
 def _with_error(value: float, sample: np.ndarray, over: str, n_sets: int, n_runs: int) -> Value:
-    """Value with the standard error of a sample, if it has several entries."""
+    """Make the `Value` of a statistic ``value``, with the standard error of the mean of ``sample``.
+
+    The standard error is NaN if the sample has a single entry.
+    """
     if len(sample) < 2:
         return Value(float(value), np.nan, n_sets, int(n_runs), "")
     error = np.std(sample, ddof=1) / np.sqrt(len(sample))
@@ -138,9 +145,11 @@ def _with_error(value: float, sample: np.ndarray, over: str, n_sets: int, n_runs
 def _paired_means(
     a: pd.DataFrame, b: pd.DataFrame, measure: str
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Means (n, 2) by data set, the pairs to compare, and the number of fits on each data set.
+    """Return paired means of methods a and b.
 
-    The pairs are data sets, or the runs of a single data set, which share their sampled labels.
+    Returns the means by data set, an array with a column per method; the pairs of values to
+    compare; and the largest number of fits of a data set. The pairs are the means by data set or,
+    for a single data set, the values by run, since runs share their sampled labels.
     """
 
     def group_means(by: list[str]) -> np.ndarray:
@@ -157,20 +166,21 @@ def _paired_means(
 
 
 def count_decimals(values: Iterable[float]) -> int:
-    """Number of decimals of the published values of one column: the largest of any value.
+    """Number of decimals of the published values of one column: the largest number of any value.
 
-    Model files drop trailing zeros, so a single value, such as 0.3 instead of 0.30, is not enough.
+    A single value does not show it, since model files drop trailing zeros: 0.3 instead of 0.30.
     """
     texts = (np.format_float_positional(float(f"{value:.10g}"), trim="-") for value in values)
     return max((len(text.partition(".")[2]) for text in texts), default=0)
 
 
 def judge(ours: Value, published: float, goal: str, decimals: int = 0) -> Mark | None:
-    """Compare our value with a published one; None if neither direction is better.
+    """Compare our value with a published one; None if ``goal`` is neither "high" nor "low".
 
-    Our value reaches the published one if it is at least as good, or equal after rounding to its
-    ``decimals``. Integers are not rounded, since their precision is unknown. Otherwise our value
-    is "within" two standard errors, or "worse".
+    Our value reaches the published one if it is at least as good, or equal after rounding to
+    ``decimals``. With 0 decimals, values are not rounded, since the precision of published integers
+    is unknown. Otherwise our value is "within" two standard errors of the published one, or
+    "worse".
     """
     if goal == "none" or np.isnan(ours.value):
         return None

@@ -29,7 +29,10 @@ _STYLES = ("-", (0, (5, 1.5)), (0, (7, 1.5, 1.5, 1.5)), (0, (3, 1)))
 
 @dataclass(frozen=True)
 class Line:
-    """Line of a figure: the points of one method, and of one value of the series."""
+    """Line of a figure: the points of one method and one value of ``Figure.series``.
+
+    ``published`` states whether the values are published ones.
+    """
 
     method: str
     series: str
@@ -58,7 +61,7 @@ class Chart:
 
     @property
     def rows(self) -> list[tuple[str, list[str]]]:
-        """Values of x, with the values of all lines."""
+        """Table of the figure: every x as text, with the values of all lines as texts."""
         rows = []
         for x in self.positions:
             points = [[point for point in line.points if point[0] == x] for line in self.lines]
@@ -90,8 +93,8 @@ class Chart:
 def make_chart(results: Results, figure: Figure) -> Chart:
     """Compute the lines of a figure.
 
-    Our lines come first, by method. Published lines consist of the settings of tables that have a
-    unique x.
+    Our lines come first, by method. The points of published lines are the settings of the tables in
+    which the parameter ``figure.x`` has a single value.
     """
     model = results.model
     fits = results.filter_fits(figure.where)
@@ -123,7 +126,10 @@ def make_chart(results: Results, figure: Figure) -> Chart:
 
 
 def _published_points(results: Results, figure: Figure) -> dict[tuple[str, str], dict[str, Point]]:
-    """(method, series) -> x -> published mean, of settings that match a figure."""
+    """Published means of the settings that match a figure, by line and x.
+
+    A line is identified by the pair (method, value of the series), and x is text.
+    """
     result: dict[tuple[str, str], dict[str, Point]] = {}
     for setting in (s for table in results.model.tables for s in table.settings):
         cells = [cell for cell in results.cells if matches(cell, setting.where)]
@@ -141,7 +147,7 @@ def _published_points(results: Results, figure: Figure) -> dict[tuple[str, str],
 
 
 def _unique_value(setting: Setting, cells: Sequence[Experiment], path: str) -> Any:
-    """Value of a parameter in a setting, or the common value of its fits; None without one."""
+    """Value of a parameter that a setting states, or that all its fits share; else None."""
     value = setting.where.get(path, look_up(setting.where, path))
     if value is not None:
         return value
@@ -164,7 +170,7 @@ def _sort_points(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def _draw_svg(chart: Chart) -> bytes:
-    """Draw a chart."""
+    """Draw a chart as SVG; return the content of the file."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 

@@ -211,7 +211,7 @@ def _compare_method(
 
 
 def is_ratio(model: ModelFile, method: str) -> bool:
-    """Whether a published method is a ratio of two methods, ours or not."""
+    """Whether a published method "A / B" is a ratio of two methods, of this run or published."""
     published = {name for table in model.tables for s in table.settings for name in s.published}
     return len(split_ratio(method, [*({*model.titles} | published) - {method}])) > 1
 

@@ -29,24 +29,27 @@ _TYPES = {"jpg": "jpeg", "svg": "svg+xml"}
 
 
 class Chapter:
-    """One clustering of a page.
+    """One clustering of a page: the first fit of a data set.
 
     Attributes
     ----------
-    run, fit : the data set with its fits, and the first fit, which is shown
+    run : the data set with its fits
+    fit : the first fit
     pictures : data URI, text alternative and caption of each plot
     evidence : sentences with the results of the tests
-    confidence : confidence of every cluster over refits; None if it was not computed
-    method : entry of the registry; None for a method without an entry
+    confidence : bootstrap confidence of every cluster; None if it was not computed
+    method : entry of the method in `nrprob.batch.registry`; None for a method without an entry
     has_known : whether there is known structure
     is_informed : whether the fit is conditioned on the known structure
     finds_number : whether the fit has estimated the number of clusters
-    fitted : mask (n,) of the rows that have a cluster
-    codes : clusters of these rows, or codes of the combinations of the clusters of all views
+    fitted : (n,) mask of the rows that have a cluster
+    codes : clusters of these rows as integers; with views, every combination of clusters of all
+        views counts as a cluster
     sizes : sizes of the clusters
-    clusters, cluster_names : codes and names of the clusters that are shown
-    hidden : numbers of clusters that are not shown, and of their rows
-    memberships : mean of the largest membership of the rows, by cluster; None without memberships
+    clusters, cluster_names : integers and names of the clusters that the page shows
+    hidden : number of clusters that the page does not show, and number of their rows
+    memberships : for every cluster, the mean over its rows of the largest membership; None without
+        memberships
     """
 
     def __init__(self, run: FitResult, evidence: Sequence[str] = ()):
@@ -88,7 +91,10 @@ class Chapter:
         return self.run.origin.get("prepared", {})
 
     def add_clusters(self, picture: bytes, name: str) -> None:
-        """Add the plot of the clusters, from a file of this name; a page cannot show a PDF."""
+        """Add the plot of the clusters to the page, unless it is a PDF file.
+
+        ``picture`` is the content of the file, and ``name`` its name.
+        """
         groups = f"the groups of {self.run.known[0]}" if self.run.known else "all rows"
         unit = "profiles, in standard deviations from the mean"
         unit = "images" if self.run.table.image_shape else unit
@@ -102,7 +108,7 @@ class Chapter:
             self._add_picture(picture, suffix, content, caption)
 
     def add_evidence(self, picture: bytes) -> None:
-        """Add the plot of a test, a PNG file."""
+        """Add the plot of a test to the page; ``picture`` is the content of a PNG file."""
         caption = (
             "Rows along the direction that separates clusters, by known group. The position of a "
             "row comes from a fit without this row; grey is the low-density gap between clusters."
@@ -166,7 +172,7 @@ class Chapter:
 
     @cached_property
     def described(self) -> Prepared:
-        """The features as numbers, with a binary column for every value of a text."""
+        """The features as numbers, with a binary column for every value of a text column."""
         table = self.run.table
         indicators = self.prepared.get("indicators", {})
         if is_frame(table.X):
@@ -180,7 +186,7 @@ class Chapter:
 
     @property
     def kinds(self) -> list[str]:
-        """Lists of the columns of every kind but "number", and of columns with missing values."""
+        """Texts that list the columns of every type but "number", and those with missing values."""
         names: dict[str, list[str]] = {}
         for name, kind in self.prepared.get("kinds", {}).items():
             if kind != "number":
@@ -191,7 +197,7 @@ class Chapter:
         return [f"{kind}: {', '.join(columns)}" for kind, columns in names.items() if columns]
 
     def profile(self, i: int) -> str:
-        """Describe a cluster by the columns in which it differs most from all rows."""
+        """Describe cluster ``i`` by the columns in which it differs most from all other rows."""
         features, scales = self.features, self.prepared.get("scales", {})
         assert features is not None
         described = self.described
@@ -199,18 +205,22 @@ class Chapter:
 
     @property
     def profiles(self) -> dict[str, str]:
-        """Descriptions of the clusters by name, without those that differ in no column."""
+        """Descriptions of the clusters by name, without clusters that have no typical columns."""
         if self.features is None:
             return {}
         texts = {name: self.profile(i) for i, name in enumerate(self.cluster_names)}
         return {name: text for name, text in texts.items() if text}
 
     def is_share(self, name: str) -> bool:
-        """Whether the mean of a feature is the share of a value."""
+        """Whether a feature is an indicator, whose mean is the share of a value of a column."""
         return name in self.described.indicators_
 
     def top_features(self, i: int) -> list[tuple[str, float, float, float]]:
-        """Name, difference, and means inside and outside, of the top features of a cluster."""
+        """Features that distinguish cluster ``i`` most.
+
+        Each is a tuple: name, difference in standard deviations, mean of the cluster, and mean of
+        all other rows.
+        """
         features = self.features
         assert features is not None
         columns = features.most_different(i, _MAX_FEATURES)
@@ -222,17 +232,24 @@ class Chapter:
         ]
 
     def is_mirrored(self, i: int) -> bool:
-        """Whether this is the second of two clusters, whose differences have opposite signs."""
+        """Whether cluster ``i`` is the second of two, so that it needs no table of differences.
+
+        Its differences are the differences of the first cluster with opposite signs.
+        """
         return i == 1 and len(self.clusters) == 2 and not self.hidden[0]
 
     def _rescale(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
-        """Values (..., m) of some features in the units of the table before preparation."""
+        """Convert values (..., m) of m named features to the units before preparation."""
         scales = self.prepared.get("scales", {})
         mean, deviation = np.array([scales.get(n, (0.0, 1.0)) for n in names]).reshape(-1, 2).T
         return np.asarray(values) * deviation + mean
 
     def examples(self, i: int) -> tuple[list[str], list[tuple[str, list[Any]]]]:
-        """Columns of the top features of a cluster, and rows near its centre with their values."""
+        """Typical rows of cluster ``i``.
+
+        Returns the columns of its top features; and, for rows near its centre, their names and the
+        values of these columns.
+        """
         features, table, described = self.features, self.run.table, self.described
         assert features is not None
         order = features.most_different(i, len(described.feature_names_))
@@ -246,7 +263,10 @@ class Chapter:
         return names, [*zip(map(str, rows), cells, strict=True)]
 
     def _source(self, j: int) -> tuple[str, int]:
-        """Column of the table that a feature comes from, and index of the feature; -1 for text."""
+        """Column of the table from which feature ``j`` was made, and index of the feature.
+
+        The index is -1 if the column is text.
+        """
         name, table = self.described.feature_names_[j], self.run.table
         if is_frame(table.X) and name not in table.X:
             return self.described.indicators_[name][0], -1
@@ -263,10 +283,10 @@ class Chapter:
 
 
 def write_page(chapters: Sequence[Chapter], title: str = "", ending: str = "") -> str:
-    """Write the page of some clusterings of one data set.
+    """Return the HTML page about clusterings of one data set, one chapter per clustering.
 
-    The first chapter describes the data and the command; ``ending`` is the reason why the search
-    ended.
+    The data and the command are described from the first chapter. ``ending`` is the reason why an
+    exploration ended, or empty.
     """
     run = chapters[0].run
     files = run.origin.get("files", {})

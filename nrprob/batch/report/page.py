@@ -83,7 +83,7 @@ def write_report(folder: Path | str, out: Path | str | None = None) -> Path:
 
 
 def _run_folders(folder: Path) -> list[Path]:
-    """Folders of runs in a folder, "table 10" after "table 9"."""
+    """Folders of runs in a folder, sorted by name; "table 10" comes after "table 9"."""
 
     def sort_key(run: Path) -> list[str | int]:
         return [int(t) if t.isdecimal() else t for t in re.split(r"(\d+)", run.name)]
@@ -92,7 +92,7 @@ def _run_folders(folder: Path) -> list[Path]:
 
 
 def _make_section(folder: Path, anchor: str) -> dict[str, Any]:
-    """Content of the section of a run, for the template."""
+    """Content of the section of one run for the HTML template; ``anchor`` is its HTML id."""
     dataset, plan = Store(folder).results(), read_plan(folder)
     model = plan.model
     results = collect_results(dataset, plan)
@@ -124,7 +124,10 @@ def _make_section(folder: Path, anchor: str) -> dict[str, Any]:
 
 
 def _make_chapter(folder: Path, plan: Plan, dataset: xarray.Dataset) -> Chapter:
-    """Describe the clusters of a single run; its data are loaded again."""
+    """Describe the clusters of a run with one data set and one fit per method.
+
+    The data are loaded again.
+    """
     chapter = Chapter(plan_result(plan, dataset))
     n_rows, n_labels = chapter.run.table.X.shape[0], len(chapter.fit.labels)
     if n_labels != n_rows:

@@ -32,9 +32,10 @@ _CIRCUMSTANCES = (
 class Results:
     """All planned fits of a model, finished or not.
 
-    ``frame`` has a row per planned fit, in the order of the plan: ``cell``, ``method``, ``case``,
-    ``repeat``, ``run``, ``variant`` (`Experiment.variant`), ``done``, ``feasible``, and all
-    measures.
+    ``frame`` has a row per planned fit, in the order of the plan. Its columns are ``cell``,
+    ``method``, ``case``, ``repeat``, ``run`` and ``variant`` (attributes of
+    `nrprob.batch.plan.Experiment`; ``cell`` is ``id``), ``done`` (whether the fit is finished),
+    ``feasible`` (whether its constraints are), and all measures.
     """
 
     model: ModelFile
@@ -44,14 +45,14 @@ class Results:
 
     @property
     def comparable(self) -> list[str]:
-        """Measures that are comparable between all methods, which excludes objectives."""
+        """Names of measures that are comparable between all methods; objectives usually are not."""
         if len({cell.name for cell in self.cells}) == 1:
             return [*self.measures]
         objectives = {n for n, m in self.model.measures.items() if m.attribute == "objective_"}
         return [name for name in self.measures if name not in {*objectives, "objective"}]
 
     def filter_fits(self, where: Mapping[str, Any]) -> pd.DataFrame:
-        """Fits with these values of their parameters."""
+        """Rows of ``frame`` of the fits that have these values of their parameters."""
         return self.frame[[matches(cell, where) for cell in self.cells]]
 
 
@@ -89,7 +90,10 @@ def collect_results(dataset: xarray.Dataset, plan: Plan) -> Results:
 
 
 def iterate_settings(results: Results) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
-    """Yield (data, method, its parameters, fits) of every setting, with varying parameters only."""
+    """Yield data, method, parameters and fits of every setting, a combination of the first three.
+
+    Data and parameters are texts that name only parameters that vary.
+    """
     data_names = varying_parameters([*{cell.case: cell.data for cell in results.cells}.values()])
     grids = {m.label: [*m.grid] for m in results.model.methods}
     sampled = [
@@ -109,10 +113,11 @@ def iterate_settings(results: Results) -> Iterator[tuple[str, str, str, pd.DataF
 def measure_performance(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables of quality, time and convergence: by method, and by method and setting.
 
-    The fastest method comes first. Columns: ``method``, ``setting``, ``n_fits``, ``means`` (measure
-    -> `Value` or None); the seconds of the fits as median ``seconds``, ``mean``, ``longest`` and
-    ``total``; the number ``n_programs`` of compiled programs, and their mean ``compile_seconds``;
-    the numbers ``n_unconverged`` and ``n_warned`` of fits.
+    The fastest method comes first. The columns are ``method``, ``setting`` and ``n_fits``;
+    ``means``, a `Value` or None for every measure; the median (``seconds``), ``mean``, maximum
+    (``longest``) and ``total`` of the seconds of the fits; the number ``n_programs`` of compiled
+    programs, and their mean ``compile_seconds``; and the numbers of fits that did not converge
+    (``n_unconverged``) or warned (``n_warned``).
     """
     names = [name for name in results.comparable if name not in results.model.built_in]
     frame = results.frame.assign(setting="")
@@ -147,7 +152,10 @@ def measure_performance(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def summarize_run(results: Results) -> dict[str, Any]:
-    """Summarize the circumstances of a run; mappings go from texts to numbers of fits."""
+    """Summarize the circumstances of a run, such as devices and versions.
+
+    An entry that may differ between fits maps every text to its number of fits.
+    """
     frame = results.frame
     done = frame[frame["done"]]
     versions = pd.DataFrame([json.loads(text) for text in done["versions"]])

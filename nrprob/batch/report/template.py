@@ -29,20 +29,20 @@ _SAMPLED = "sampled for every run and the same for all methods"
 
 
 def count_marks(entries: Iterable[Any]) -> dict[str, int]:
-    """Count our values by their mark."""
+    """Count table entries by ``mark``, the result of the comparison with a published value."""
     counts = collections.Counter(entry.mark for entry in entries)
     return {mark: counts[mark] for mark in MARKS}
 
 
 def format_counts(values: Mapping[str, int]) -> str:
-    """Texts, with their numbers of fits if there are several texts."""
+    """Join texts, each with its number of fits if there are several texts."""
     if len(values) == 1:
         return next(iter(values))
     return ", ".join(f"{text} ({count} fits)" for text, count in values.items())
 
 
 def format_value(value: float | None, measure: str = "", statistic: str = "mean") -> str:
-    """A value of a measure: three decimals between 0 and 1, three digits of a time."""
+    """Format a value of a measure: three decimals, or one from 10 on; three digits for a time."""
     if value is None or np.isnan(value):
         return "–"
     if statistic == "p":
@@ -55,38 +55,41 @@ def format_value(value: float | None, measure: str = "", statistic: str = "mean"
 
 
 def allow_breaks(name: str) -> Markup:
-    """A name with possible line breaks after its underscores and slashes."""
+    """Allow line breaks after the underscores and slashes of a name."""
     return Markup(re.sub("([_/])", r"\1<wbr>", str(escape(name))))
 
 
 def avoid_breaks(text: str) -> str:
-    """Keep "dims = [4, 4]" on one line."""
+    """Replace spaces so that a text like "dims = [4, 4]" stays on one line."""
     return re.sub(r"\[[^]]*\]| = ", lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
 
 
 def format_digits(value: float) -> str:
-    """Four digits of a feature, or all integer digits of up to seven."""
+    """Format a value of a feature with four digits, or as an integer of up to seven digits."""
     if np.isnan(value):
         return "missing"
     return f"{value:{'.0f' if 1e4 <= abs(value) < 1e7 else '.4g'}}".replace("-", "\N{MINUS SIGN}")
 
 
 def format_difference(value: float) -> str:
-    """A difference in standard deviations, up to a hundred."""
+    """Format a difference in standard deviations, from 100 on only as "over 100"."""
     if abs(value) >= 100:
         return "over 100" if value > 0 else "below \N{MINUS SIGN}100"
     return f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def with_error(value: float, error: float, measure: str, statistic: str = "mean") -> list[str]:
-    """A value and its error, with equal decimals; without an error, the value alone."""
+    """Format a value and its error with the same number of decimals.
+
+    The list has the value only if the error is NaN.
+    """
     text = format_value(value, measure, statistic)
     decimals = len(text.partition(".")[2])
     return [text] if np.isnan(error) else [text, f"{error:.{decimals}f}"]
 
 
 def published_formats(table: Comparison) -> dict[tuple[str, str], str]:
-    """Formats of published values, with the most decimals of any value of the column."""
+    """Format of the published values of every column, with enough decimals for all of them."""
     return {
         column: "%g" if column[1] == "p" else f"%.{table.decimals.get(column, 0)}f"
         for column in table.columns
@@ -94,26 +97,26 @@ def published_formats(table: Comparison) -> dict[tuple[str, str], str]:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds, minutes or hours."""
+    """Format a duration in seconds, minutes or hours."""
     if seconds < 120:
         return f"{format_value(seconds, 'seconds')} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def format_time(started: str) -> str:
-    """Write "2005-05-01 12:30 UTC"."""
+    """Format a time in ISO format as in "2005-05-01 12:30 UTC"."""
     return f"{started[:16].replace('T', ' ')} UTC"
 
 
 def _format_range(values: Sequence[int], what: str) -> str:
-    """Write "20 data sets", or "5 to 20 data sets"."""
+    """Format the range of some numbers, as in "20 data sets" or "5 to 20 data sets"."""
     low, high = min(values), max(values)
     text = f"{low}" if low == high else f"{low} to {high}"
     return f"{text} {what}" + ("" if high == 1 else "s")
 
 
 def describe_averages(table: Comparison) -> str:
-    """Describe the fits of our values, and their standard errors."""
+    """Describe over which fits our values are averaged, and what their standard errors are."""
     values = [entry.ours for entry in table.entries if entry.ours is not None]
     if not values:
         return "No fit of this table is finished."
@@ -235,12 +238,12 @@ def describe_pairs(model: ModelFile) -> str:
 
 
 def end_sentence(text: str) -> str:
-    """End a text with a full stop, unless it has an end."""
+    """Append a full stop to a text, unless it ends with a punctuation mark."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def format_position(x: Any) -> str:
-    """Write a value of a chart's axis."""
+    """Format a value of the horizontal axis of a chart."""
     return x if isinstance(x, str) else f"{x:g}" if isinstance(x, float) else json.dumps(x)
 
 
