@@ -22,7 +22,10 @@ _TINY = 1e-300  # added to squared lengths, so that the square root has a deriva
 
 
 def within_scatter(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Mean (m, m) of d d' over pairs of rows (n, m) of the same group; d is their difference."""
+    """Mean (m, m) of d d' over all pairs of rows of the same known group.
+
+    ``x`` (n, m) are the rows, ``codes`` (n,) their groups, and d is the difference of two rows.
+    """
     centred = x - group_means(x, codes)[codes]
     sizes = np.bincount(codes)
     return (centred * sizes[codes][:, None]).T @ centred / (sizes * (sizes - 1) / 2).sum()
@@ -31,7 +34,11 @@ def within_scatter(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
 def across_differences(
     x: np.ndarray, codes: np.ndarray, n_pairs: int, random: np.random.RandomState
 ) -> np.ndarray:
-    """Differences of rows (n, m) in different groups: all pairs, or ``n_pairs`` sampled pairs."""
+    """Differences (pairs, m) of rows in different known groups.
+
+    All pairs are used, or a random sample of ``n_pairs`` pairs if there are many. ``x`` (n, m) are
+    the rows, and ``codes`` (n,) their groups.
+    """
     n = len(x)
     if n * n <= 4 * n_pairs:
         first, second = np.triu_indices(n, 1)
@@ -107,9 +114,10 @@ def learn_metric(within: np.ndarray, across: np.ndarray, max_iter: int, tol: flo
 
 
 def invert_metric(a: np.ndarray, floor: float) -> np.ndarray:
-    """Inverse square root of A, scaled to a largest eigenvalue of 1.
+    """Inverse square root of a metric ``a`` (m, m), scaled to a largest eigenvalue of 1.
 
-    Eigenvalues of the square root of A are raised to ``floor`` times the largest one.
+    Smaller eigenvalues of the square root of ``a`` are first raised to ``floor`` times the largest
+    one.
     """
     square, eigenvectors = np.linalg.eigh(a)
     stretch = np.sqrt(np.maximum(square, 0))

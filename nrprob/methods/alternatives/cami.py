@@ -1,4 +1,7 @@
-"""CAMI: two Gaussian mixtures with a penalty on the mutual information of their clusters."""
+"""CAMI: two Gaussian mixtures with a penalty on the mutual information of their clusters.
+
+Sizes with padding: N rows of P features, K clusters in each of the two mixtures.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ class Mixtures(NamedTuple):
 
 
 class Hyperparameters(NamedTuple):
-    """Settings that the compiled program reads.
+    """Settings of the compiled program. All are traced, so new values need no compilation.
 
     Attributes
     ----------
@@ -59,7 +62,7 @@ class Hyperparameters(NamedTuple):
     eta : penalty weight of the mutual information
     floor : minimum variance
     tol : convergence tolerance per row, in nats
-    tied : whether clusters share their variances
+    tied : whether the clusters of a mixture share their variances
     spherical : whether features share their variances
     max_iter : maximum number of iterations
     """
@@ -75,7 +78,10 @@ class Hyperparameters(NamedTuple):
 
 
 def log_densities(padded: PaddedRows, t: Mixtures, d: jax.Array) -> jax.Array:
-    """Log weighted densities (2, N, K) of rows in clusters; -inf for padding clusters."""
+    """Log weight plus log density (2, N, K) of rows in clusters; -inf for padding clusters.
+
+    ``d`` is the number of features, without padding.
+    """
     precision = 1 / t.variances
     slope = precision * t.means
     x = padded.x
@@ -106,7 +112,12 @@ def m_step(padded: PaddedRows, log_r: jax.Array, h: Hyperparameters) -> Mixtures
 def mutual_information(
     padded: PaddedRows, log_r: jax.Array, log_s: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Mutual information of two clusterings in nats, and the log ratios log(P/pq) (K, K)."""
+    """Mutual information in nats of two clusterings with log memberships (N, K).
+
+    The log ratios log(P_ij / (p_i q_j)) (K, K) are returned as well. P_ij is the share of the rows
+    in cluster i of the first and cluster j of the second clustering, and p_i and q_j are the shares
+    of the clusters.
+    """
     r = jnp.exp(log_r) * padded.mass[:, None]
     joint = jnp.matmul(r.T, jnp.exp(log_s), precision=HIGHEST) / padded.mass.sum()
     p, q = joint.sum(1), joint.sum(0)
@@ -117,14 +128,17 @@ def mutual_information(
 
 
 def free_energy(padded: PaddedRows, log_r: jax.Array, log_p: jax.Array) -> jax.Array:
-    """Negative free energy of one mixture: expected log density plus entropy of memberships."""
+    """Negative free energy of one mixture: expected log density plus entropy of memberships.
+
+    ``log_r`` (N, K) are log memberships, and ``log_p`` (N, K) log weights plus log densities.
+    """
     r = jnp.exp(log_r)
     gain = r * (jnp.where(r > 0, log_p, 0) - jnp.where(r > 0, log_r, 0))
     return (padded.mass * jnp.where(r > 0, gain, 0).sum(1)).astype(jnp.float64).sum()
 
 
 def clip_memberships(log_r: jax.Array, active: jax.Array) -> jax.Array:
-    """Normalise log memberships, bounded below by the minimum membership."""
+    """Normalise log memberships (N, K); memberships are at least 1e-12, except on padding."""
     log_r = jax.nn.log_softmax(jnp.where(active, log_r, -jnp.inf), -1)
     return jnp.where(active, jnp.maximum(log_r, math.log(_MIN_MEMBERSHIP)), -jnp.inf)
 
@@ -132,12 +146,18 @@ def clip_memberships(log_r: jax.Array, active: jax.Array) -> jax.Array:
 def e_step(
     padded: PaddedRows, log_r: jax.Array, log_s: jax.Array, log_p: jax.Array, h: Hyperparameters
 ) -> jax.Array:
-    """E-step of one mixture: log memberships that do not lower the maximised objective.
-
-    ``log_s`` are the log memberships of the other mixture, which are fixed.
+    """E-step of one mixture: log memberships (N, K) that do not lower the maximised objective.
 
     The penalised objective is not concave in the memberships, so the fixed-point step can
     overshoot. The step is halved until the objective does not fall.
+
+    Parameters
+    ----------
+    padded : the rows
+    log_r : (N, K) log memberships before the step
+    log_s : (N, K) log memberships in the other mixture, which are fixed
+    log_p : (N, K) log weights plus log densities
+    h : hyperparameters
     """
 
     def penalised_fit(log_r):
@@ -166,7 +186,10 @@ def e_step(
 def _solve_restarts(
     padded: PaddedRows, starts: jax.Array, h: Hyperparameters, *, together: int
 ) -> Run:
-    """Run restarts; rows ``starts`` (restarts, 2, K, P) are the initial centres."""
+    """Run all restarts, ``together`` of them in parallel.
+
+    ``starts`` (restarts, 2, K, P) are rows, which are the initial centres.
+    """
     k = padded.active.sum()
 
     def total_objective(log_r, log_p):

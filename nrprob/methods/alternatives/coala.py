@@ -23,7 +23,11 @@ from nrprob.statistics.features import ALIKE
 
 @jax.jit
 def _merge_clusters(rows: Padded, omega: jax.Array) -> merge.PairMergeResult:
-    """Merge all rows; the first table of the entries holds sums of distances."""
+    """Merge all rows by COALA with the threshold ``omega``.
+
+    The result has two entries for every merge: the sum of the distances between the two clusters,
+    and whether the merge violates a cannot-link.
+    """
     x, alive, codes = rows
     distances = jnp.sqrt(squared_distances(x))
     together = (codes[:, :, None] == codes[:, None]).any(0)
@@ -200,6 +204,9 @@ class COALA(PairClusterer):
     # New rows
 
     def _cluster_scores(self, square, labels, n_clusters):
-        """Negative mean distance (b, n_clusters) to the rows of each cluster."""
+        """Minus the mean distance (b, n_clusters) of b rows from the rows of every cluster.
+
+        ``square`` (b, s) are squared distances from s merged rows with ``labels`` (s,).
+        """
         member = np.eye(n_clusters)[labels]
         return -(np.sqrt(square) @ (member / member.sum(0)))

@@ -1,4 +1,8 @@
-"""ConvEM: two simultaneous clusterings; each row is a sum of two centres and noise."""
+"""ConvEM: two simultaneous clusterings; each row is a sum of two centres and noise.
+
+Row x of cluster i in the first and cluster j in the second clustering is mu_i + nu_j + noise. Sizes
+with padding: N rows of P features, K clusters in each clustering.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +43,8 @@ class Parameters(NamedTuple):
     Attributes
     ----------
     log_weights : (2, K) log weights of both clusterings; -inf for padding clusters
-    centres : (2, K, P) mu and nu
-    noise : noise variance of a feature
+    centres : (2, K, P) centres mu and nu
+    noise : variance of the noise, which is the same for all features
     """
 
     log_weights: jax.Array
@@ -49,12 +53,12 @@ class Parameters(NamedTuple):
 
 
 class ExpectedSums(NamedTuple):
-    """Expected sufficient statistics under the memberships p_ij.
+    """Expected sufficient statistics under the memberships p_ij of rows in pairs of clusters.
 
     Attributes
     ----------
-    size : (K, K) sums of memberships over rows
-    first, second : (K, P) sums of rows by cluster of the first and second clustering
+    size : (K, K) sums of the memberships p_ij over rows
+    first, second : (K, P) sums of rows by cluster of the first and of the second clustering
     """
 
     size: jax.Array
@@ -63,12 +67,12 @@ class ExpectedSums(NamedTuple):
 
 
 class Hyperparameters(NamedTuple):
-    """Settings that the compiled program reads.
+    """Settings of the compiled program. All are traced, so new values need no compilation.
 
     Attributes
     ----------
     n, d : numbers of rows and features, without padding
-    lam : penalty weight
+    lam : penalty weight lambda of the inner products of centres
     tol : convergence tolerance per row, in nats
     max_iter : maximum number of iterations
     """
@@ -81,7 +85,10 @@ class Hyperparameters(NamedTuple):
 
 
 def log_joint_densities(padded: PaddedRows, t: Parameters, d: jax.Array) -> jax.Array:
-    """Log weighted densities (N, K, K) of rows in all pairs of clusters."""
+    """Log weights plus log densities (N, K, K) of rows in all pairs of clusters.
+
+    ``d`` is the number of features, without padding.
+    """
     first, second = t.centres
     inner = _dot(padded.x, first.T)[:, :, None] + _dot(padded.x, second.T)[:, None]
     square_norms = ((first[:, None] + second) ** 2).sum(-1)
@@ -108,7 +115,7 @@ def e_step(
 
 
 def m_step(padded: PaddedRows, t: Parameters, e: ExpectedSums, h: Hyperparameters) -> Parameters:
-    """M-step: update first centres, second centres, noise variance and weights, in this order."""
+    """M-step: update the centres mu, the centres nu, the noise variance, then the weights."""
     first, second = t.centres
     sizes = e.size.sum(1), e.size.sum(0)
 
@@ -148,7 +155,10 @@ def initial_parameters(padded: PaddedRows, rows: jax.Array, d: jax.Array) -> Par
 def _solve_restarts(
     padded: PaddedRows, starts: jax.Array, h: Hyperparameters, *, together: int
 ) -> Run:
-    """Run restarts with initial values from rows ``starts`` (restarts, 2, K, P)."""
+    """Run all restarts, ``together`` of them in parallel.
+
+    ``starts`` (restarts, 2, K, P) are rows, which determine the initial centres.
+    """
 
     def run_restart(rows):
         def step(state, _):

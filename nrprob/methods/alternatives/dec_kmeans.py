@@ -1,4 +1,8 @@
-"""Decorrelated k-means: two simultaneous k-means clusterings with orthogonal centres."""
+"""Decorrelated k-means: two simultaneous k-means clusterings with orthogonal centres.
+
+Rows are assigned to the nearest *representative*, which is not the mean of its cluster, because of
+the penalty. Sizes with padding: N rows of P features, K clusters in each clustering.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +55,10 @@ def cluster_means(padded: PaddedRows, labels: jax.Array) -> ClusterMeans:
 
 
 def update_representatives(clusters: ClusterMeans, lam: jax.Array) -> jax.Array:
-    """Optimal representatives (2, K, P) given the labels; a ridge regression per clustering."""
+    """Representatives (2, K, P) of the smallest objective, given the labels.
+
+    They are the solution of a ridge regression per clustering. ``lam`` is the penalty weight.
+    """
 
     def solve_side(size, mean, other):
         full = jnp.maximum(size, 1)
@@ -64,7 +71,10 @@ def update_representatives(clusters: ClusterMeans, lam: jax.Array) -> jax.Array:
 def penalised_objective(
     padded: PaddedRows, clusters: ClusterMeans, centres: jax.Array, lam: jax.Array
 ) -> jax.Array:
-    """Within-cluster sums of squares plus the orthogonality penalty."""
+    """Sums of squared distances from the representatives, plus the orthogonality penalty.
+
+    ``centres`` (2, K, P) are the representatives, and ``lam`` is the penalty weight.
+    """
     clusters, centres = jax.tree.map(lambda a: a.astype(jnp.float64), (clusters, centres))
     total = 2 * (padded.mass * (padded.x**2).sum(1).astype(jnp.float64)).sum()
     inner = (clusters.mean * centres).sum(-1)
@@ -83,7 +93,17 @@ def _solve_restarts(
     *,
     together: int,
 ) -> Run:
-    """Run restarts from initial representatives ``starts`` (restarts, 2, K, P)."""
+    """Run all restarts, ``together`` of them in parallel.
+
+    Parameters
+    ----------
+    padded : the rows
+    starts : (restarts, 2, K, P) initial representatives
+    seeds : (restarts,) random seeds, for the re-initialisation of empty clusters
+    lam : penalty weight
+    max_iter : maximum number of iterations
+    together : number of restarts that run in parallel
+    """
     n = padded.mass.sum()
     nearest_centre = jax.vmap(padded.nearest_centre)
 

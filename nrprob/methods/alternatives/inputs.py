@@ -45,7 +45,7 @@ class AlternativeClusterer(DenseClusterer):
         return super().fit(X, y, known=known)
 
     def _read_rows(self, X, y, known) -> tuple[np.ndarray, Design]:
-        """Validate the rows and the known labels."""
+        """Validate the rows and the known labels; return the rows and the known structure."""
         X, _ = self._check_input(X, None)
         if y is not None:
             read_labels(y, len(X))
@@ -59,7 +59,14 @@ class AlternativeClusterer(DenseClusterer):
         return X, design
 
     def _take_rows(self, X, y, known) -> tuple[np.ndarray, StandardisedRows, Design]:
-        """Return validated rows, scaled rows and the product of known labels."""
+        """Validate the input, and scale the rows.
+
+        Returns
+        -------
+        X : (n, m) validated rows
+        data : scaled rows
+        design : known structure; its groups are the combinations of known labels
+        """
         X, design = self._read_rows(X, y, known)
         self._check_groups(design)
         return X, StandardisedRows.from_rows(X), design

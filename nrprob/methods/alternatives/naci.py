@@ -1,4 +1,10 @@
-"""NACI: hierarchical alternative clustering by quadratic mutual information."""
+"""NACI: hierarchical alternative clustering by quadratic mutual information.
+
+The objective is J(C) = I(C;X) / I_0(X) - sum_m eta_m I(C;Z_m) / I_0(Z_m), for clusters C, rows X
+and known labelings Z_m. I is the quadratic mutual information, and I_0 its value if every row is a
+cluster. J is a sum over pairs of rows that share a cluster. Sizes: s merged rows, m labelings, k
+clusters.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +59,13 @@ def _check_eta(name: str, value: Any) -> None:
 def _objective_tables(
     rows: Padded, sigma: jax.Array, eta: jax.Array, *, apart: bool
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """Pairwise contributions to the objective, and the trace of the centred kernel matrix.
+    """Contributions of all pairs of rows to J, and the trace of the centred kernel matrix.
 
     The potential of two rows is the Gaussian kernel of their distance. The contributions are the
-    table of the potentials minus ``eta`` (m,) times the tables of the known labelings. Every table
-    is centred and divided by its trace. With ``apart``, the tables are returned separately.
-    Constants of the Gaussian cancel and would overflow, so they are omitted.
+    table of the potentials minus ``eta`` (m,) times the tables of the known labelings, which are 1
+    for rows of the same group. Every table is centred and divided by its trace. With ``apart``, the
+    tables are returned separately and without ``eta``. Constants of the Gaussian cancel and would
+    overflow, so they are left out.
     """
     x, alive, codes = rows
     n = alive.sum()
@@ -89,7 +96,11 @@ def _objective_tables(
 def _merge_clusters(
     tables: tuple[jax.Array, ...], alive: jax.Array, eta: jax.Array, *, current: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """Merged pairs (n - 1, 2), and their gains in the objective (n - 1,)."""
+    """Merge all rows: pairs (s - 1, 2) of merged clusters, and the increase (s - 1,) of J by each.
+
+    With ``current``, gains are divided by the information of the current instead of the initial
+    clusters; the tables are then separate, and ``eta`` weights the known labelings.
+    """
 
     def score(rows, size, sizes, totals):
         if not current:
@@ -131,7 +142,7 @@ def _contrast_width(x: np.ndarray) -> float:
 
 
 def _quadratic_information(labels: np.ndarray, known: np.ndarray) -> float:
-    """Quadratic mutual information I(C;Z) of clusters and groups."""
+    """Quadratic mutual information I(C;Z) of clusters and known groups, both labels (s,)."""
     joint = contingency(labels, known) / len(labels)
     return float(((joint - joint.sum(1, keepdims=True) * joint.sum(0)) ** 2).sum())
 
@@ -146,7 +157,10 @@ def _all_groupings(n: int, k: int) -> np.ndarray:
 
 
 def _best_grouping(sums: np.ndarray, k: int) -> np.ndarray:
-    """Partition (n,) of n clusters into k groups that maximises the within-group sums (n, n)."""
+    """Partition (n,) of n clusters into k groups with the largest objective.
+
+    ``sums`` (n, n) are the contributions of the pairs of clusters, which are added within groups.
+    """
     ways = _all_groupings(len(sums), k)
     member = (ways[:, :, None] == np.arange(k)).astype(float)
     return ways[np.einsum("pac,ab,pbc->p", member, sums, member).argmax()]
@@ -375,7 +389,11 @@ class NACI(PairClusterer):
         return [(gains, refined)]
 
     def _select_eta(self, codes: np.ndarray, fits: list) -> int:
-        """Index of the best fit: largest relative I(C;X) minus relative I(C;Z) of each labeling."""
+        """Index of the best of the fits with different ``eta``.
+
+        The score of a fit is I(C;X) relative to the largest I(C;X) of the fits, minus the sum of
+        I(C;Z_m) / I(Z_m;Z_m) over labelings. ``codes`` (s, m) are the known labels.
+        """
         if len(fits) == 1 or self.n_clusters == 1:
             return 0
         data, shared = np.zeros(len(fits)), np.zeros(len(fits))
@@ -391,7 +409,10 @@ class NACI(PairClusterer):
     def _build_tables(
         self, rows: Padded, eta: np.ndarray, *, apart: bool = False
     ) -> tuple[tuple[jax.Array, ...], np.ndarray]:
-        """Return the tables of the rows and the padded weights."""
+        """Tables of `_objective_tables`, and the weights ``eta`` padded to the labelings.
+
+        ``apart`` returns one table per labeling.
+        """
         if apart:  # omit the tables of padding labelings
             rows = rows._replace(codes=rows.codes[: eta.size])
         weights = np.zeros(len(rows.codes), rows.x.dtype)
@@ -501,7 +522,10 @@ class NACI(PairClusterer):
     # New rows
 
     def _cluster_scores(self, square, labels, n_clusters):
-        """Log posterior (b, n_clusters) of the clusters under the Parzen windows."""
+        """Log posterior probabilities (b, n_clusters) of the clusters of b rows, by Parzen windows.
+
+        ``square`` (b, s) are squared distances from s merged rows with ``labels`` (s,).
+        """
         with np.errstate(over="ignore"):
             log = np.maximum(square / (-2 * self._sigma**2), -1e300)
         weight = np.exp(log - log.max(1, keepdims=True))

@@ -17,7 +17,10 @@ _RETAINED_VARIANCE = 1 - 1e-6  # share of the variance that the principal compon
 
 
 def group_directions(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Unit vectors (groups, m) along the groups' means; 0 where a mean is numerically 0."""
+    """Unit vectors (groups, m) along the means of the groups of rows x (n, m).
+
+    The vector is 0 for a group whose mean is 0 up to rounding errors.
+    """
     means = group_means(x, codes)
     square = (means**2).sum(1, keepdims=True)
     nonzero = square > _RELATIVE_ZERO * (x**2).sum(1).mean()
@@ -31,7 +34,7 @@ def mean_subspace(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
 
 
 def remove_group_direction(x: np.ndarray, directions: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Project every row orthogonally to the mean of its group."""
+    """Project every row (n, m) orthogonally to the direction (groups, m) of its group."""
     direction = directions[codes]
     return x - direction * (direction * x).sum(1, keepdims=True)
 

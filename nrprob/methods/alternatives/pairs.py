@@ -1,4 +1,8 @@
-"""Base class of agglomerative estimators that merge from a matrix of pairs."""
+"""Base class of agglomerative estimators that merge clusters by a matrix of pairs of rows.
+
+Sizes: n rows of d features, s merged rows (all rows, or a subsample), m known labelings, b new
+rows, k clusters; N and D are s and d with padding.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +48,10 @@ class PairTask:
     Attributes
     ----------
     x : (n, d) standardised rows
-    codes : (n, m) known groups of each labeling
-    merged : (s,) indices of the rows that are merged; `fit` assigns all other rows to the clusters
+    codes : (n, m) known group of every row in each labeling
+    merged : (s,) indices of the merged rows; `fit` assigns all other rows to the clusters
         afterwards
+    calls : empty; tasks of other estimators list the calls of compiled programs here
     """
 
     x: np.ndarray
@@ -62,7 +67,7 @@ class Padded(NamedTuple):
     ----------
     x : (N, D) rows; 0 on padding
     alive : (N,) False on padding
-    codes : (m, N) known groups of each labeling; every padding row is a group by itself
+    codes : (m, N) known group of every row in each labeling; a padding row is a group by itself
     """
 
     x: np.ndarray
@@ -71,7 +76,7 @@ class Padded(NamedTuple):
 
     @classmethod
     def from_rows(cls, x: np.ndarray, codes: np.ndarray) -> Padded:
-        """Pad rows (n, d) and codes (n, m), so that similar sizes share compiled programs."""
+        """Pad rows (s, d) and codes (s, m), so that similar sizes share compiled programs."""
         n, d = x.shape
         size = bucket_size(max(n, _SINGLE_SIZE_ROWS), 2048)
         rows = np.zeros((size, bucket_size(max(d, _MAX_DIRECT_FEATURES), 1024)), x.dtype)
@@ -96,7 +101,10 @@ def squared_distances(x: jax.Array) -> jax.Array:
 def score_by_block(
     x: np.ndarray, others: np.ndarray, scores: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Apply ``scores`` to squared distances (b, n) from ``x`` to ``others``, block by block."""
+    """Apply ``scores`` to the squared distances (b, s) of rows ``x`` from ``others``, by blocks.
+
+    ``x`` (b, d) are processed in blocks; the results of ``scores`` are concatenated.
+    """
     from scipy.spatial.distance import cdist
 
     step = max(1, _BLOCK_ENTRIES // len(others))
@@ -110,15 +118,16 @@ def score_by_block(
 
 
 class PairClusterer(AlternativeClusterer):
-    """Clusterer of dense rows that merges from a table of all pairs of rows, or of a subsample.
+    """Clusterer of dense rows that merges clusters by a table of all pairs of rows.
 
-    A subclass has the parameters ``approx``, ``max_exact`` and ``n_subsample``, and implements
+    For many rows, the table has the pairs of a subsample only. A subclass has the parameters
+    ``approx``, ``max_exact`` and ``n_subsample``, and implements
 
     ``compute(task)``
-        Return the merges and the labels of the merged rows.
-    ``_scores(square, labels, n_clusters)``
-        Return scores (b, n_clusters) from squared distances (b, s) to the merged rows and their
-        labels.
+        Return the result of the merges, which ``finish`` reads.
+    ``_cluster_scores(square, labels, n_clusters)``
+        Return scores (b, n_clusters) of b rows, from their squared distances (b, s) to the merged
+        rows, and the labels (s,) of the merged rows. A row joins the cluster of the largest score.
     """
 
     capabilities = Capabilities(
@@ -158,7 +167,10 @@ class PairClusterer(AlternativeClusterer):
     def _sample_rows(
         self, groups: np.ndarray, random: np.random.RandomState, width: int
     ) -> np.ndarray:
-        """Indices of the merged rows: all, or a subsample stratified by known group."""
+        """Indices (s,) of the merged rows: all, or a subsample stratified by known group.
+
+        ``width`` is the number of bytes of a float of the table.
+        """
         n, m = len(groups), min(self.n_subsample, len(groups))
         if self.approx is None and n <= self.max_exact:
             return np.arange(n)
@@ -188,7 +200,7 @@ class PairClusterer(AlternativeClusterer):
     def _store_result(
         self, labels: np.ndarray, objective: float, trace: np.ndarray, **more: Any
     ) -> None:
-        """Set the common fitted attributes from the labels of the merged rows."""
+        """Set the common fitted attributes from the labels (s,) of the merged rows."""
         labels = self._extend_labels(labels, self.n_clusters)
         self._store_results(
             Restarts(labels[None], np.array([objective]), np.array([more.pop("converged", True)])),

@@ -58,16 +58,19 @@ class PaddedRows(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One restart, or all restarts along a leading axis; ``fit`` and ``trace`` have no such axis.
+    """Result of one restart, or of all restarts.
+
+    For all restarts, every array has a leading axis of restarts. `keep_best_trace` then reduces
+    ``trace`` and ``fit`` to the best restart.
 
     Attributes
     ----------
     labels : (2, N) clusters of the rows in both clusterings
-    objective : value of the minimised objective
+    objective : minimised objective
     converged : whether the restart converged
     n_iter : number of iterations
-    trace : (iterations,) objective of the best restart, NaN after its last iteration
-    fit : estimates of the best restart
+    trace : (512,) objective after every iteration, NaN after the last iteration
+    fit : estimates of the method
     """
 
     labels: Any
@@ -88,10 +91,21 @@ def keep_best_trace(runs: Run) -> Run:
 def solve_ridge(
     size: jax.Array, sums: jax.Array, others: jax.Array, weight: jax.Array | float
 ) -> jax.Array:
-    """Return (size_i I + weight B'B)^-1 sums_i for every cluster i, (K, P); B is ``others`` (K, P).
+    """Solve the ridge regressions (size_i I + weight B'B)^-1 sums_i of all clusters i.
 
     Woodbury's identity and one eigendecomposition of BB' serve all clusters. Every divisor is at
-    least ``size``, which must be positive. The computation uses float64.
+    least ``size``. The computation uses float64.
+
+    Parameters
+    ----------
+    size : (K,) positive sizes of the clusters
+    sums : (K, P) sums of rows
+    others : (K, P) matrix B, the centres of the other clustering
+    weight : penalty weight
+
+    Returns
+    -------
+    (K, P) solutions
     """
     dtype = sums.dtype
     size, sums, others = (a.astype(jnp.float64) for a in (size, sums, others))
@@ -112,6 +126,7 @@ class SimultaneousTask:
     design : known structure
     padded : scaled rows, padded
     random : generator of the initial values
+    calls : empty; tasks of other estimators list the calls of compiled programs here
     """
 
     X: np.ndarray
@@ -135,14 +150,14 @@ class SimultaneousClusterer(AlternativeClusterer):
 
     A subclass implements
 
-    ``_search(task, together)``
+    ``_run_restarts(task, together)``
         Return a `Run` of all restarts; ``together`` restarts run in one batch.
-    ``_value(objective, task)``
+    ``_unscaled_objective(objective, task)``
         Convert objectives of the scaled rows to the units of the features.
-    ``_keep(task, fit)``
+    ``_store_estimates(task, fit)``
         Set the fitted attributes of the method; return memberships (2, n, k).
     ``_log_memberships(x)``
-        Return scores (2, n, k) of scaled rows (n, m).
+        Return log memberships (2, n, k) of scaled rows (n, m), up to a constant per row.
     """
 
     n_init: int
@@ -222,7 +237,7 @@ class SimultaneousClusterer(AlternativeClusterer):
 
     @property
     def restarts_(self):
-        """All restarts: an `xarray.Dataset` over restart, sample and clustering."""
+        """All restarts: an `xarray.Dataset` with dimensions restart, sample and clustering."""
         both = ("restart", "sample", "clustering")
         return super().restarts_.assign(alternatives=(both, self._pairs))
 
@@ -251,9 +266,10 @@ class SimultaneousClusterer(AlternativeClusterer):
 
 
 def _choose_clustering(pair: np.ndarray, design: Design) -> int:
-    """Index of the clustering with the smaller NMI with the known labelings, summed over them.
+    """Index of the clustering that shares less information with the known labelings.
 
-    ``pair`` (n, 2) are the labels of both clusterings.
+    The criterion is the sum over labelings of the normalised mutual information. ``pair`` (n, 2)
+    are the labels of both clusterings.
     """
     shared = [
         sum(metrics.normalized_mutual_information(labels, z) for z in design.labelings.T)

@@ -35,6 +35,7 @@ class TransformTask:
     unit : factor from ``y`` to the units of ``X``
     alike : whether all rows of ``X`` are equal
     random : generator of the seeds of the base
+    calls : empty; tasks of other estimators list the calls of compiled programs here
     """
 
     X: np.ndarray
@@ -52,7 +53,7 @@ class BaseFit(NamedTuple):
     ----------
     labels : (n,) clusters of the rows
     membership : (n, k) membership probabilities
-    objective : value of the minimised objective, in the units of the transformed rows
+    objective : minimised objective, for the transformed rows in the units of ``X``
     n_iter : number of iterations
     converged : whether the base converged
     spheres : centres (k, p), variances (k,) and log weights (k,) of a spherical mixture; None for a
@@ -77,8 +78,9 @@ class TransformClusterer(AlternativeClusterer):
     ``_learn_transform(x, design, random)``
         Learn the transformation from rows (n, m) of mean 0 and total variance 1; return the
         transformed rows (n, p).
-    ``_move(x, known)``
-        Transform new rows; ``known`` is the argument that the user passed.
+    ``_apply_transform(x, known)``
+        Transform new rows (n, m), which are centred and scaled like the rows of the fit; ``known``
+        is the argument that the user passed.
     """
 
     base: Any
@@ -127,7 +129,7 @@ class TransformClusterer(AlternativeClusterer):
         return runs
 
     def _run(self, task: TransformTask, seed: int) -> BaseFit:
-        """Run the base once."""
+        """Fit the base once, with the random seed ``seed``."""
         k, (n, p) = self.n_clusters, task.y.shape
         common = {"n_init": 1, "max_iter": self.max_iter, "tol": self.tol, "random_state": seed}
         if not isinstance(self.base, str):
@@ -155,7 +157,7 @@ class TransformClusterer(AlternativeClusterer):
         return BaseFit(labels, membership, objective, n_iter, bool(mixture.converged_), spheres)
 
     def _run_custom_base(self, task: TransformTask, seed: int) -> BaseFit:
-        """Run a base clusterer that the user passed."""
+        """Fit a base clusterer that the user passed."""
         k, model, name = self.n_clusters, clone_with_seed(self.base, seed), count_name(self.base)
         if name is not None:
             model.set_params(**{name: k})
