@@ -1,4 +1,13 @@
-"""One cycle of cross-partition clustering: four steps, each of which lowers one term."""
+"""One cycle of cross-partition clustering: four steps, each of which lowers one term.
+
+The distributions p(...) are over rows x, features y, clusters c and subsets w; `CrossPartition`
+gives their equations. A star marks distributions that follow from the memberships p*(c|y) of
+features. H is the conditional entropy of the variables C, Y and W.
+
+Sizes: B blocks of r rows, p statistics of a row (m features, padding, and 1), V subsets, S runs
+that are updated in parallel, K clusters. If every row is in one subset, the subset is the known
+group of its block.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +30,9 @@ class Counts(NamedTuple):
 
     Attributes
     ----------
-    rows : statistics p(y|x), masses p(x), and subsets as groups
+    rows : rows with the statistics p(y|x), the masses p(x), and subsets as known groups
     eta : exponent of the geometric mean over subsets
-    smoothing : l in the smoothed rows (1 - l) p(y|x) + l p(y|w)
+    smoothing : weight l of the smoothed rows (1 - l) p(y|x) + l p(y|w)
     """
 
     rows: Rows
@@ -32,7 +41,7 @@ class Counts(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Log distributions that follow from memberships; p is the number of statistics.
+    """Log distributions that follow from the memberships p(c|x) of the rows.
 
     Attributes
     ----------
@@ -40,7 +49,8 @@ class Fields(NamedTuple):
     feature : (p, S, K) log p*(c|y)
     weight : (S, K) log p*(c)
     centroid : (p, S, K) log p*(y|c); 0 for features without counts
-    values : (S, 3) H(Y|C,W), the term of the step for p*(c|y), and H*(Y|C)
+    values : (S, 3) the terms that the steps for p(y|c,w), p*(c|y) and p*(y|c) lower: H(Y|C,W),
+        minus the mean log normaliser of p*(c|y), and H(Y|C) under p*
     """
 
     projected: jax.Array
@@ -50,18 +60,18 @@ class Fields(NamedTuple):
     values: jax.Array
 
 
-# Names of the four values of a cycle.
+# Names of the four terms of a cycle.
 TERMS = ("CP1", "CP2", "CP*1", "CP*2")
 
 
 @dataclass(frozen=True)
 class Cycle:
-    """Update of CP and its variants; see `CrossPartition`.
+    """Update of the memberships by one cycle, for all variants of `CrossPartition`.
 
     Attributes
     ----------
-    feature_prior : whether p*(c) enters the step of the features (CP_I, CP_III)
-    row_prior : whether p(c) enters the step of the rows (CP_II, CP_III)
+    feature_prior : whether p*(c) enters the step for p*(c|y), as in the variants "I" and "III"
+    row_prior : whether p(c) enters the step for p(c|x), as in the variants "II" and "III"
     """
 
     feature_prior: bool
@@ -75,11 +85,18 @@ class Cycle:
         log_weight: jax.Array,
         log_q: jax.Array,
     ) -> Fields:
-        """Steps of the features, from log p*(c) (S, K) and log p(c|x) (B, r, S, K).
+        """First three steps of a cycle: p(y|c,w), p*(c|y) and p*(y|c).
 
-        ``totals`` (V, p) are the totals of the subsets. Clusters are the last axis of all arrays,
-        and sums over features are matrix products; otherwise XLA transposes arrays and recomputes
-        logarithms.
+        Clusters are the last axis of all arrays, and sums over features are matrix products;
+        otherwise XLA transposes arrays and recomputes logarithms.
+
+        Parameters
+        ----------
+        counts : input of the cycle
+        totals : (V, p) sums of the statistics over the rows of every subset, times masses
+        active : (K,) False for padded clusters
+        log_weight : (S, K) log p*(c) of the previous cycle
+        log_q : (B, r, S, K) log p(c|x)
         """
         is_feature = jnp.arange(totals.shape[1]) < totals.shape[1] - 1
         share = totals.sum(0) * is_feature  # p(y)
@@ -118,7 +135,12 @@ class Cycle:
         return Fields(projected, feature, weight, centroid, values)
 
     def __call__(self, counts: Counts, active: jax.Array) -> Callable[..., Any]:
-        """Build the update; see `nrprob.engines.optimise.limit_cycles`."""
+        """Return the function that updates log p*(c) and log p(c|x) by one cycle.
+
+        It has the signature that `nrprob.engines.optimise.limit_cycles` demands: from a state, log
+        memberships and inverse temperatures (S,) to the new state, log memberships and terms.
+        ``active`` (K,) is False for padded clusters.
+        """
         rows, smoothing = counts.rows, counts.smoothing
         log_mass, totals = _log_mass(rows), rows.totals()
         profile = _subset_profiles(totals)[:, :-1]
@@ -146,7 +168,7 @@ class Cycle:
 
 @jit_by_size("cycle")
 def compute_fields(counts, active, carry, *, cycle):
-    """Log distributions of given memberships; see `Cycle.feature_step`."""
+    """Log distributions that follow from memberships; ``carry`` is (log p*(c), log p(c|x))."""
     return cycle.feature_step(counts, counts.rows.totals(), active, *carry)
 
 
@@ -162,7 +184,10 @@ def _log_mass(rows: Rows) -> jax.Array:
 
 
 def _expand_to_rows(rows: Rows, values: jax.Array) -> jax.Array:
-    """Expand values (V, S, K) of subsets to rows (B, r, S, K), averaged for soft subsets."""
+    """Expand values (V, S, K) of subsets to rows (B, r, S, K).
+
+    A row with probabilities p(w|x) of the subsets gets the mean of their values.
+    """
     if rows.share is None:
         return values[rows.group][:, None]
     return jnp.einsum("brv,vsk->brsk", rows.share, values)
@@ -173,9 +198,10 @@ def _project_clusters(
 ) -> tuple[jax.Array, jax.Array]:
     """Compute log p(y|c,w) (V, p, S, K) and H(Y|C,W) (S,).
 
-    ``profile`` (V, p) is p(y|w). Features that are absent from a subset get the log 0 and no
-    weight. If a sum of p(x|c,w) p(y|x) underflows, all sums are computed in log space, since
-    beta multiplies the logs of rare features. Smoothing bounds these logs.
+    ``log_q`` (B, r, S, K) is log p(c|x), and ``profile`` (V, p) is p(y|w). For features that are
+    absent from a subset, the result is 0 instead of the logarithm, and they have no weight. If a
+    sum of p(x|c,w) p(y|x) underflows, all sums are computed in log space, since the inverse
+    temperature multiplies the logarithms of rare features. Smoothing bounds these logarithms.
     """
     rows, smoothing = counts.rows, counts.smoothing
     log_w = _log_mass(rows)[..., None, None] + log_q
@@ -217,7 +243,11 @@ def _project_clusters(
 
 
 def _subset_log_masses(rows: Rows, log_w: jax.Array) -> list[jax.Array]:
-    """Log masses of the rows: one array for hard subsets, one per subset for soft subsets."""
+    """Log masses of the rows in the clusters, from ``log_w`` (B, r, S, K).
+
+    The list has one array for hard subsets. For soft subsets, it has one array per subset, which
+    includes log p(w|x).
+    """
     if rows.share is None:
         return [log_w]
     shares = jnp.moveaxis(rows.share, -1, 0)

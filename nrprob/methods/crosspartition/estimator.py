@@ -30,7 +30,7 @@ from nrprob.methods.crosspartition.inputs import (
 from nrprob.settings import standard
 from nrprob.statistics.rows import Layout, make_layout, make_rows, padded_count
 
-# variant -> whether p*(c) enters the step of the features, and p(c) the step of the rows.
+# variant -> whether p*(c) enters the step for p*(c|y), and p(c) the step for p(c|x).
 VARIANTS = {
     "CP": Cycle(False, False),
     "I": Cycle(True, False),
@@ -45,10 +45,12 @@ class SubsetTask:
 
     Attributes
     ----------
-    rows : (n, m) p(y|x)
-    mass : (n,) p(x)
+    rows : (n, m) p(y|x), the counts of every row divided by their sum
+    mass : (n,) p(x), the weights of the rows
     subsets : subsets of the rows
-    counts, layout : input of the engine, and the layout of its rows
+    counts : input of the cycles: rows in blocks, and parameters
+    layout : position of every row in the blocks
+    calls : empty; tasks of other estimators list the calls of compiled programs here
     """
 
     rows: Any
@@ -134,17 +136,24 @@ class CrossPartition(Clusterer):
     subsets_ : ndarray of shape (n_subsets,)
         Labels of the subsets.
     empty_cells_ : list of (cluster, subset)
-        Clusters that are empty in a subset, so not shared.
+        Pairs of a cluster and a subset that has no rows in the cluster; such a cluster is not
+        shared by all subsets.
     path_ : list of Granularity
         Solutions from 1 cluster to ``n_clusters``, each with ``beta``, ``critical_beta``,
         ``membership`` p(c|x), ``weights`` p(c), ``labels``, and ``parents`` (for each cluster, its
         cluster in the solution before).
     trials_ : pandas.DataFrame
-        One line per inverse temperature: ``n_clusters``, ``beta``, ``status`` ("split", "merged",
-        "vanished", "oscillating" or "max_iter"), ``step`` (below 1 if damped), ``growth`` of the
-        difference between copies per cycle, ``eigenvalue`` of the linearised update (copies
-        separate, or oscillate if it is complex or negative, above 1 / abs(eigenvalue)), ``period``
-        and ``width`` (largest range of a membership) of an oscillation, and ``n_iter``.
+        One row per inverse temperature at which the path tried to split the largest cluster, which
+        is replaced by two copies. The columns are:
+
+        - ``n_clusters``, ``beta``: number of clusters, and inverse temperature
+        - ``status``: "split", "merged", "vanished", "oscillating" or "max_iter"
+        - ``step``: length of the steps, below 1 if damped
+        - ``growth``: factor by which the difference between the copies grows per cycle
+        - ``eigenvalue``: leading eigenvalue of the linearised update. For ``beta`` above
+          1 / abs(eigenvalue), the copies separate, or oscillate if it is complex or negative
+        - ``period``, ``width``: period of an oscillation, and largest range of a membership in it
+        - ``n_iter``: number of cycles
     status_ : str
         "converged", or the reason for fewer clusters: "oscillating", "vanished", "merged" or
         "max_iter".
@@ -156,8 +165,8 @@ class CrossPartition(Clusterer):
     objective_trace_ : ndarray of shape (n_solutions,)
         Objective of each solution of ``path_``.
     term_trace_ : pandas.DataFrame
-        The four terms in each cycle, up to 4,096, that led to the last solution. One step lowers
-        each term and other steps may raise it.
+        The four terms in each cycle, up to 4,096, that led to the last solution. Each of the four
+        steps lowers one term, and may raise the other terms.
     n_iter_ : int
         Total number of cycles.
     converged_ : bool
@@ -376,7 +385,10 @@ class CrossPartition(Clusterer):
         return self
 
     def _store_distributions(self, task: SubsetTask, log_fields: Fields, order: np.ndarray) -> None:
-        """Set the distributions of the last solution from their logs, ``log_fields``."""
+        """Set the distributions of the last solution.
+
+        ``log_fields`` are their logarithms, and ``order`` (k,) is the order of the clusters.
+        """
         m, k = task.rows.shape[1], self.n_clusters
         last, share = self.path_[-1], task.subsets.share
         joint = (share * task.mass[:, None]).T @ task.rows
@@ -515,7 +527,7 @@ class CrossPartition(Clusterer):
         return np.pad(log_r, ((0, 0), (0, missing)), constant_values=-np.inf)
 
     def _profiles_of(self, subsets: Any, n: int) -> np.ndarray:
-        """p(y|w) of the subsets of new rows, or p(y) for unknown subsets."""
+        """For n new rows, p(y|w) (n, m) of their subsets; p(y) if a subset is unknown."""
         if subsets is None:
             return np.tile(self._feature_weights, (n, 1))
         new_subsets = read_subsets(subsets, n)
@@ -530,8 +542,8 @@ class CrossPartition(Clusterer):
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
         subsets : array-like of shape (n_samples,) or (n_samples, n_subsets), optional
-            They matter only with ``smoothing``, which uses p(y|w) of the subset, or p(y) if the
-            subset is missing or not in ``subsets_``.
+            Subsets of the new rows. They have an effect only with ``smoothing``, which uses p(y|w)
+            of the subset, or p(y) if the subset is missing or not in ``subsets_``.
 
         Returns
         -------
@@ -556,7 +568,7 @@ class CrossPartition(Clusterer):
 
 
 def _cluster_information(task: SubsetTask, membership: np.ndarray) -> float:
-    """I(C;Y) in nats."""
+    """Mutual information I(C;Y) of clusters and features in nats, from p(c|x) (n, k)."""
     joint = (task.mass[:, None] * membership).T @ task.rows
     return mutual_information(joint / joint.sum())
 

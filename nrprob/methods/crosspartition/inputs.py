@@ -1,4 +1,8 @@
-"""Read and validate the inputs of cross-partition clustering: counts and subsets."""
+"""Read and validate the inputs of cross-partition clustering: counts and subsets.
+
+There are n rows x with counts of m features y, and V subsets w. A row is in one subset, or it has
+probabilities p(w|x).
+"""
 
 from __future__ import annotations
 
@@ -28,8 +32,8 @@ class Subsets:
 
     Attributes
     ----------
-    design : codes, or p(w|x)
-    names : (V,) labels of the subsets; numbers where they are soft
+    design : subset of every row, or probabilities p(w|x)
+    names : (V,) labels of the subsets; 0, ..., V - 1 for probabilities
     """
 
     design: Design
@@ -37,7 +41,7 @@ class Subsets:
 
     @property
     def share(self) -> np.ndarray:
-        """Return p(w|x) (n, V)."""
+        """Probabilities p(w|x) (n, V); one-hot if every row is in one subset."""
         design = self.design
         if design.memberships is None:
             return np.eye(design.n_groups)[design.codes]
@@ -79,7 +83,7 @@ def read_subsets(subsets: Any, n: int) -> Subsets:
 
 
 def _check_columns(frame: Any) -> None:
-    """Refuse a frame that holds neither one column of labels nor probabilities of subsets."""
+    """Raise ValueError unless a frame has one column of labels, or probabilities of subsets."""
     is_float = float_columns(frame)
     kinds = {getattr(dtype, "kind", "O") for dtype in frame.dtypes}
     if is_float.all() if len(is_float) == 1 else not kinds <= {*"biuf"}:
@@ -91,9 +95,14 @@ def _check_columns(frame: Any) -> None:
 
 
 def read_counts(X: Any) -> tuple[Any, np.ndarray]:
-    """Read rows p(y|x) (n, m) in float64, and totals (n,) in units of the largest count.
+    """Convert counts (n, m) to distributions p(y|x) of the rows.
 
     Rows without counts are 0, with a warning.
+
+    Returns
+    -------
+    rows : (n, m) p(y|x) in float64
+    totals : (n,) sums of the counts of the rows, divided by the largest count of ``X``
 
     Raises
     ------
@@ -121,7 +130,15 @@ def read_counts(X: Any) -> tuple[Any, np.ndarray]:
 def warn_of_subsets(
     rows: Any, mass: np.ndarray, subsets: Subsets, subsets_given: bool, k: int
 ) -> None:
-    """Warn of subsets that are uninformative or small, or that have features of their own.
+    """Warn of subsets that are uninformative or small, or that lack many features.
+
+    Parameters
+    ----------
+    rows : (n, m) p(y|x)
+    mass : (n,) p(x)
+    subsets : the subsets
+    subsets_given : whether the user passed subsets
+    k : number of clusters
 
     Raises
     ------
