@@ -35,7 +35,18 @@ _ROUNDS = 20  # maximum number of rounds of extension="adjusted", per start
 
 @dataclass
 class EnsembleInput:
-    """Validated input of one fit, before base clustering."""
+    """Validated input of one fit, before base clustering.
+
+    Attributes
+    ----------
+    raw : (n, m) rows as the user passed them
+    x : (n, m) rows for the base clusterers
+    fixed : (n,) class of labelled rows, else -1; None without labels
+    design : known structure
+    names : labels of the known groups; tuples for several labelings, [None] without ``known``
+    sizes : for every known group, its number of base clusters; None if the base determines it
+    calls : empty; tasks of other estimators list the calls of compiled programs here
+    """
 
     raw: Any
     x: Any
@@ -331,7 +342,11 @@ class CondEns(Clusterer):
         return [best_result]
 
     def _extend_members(self, x: Any, codes: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-        """Clusters (n, members) that the members assign to rows of the known groups ``codes``."""
+        """Clusters (n, members) that every member of the ensemble assigns to the rows.
+
+        ``codes`` (n,) are the known groups of the rows ``x`` (n, m), and ``shifts`` (groups, m)
+        their shifts. Rows of other groups are first moved to the group of the member.
+        """
         columns = []
         with few_threads(len(codes)):
             for member, group in zip(self.estimators_, self._member_groups, strict=True):
@@ -398,7 +413,7 @@ class CondEns(Clusterer):
         return np.stack(columns, 1)
 
     def _make_member(self, size: int | None, seed: int) -> Any:
-        """Return an unfitted base clusterer."""
+        """Return an unfitted base clusterer with ``size`` clusters and the random seed ``seed``."""
         common: dict[str, Any] = {
             "n_init": self.n_init_base,
             "max_iter": self.max_iter,
@@ -482,7 +497,7 @@ class CondEns(Clusterer):
         return super().predict(X, known=known)
 
     def predict_proba(self, X, *, known=None):
-        """One-hot form of `predict`.
+        """One-hot encoding of the labels that `predict` returns.
 
         Parameters
         ----------
@@ -499,8 +514,9 @@ class CondEns(Clusterer):
 def _fit_shifts(x: np.ndarray, codes: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Least-squares shifts (groups, m) in the model row = group shift + cluster centre + noise.
 
-    Only differences of shifts are identified. Groups without a common cluster get the solution of
-    minimum norm.
+    ``x`` (n, m) are the rows, ``codes`` (n,) their known groups, and ``labels`` (n,) their
+    clusters. Only differences of shifts are identified. Groups without a common cluster get the
+    solution of minimum norm.
     """
     # Normal equations of the shifts, after elimination of the cluster centres.
     float64_rows = x.astype(np.float64)

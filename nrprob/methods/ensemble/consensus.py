@@ -1,4 +1,9 @@
-"""Consensus of clusterings with any numbers of clusters, by reassignment of single rows."""
+"""Consensus of an ensemble of clusterings, by reassignment of single rows.
+
+The members of the ensemble are labelings of the same n rows; their numbers of clusters may differ.
+The indicators of a member are columns, one per cluster, which are 1 for the rows of the cluster and
+0 for the others. The indicators of all members are stacked side by side.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +32,12 @@ _STEP_MOVES = 16  # moves that count as one step in the cost of padding clusters
 
 @dataclass(frozen=True)
 class Consensus:
-    """Within-cluster scatter of the stacked indicators of the clusterings of an ensemble.
+    """Objective: within-cluster scatter of the stacked indicators.
 
-    For members C_j of n rows it equals (n/2) sum_j H2(C_j|C) = (n/2) sum_j [H2(C_j) - I2(C;C_j)],
-    where H2 is the quadratic entropy 2 (1 - sum p^2). Scaled indicators would give another
-    criterion.
+    For members C_j and the consensus C, it equals
+    (n/2) sum_j H2(C_j|C) = (n/2) sum_j [H2(C_j) - I2(C;C_j)]. H2 is the quadratic entropy
+    2 (1 - sum_c p_c^2) of shares p_c, and I2 the quadratic mutual information. Scaled indicators
+    would give another criterion.
     """
 
     def __call__(self, rows: Rows, settings: Settings) -> Problem:
@@ -54,18 +60,27 @@ def find_consensus(
     max_iter: int,
     random_state: Any,
 ) -> tuple[Restarts, solve.Solution, Layout]:
-    """Compute the consensus: all restarts, the best solution, and the layout of the rows.
+    """Compute the consensus of the members.
 
-    Rows with equal base labels and equal target labels form one weighted row, which is exact.
-    These patterns are numbered by first occurrence, so the result is invariant to the names of base
-    clusters and to the order of the members.
+    Rows with equal labels of all members and equal target labels form one weighted row. This does
+    not change the result. The weighted rows are numbered by first occurrence, so the result does
+    not depend on the numbering of the members' clusters, nor on the order of the members.
 
     Parameters
     ----------
-    columns : (n, members) labels
-    classes : labels of each member
+    columns : (n, members) labels of the members
+    classes : for every member, its distinct labels
     fixed : (n,) clusters of labelled rows, -1 for others; or None
-    k : number of clusters
+    k : number of clusters of the consensus
+    n_init : number of restarts
+    max_iter : maximum number of sweeps
+    random_state : seed of the initial partitions
+
+    Returns
+    -------
+    restarts : labels and objectives of all restarts
+    best : solution of the best restart
+    layout : position of every row among the weighted rows
     """
     pattern, patterns = factorize(columns if fixed is None else np.column_stack([columns, fixed]))
     representatives = np.unique(pattern, return_index=True)[1]
@@ -97,7 +112,7 @@ def find_consensus(
 
 
 def total_scatter(columns: np.ndarray) -> float:
-    """Total scatter of the stacked indicators of labels (n, members)."""
+    """Total scatter of the stacked indicators of the members' labels ``columns`` (n, members)."""
     n = len(columns)
     counts = [np.unique(column, return_counts=True)[1] for column in columns.T]
     return float(sum(n - (count**2).sum() / n for count in counts))
