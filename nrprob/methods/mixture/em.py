@@ -49,10 +49,14 @@ _MAX_MOMENT_BYTES = 2e9  # maximum memory of the second moments of all rows
 
 @dataclass(frozen=True)
 class MixtureMap:
-    """Transform raw rows to sufficient statistics: counts, or moments of continuous features.
+    """Map from rows to their sufficient statistics: counts, or moments of continuous features.
 
-    ``covariance`` determines the second moments that follow the first moments: the products of all
-    pairs of features (upper triangle, by rows), the squares, their sum, or None.
+    Attributes
+    ----------
+    base : encoding or scaling of the features
+    covariance : form of the covariances of gaussian components, else None. It determines the second
+        moments, which follow the features: the products of all pairs of features (upper triangle,
+        by rows), the squares of the features, or the sum of the squares
     """
 
     base: FeatureMap
@@ -60,11 +64,11 @@ class MixtureMap:
 
     @property
     def features(self) -> str:
-        """Model of the features."""
+        """Name of the distribution of the features."""
         return self.base.features
 
     def __call__(self, x: Any) -> Any:
-        """Return the statistics (n, p) of raw rows."""
+        """Return the statistics (n, p) of rows (n, m)."""
         if self.features == "multinomial":
             raise_where(
                 x, lambda v: v < 0, "features='multinomial' needs non-negative values",
@@ -84,15 +88,16 @@ class MixtureMap:
 
 @dataclass(frozen=True)
 class SmoothedCost:
-    """Cell cost with pseudo-counts, relative to the cost of an empty cell.
+    """Cost of a component with pseudo-counts, relative to the cost of an empty component.
 
-    The cost is the negative log likelihood minus ``alpha`` times the sum of the log probabilities,
-    at its minimum over the probabilities.
+    The cost is a function of the statistics of the component, the sums over its rows; the last
+    statistic is its mass. It is the minimum over the probabilities of the component of its negative
+    log likelihood minus ``alpha`` times the sum of the log probabilities.
 
     Attributes
     ----------
-    cost : cell cost without pseudo-counts
-    n_features : number of leading features that get the pseudo-count ``alpha``
+    cost : cost without pseudo-counts
+    n_features : number of leading statistics that get the pseudo-count ``alpha``
     alpha, to_mass : pseudo-counts of a feature and of the mass
     """
 
@@ -102,11 +107,11 @@ class SmoothedCost:
     to_mass: float
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Cost of statistics (..., p)."""
+        """Cost of components with statistics (..., p)."""
         return self._smoothed_cost(cell) - self.empty_cost()
 
     def empty_cost(self) -> jax.Array:
-        """Cost of an empty cell."""
+        """Cost of the pseudo-counts alone, without rows."""
         return self._smoothed_cost(jnp.zeros(self.n_features + 1))
 
     def _smoothed_cost(self, cell: jax.Array) -> jax.Array:
@@ -115,14 +120,28 @@ class SmoothedCost:
 
 
 class MixtureParameters(NamedTuple):
-    """``constant``, the log Jacobian of the scaling of the features, in nats per row."""
+    """Traced parameter of `Mixture`.
+
+    ``constant`` is the log Jacobian of the scaling of the features, in nats per row.
+    """
 
     constant: Any
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Expected negative log likelihood of a mixture, without the entropy of the memberships."""
+    """Expected negative log likelihood of a mixture, without the entropy of the memberships.
+
+    Attributes
+    ----------
+    features : distribution of the components: "multinomial", "bernoulli" or "gaussian"
+    covariance : form of the covariances of gaussian components, else None
+    n_features : number of features
+    free_weights : whether the weights of the components are estimated
+    reg : number that is added to the variances of gaussian components
+    alpha : pseudo-count of every count and of the mass of every component
+    anneal : whether to start at the critical temperature
+    """
 
     features: str
     covariance: str | None
@@ -427,7 +446,7 @@ class MixtureEM(  # type: ignore[misc]
         return super().score(X)
 
     def clone_for_tests(self):
-        """Unfitted copy for `nrprob.evidence`.
+        """Return an unfitted copy for `nrprob.evidence`.
 
         Returns
         -------
@@ -454,7 +473,7 @@ class MixtureEM(  # type: ignore[misc]
         See Also
         --------
         log_density_of : Log density of the same samples.
-        nrprob.evidence.test : Significance test that uses them.
+        nrprob.evidence.test : Significance test that uses the residuals.
         """
         check_is_fitted(self)
         refuse_stored(X, "residuals_of")
@@ -482,7 +501,7 @@ class MixtureEM(  # type: ignore[misc]
 
         See Also
         --------
-        score : Mean log likelihood, for all kinds of features.
+        score : Mean log likelihood, for all distributions of features.
         residuals_of : Samples in the coordinates of the density.
         """
         residuals = self.residuals_of(X)
@@ -515,7 +534,7 @@ class MixtureEM(  # type: ignore[misc]
         See Also
         --------
         log_density_of : Log density of samples.
-        has_flexible_clusters : Which null models the clusters have to beat.
+        has_flexible_clusters : Choice of the null models in the significance test.
         """
         check_is_fitted(self)
         centres = self.means_ - self.weights_ @ self.means_
@@ -523,7 +542,10 @@ class MixtureEM(  # type: ignore[misc]
         return within + (centres.T * self.weights_) @ centres
 
     def has_flexible_clusters(self):
-        """Whether clusters can adapt to heavy tails or unequal covariances: always true.
+        """Whether the clusters can fit heavy tails, or unequal covariances of known groups.
+
+        If so, the significance test uses additional null models that can do the same. For this
+        estimator, the result is always True.
 
         Returns
         -------
@@ -531,8 +553,8 @@ class MixtureEM(  # type: ignore[misc]
 
         See Also
         --------
-        mixture_covariance : Covariance of the null model of the same covariance.
-        nrprob.evidence.test : Significance test that asks for it.
+        mixture_covariance : Covariance of the null model with one component.
+        nrprob.evidence.test : Significance test that calls this method.
         """
         return True
 
@@ -552,7 +574,7 @@ class MixtureEM(  # type: ignore[misc]
         See Also
         --------
         nrprob.evidence.confidence : Bootstrap confidences, which use these fits.
-        has_flexible_clusters : Which null models the clusters have to beat.
+        has_flexible_clusters : Choice of the null models in the significance test.
         """
         from_labels = {"anneal": False, "init": np.eye(self.n_clusters)[labels], "n_init": 1}
         return [{"init": None}, from_labels]
@@ -566,7 +588,7 @@ class MixtureEM(  # type: ignore[misc]
         return start.astype(task.rows.mass.dtype)
 
     def _log_init(self, n: int) -> np.ndarray:
-        """Initial log memberships (n, k)."""
+        """Initial log memberships (n, k) from the parameter ``init``, for n rows."""
         init, k = entries_with_weight(self, np.asarray(self.init)), self.n_clusters
         if init.shape == (n,):
             codes = np.unique(init, return_inverse=True)[1]
