@@ -9,6 +9,9 @@ out and return their probabilities, `draw_labels` samples labels.
 Labels have no meaning across draws (label switching). So each summary is a property of the
 partition alone, or uses the labels of one reference partition (`relabel`).
 
+Draws of mixtures consist of components. `clusters` merges the components that are not separated by
+a dip of the density, and `cluster_path` shows the number of clusters by the depth of the dip.
+
 Examples
 --------
 Two chains have the same partition, with other labels, except for the last sample.

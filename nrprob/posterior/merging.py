@@ -63,12 +63,16 @@ class Clusters:
 
     Examples
     --------
+    Two components share one cluster, in all of eight draws.
+
     >>> import numpy as np
     >>> from nrprob import posterior
-    >>> X = np.linspace(0, 1, 40)[:, None]
-    >>> result = posterior.clusters([[0] * 20 + [1] * 20] * 8, X)
-    >>> result.labels.max(), result.n_clusters.tolist()
-    (0, [1, 1, 1, 1, 1, 1, 1, 1])
+    >>> X = np.random.default_rng(0).normal(size=(40, 1))
+    >>> result = posterior.clusters([[0, 1] * 20] * 8, X)
+    >>> print(result)
+    clusters, separated by a dip below 0.5 of the peaks: 1 (1.00); R-hat 1.000, ESS 8
+    >>> result.n_clusters.tolist()
+    [1, 1, 1, 1, 1, 1, 1, 1]
     """
 
     draws: np.ndarray
@@ -87,10 +91,10 @@ class Clusters:
         p = self.probabilities["probability"]
         text = ", ".join(f"{k} ({p[k]:.2f})" for k in p.sort_values(ascending=False).index[:5])
         how = {
-            "dip": f"dip below {self.threshold:g} of the peaks",
-            "exchange": f"exchange probability of at most {self.threshold:g}",
+            "dip": f"a dip below {self.threshold:g} of the peaks",
+            "exchange": f"an exchange probability of at most {self.threshold:g}",
         }[self.rule]
-        return f"clusters, separated by a {how}: {text}; R-hat {self.r_hat:.3f}, ESS {self.ess:.0f}"
+        return f"clusters, separated by {how}: {text}; R-hat {self.r_hat:.3f}, ESS {self.ess:.0f}"
 
 
 def _as_trees(draws: Any, X: Any, covariance: str) -> MergeTrees:
