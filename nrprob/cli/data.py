@@ -36,12 +36,12 @@ class LoadedData:
 
     Attributes
     ----------
-    table : features (n, m), and all labelings (n,) of the rows
-    known : argument `known` of estimators; None without known structure
+    table : features of the n rows, and all labelings (n,)
+    known : argument ``known`` of estimators; None without known structure
     names : names of the labelings in ``known``
-    y : partial labels (n,), integer codes, -1 where unknown; None without labels
-    classes : names of the classes of ``y``, by code
-    origin : entries of `result.json` about the data: command, files, preparation
+    y : (n,) partial labels as integers, -1 where unknown; None without labels
+    classes : names of the classes; ``classes[i]`` is the label that is i in ``y``
+    origin : entries of ``result.json`` about the data: command, files, preparation
     notes, warnings : messages about the preparation of the data
     """
 
@@ -56,7 +56,7 @@ class LoadedData:
 
     @property
     def covariates(self) -> np.ndarray | None:
-        """Known continuous covariates (n, m); None without any."""
+        """Known continuous covariates, one column each; None without any."""
         return _covariates(self.known)
 
     def print_notes(self) -> None:
@@ -68,7 +68,7 @@ class LoadedData:
 
 
 def _covariates(known: Any) -> np.ndarray | None:
-    """Continuous covariates (n, q) of known structure: its columns of floats; None without any."""
+    """Continuous covariates, the columns of floats of known structure; None without any."""
     import numpy as np
 
     if hasattr(known, "select_dtypes"):
@@ -239,7 +239,7 @@ def has_text_or_missing(X: Any) -> bool:
 
 
 def _set_kinds(frame: Any, options: DataOptions) -> Any:
-    """Convert the columns of --categorical and --ordered to pandas categories."""
+    """Convert the columns named by --categorical and --ordered to pandas categories."""
     import pandas as pd
 
     kinds = {name: pd.CategoricalDtype() for name in options.categorical}
@@ -250,7 +250,10 @@ def _set_kinds(frame: Any, options: DataOptions) -> Any:
 def _feature_names(
     place: Column, source: Mapping[str, Any], data: Path, n_features: int
 ) -> list[str]:
-    """Read the feature names of a matrix, from a column or from the lines of a file."""
+    """Read the feature names of a matrix, from a column of a file or from the lines of a text file.
+
+    ``place`` is the file and its column, and ``source`` the contents of the data file ``data``.
+    """
     from nrprob.batch import tables
 
     file, column = place
@@ -268,7 +271,10 @@ def _feature_names(
 
 
 def _read_column(source: Any, place: Column, n: int) -> np.ndarray:
-    """Read the values (n,) of a column."""
+    """Read the values of a column, which must have ``n`` of them; ``place`` is file and column.
+
+    ``source`` are the contents of the file.
+    """
     from nrprob.batch import tables
 
     file, column = place
@@ -286,7 +292,10 @@ def _name_columns(
     read: dict[Column, np.ndarray],
     others: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
-    """Return columns by name; a name that occurs before, or in ``others``, gets the file added."""
+    """Return the values of columns by name, from ``read``, their values by file and column.
+
+    If a name occurs twice, or among ``others``, it is written as "file:column".
+    """
     result: dict[str, np.ndarray] = {}
     for file, column in places:
         name = column if column not in {*result, *others} else f"{file}:{column}"
@@ -295,7 +304,7 @@ def _name_columns(
 
 
 def _combine_known(known: dict[str, np.ndarray], index: Any) -> Any:
-    """Combine known columns into one frame; a known matrix is returned as it is."""
+    """Combine known columns into one frame with an index; a known matrix is returned unchanged."""
     import pandas as pd
 
     if not known:
@@ -310,14 +319,14 @@ def _combine_known(known: dict[str, np.ndarray], index: Any) -> Any:
 
 
 def _is_measured(known: Any, name: str) -> bool:
-    """Whether a known column holds floats, and is a continuous covariate."""
+    """Whether the known column ``name`` is a continuous covariate, since it holds floats."""
     return hasattr(known, "columns") and known[name].dtype.kind == "f"
 
 
 def _encode_classes(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """Encode partial labels (n,) as integers, -1 where unknown; return also the class names.
 
-    A label is unknown if its cell is missing, blank or -1.
+    A label is unknown if it is missing, blank or -1.
     """
     import pandas as pd
 
@@ -331,7 +340,7 @@ def _encode_classes(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
 
 
 def check_sparse(data: LoadedData, method: str) -> None:
-    """Refuse a sparse matrix for a method that needs dense features."""
+    """Raise InputError if the features are sparse and the method needs dense features."""
     is_sparse = getattr(data.table.X, "format", None) is not None
     if is_sparse and not METHODS[method].capabilities.sparse:
         able = ", ".join(name for name, entry in METHODS.items() if entry.capabilities.sparse)
@@ -342,9 +351,10 @@ def check_sparse(data: LoadedData, method: str) -> None:
 
 
 def refuse_covariates(data: LoadedData, why: str, instead: str) -> None:
-    """Refuse known continuous covariates.
+    """Raise InputError if the known structure has continuous covariates.
 
-    ``why`` says which command or method takes labels only, and ``instead`` what to use.
+    In the message, ``why`` states which command or method takes labels only, and ``instead`` what
+    to use instead.
     """
     if data.known is not None and data.covariates is not None:
         names = data.origin["prepared"]["known"]
@@ -355,7 +365,10 @@ def refuse_covariates(data: LoadedData, why: str, instead: str) -> None:
 
 
 def check_groups(data: LoadedData, method: str | None = None) -> None:
-    """Refuse a known labeling in which every row is a separate group, unless allowed."""
+    """Raise InputError for a known labeling in which every row is a separate group.
+
+    A method may allow such labelings; see `nrprob.estimator.capabilities.Capabilities`.
+    """
     from nrprob.data.labels import refuse_own_groups
 
     allowed = method is not None and METHODS[method].capabilities.singleton_groups

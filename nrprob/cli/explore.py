@@ -159,9 +159,10 @@ def explore(
 
 
 def _check_testable(loaded: LoadedData) -> None:
-    """Refuse an open number of clusterings if no test can end the search.
+    """Raise InputError if the features have no test that could end the search.
 
-    Counts and binary features have no test. This check runs before JAX is loaded.
+    Counts and binary features have no test; the user must then state the number of clusterings.
+    This check runs before JAX is loaded.
     """
     import numpy as np
     from scipy import sparse
@@ -180,7 +181,7 @@ def _check_testable(loaded: LoadedData) -> None:
 
 
 def _show_exploration(result: Exploration, runs: Sequence[FitResult]) -> None:
-    """Print one line per clustering, its agreement with labelings, and why the search ended."""
+    """Print one line per clustering, the agreement with labelings, and why the search ended."""
     from rich import box
     from rich.table import Table
 

@@ -205,7 +205,7 @@ def fit(
 
 
 def _check_finds_number(chosen: Method, method: str) -> None:
-    """Refuse --k auto for a method that does not estimate the number of clusters."""
+    """Raise InputError if the method does not estimate the number of clusters, for --k auto."""
     from nrprob.batch.registry import METHODS
 
     if not chosen.capabilities.finds_number:
@@ -217,14 +217,17 @@ def _check_finds_number(chosen: Method, method: str) -> None:
 
 
 def _cluster_parameters(chosen: Method, number: int | str | None) -> dict[str, Any]:
-    """Return ``max_clusters`` or ``n_clusters``, whichever the estimator has, with its value."""
+    """Return the number of clusters as a parameter of the estimator, by name.
+
+    The parameter is ``max_clusters`` if the estimator has it, else ``n_clusters``.
+    """
     if "max_clusters" in chosen.load()._get_param_names():
         return {} if number in (None, "auto") else {"max_clusters": number}
     return {"n_clusters": 2 if number is None else number}
 
 
 def _parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Parse the parameters of --set."""
+    """Parse the texts NAME=VALUE of --set; return values by name."""
     parameters: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -235,7 +238,7 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _parse_value(text: str) -> Any:
-    """Parse a value of --set as TOML; text that is not TOML is the value itself."""
+    """Parse a value of --set as TOML; text that is not valid TOML is returned unchanged."""
     words = {"none": None, "true": True, "false": False}
     if text.lower() in words:
         return words[text.lower()]

@@ -121,9 +121,9 @@ class DataOptions:
     Attributes
     ----------
     data : data file
-    labelings : columns of each of the options "known", "compare" and "labels"
+    labelings : for each of the options "known", "compare" and "labels", its columns
     columns, drop : features to use (empty for all), and features to leave out
-    categorical, ordered : features whose type the user names
+    categorical, ordered : features that the user declares as categorical or ordered
     names : file and column of the feature names; the column is empty for a text file
     part : argument ``layer`` or ``obsm`` of `nrprob.rows_of`; empty for X
     standardize, missing : as in `nrprob.prepare`; ``missing`` is None by default
@@ -243,7 +243,10 @@ def read_options(
 
 
 def _check_kinds(options: DataOptions) -> None:
-    """Refuse --categorical and --ordered for columns with another type, or that are no features."""
+    """Raise InputError for unsuitable columns of --categorical and --ordered.
+
+    A column is unsuitable if it is declared twice with different types, or if it is not a feature.
+    """
     from nrprob.batch import formats
 
     kinds = {"--categorical": options.categorical, "--ordered": options.ordered}
@@ -305,7 +308,7 @@ def significance_level(alpha: float | None, tested: bool) -> float:
 
 
 def _split_names(texts: list[str] | None) -> list[str]:
-    """Split texts at commas, without repetitions."""
+    """Split texts at commas, and drop repeated names."""
     parts = ",".join(texts or []).split(",")
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 

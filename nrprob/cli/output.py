@@ -32,7 +32,7 @@ class OutputFolder:
 
     Attributes
     ----------
-    out : requested folder; None for ``results``, or a new folder if that has results
+    out : requested folder; None for ``results``, or for a new folder if ``results`` has results
     force : whether existing results are overwritten
     """
 
@@ -41,7 +41,7 @@ class OutputFolder:
 
     @contextlib.contextmanager
     def claim_folder(self) -> Iterator[Path]:
-        """Lock the folder while results are computed and written.
+        """Lock the folder while results are computed and written; yield its path.
 
         A failed computation leaves nothing in the folder.
 
@@ -104,7 +104,7 @@ def has_results(folder: Path, force: bool = False) -> bool:
 
 
 def _refuse_existing(out: Path | None, force: bool) -> None:
-    """Refuse a requested folder with results that must not be overwritten."""
+    """Raise InputError if the requested folder has results that must not be overwritten."""
     from nrprob.batch.formats import PLAN, results_in
 
     if out is None or not has_results(out, force):
@@ -121,7 +121,7 @@ def _refuse_existing(out: Path | None, force: bool) -> None:
 
 
 def require_model_folder(folder: Path, force: bool) -> None:
-    """Refuse a folder for a model file if it has results of another command.
+    """Check that the folder of a model file has no results of another command.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def remove_others(folder: Path, written: Collection[Path]) -> None:
 
 @contextlib.contextmanager
 def _create_folder() -> Iterator[Path]:
-    """Create a folder named after the time, and remove it if it stays empty."""
+    """Create a folder named after the current time; yield it, and remove it if it stays empty."""
     stem = f"{_DEFAULT}-{time.strftime('%Y-%m-%d-%H%M%S')}"
     for name in itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2))):
         folder = Path(name)

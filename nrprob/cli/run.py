@@ -130,7 +130,7 @@ def check(files: _Files, allow_large: _Large = False) -> None:
 
 
 def _read_plans(files: list[Path]) -> list[tuple[Path, Plan]]:
-    """Read the plans of all files, with the checks that need no data and no heavy import."""
+    """Read the plans of all files; the checks need neither data nor packages that load slowly."""
     from nrprob.batch import formats, modelfile, plan
 
     plans, wrong = [], list[str]()
@@ -174,7 +174,7 @@ def _check_plans(plans: list[tuple[Path, Plan]], allow_large: bool) -> list[tupl
 
 
 def _check_files(plans: list[tuple[Path, Plan]], allow_large: bool) -> None:
-    """Refuse data that are too large, and unusable files, before heavy imports."""
+    """Raise InputError for unusable and too large data, before packages that load slowly."""
     from nrprob.batch.cost import refuse_large
     from nrprob.batch.inputs import load_selected
 
@@ -191,7 +191,7 @@ def _check_files(plans: list[tuple[Path, Plan]], allow_large: bool) -> None:
 
 @contextlib.contextmanager
 def _collect_errors(wrong: list[str], path: Path) -> Iterator[None]:
-    """Collect the errors of one file, to report the errors of all files together."""
+    """Append errors about the file ``path`` to ``wrong``, to report those of all files together."""
     try:
         yield
     except InputError as error:
@@ -200,7 +200,7 @@ def _collect_errors(wrong: list[str], path: Path) -> Iterator[None]:
 
 
 def _result_folders(plans: list[tuple[Path, Plan]], out: Path | None) -> dict[Path, Path]:
-    """Return the writable output folder of each file."""
+    """Return the output folder of each file, after checking that it is writable."""
     from nrprob.batch.modelfile import default_folder
     from nrprob.files import try_write
 
@@ -220,7 +220,10 @@ def _result_folders(plans: list[tuple[Path, Plan]], out: Path | None) -> dict[Pa
 
 
 def _is_of_another(plan: Plan, folder: Path) -> bool:
-    """Whether a folder has files of a single run with other fits than this plan."""
+    """Whether a folder has the files of a model file with other fits than this plan.
+
+    Only a model file with one data set and one fit of every method writes these files.
+    """
     from nrprob.batch.formats import PAGE, PLAN, results_in
     from nrprob.batch.store import read_plan
 
@@ -238,7 +241,10 @@ def _is_of_another(plan: Plan, folder: Path) -> bool:
 
 
 def _select_devices(text: str | None) -> list[Any] | None:
-    """Return the devices of --devices: numbers, or a platform and a count."""
+    """Return the devices that the text of --devices names by numbers, or by platform and count.
+
+    The result is None without this option.
+    """
     if text is None:
         return None
     import jax
@@ -268,7 +274,8 @@ def _select_devices(text: str | None) -> list[Any] | None:
 def _report_results(plan: Plan, result: Outcome) -> list[Path]:
     """Print a summary of a run and write its report; return the files.
 
-    A finished single run (`ModelFile.is_single`) writes the files of `nrprob fit`.
+    For a model file with one data set and one fit of every method, a finished run also writes the
+    files of ``nrprob fit``.
     """
     from nrprob.batch.fit_files import save_fit
     from nrprob.batch.fit_result import plan_result

@@ -33,7 +33,7 @@ def get_console(stderr: bool = False) -> Console:
 
 
 def replace_controls(line: str) -> str:
-    """Replace control characters, which names from files may contain."""
+    """Replace control characters of a line; names from files may contain them."""
     return "".join(
         c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in line
     )
@@ -71,7 +71,7 @@ def show_spinner(line: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def record_warnings() -> Iterator[list[str]]:
-    """Show the warnings of a block, and record their messages."""
+    """Show the warnings raised inside the ``with``, and record their messages in a list."""
     lines: list[str] = []
     with warnings.catch_warnings():
         show = warnings.showwarning
@@ -104,17 +104,17 @@ def in_one_line(translate: Callable[[str], str] = str) -> Iterator[None]:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether this package or scikit-learn raised the error itself, to refuse the input."""
+    """Whether this package or scikit-learn raised the error itself because of invalid input."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals.get("__name__", "").split(".")[0] in ("nrprob", "sklearn")
 
 
 @contextlib.contextmanager
 def _deliver_interrupts() -> Iterator[None]:
-    """Send an interrupt again if Python ignored it.
+    """Send a keyboard interrupt again if Python ignored it.
 
     Python ignores exceptions in finalizers and in callbacks of its garbage collection; JAX has such
-    a callback. The interrupt is repeated after 0.1 s, when the callback is likely over.
+    a callback. The interrupt is repeated after 0.1 s, when the callback has probably ended.
     """
     previous_hook = sys.unraisablehook
     waiting: list[threading.Timer] = []

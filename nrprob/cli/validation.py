@@ -42,14 +42,14 @@ _TO_DENSE = re.compile(
 
 
 def in_options(text: str) -> str:
-    """Rewrite a message for the command line: options for parameters, files for arrays."""
+    """Rewrite a message for the command line: name options instead of parameters and arrays."""
     dense = "store the rows as a dense matrix"
     text = _TO_DENSE.sub(lambda match: "; " * bool(match[1]) + dense, text)
     return _PARAMETER.sub(_name_option, text)
 
 
 def _name_option(match: re.Match[str]) -> str:
-    """Return the option that replaces a parameter in a message."""
+    """Return the option that replaces the matched parameter in a message."""
     prefix, name, equals, value = match.groups()
     if name in _ENGLISH and not (prefix or equals):
         return match[0]
@@ -57,7 +57,7 @@ def _name_option(match: re.Match[str]) -> str:
 
 
 def check_parameters(name: str | None, parameters: Mapping[str, Any]) -> None:
-    """Refuse parameters that the method lacks, missing required parameters, and invalid values.
+    """Check the names and values of parameters of a method.
 
     Parameters
     ----------
@@ -67,7 +67,8 @@ def check_parameters(name: str | None, parameters: Mapping[str, Any]) -> None:
     Raises
     ------
     nrprob.exceptions.InputError
-        If a parameter is refused; the message names the option.
+        If the method lacks a parameter, a required one is missing, or a value is invalid. The
+        message names the option.
     """
     if "n_init" in parameters:
         check_at_least(1, parameters["n_init"], "--n-init")
@@ -87,7 +88,7 @@ def check_parameters(name: str | None, parameters: Mapping[str, Any]) -> None:
 
 
 def check_at_least(lowest: int, value: Any, option: str) -> None:
-    """Refuse a value that is not an integer, or is too small."""
+    """Raise InputError if the value of an option is not an integer, or is below ``lowest``."""
     if type(value) is not int or value < lowest:
         raise InputError(
             f"{option} must be an integer of at least {lowest}; got {value}; pass for example "
@@ -96,12 +97,15 @@ def check_at_least(lowest: int, value: Any, option: str) -> None:
 
 
 def check_choice(choices: Sequence[str], value: Any, option: str) -> None:
-    """Refuse a value that is not among the choices."""
+    """Raise InputError if the value of an option is not among the choices."""
     refuse_unknown(str(value), choices, f"there is no such {option[2:]}; {option} {value}")
 
 
 def check_n_clusters(n_clusters: int | str | None, n_samples: int, default: int = 2) -> None:
-    """Refuse more clusters than samples, unless ``n_clusters`` is "auto"."""
+    """Raise InputError if there are more clusters than samples, unless ``n_clusters`` is "auto".
+
+    ``default`` is the number of clusters if ``n_clusters`` is None.
+    """
     requested = default if n_clusters is None else n_clusters
     if isinstance(requested, int) and n_samples < requested:
         option = f"--k {n_clusters}" if n_clusters else f"{default} clusters, which is the default,"
