@@ -19,7 +19,7 @@ __all__ = ["annotate", "rows_of"]
 
 @dataclass(frozen=True, eq=False)
 class AnnotatedRows:
-    """A layer, or an entry of obsm, of annotated data as the rows of a fit; see `rows_of`."""
+    """Rows of a fit: a layer, or an entry of obsm, of annotated data; made by `rows_of`."""
 
     data: Any
     layer: str | None = None
@@ -30,7 +30,7 @@ class AnnotatedRows:
 
     @property
     def obs(self) -> Any:
-        """Annotations of the rows: a frame with one line per row."""
+        """Annotations of the rows: a frame with one row of annotations per sample."""
         return self.data.obs
 
 
@@ -275,9 +275,9 @@ _PLAIN_TYPES = bool | int | float | str
 
 
 def _plain_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Values that are not None, with types that an h5ad file can store.
+    """Convert attributes to types that an h5ad file can store, and drop values None.
 
-    The trailing underscore of attribute names is removed.
+    The trailing underscore of the names of attributes is removed.
     """
     return {
         name.removesuffix("_"): _plain_value(value)

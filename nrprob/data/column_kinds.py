@@ -1,4 +1,8 @@
-"""Infer the kind of every column of a table: numeric, categorical, ordered, count or constant."""
+"""Infer the kind of every column of a table: numeric, categorical, ordered, count or constant.
+
+The kind decides by which distribution `ConditionalMixture` models the column. In this module,
+``cells`` are the values (n,) of a column of n rows, as `read_cells` returns them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ def infer_kinds(X: Any) -> list[str]:
 
 
 def guess_kinds(X: Any, cells: list[np.ndarray]) -> list[str]:
-    """Infer the kind of every column of a table; ``cells`` are its columns from `read_cells`."""
+    """Infer the kind of every column of a table, whose values ``cells`` are already read."""
     kinds = [_guess_kind(X, j, cells[j]) for j in range(len(cells))]
     # Many integer columns are probably pixels of images. They are treated as numeric, since models
     # of discrete columns ignore correlations. In a frame, integer columns of few values stay
@@ -50,7 +54,7 @@ def _column_type(X: Any, j: int) -> Any:
 
 
 def _is_whole(cells: np.ndarray) -> bool:
-    """Whether the values are whole numbers from 0 on."""
+    """Whether all values of a column are whole numbers from 0 on."""
     return cells.dtype.kind == "f" and _starts_at_zero(distinct_values(cells))
 
 
@@ -59,7 +63,7 @@ def _starts_at_zero(values: np.ndarray) -> bool:
 
 
 def read_cells(X: Any) -> tuple[list[Any], list[np.ndarray]]:
-    """Names of the columns, and the values (n,) of every column.
+    """Return the names of the columns of a table, and the values (n,) of every column.
 
     Values are floats with NaN where missing, or objects with None where missing.
 
@@ -117,7 +121,10 @@ def distinct_values(cells: np.ndarray) -> np.ndarray:
 
 
 def hardly_repeat(n_values: int, n_seen: int) -> bool:
-    """Whether a column has too many distinct values for its number of samples to be categorical."""
+    """Whether a column has too many distinct values to be categorical.
+
+    ``n_values`` is the number of distinct values, and ``n_seen`` the number of observed values.
+    """
     rare = n_seen < _LEAST_REPEATS * n_values
     return rare and (n_values > MOST_VALUES or n_values > n_seen / 2)
 

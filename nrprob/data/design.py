@@ -1,4 +1,8 @@
-"""Encode known structure: groups, soft memberships, or columns of a linear model."""
+"""Encode known structure: groups, soft memberships, or columns of a linear model.
+
+Shapes: n samples, m known labelings, q columns of a linear model. Labels, and combinations of
+labels, are numbered; these integers are their codes.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ class Design:
     def from_groups(
         cls, codes: np.ndarray, n_groups: int = 1, columns: np.ndarray | None = None
     ) -> Design:
-        """Make a design from group codes (n,), or from columns (n, q) of a linear model."""
+        """Make a design from known groups ``codes`` (n,), or from ``columns`` (n, q)."""
         kind = "continuous" if columns is not None else "labels" if n_groups > 1 else "nothing"
         labelings = codes[:, None] if kind == "labels" else np.empty((len(codes), 0), int)
         return cls(kind, codes, n_groups, None, columns, labelings)
@@ -80,9 +84,9 @@ class Design:
 
     @cached_property
     def matrix(self) -> Any:
-        """Design matrix of a regression; None for groups.
+        """Design matrix of a regression on the known structure; None for hard groups.
 
-        The memberships (n, n_groups), or a constant column and ``columns`` (n, 1 + q).
+        It has the memberships (n, n_groups), or a constant column and ``columns`` (n, 1 + q).
         """
         if self.columns is None:
             return self.memberships
@@ -99,7 +103,7 @@ class Design:
         return _format_where(self.covariate_names + self.label_names)
 
     def take_rows(self, indices: np.ndarray) -> Design:
-        """Return the design of some samples."""
+        """Return the design of the samples with these indices."""
         names = "codes", "memberships", "columns", "labelings"
         arrays = {name: getattr(self, name) for name in names}
         return replace(self, **{k: a[indices] for k, a in arrays.items() if a is not None})
@@ -137,7 +141,7 @@ class _Input(NamedTuple):
 
 
 class DesignEncoder:
-    """Encode known structure as a `Design`, and the known structure of new samples equally.
+    """Encode known structure as a `Design`, and known structure of new samples in the same way.
 
     Labels are numbered in the order of their first appearance, so their names have no influence.
     With ``multi="product"``, a group is a combination of labels that occurs in the data. With
@@ -150,7 +154,8 @@ class DesignEncoder:
         How labelings combine in an estimator with a linear model. By default the estimator has no
         linear model: labelings combine to their product, and `fit` refuses covariates.
     min_additive : int, default=1
-        Minimum number of labelings for which ``multi="additive"`` makes indicator columns.
+        With ``multi="additive"``, fewer labelings than this number become groups instead of
+        indicator columns.
     drop_first : bool, default=True
         Whether to omit the column of the first label of every labeling.
 
@@ -169,9 +174,10 @@ class DesignEncoder:
         self.multi, self.min_additive, self.drop_first = multi, min_additive, drop_first
 
     def fit(self, known: Any, n_samples: int, weights: np.ndarray | None = None) -> Design:
-        """Learn groups, or mean and scale of columns, and encode ``known``.
+        """Learn the encoding of the user's ``known``, and encode it.
 
-        The mean and the scale use the sample weights ``weights`` (n,), if they are given.
+        The encoding has the groups, or the mean and the scale of covariates, which use the sample
+        weights ``weights`` (n,), if they are given.
 
         Raises
         ------
@@ -191,7 +197,11 @@ class DesignEncoder:
     def fit_labelings(
         self, labelings: np.ndarray, categories: list[dict[Any, int]], names: Sequence[Any]
     ) -> Design:
-        """Learn labelings (n, m) that are already encoded by ``categories``; see `fit`."""
+        """Learn the encoding of labelings, as `fit`.
+
+        ``labelings`` (n, m) are codes, and ``categories`` has the codes of the labels of every
+        labeling.
+        """
         return self._learn_groups(
             _Input(labels=list(labelings.T), label_names=names), labelings, categories
         )
@@ -252,7 +262,8 @@ class DesignEncoder:
     def transform(self, known: Any, n_samples: int, new_groups: bool = False) -> Design:
         """Encode the known structure of new samples with the encoding of `fit`.
 
-        With ``new_groups``, groups that did not occur in `fit` are allowed, and get the next codes.
+        With ``new_groups``, groups that did not occur in `fit` are allowed, and are numbered after
+        the groups of `fit`.
 
         Raises
         ------
@@ -293,7 +304,7 @@ class DesignEncoder:
         return self._make_design(source, labelings, codes)
 
     def combine_labelings(self, labelings: np.ndarray) -> np.ndarray:
-        """Groups (n,) of combinations of labels (n, m).
+        """Known groups (n,) of samples with the labels ``labelings`` (n, m), as codes.
 
         Raises
         ------
@@ -315,7 +326,10 @@ class DesignEncoder:
         return codes
 
     def _number_combinations(self, labelings: np.ndarray) -> np.ndarray:
-        """Groups (n,) of combinations of labels (n, m); new combinations get the next codes."""
+        """Known groups (n,) of samples with the labels ``labelings`` (n, m).
+
+        Combinations of labels that are new get the next numbers.
+        """
         if labelings.shape[1] == 1:
             return labelings[:, 0]
         return factorize(np.concatenate([self._groups, labelings]))[0][len(self._groups) :]
@@ -323,7 +337,10 @@ class DesignEncoder:
     def _make_design(
         self, source: _Input, labelings: np.ndarray, codes: np.ndarray | None
     ) -> Design:
-        """Return the design; ``codes`` are the groups if they are already computed."""
+        """Make the design of encoded labelings (n, m) and the covariates of ``source``.
+
+        ``codes`` (n,) are the known groups, if they are already computed.
+        """
         columns, n_groups = None, max(self._sizes["groups"], 1)
         if self.has_columns_:
             z = self._raw_columns(source, labelings)
@@ -340,7 +357,7 @@ class DesignEncoder:
         )  # fmt: skip
 
     def _raw_columns(self, source: _Input, labelings: np.ndarray) -> np.ndarray:
-        """Unscaled covariates, and indicators of labels."""
+        """Columns of the linear model before scaling: covariates, then indicators of labels."""
         parts = [] if source.covariates is None else [source.covariates]
         for codes, labels in zip(labelings.T, self.categories_, strict=True):
             parts.append((codes[:, None] == np.arange(self.drop_first, len(labels))).astype(float))
@@ -356,7 +373,9 @@ _KINDS = {
 
 
 def _read_known(known: Any, n_samples: int, was_float: np.ndarray | None = None) -> _Input:
-    """Split the user's ``known``; ``was_float`` masks the columns that were covariates in `fit`.
+    """Split the user's ``known`` into memberships, covariates and labels.
+
+    ``was_float`` masks the columns that were covariates in `fit`, for new samples.
 
     Raises
     ------
@@ -429,7 +448,7 @@ def _check_finite(covariates: np.ndarray, names: Sequence[Any]) -> None:
 def _look_up(
     labels: np.ndarray, categories: dict[Any, int], new_labels: bool = False
 ) -> np.ndarray:
-    """Codes (n,) of labels by the categories of `fit`.
+    """Codes (n,) of ``labels`` (n,), from ``categories``, the codes of the labels of `fit`.
 
     With ``new_labels``, labels that did not occur in `fit` get the next codes.
     """

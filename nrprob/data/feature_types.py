@@ -39,7 +39,10 @@ def kind_of(x: Any) -> str:
 
 
 def describe_discrete(rows: np.ndarray) -> str | None:
-    """Describe discrete dense features (n, m), whose clusters have no test; None if continuous."""
+    """Describe the values of features (n_samples, n_features) if they are discrete; else None.
+
+    Clusters of discrete features have no test; the description is used in messages about it.
+    """
     kind = {"binary": "binary values", "counts": "counts"}.get(kind_of(rows))
     most = max(np.unique(column).size for column in rows.T)
     if kind is None and most < min(FEW_VALUES, len(rows)):

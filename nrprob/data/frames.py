@@ -77,8 +77,8 @@ def as_frame(table: Any) -> Any:
 def float_columns(frame: Any, were_float: np.ndarray | None = None) -> np.ndarray:
     """Mask of the columns of a frame that hold floats.
 
-    ``were_float`` masks the columns that held floats in `fit`; integers in these columns count as
-    floats.
+    ``were_float`` masks the columns that held floats in `fit`; in these columns, integers count as
+    floats, too.
     """
     kinds = np.array([getattr(dtype, "kind", "O") for dtype in frame.dtypes], str)
     if were_float is None or len(were_float) != len(kinds):
@@ -119,7 +119,8 @@ def column_names(known: Any) -> list[str]:
 def names_among(known: Any, columns: Sequence[Any], n_samples: int, what: str) -> list[str]:
     """Column names in ``known``; empty if ``known`` holds one label for every row.
 
-    A list of ``n_samples`` strings counts as labels. ``what`` is the name of the argument.
+    A list of ``n_samples`` strings counts as labels. ``what`` is the name of the argument, for
+    messages.
 
     Raises
     ------
@@ -234,7 +235,7 @@ def check_same_order(X: Any, **others: Any) -> None:
 
 
 def quote_names(names: Any, most: int = 8) -> str:
-    """List the first names, quoted, for a message."""
+    """List the first ``most`` names, quoted, for a message."""
     names = list(names)
     return ", ".join(map(short_repr, names[:most])) + (", ..." if len(names) > most else "")
 

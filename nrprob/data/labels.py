@@ -1,4 +1,4 @@
-"""Encode labels: arrays as they were passed, and integer codes of their values."""
+"""Read labels as the user passes them, and encode them as integers (codes)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ def as_labels(array: np.ndarray, where: str = "") -> np.ndarray:
 
 
 def refuse_own_groups(n_groups: int, n: int, where: str = "") -> None:
-    """Raise if every known group has one row; ``where`` names the structure, for a message.
+    """Raise an error if every known group has one row.
+
+    ``n`` is the number of rows. ``where`` names the known structure, for the message.
 
     Raises
     ------
@@ -121,7 +123,9 @@ def check_hashable(array: np.ndarray, where: str = "") -> None:
 
 
 def read_labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted classes of partial labels, and the class code (n,) of each sample, or -1.
+    """Return the sorted classes of partial labels, and the class (n,) of each sample.
+
+    The class of a sample is its position among the sorted classes, or -1 if it has no label.
 
     Raises
     ------

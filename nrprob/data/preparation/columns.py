@@ -41,8 +41,8 @@ _YEAR = re.compile(r"(.*[\s_.:-])?(year|years|yr)([\s_.:-].*)?")
 def kind_of_column(column: Any) -> str:
     """Type of the values of a column of a frame.
 
-    The type is "number", "boolean", "text", "date", "object" (values of one type, such as lists),
-    "mixed", or "empty".
+    The type is "number", "boolean", "text", "date", "object" (values of one other type, such as
+    lists), "mixed" (values of several types), or "empty".
     """
     import pandas as pd
 
@@ -98,7 +98,7 @@ def differs_in_every_row(values: Any) -> bool:
 def first_non_number(values: Any) -> str | None:
     """First value of a text column that is not a number, if nearly all other values are numbers.
 
-    None otherwise.
+    If fewer values are numbers, the result is None.
     """
     import pandas as pd
 
@@ -134,7 +134,7 @@ def is_identifier(name: str, values: np.ndarray) -> bool:
 
 
 def is_index(name: str, values: np.ndarray) -> bool:
-    """Whether a column of integers is a row index: all values differ, and look like identifiers."""
+    """Whether integers are a row index: all values differ, and they look like identifiers."""
     return is_identifier(name, values) and len(np.unique(values)) == len(values)
 
 

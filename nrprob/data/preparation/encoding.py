@@ -36,8 +36,9 @@ def encode_features(
 ) -> Features:
     """Encode columns of n rows as numeric features.
 
-    Booleans become 0 and 1. Text becomes binary columns, one per value, or one for two values. With
-    ``missing="mean"``, missing values become the mean of the column. ``record`` receives notes.
+    Booleans become 0 and 1. Text becomes binary columns: one per value, or one in all if there are
+    two values. With ``missing="mean"``, the mean of the column replaces missing values. Notes about
+    changes are added to ``record``.
     """
     names: list[str] = []
     parts: list[np.ndarray] = []
@@ -85,7 +86,7 @@ def encode_features(
 def _encode_text(
     name: str, column: pd.Series, missing: str, record: Record
 ) -> dict[str, np.ndarray]:
-    """Binary columns (n,) for the values of a text column, by the names of the new columns."""
+    """Make binary columns (n,) for the values of a text column of n rows, by name."""
     values = _distinct_texts(column)
     has_two = len(values) == 2
     is_missing = column.isna().to_numpy(bool)

@@ -31,14 +31,15 @@ def select_complete_rows(
     ----------
     columns : features, by name
     known_frame : known columns; missing covariates are imputed in place if ``missing`` is "mean"
-    missing_known : mask (n,) of missing known values, if the known structure is an array
+    missing_known : (n,) mask of missing known values, if the known structure is an array
     n : number of rows
-    missing : see `prepare`
-    record : receives notes and warnings
+    missing : treatment of missing values, as in `nrprob.prepare`
+    record : record to which notes and warnings are added
 
     Returns
     -------
-    positions of the rows to keep
+    ndarray
+        Positions of the rows to keep.
 
     Raises
     ------
@@ -132,7 +133,7 @@ def select_complete_rows(
 
 
 def _format_counts(masks: dict[str, np.ndarray], most: int = 8) -> str:
-    """Numbers of rows by column, for a message."""
+    """List columns with the numbers of their rows in ``masks``, for a message."""
     shown = [f"{mask.sum()} in {name}" for name, mask in masks.items()]
     return ", ".join(shown[:most]) + (", ..." if len(shown) > most else "")
 

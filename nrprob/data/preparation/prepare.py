@@ -44,7 +44,7 @@ __all__ = ["Prepared", "prepare"]
 
 @dataclass
 class Prepared:
-    """Result of `prepare`: ``model.fit(prepared.X, known=prepared.known)``.
+    """Result of `prepare`, for example to call ``model.fit(prepared.X, known=prepared.known)``.
 
     Attributes
     ----------
@@ -52,11 +52,12 @@ class Prepared:
         The features: a frame if a table was passed and its text is kept, else an array. A sparse
         matrix stays sparse.
     known : ndarray, DataFrame or None
-        Known structure of these rows: one labeling, or a frame of several labelings and covariates.
+        Known structure of the rows of ``X``: one labeling, or a frame of several labelings and
+        covariates.
     feature_names_ : list of str
         The column names of ``X``. The binary column ``column=value`` is 1 in rows with this value.
     rows_ : ndarray of shape (n_rows,)
-        Positions of these rows in the table.
+        Positions of the rows of ``X`` in the original table.
     scales_ : dict
         Mean and standard deviation of every standardised column.
     kinds_ : dict
@@ -199,7 +200,7 @@ def prepare_table(
     Parameters
     ----------
     names : names of the columns of an array
-    say : function that formats an argument in messages, see `Record`
+    say : function from the name and value of an argument to the text by which messages name it
     units : whether the columns of an array may have different units
     chosen : whether the user has chosen the columns; then columns that look like an index stay
     """
@@ -440,7 +441,7 @@ class _TablePreparation(Record):
             )
 
     def _read_known(self, known: Any, missing: str) -> pd.DataFrame | None:
-        """Known columns of a table; None for arrays and without known structure.
+        """Return the known columns as a frame; None for arrays and without known structure.
 
         If missing values are kept, rows with a missing label form a separate group.
         """

@@ -31,12 +31,12 @@ class UnfitColumns(ValueError):
 
 
 def as_python(option: str, value: Any) -> str:
-    """Format an argument as in Python code."""
+    """Format an argument of `nrprob.prepare` as in Python code."""
     return f"{option}={value!r}"
 
 
 def as_option(option: str, value: Any) -> str:
-    """Format an argument as on the command line."""
+    """Format an argument of `nrprob.prepare` as on the command line."""
     if isinstance(value, bool):
         return f"--{option}" if value else f"--no-{option}"
     text = ",".join(value) if isinstance(value, list) else value
@@ -49,13 +49,14 @@ class Record:
 
     Attributes
     ----------
-    say : function that formats an argument, by name and value, in advice to the user
+    say : function from the name and value of an argument to the text by which advice to the user
+        names it, such as `as_python`
     named : whether columns have names, so that they can be dropped by name
     categories : treatment of text, "keep" or "indicators"
     notes : descriptions of the changes
     warnings : descriptions of suspicious columns
-    indicators : source of every binary column: the column of the table, its value that became 0,
-        and its value that became 1
+    indicators : for the name of every binary column, the column of the table from which it was
+        made, the value that became 0, and the value that became 1
     """
 
     say: Say = as_python

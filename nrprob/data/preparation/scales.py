@@ -19,9 +19,9 @@ class Features(NamedTuple):
     Attributes
     ----------
     names : names of the m columns
-    values : values (n, m), NaN where missing
-    is_number : mask (m,) of the columns with other values than 0 and 1
-    is_text : mask (m,) of the columns that encode text or booleans, and so are not counts
+    values : (n, m) values in n rows, NaN where missing
+    is_number : (m,) mask of the columns with other values than 0 and 1
+    is_text : (m,) mask of the columns that encode text or booleans, and so are not counts
     """
 
     names: list[str]
@@ -36,8 +36,8 @@ def standardise_features(
     """Standardise columns, and return the values (n, m) and the moments of changed columns.
 
     The moments are a dictionary from column names to mean and standard deviation. ``standardize``
-    is as in `prepare`; with "auto", columns are changed only if their scales differ tenfold, or if
-    they would be modelled as counts together with binary columns.
+    is as in `nrprob.prepare`; with "auto", columns are changed only if their scales differ by a
+    factor of ten, or if columns and binary columns together would be modelled as counts.
     """
     names, values, is_number, is_text = features
     wide = values.astype(np.float64)
@@ -90,7 +90,8 @@ def _describe_scales(
 ) -> str:
     """Describe the ratio of the largest and the smallest scale; empty if it is below 10.
 
-    With ``others``, binary columns count as one more scale, 1.
+    ``deviation`` are the standard deviations of the columns, and ``measured`` masks the columns to
+    compare. With ``others``, binary columns count as one more column, of scale 1.
     """
     indices = np.flatnonzero(measured)
     low, high = indices[deviation[indices].argmin()], indices[deviation[indices].argmax()]

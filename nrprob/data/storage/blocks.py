@@ -1,4 +1,4 @@
-"""Blocks of rows of equal shape, and sums over blocks: local, on a cluster, or multi-process.
+"""Blocks of rows of equal shape, and sums over blocks: local, on a cluster, or in processes.
 
 A caller that needs a sum over all rows defines a *step*: a function that returns the contribution
 of one block. The step does not depend on the location of the blocks: in memory, in a scratch file,
@@ -68,7 +68,7 @@ def _run_step(step: Step, block: Any, *arguments: Any) -> Any:
 
 @dataclass
 class LocalBlocks:
-    """Blocks of this process: in memory up to a number of bytes, the others in a scratch file.
+    """Blocks of this process; those beyond a number of bytes are in a scratch file.
 
     The file is unnamed, so the operating system removes it whenever the process ends.
     """
@@ -80,7 +80,10 @@ class LocalBlocks:
 
     @classmethod
     def from_blocks(cls, blocks: Iterable[Any], memory: int, folder: str | None) -> LocalBlocks:
-        """Store blocks in their order."""
+        """Store blocks in their order, the first ``memory`` bytes of them in memory.
+
+        ``folder`` is the folder of the scratch file.
+        """
         result = cls(memory, folder)
         free = memory
         for block in blocks:
@@ -113,7 +116,7 @@ class LocalBlocks:
         return _FileBlock(offset, tree, [(leaf.shape, leaf.dtype) for leaf in leaves])
 
     def map_blocks(self, step: Step, *arguments: Any) -> Iterator[Any]:
-        """See `Blocks`; the number of parallel blocks is the number of processors."""
+        """Yield ``step(block, *arguments)`` of all blocks in order, with a thread per processor."""
         descriptor = None if self.file is None else self.file.fileno()
         pending: collections.deque[Any] = collections.deque()
         with ThreadPoolExecutor(_N_THREADS) as pool:
@@ -191,7 +194,7 @@ class WorkerBlocks:
         return cls(client, client.compute(lazy, optimize_graph=False))
 
     def map_sum(self, step: Step, *arguments: Any) -> Any:
-        """See `Blocks`; workers add partial sums in a tree."""
+        """Sum ``step(block, *arguments)`` over all blocks; workers add partial sums in a tree."""
         submit, named = self.client.submit, _NamedStep.from_step(step)
         sums = [submit(_sum_step, blocks, named, *arguments, pure=False) for blocks in self.futures]
         while len(sums) > 1:
@@ -219,9 +222,9 @@ class WorkerBlocks:
 
 @dataclass(frozen=True)
 class _NamedStep:
-    """A step that is sent by its name.
+    """A step that is sent to workers by its name and imported there.
 
-    If the function itself were sent, a worker would compile every copy again.
+    If the function itself were sent, a worker would compile every received copy again.
     """
 
     module: str
@@ -261,12 +264,12 @@ def _sum_step(blocks: list[Any], step: Step, *arguments: Any) -> Any:
 
 @dataclass
 class ProcessBlocks:
-    """Blocks of this process among those of all processes of `jax.distributed`."""
+    """Blocks of this process; the other processes of `jax.distributed` have further blocks."""
 
     local: LocalBlocks
 
     def map_sum(self, step: Step, *arguments: Any) -> Any:
-        """See `Blocks`; the same in every process."""
+        """Sum ``step(block, *arguments)`` over the blocks of all processes, in every process."""
         return sum_processes(self.local.map_sum(step, *arguments))
 
     def map_blocks(self, step: Step, *arguments: Any) -> Iterator[Any]:
@@ -284,7 +287,7 @@ def sum_processes(tree: Any) -> Any:
 
 
 def gather_arrays(a: Any) -> np.ndarray:
-    """Arrays of all processes, stacked along a new first axis."""
+    """Gather the arrays ``a`` of all processes, stacked along a new first axis."""
     from jax.experimental.multihost_utils import process_allgather
 
     with standard():
@@ -293,7 +296,7 @@ def gather_arrays(a: Any) -> np.ndarray:
 
 
 def gather_bytes(content: bytes) -> list[bytes]:
-    """Messages of all processes, in their order."""
+    """Gather the bytes ``content`` of all processes, in the order of the processes."""
     sizes = gather_arrays(np.asarray(len(content)))
     padded = np.zeros(int(sizes.max()), np.uint8)
     padded[: len(content)] = np.frombuffer(content, np.uint8)

@@ -24,7 +24,7 @@ _SUFFIXES = (".parquet", ".arrow", ".feather", ".npy")
 
 
 class Piece(NamedTuple):
-    """Consecutive rows of a part.
+    """Consecutive rows of a part of a source.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class NpyFile:
 
 @dataclass(frozen=True)
 class Source:
-    """Rows in parts.
+    """Stored rows, divided into parts.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Source:
     is_selected: bool = False
 
     def as_table(self, x: np.ndarray) -> Any:
-        """Rows (n, m) as a frame with the names of the features, if these have names."""
+        """Rows ``x`` as a frame with the names of the features, if these have names."""
         if self.features is None:
             return x
         import pandas as pd

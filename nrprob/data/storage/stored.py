@@ -37,7 +37,7 @@ _LIBRARIES = ("pyarrow", "dask", "zarr")
 
 @dataclass(frozen=True)
 class Stored:
-    """Description of rows outside memory; see `stored`."""
+    """Description of rows outside memory: the source and the options of `stored`."""
 
     source: Source
     scheduler: Any
@@ -62,8 +62,9 @@ def stored(
     """Describe rows that need not fit into memory, to be passed as ``X``.
 
     `CCIB` and `IB` (``solver="anneal"``) and `ConditionalMixture` accept such rows. Every iteration
-    reads the rows block by block and sums the statistics of the blocks. Memory holds a group code
-    and a label per row. ``known`` and ``y`` are names of columns, or arrays in memory.
+    reads the rows block by block and sums the statistics of the blocks. Memory holds the known
+    group and the label of every row as integers. In `fit`, ``known`` and ``y`` are names of
+    columns, or arrays in memory.
 
     Parameters
     ----------
@@ -178,7 +179,7 @@ def apply_to_pieces(
 
 
 def refuse_stored(X: Any, who: str) -> None:
-    """Raise if rows are stored and a function needs all rows in memory."""
+    """Raise an error if ``X`` are stored rows, for a function ``who`` that needs rows in memory."""
     if isinstance(X, Stored):
         raise TypeError(
             f"{who} needs rows in memory; got stored rows; pass an array with a sample of the "
@@ -187,7 +188,7 @@ def refuse_stored(X: Any, who: str) -> None:
 
 
 class Moments(NamedTuple):
-    """Moments of rows, in float64, and the type of their values.
+    """Moments of rows of m features, in float64, and the type of their values.
 
     Attributes
     ----------
@@ -200,7 +201,7 @@ class Moments(NamedTuple):
     is_count : bool
         Whether all values are non-negative integers.
     is_binary : bool
-        Whether all values are at most 1; counts are then binary.
+        Whether all values are at most 1; if they are counts, they are then binary.
     """
 
     n_rows: int
@@ -246,7 +247,7 @@ class Chunk(NamedTuple):
     number : ndarray of shape (size,)
         Position of the row among all rows.
     arrays : dict of str to ndarray of shape (size,)
-        Codes of known groups and labels by name; 0 on padding.
+        Known groups and labels of the rows as integers, by name; 0 on padding.
     """
 
     x: np.ndarray
@@ -294,7 +295,7 @@ class Survey:
     ) -> Blocks:
         """Divide the rows into chunks of ``size`` rows, and apply ``make_block`` to every chunk.
 
-        The ``arrays`` (n_samples,) are divided among the chunks, too; see `Chunk`.
+        ``arrays`` (n_samples,), by name, are divided in the same way and become ``Chunk.arrays``.
         """
         starts = list(itertools.accumulate(self.sizes, initial=0))
         if self.client is not None:
@@ -396,7 +397,10 @@ def survey_rows(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
 def _survey_part(
     part: Any, *, source: Source, known_names: Sequence[str], label_names: Sequence[str]
 ) -> tuple[Moments | None, list[Any]]:
-    """Moments of a part, and codes and categories of its known and label columns."""
+    """Moments of a part, and the encoded values of its known and label columns.
+
+    Every column is encoded as by `_encode_column`.
+    """
     names = [*known_names, *label_names]
     moments: Moments | None = None
     columns: list[list[Any]] = [[] for _ in names]
@@ -423,7 +427,7 @@ def _survey_part(
 def _encode_column(
     values: np.ndarray, name: str, allow_missing: bool
 ) -> tuple[np.ndarray, dict[Any, int]]:
-    """Codes (n,) of the labels of a column, and their categories.
+    """Encode the labels of a column as integers; return these codes and the codes by label.
 
     Missing labels and empty text have the code -1 if ``allow_missing``, and otherwise raise
     ValueError.
@@ -450,7 +454,10 @@ def _encode_column(
 def _join_codes(
     parts: Sequence[tuple[np.ndarray, dict[Any, int]]],
 ) -> tuple[np.ndarray, dict[Any, int]]:
-    """Codes of all parts, with joint categories in the order of their first appearance."""
+    """Join the encoded labels of all parts; return their codes, and the codes by label.
+
+    Labels are numbered in the order of their first appearance in any part.
+    """
     categories: dict[Any, int] = {}
     result = []
     for codes, labels in parts:
@@ -466,7 +473,7 @@ def _merge_moments(parts: Sequence[Moments | None]) -> Moments | None:
 
 
 def _join_processes(design: Design, encoder: DesignEncoder) -> Design:
-    """Encode the known labels of this process by the joint categories of all processes."""
+    """Encode the known labels of this process with the same codes as all other processes."""
     labelings = [list(categories) for categories in encoder.categories_]
     everyone = [pickle.loads(sent) for sent in gather_bytes(pickle.dumps(labelings))]
     if any(len(sent) != len(labelings) for sent in everyone):
@@ -497,14 +504,20 @@ def _make_part_blocks(
     first: int,
     arrays: Mapping[str, np.ndarray],
 ) -> Iterator[Any]:
-    """Make the blocks of one part."""
+    """Make the blocks of one part of the source, as `Survey.make_blocks`.
+
+    ``first`` is the position of its first row among all rows.
+    """
     return map(make_block, _make_chunks(read_pieces(part, source), size, first, arrays))
 
 
 def _make_chunks(
     pieces: Iterator[Piece], size: int, first: int, arrays: Mapping[str, np.ndarray]
 ) -> Iterator[Chunk]:
-    """Divide rows into chunks of equal size; the last one is padded."""
+    """Divide rows into chunks of ``size`` rows; the last chunk is padded.
+
+    ``first`` is the position of the first row among all rows, and ``arrays`` have an entry per row.
+    """
     buffer: list[np.ndarray] = []
     n_buffered = n_done = 0
 
