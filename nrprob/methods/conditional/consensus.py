@@ -215,7 +215,10 @@ def fit_consensus(
     k : number of clusters
     fixed : (n,) cluster of labelled rows, else -1
     weights : (members,) weights of the members, with mean 1
-    mass, keys, seeds, reg, max_iter, tol : see `fit_mixtures`
+    mass : (n,) weights of the rows
+    keys : (n,) random numbers that depend on the contents of the rows
+    seeds : random seeds, one per restart
+    reg, max_iter, tol : as in `fit_mixtures`
     dtype : floating-point type of the mixture
     """
     members = columns.shape[1]
@@ -291,7 +294,7 @@ def vote_shares(columns: np.ndarray, names: np.ndarray, weights: np.ndarray) -> 
     Parameters
     ----------
     columns : (n, members) labels of the members
-    names : (members, k) cluster of the consensus for every label; see `match_labels`
+    names : (members, k) for every label of every member, its cluster of the consensus
     weights : (members,) weights of the members
     """
     n = len(columns)

@@ -99,7 +99,7 @@ class Coordinates:
         fourth : sum of the fourth powers of the lengths of the residuals, which the intensity of
             Ledoit and Wolf needs
         n : number of residuals, more than 2 m
-        dof, covariance, ridge : see `from_residuals`
+        dof, covariance, ridge : as in `from_residuals`
         """
         m = len(square)
         inflation, scale = _residual_scales(float(np.trace(square)) / (n * m), n, dof)

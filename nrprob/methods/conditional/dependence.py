@@ -13,6 +13,9 @@ test is not significant are left out.
 
 Significance tests compare clusters with this density. A smooth dependence between two columns
 therefore does not count as evidence of clusters.
+
+Sizes: n samples, V values of a column, r entries of phi (the *basis functions* of the values), p or
+q columns of features.
 """
 
 from __future__ import annotations

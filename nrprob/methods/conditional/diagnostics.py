@@ -33,7 +33,7 @@ def shares_differ(table: np.ndarray) -> bool:
 
     Parameters
     ----------
-    table : (L, K) number of samples by known group and cluster
+    table : (L, K) number of samples in L known groups and K clusters
     """
     table = table[table.sum(1) > 0][:, table.sum(0) > 0].astype(float)
     rank = min(table.shape) - 1

@@ -349,7 +349,7 @@ def initial_discrete(data: Values, n_clusters: int, n_groups: int, scale: float)
 
 
 def score_moments(marginal: np.ndarray, tilted: bool) -> np.ndarray:
-    """Eigenvalues k_je of one column j: the information of a sample about a group effect.
+    """Eigenvalues k_je of the information of one sample about the group effects of column j.
 
     A tilt has one effect, whose scores have variance 1, so its eigenvalue is 1. A categorical
     column with the marginal p (V,) has the V - 1 positive eigenvalues of diag(p) - p p'.

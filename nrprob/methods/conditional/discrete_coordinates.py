@@ -1,4 +1,7 @@
-"""Numeric coordinates of discrete columns, for location effects and for initial k-means."""
+"""Numeric coordinates of discrete columns, for location effects and for initial k-means.
+
+Sizes: n samples, L known groups, V values of a column. E[t|z] is the mean of t in known group z.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _PSEUDO = 2.0  # pseudo-samples, which shrink the marginal of a group to the ove
 
 
 def group_marginal(column: DiscreteColumn, groups: np.ndarray, n_groups: int) -> np.ndarray:
-    """Smoothed marginals (L, V) of a column in every known group."""
+    """Shares (L, V) of the values of a column by known group, shrunk to the overall shares."""
     seen = column.codes >= 0
     table = np.zeros((n_groups, column.n_values))
     mass = 1 if column.mass is None else column.mass[seen]
@@ -114,7 +117,11 @@ def _raw_design(
     marginals: list[np.ndarray], scores: list[np.ndarray | None], codes: list[np.ndarray],
     groups: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """Design matrix (n, s') before centring and scaling; see `LocationDesign`."""
+    """Design matrix (n, s') of `LocationDesign`, before centring and scaling.
+
+    ``marginals``, ``scores`` and ``codes`` have one entry per column: shares (L, V) of its values
+    by known group, standardised scores (V,) or None, and codes (n,) of the samples.
+    """
     parts = [np.zeros((len(groups), 0))]
     for p, score, column in zip(marginals, scores, codes, strict=True):
         observed = np.maximum(column, 0)

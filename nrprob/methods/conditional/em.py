@@ -487,7 +487,7 @@ class Model:
         """Take an EM step; return the state, and whether EM has converged.
 
         EM has converged if no membership changed by more than ``tol``, and the objective changed by
-        no more than ``tol`` or its rounding error. See `e_step` for ``damp`` and ``mask``.
+        no more than ``tol`` or its rounding error. ``damp`` and ``mask`` are as in `e_step`.
         """
         tol = self.h.tol
         t = self.m_step(state.sums, state.t.s0)

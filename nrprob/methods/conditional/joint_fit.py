@@ -320,16 +320,18 @@ def choose_effects(
     group has to raise the objective by 1.5 margins plus the penalty. It also has to lower the mean
     entropy of the memberships.
 
-    Means are never subtracted from small groups, because every sample is a large part of the mean.
-    Tables with only discrete columns have no means to subtract. In both cases, and if the
-    user chose joint effects, shares by group only have to gain a penalty.
+    Means are never subtracted if the median group has fewer than 20 samples, because every sample
+    is then a large part of the mean. In this case, and if the user chose joint effects, shares by
+    group only have to raise the objective of common shares by a penalty. It is the penalty of
+    `thresholds`, or K log(L) / 2 nats for L small groups. Tables with only discrete columns have no
+    means to subtract, and shares by group have to gain a penalty as well.
 
     Parameters
     ----------
     data : the table
     problem : layout and settings
     candidates : the fits
-    effects, weights : settings of the user; see `Choices`
+    effects, weights : parameters that the user set, as in `Choices`
 
     Returns
     -------
@@ -498,7 +500,7 @@ def fit_table(
     data : the table
     n_clusters : number of clusters
     choices : settings of the user
-    covariance, ridge, tol, max_iter : see `make_problem`
+    covariance, ridge, tol, max_iter : as in `make_problem`
     n_init : number of restarts
     rng : random number generator
     initial : (n,) labels that replace the first initial labels

@@ -34,7 +34,9 @@ class Form(NamedTuple):
 
     Attributes
     ----------
-    held, fixed, absent : form of the group effects; see `Effects`
+    held : whether group effects keep their initial values, the group means
+    fixed : whether the prior of the group effects is flat
+    absent : whether there are no group effects
     shares : UNIFORM, FREE or BY_GROUP
     location : whether there are location effects
     """
@@ -95,7 +97,7 @@ def run_restarts(
 
     Parameters
     ----------
-    table, ridge, tilt_ridge, group_means, sigma : see `Problem`
+    table, ridge, tilt_ridge, group_means, sigma : as in `Problem`
     forms : (S,) form of every restart
     r : (S, B, r, K) initial memberships
     warm : (S,) whether a warm-up with balanced memberships comes first

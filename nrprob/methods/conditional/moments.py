@@ -3,6 +3,9 @@
 The damped counts Y (n, m) are a sparse matrix. Least squares on the known structure D leaves the
 residuals R = Y - D G, which would be a dense matrix. R is never formed: the algorithm only needs
 products of Y with a few vectors, and least squares of these products on D.
+
+Sizes: n rows, m terms, of which m' are retained; c vectors that are multiplied together; q columns
+of an orthonormal basis of D, and q' columns of D.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ class Weighting:
         Parameters
         ----------
         x : (n, m) counts
-        damp : see `Weighting`
+        damp : "log" or "none", as in `Weighting`
         min_df : smallest number of rows, or sum of their weights, of a retained term
         weights : (n,) weights of the rows; by default 1
         """
@@ -139,7 +142,10 @@ class Projection:
 
     @classmethod
     def of_design(cls, design: np.ndarray, mass: np.ndarray, dtype: Any) -> Projection:
-        """Least squares on the columns of a design (n, q') of any rank; see `of_groups`."""
+        """Least squares on the columns of a design (n, q') of any rank.
+
+        As for `of_groups`, rows must be multiplied by the root of their ``mass`` (n,).
+        """
         left, size, right = np.linalg.svd(np.sqrt(mass)[:, None] * design, full_matrices=False)
         real = size > _MIN_SINGULAR * size[0]
         basis = np.ascontiguousarray(left[:, real]).astype(dtype)
@@ -170,6 +176,17 @@ class Shared:
 
     The rows of a group contain a part of the terms only. The moments of all groups therefore need
     one column per pair that occurs, which is at most one column per entry of the counts.
+
+    Parameters
+    ----------
+    damped : (n, m) damped counts
+    codes : (n,) known groups
+
+    Attributes
+    ----------
+    indices : pair of every entry of the counts
+    group, term : (pairs,) known group and term of every pair
+    sum : (m, pairs) matrix that adds values of pairs by term
     """
 
     def __init__(self, damped: sparse.csr_array, codes: np.ndarray):

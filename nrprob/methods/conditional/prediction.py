@@ -371,7 +371,7 @@ class PredictionMixin(
         return self._corrected_table(X, known, unseen)
 
     def fit_transform(self, X, y=None, *, known=None, **keywords):
-        """Fit, and subtract the estimated effects of the known groups; see `transform`.
+        """Fit the model to a table, and subtract the estimated effects of the known groups.
 
         Parameters
         ----------
@@ -384,7 +384,7 @@ class PredictionMixin(
         return self.fit(X, y, known=known, **keywords).transform(X, known=known)
 
     def _corrected_table(self, X: Any, known: Any, unseen: str) -> Any:
-        """Table without the group effects on its numeric columns; see `transform`."""
+        """Table without the group effects on its numeric columns: the result of `transform`."""
         with standard():
             table = self._read_table(X, reset=False)
         as_columns = is_table(X) and hasattr(self, "feature_names_in_")

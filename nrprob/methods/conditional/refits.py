@@ -281,7 +281,7 @@ class TableRefits:
     ) -> Ends:  # fmt: skip
         """Run restarts with held group effects, and joint fits from the best of them.
 
-        See `fit` and `_problem` for the arguments.
+        The arguments are those of `fit` and `_problem`.
         """
         rng = np.random.default_rng(seed)
         k = problem.n_clusters
@@ -476,7 +476,7 @@ class TableRefits:
 
     @cached_property
     def _n_classes(self) -> int:
-        """Largest number of classes of a discrete column; see `merge_values`."""
+        """Largest number of classes to which `merge_values` merges a discrete column."""
         return max(int(merge_values(column).max()) + 1 for column in self.data.columns)
 
 

@@ -55,9 +55,10 @@ def is_coarse(rounding: np.ndarray, variances: np.ndarray) -> bool:
 
 
 def has_coarse_scores(columns: list[DiscreteColumn], groups: np.ndarray, n_groups: int) -> bool:
-    """Whether the scores of an ordered or count column are coarse; see `is_coarse`.
+    """Whether the scores of an ordered or count column are coarse.
 
-    The residual variance is the variance of the scores about the means of the known groups.
+    They are coarse if their rounding variance exceeds a quarter of their residual variance: the
+    variance about the means of the known groups.
     """
     for column in columns:
         if column.scores is None:

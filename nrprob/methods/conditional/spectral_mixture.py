@@ -71,8 +71,8 @@ def fit_mixtures(
     ----------
     coordinates : (S, n, p) coordinates of the rows
     mass : (n,) weights of the rows; 0 for rows without influence
-    keys : (n,) uint32 random numbers that depend on the contents of the rows; with them, initial
-        values do not depend on the order of rows (see `row_keys`)
+    keys : (n,) uint32 random numbers from `row_keys`, which depend on the contents of the rows
+        only; the initial values therefore do not depend on the order of the rows
     seeds : (S,) uint32 random seeds
     n_clusters : number of components, K
     fixed : (n,) component of labelled rows, else -1; None without labels

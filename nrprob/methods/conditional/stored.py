@@ -157,7 +157,7 @@ class _Search:
         return ends
 
     def sample_labels(self, every: Parameters) -> np.ndarray:
-        """Labels (S, n) of the rows of the subsample, in their order, under the parameters."""
+        """Labels (S, n) of the n rows of the subsample, under the parameters of S restarts."""
         task = self.task
         result = _at_sample(
             task.data, task.hyperparameters, task.fixed, every, self.common.free, **self.kind

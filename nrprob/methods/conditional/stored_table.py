@@ -198,7 +198,7 @@ class _StoredTable:
     def initial_state(self, decision: Decision) -> JointState:
         """Initial parameters of the EM over all samples: those of the best fit to the subsample.
 
-        If group means are subtracted, they are replaced by the group means of all samples.
+        If group means are subtracted, the means of all samples replace those of the subsample.
         """
         state = decision.end.state._replace(r=None)
         if decision.kind == "subtract" and state.gaussian is not None:

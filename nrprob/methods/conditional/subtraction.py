@@ -95,10 +95,20 @@ class ResidualSearch(Clusterer):
         return Design.from_groups(design.labelings[:, best], int(sizes[best]))
 
     def _lay_out(self, r, dof, design, fixed, dtype, init, rounding, weights) -> ResidualTask:
-        """Task of the fit to residuals r (n, m), with ``dof`` residual degrees of freedom.
+        """Compute the coordinates of residuals, and arrange them for the solver.
 
-        Sets the coordinates. `task.lay_out` describes the other arguments, where
-        `Coordinates.from_residuals` does not.
+        The method also sets the coordinates of the fit.
+
+        Parameters
+        ----------
+        r : (n, m) residuals
+        dof : residual degrees of freedom
+        design : known structure
+        fixed : (n,) classes of labelled rows, else -1; None without labels
+        dtype : floating-point type of the fit
+        init : (n,) labels that replace the first initial labels; None without them
+        rounding : (m,) variances of the rounding errors of the columns
+        weights : (n,) weights of the rows; None if all are 1
         """
         coordinates, y = Coordinates.from_residuals(
             r, dof, self.covariance, self.ridge, rounding, weights

@@ -2,7 +2,7 @@
 
 Samples with the same missing pattern and the same known group form a cell. The samples of every
 cell are in blocks of equal size. Sizes of arrays are padded, so that tables of similar size use one
-compiled program.
+compiled program. There are n samples and d numeric columns.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def take_rows(columns: list[DiscreteColumn], rows: np.ndarray) -> list[DiscreteC
 
 
 def padded_size(size: int) -> int:
-    """Padded size of an axis."""
+    """Size to which an axis of length ``size`` is padded, so that few programs are compiled."""
     return bucket_size(max(size, 1), 1 << 20)
 
 

@@ -124,7 +124,7 @@ def lay_out(
     model : the `ConditionalMixture`, for its parameters
     coordinates : coordinates of the residuals
     y : (n, p) residuals in these coordinates
-    design : groups for initial values; see `ResidualTask`
+    design : groups for initial values, as in `ResidualTask`
     fixed : (n,) classes of labelled rows, else -1; None without labels
     free : (1,) or (2,) for every fit to run, whether the weights of the clusters are fitted
     dtype : floating-point type of the fit; the search on the subsample uses float32
