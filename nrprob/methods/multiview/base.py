@@ -53,7 +53,7 @@ class ViewClusterer(Clusterer):
         return self._fit(X, y)
 
     def _split_views(self, X: Any, *, reset: bool) -> list[np.ndarray]:
-        """Checked rows of every view, in one dtype."""
+        """Check the input; return the rows of every view as arrays of one dtype."""
         if not is_view_list(X):
             x = self._check_rows(X, reset=reset)
             return [x] if self.views is None else cut_views(x, self.views)
@@ -65,7 +65,7 @@ class ViewClusterer(Clusterer):
         return tables
 
     def fit_predict(self, X, y=None):  # type: ignore[override]
-        """Cluster the rows of all views; see `fit`.
+        """Cluster the rows of all views, and return their labels.
 
         Parameters
         ----------

@@ -382,7 +382,7 @@ class MDLMultiView(ViewClusterer):
         settings: MultiviewParameters,
         starts: np.ndarray,
     ) -> list[solve.SolverCall]:
-        """Program calls for all restarts of one coding."""
+        """Calls of the compiled program for all restarts of configurations with the same coding."""
         n, dtype, n_init = task.n, task.rows.mass.dtype, self.n_init
         coded = self.view_sizes_ if self.centre_code == "half_log" else None
         total = len(configurations) * n_init
@@ -416,7 +416,7 @@ class MDLMultiView(ViewClusterer):
         ]
 
     def _padded_sizes(self, task: Views, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Padded numbers of clusters, for which few distinct programs are compiled."""
+        """Numbers of clusters of all views, padded so that few distinct programs are compiled."""
         few, jointly = tuple(padded_count(k, 1) for k in sizes), any(self._coding_choices())
         cells, p = math.prod(few) if jointly else 0, task.rows.x.n_statistics
         entries = [task.layout.n_slots * max(p, cells // size) for size in few]

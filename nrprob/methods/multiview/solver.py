@@ -263,7 +263,7 @@ class Coder:
     def mean_field_step(
         self, codes: Codes, temperature: jax.Array
     ) -> tuple[jax.Array, list, tuple]:
-        """Mean-field E-step: free energy, and expected masses of clusters and cells.
+        """Mean-field E-step: free energy, and expected masses in clusters and cells.
 
         The free energy includes the smoothing of the tables, as does the objective of the next
         M-step.
