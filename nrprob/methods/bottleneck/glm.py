@@ -401,9 +401,9 @@ def model_update(features: str, coordination: Term) -> Update:
     """Update of memberships and coefficients; the state is the coefficients (C, k, J, d).
 
     The update alternately minimises the penalised free energy over memberships and coefficients.
-    It is the sum of w loss, ridge penalty, ``coordination`` term and I(C;X) / beta, with the mutual
-    information of clusters C and rows X and the inverse temperature beta. The trace holds its value
-    at the coefficients of the last update.
+    The penalised free energy is the sum of w loss, ridge penalty, ``coordination`` term and
+    I(C;X) / beta, with the mutual information of clusters C and rows X and the inverse temperature
+    beta. The trace has its value at the coefficients of the last update.
     """
     terms = (coordination,)
 
