@@ -144,7 +144,7 @@ class Coder:
         self.active = jnp.arange(k) < settings.n_clusters
 
     def pair_clusters(self, z: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Clusters (B,) of the nodes in pairs, and which neighbours (B, D) share them."""
+        """Clusters (B,) of the nodes with pairs, and mask (B, D) of neighbours in the same one."""
         inside = z[: self.index.size]
         return inside, inside[:, None] == inside[self.near]
 

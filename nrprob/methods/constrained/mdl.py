@@ -327,8 +327,8 @@ class MDLConstrained(ConstrainedSearch):
         best : description of the best labels
         restarts : labels and description lengths of all restarts that satisfy the hard constraints
         trace : description length after every iteration of the best restart
-        n_iter : its number of iterations
-        converged : whether it converged
+        n_iter : number of iterations of the best restart
+        converged : whether the best restart converged
         """
         nodes, index = problem.search_nodes()
         soft = bool(len(problem.link) or len(problem.apart))
