@@ -96,9 +96,10 @@ def solve_constrained_mixture(
 ) -> Solution:
     """Run ``n_init`` restarts of EM in parallel and keep the best.
 
-    Rows start in the cluster of the nearest centre, on standardised columns. If ``named``, the
-    first centres are the means of the classes ``fixed`` (B, r), -1 for none, and labelled rows
-    start in the cluster of their class.
+    Rows start in the cluster of the nearest centre, on standardised columns. If all rows of a class
+    form one unit (``settings.named``), the first centres are the means of the classes, and labelled
+    rows start in the cluster of their class. ``fixed`` (1, N) are the classes of the N rows of the
+    single block, -1 where unknown.
     """
     x, mass = block_table(rows)
     links, ridge, k = settings.links, settings.ridge, n_clusters
@@ -326,7 +327,8 @@ class ConstrainedMixture(PairEstimator):
             Continuous features. Float32 input is computed in float32, and all other input in
             float64.
         y : array-like of shape (n_samples,), optional
-            Partial labels, -1 where unknown. They imply links between rows; see ``links``.
+            Partial labels, -1 where unknown. They imply links between rows, by the parameter
+            ``links``.
         must_link : int array-like of shape (n_pairs, 2), optional
             Pairs of rows that share a cluster. Duplicates, and pairs of a row with itself, have no
             effect.

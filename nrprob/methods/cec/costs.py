@@ -44,7 +44,7 @@ class SizeCost:
         return w * log_n - xlogx(w) + jnp.where(w > self.least, 0.5 * charged, 0)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Cost of statistics (..., p)."""
+        """Cost of cells with statistics (..., p)."""
         return self._cell_cost(cell[..., -1])
 
     def track_cells(self, cells: jax.Array) -> jax.Array:
@@ -108,7 +108,7 @@ class LabelCost:
         return jnp.where(some, mass * jnp.maximum(entropy, 0), 0)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Cost of statistics (..., p)."""
+        """Cost of cells with statistics (..., p)."""
         counts = cell[..., self.first : -1]
         return self._cell_cost(cell[..., -1], counts.sum(-1), xlogx(counts).sum(-1))
 

@@ -27,7 +27,7 @@ def critical_betas(prepared: Prepared, fixed: np.ndarray, covariance: str) -> np
     Parameters
     ----------
     prepared : the rows
-    fixed : (n,) class of every row, or -1
+    fixed : (n,) class of every row, -1 where unknown
     covariance : covariance family
 
     Returns

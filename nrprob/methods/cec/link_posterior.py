@@ -1,11 +1,11 @@
 """Posterior of clusters under cannot-links: sums over labels, mean fields, most probable labels.
 
 A unit is a must-link component: a set of rows that share a cluster. Without cannot-links, unit u is
-in cluster i with a probability proportional to exp(S_ui). A cannot-link excludes that two units
-share a cluster. The log partition function log Z is the log of the sum of exp(sum_u S_u,z(u)) over
-all labels z of the units that satisfy the cannot-links. Its derivative by S_ui is the posterior
-probability of unit u in cluster i. With all scores multiplied by a large factor, the derivative
-gives the most probable labels.
+in cluster i with a probability proportional to exp(S_ui), where S are the *scores*. A cannot-link
+excludes that two units share a cluster. The log partition function log Z is the log of the sum of
+exp(sum_u S_u,z(u)) over all labels z of the units that satisfy the cannot-links. Its derivative by
+S_ui is the posterior probability of unit u in cluster i. With all scores multiplied by a large
+factor, the derivative gives the most probable labels.
 
 A *part* is a connected component of the cannot-link graph; parts are independent. The sum over a
 part has one of three forms: an enumeration of its labels, if these are few; a sum over subsets of
@@ -154,7 +154,9 @@ def unit_posterior(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Arra
 
 
 def posterior_and_labels(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`unit_posterior` in float64, and the most probable labels (N,) under all cannot-links.
+    """Posterior of the units in float64, and their most probable labels under all cannot-links.
+
+    The results of `unit_posterior` are followed by the labels (N,).
 
     A part with a mean field has the labels of the largest probabilities if these satisfy its
     cannot-links; otherwise the best labels of a local search.
