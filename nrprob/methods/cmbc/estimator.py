@@ -1,4 +1,7 @@
-"""Constrained model-based clustering: Bernoulli mixture with a penalty on I(C;Z)."""
+"""Constrained model-based clustering: Bernoulli mixture with a penalty on I(C;Z).
+
+I(C;Z) is the mutual information of clusters C and known groups Z.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,8 @@ def gamma_to_strength(gamma: float, n_features: int) -> float:
 
     .. math:: c = \frac{\gamma}{(1 - \gamma) M^2}
 
+    Here c is the strength, and M the number of features.
+
     Parameters
     ----------
     gamma : float
@@ -52,7 +57,15 @@ def strength_to_gamma(strength: float, n_features: int) -> float:
 
     .. math:: \gamma = \frac{c M^2}{1 + c M^2}
 
-    The inverse of `gamma_to_strength`, with the same symbols.
+    Here c is the strength, and M the number of features. This is the inverse of
+    `gamma_to_strength`.
+
+    Parameters
+    ----------
+    strength : float
+        At least 0.
+    n_features : int
+        Number of features M.
     """
     weight = strength * n_features**2
     return weight / (1 + weight)
@@ -350,7 +363,10 @@ class CMBC(ScoreMixin, LinearClusterer):
         return self
 
     def _choose_strength(self, task: Task, groups: dict[float, list[solve.Solution]]) -> float:
-        """Return the smallest strength whose labels are independent of the known labels."""
+        """Return the smallest strength whose clusters a G test does not find dependent on known.
+
+        The clusters must also be all non-empty. If no strength qualifies, the result is 2.
+        """
         import pandas as pd
 
         path = []
@@ -393,8 +409,9 @@ class CMBC(ScoreMixin, LinearClusterer):
 
         .. math:: \frac{1}{n} \sum_i \log \frac{1}{K} \sum_k p(y_i|\theta_k)
 
-        For the training rows it equals ``log_likelihood_ / n``. It excludes the penalty, so it
-        compares numbers of clusters, and not strengths.
+        Here :math:`p(y|\theta_k)` is the probability of row y in cluster k of K. For the training
+        rows, the score equals ``log_likelihood_ / n``. It excludes the penalty, so it compares
+        numbers of clusters, and not strengths.
 
         Parameters
         ----------

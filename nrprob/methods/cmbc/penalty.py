@@ -71,10 +71,10 @@ class Penalty(NamedTuple):
 
 
 def chord_slope(cells: int) -> float:
-    """Slope k (k + 1) log(1 + 1/k) of a chord of the entropy of a distribution over ``cells`` = k.
+    """Absolute slope of a chord of the entropy as a function of the sum of squared probabilities.
 
-    The entropy of a uniform distribution over k values is log k, and its sum of squared
-    probabilities is 1/k. The chord joins the points of k and k + 1 values; the slope is positive.
+    For a uniform distribution over k values, the entropy is log k, and the sum is 1/k. The chord
+    joins the points for k = ``cells`` and k + 1; its slope is k (k + 1) log(1 + 1/k).
     """
     k = max(cells, 1)
     return k * (k + 1) * np.log1p(1 / k)
@@ -108,7 +108,7 @@ def make_penalty(
     ----------
     x : (n, M) binary features
     labelings : known labelings, each an array (n,) of codes
-    form : form of the penalty, see `CMBC`
+    form : form of the penalty, as in `CMBC`
     k : number of clusters, without padding
     width : number p of statistics of a row, with padding
     active : (K,) False for padded clusters; None without padding
@@ -158,7 +158,7 @@ def penalty_value(tables: Penalty, theta: jax.Array) -> jax.Array:
 
 
 def penalty_slope(tables: Penalty, theta: jax.Array) -> jax.Array:
-    """Derivative of `penalty_value` with respect to theta, times K."""
+    """K times the derivative of `penalty_value` with respect to theta (..., K, p)."""
     e = theta @ tables.differences.T
     mean = tables.cluster_mean(e, -2)[..., None, :]
     residual = tables.spread * (e - mean) + tables.centre * (tables.offset + mean)

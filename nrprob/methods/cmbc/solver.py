@@ -62,7 +62,7 @@ class CMBCParameters(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """Estimates of the best restart; see `nrprob.engines.optimise.solve.Solution`.
+    """Estimates of the best restart, in addition to `nrprob.engines.optimise.solve.Solution`.
 
     Attributes
     ----------
