@@ -142,7 +142,7 @@ def _contrast_width(x: np.ndarray) -> float:
 
 
 def _quadratic_information(labels: np.ndarray, known: np.ndarray) -> float:
-    """Quadratic mutual information I(C;Z) of clusters and known groups, both labels (s,)."""
+    """Quadratic mutual information I(C;Z) of the clusters and known groups of s rows."""
     joint = contingency(labels, known) / len(labels)
     return float(((joint - joint.sum(1, keepdims=True) * joint.sum(0)) ** 2).sum())
 
