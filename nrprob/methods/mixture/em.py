@@ -429,9 +429,10 @@ class MixtureEM(  # type: ignore[misc]
 
         .. math:: \frac{1}{n} \sum_i \log \sum_k \pi_k p(x_i | \theta_k)
 
-        with the symbols of the class docstring, without multinomial coefficients, and with the
-        penalty of ``reg_covar``. Without ``smoothing``, a new row with a term that never occurs in
-        a component has almost no probability there.
+        Component k has the weight :math:`\pi_k` and the density :math:`p(x | \theta_k)`. The score
+        is without multinomial coefficients, and with the penalty of ``reg_covar``. Without
+        ``smoothing``, a new row with a term that never occurs in a component has almost no
+        probability there.
 
         Parameters
         ----------
