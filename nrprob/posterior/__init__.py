@@ -2,9 +2,9 @@
 
 Every function takes draws of labels as an integer array ``(chain, draw, observation)`` or ``(draw,
 observation)``. In a DataArray, the dimensions are ``chain``, ``draw`` and one more, in any order.
-From a Dataset, or from the posterior of an InferenceData or DataTree, the functions read the
-variable ``labels`` or the only variable; otherwise pass one variable. For samplers that sum labels
-out and return their probabilities, `draw_labels` samples labels.
+From a Dataset, or from the group ``partition`` or ``posterior`` of an InferenceData or DataTree,
+the functions read the variable ``labels`` or the only variable; otherwise pass one variable. For
+samplers that sum labels out and return their probabilities, `draw_labels` samples labels.
 
 Labels have no meaning across draws (label switching). So each summary is a property of the
 partition alone, or uses the labels of one reference partition (`relabel`).

@@ -171,17 +171,19 @@ def by_dims(values: Any, what: str, n_events: int | None = None) -> np.ndarray:
 
 def _labels_variable(draws: Any) -> Any:
     """Labels in an InferenceData, DataTree or Dataset; all other input unchanged."""
-    group = getattr(draws, "posterior", draws)
+    where, group = "draws", draws
+    for name in ("posterior", "partition"):  # the last one that has variables
+        if len(getattr(getattr(draws, name, None), "data_vars", ())):
+            where, group = f"draws.{name}", getattr(draws, name)
     if not hasattr(group, "data_vars") or not len(group.data_vars):
         if hasattr(draws, "groups") or hasattr(draws, "data_vars"):
             raise ValueError(
-                f"a container of draws has a group 'posterior'; got {type(draws).__name__} without "
-                "any variable there; pass the array of labels"
+                "a container of draws has a group 'partition' or 'posterior'; got "
+                f"{type(draws).__name__} without any variable there; pass the array of labels"
             )
         return draws
     names = list(group.data_vars)
     if len(names) > 1 and "labels" not in names:
-        where = "draws" if group is draws else "draws.posterior"
         raise ValueError(
             "of a container of draws, the variable 'labels' or the only one is read; got "
             f"{', '.join(map(repr, names))}; pass the one you mean, as in {where}[{names[0]!r}]"

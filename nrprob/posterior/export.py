@@ -1,8 +1,9 @@
 """Export draws to ArviZ.
 
-Draws are plain arrays named ``(chain, draw, *event)``. They are not extracted from a traced model,
-because samplers over partitions have discrete states with label switching, which ArviZ's converters
-do not support.
+Draws are arrays with the axes ``(chain, draw, *event)``. They are not extracted from a traced
+model, because samplers over partitions have discrete states with label switching, which ArviZ's
+converters do not support. Labels are in a group of their own, ``partition``: functions of ArviZ
+summarise the group ``posterior``, and summaries of labels are meaningless.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ def import_arviz() -> Any:
     return arviz
 
 
+# Groups whose arrays start with the axes (chain, draw); the first four have all draws.
+_ALL_DRAWS = ("posterior", "partition", "sample_stats", "log_likelihood")
+_SAMPLED = (*_ALL_DRAWS, "parameters", "posterior_predictive")
+
+
 def _draws(group: str, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
     arrays = {name: by_dims(value, f"{group}[{name!r}]") for name, value in values.items()}
     for name, array in arrays.items():
@@ -61,11 +67,60 @@ def _one_axis(values: Any, name: str, kind: type = object) -> list[Any]:
     return flat
 
 
+def _dataset(
+    group: str, values: Mapping[str, Any], coords: Mapping[str, Any], dims: Mapping[str, Any]
+) -> Any:
+    """Dataset of a group; a DataArray keeps its coordinates and the names of its dimensions."""
+    import xarray
+
+    batch = ["chain", "draw"] if group in _SAMPLED else []
+    arrays = _draws(group, values) if batch else {k: np.asarray(v) for k, v in values.items()}
+    result = {}
+    for name, array in arrays.items():
+        source, n_events = values[name], array.ndim - len(batch)
+        events = [str(d) for d in getattr(source, "dims", ()) if d not in batch]
+        events = list(dims.get(name, events or [f"{name}_dim_{i}" for i in range(n_events)]))
+        if len(events) != n_events:
+            raise ValueError(
+                f"dims name every event dimension; got {events} for {group}[{name!r}] of shape "
+                f"{array.shape}; pass {n_events} names"
+            )
+        axes = dict(zip([*batch, *events], array.shape, strict=True))
+        stored = {k: v.values for k, v in getattr(source, "coords", {}).items() if v.dims == (k,)}
+        places = {k: np.arange(axes[k]) for k in batch} | {**stored, **coords}
+        for axis in places.keys() & axes.keys():
+            if len(places[axis]) != axes[axis]:
+                raise ValueError(
+                    f"coords have one value for each entry of a dimension; got "
+                    f"{len(places[axis])} for {axis!r} of {group}[{name!r}], which has "
+                    f"{axes[axis]} entries; pass as many"
+                )
+        kept_places = {axis: places[axis] for axis in axes if axis in places}
+        result[name] = xarray.DataArray(array, kept_places, list(axes))
+    return xarray.Dataset(result)
+
+
+def _container(groups: Mapping[str, Any]) -> Any:
+    """Datasets in the container type of the installed ArviZ."""
+    import xarray
+
+    arviz = import_arviz()
+    if int(arviz.__version__.split(".")[0]) >= 1:
+        return xarray.DataTree.from_dict(dict(groups))
+    with warnings.catch_warnings():
+        # ArviZ accepts groups of other names, and warns of them.
+        warnings.filterwarnings("ignore", message=".*not defined in the InferenceData scheme")
+        return arviz.InferenceData(**groups)
+
+
 def to_arviz(
     posterior: Mapping[str, Any],
     *,
+    partition: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any] | None = None,
     sample_stats: Mapping[str, Any] | None = None,
     log_likelihood: Mapping[str, Any] | None = None,
+    posterior_predictive: Mapping[str, Any] | None = None,
     observed_data: Mapping[str, Any] | None = None,
     coords: Mapping[str, Sequence[Any]] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
@@ -75,13 +130,21 @@ def to_arviz(
     Parameters
     ----------
     posterior : mapping of str to array of shape (chain, draw, ...)
-        Draws of each quantity.
+        Draws of each quantity that has the same meaning in all draws. ``arviz.summary`` has a row
+        for each entry. A DataArray keeps its coordinates and the names of its dimensions.
+    partition : mapping of str to array of shape (chain, draw, observation), optional
+        Draws of labels, which `nrprob.posterior` summarises.
+    parameters : mapping of str to array of shape (chain, draw, ...), optional
+        Parameters of components, which have no meaning across draws; they may have fewer draws.
     sample_stats, log_likelihood : mapping of str to array of shape (chain, draw, ...), optional
         Statistics of the sampler, and the pointwise log likelihood in nats. ArviZ assumes
         normalised densities, which predictive probabilities under normalised maximum likelihood are
         not.
+    posterior_predictive : mapping of str to array of shape (chain, draw, ...), optional
+        Replicated data, under the names of ``observed_data``; they may have fewer draws.
     observed_data : mapping of str to array, optional
-        The data; no chain or draw axes.
+        The data; no chain or draw axes. ArviZ pairs them with other groups by name. Do not name
+        their dimension ``sample``, which is a draw for ArviZ.
     coords : mapping of str to sequence, optional
         Values along named dimensions.
     dims : mapping of str to sequence of str, optional
@@ -96,7 +159,8 @@ def to_arviz(
     Raises
     ------
     ValueError
-        If an array lacks its chain and draw axes, or two arrays differ in their length.
+        If an array lacks its chain and draw axes, two arrays differ in their length, or names or
+        coordinates of dimensions do not match an array.
 
     Examples
     --------
@@ -109,8 +173,11 @@ def to_arviz(
     """
     groups_by_name: dict[str, Any] = {
         "posterior": posterior,
+        "partition": partition,
+        "parameters": parameters,
         "sample_stats": sample_stats,
         "log_likelihood": log_likelihood,
+        "posterior_predictive": posterior_predictive,
         "observed_data": observed_data,
         "coords": coords,
         "dims": dims,
@@ -122,14 +189,10 @@ def to_arviz(
             raise TypeError(
                 f"{name} must be a mapping from names; got {type(value).__name__}; pass a dict"
             )
-    groups = {
-        name: _draws(name, groups_by_name[name])
-        for name in ("posterior", "sample_stats", "log_likelihood")
-    }
     shapes = {
         f"{group}[{name!r}]": array.shape[:2]
-        for group, arrays in groups.items()
-        for name, array in arrays.items()
+        for group in _ALL_DRAWS
+        for name, array in _draws(group, groups_by_name[group]).items()
     }
     if len(set(shapes.values())) > 1:
         raise ValueError(
@@ -137,19 +200,11 @@ def to_arviz(
             + ", ".join(f"{name}: {shape}" for name, shape in shapes.items())
             + "; thin or cut them to one shape"
         )
-    groups["observed_data"] = {k: np.asarray(v) for k, v in groups_by_name["observed_data"].items()}
-    groups = {group: arrays for group, arrays in groups.items() if arrays}
-    labels: dict[str, Any] = {
-        "coords": {name: _one_axis(values, f"coords[{name!r}]") for name, values in
-                   groups_by_name["coords"].items()},
-        "dims": {name: _one_axis(names, f"dims[{name!r}]", str) for name, names in
-                 groups_by_name["dims"].items()},
-    }  # fmt: skip
-
-    arviz = import_arviz()
-    if int(arviz.__version__.split(".")[0]) < 1:
-        return arviz.from_dict(**groups, **labels)
-    with warnings.catch_warnings():
-        # Samples are rows of the data here, while ArviZ uses this word for draws of all chains.
-        warnings.filterwarnings("ignore", message="Found dimension named 'sample'")
-        return arviz.from_dict(groups, **labels)
+    places, names = groups_by_name.pop("coords"), groups_by_name.pop("dims")
+    places = {name: _one_axis(values, f"coords[{name!r}]") for name, values in places.items()}
+    names = {name: _one_axis(values, f"dims[{name!r}]", str) for name, values in names.items()}
+    return _container({
+        group: _dataset(group, values, places, names)
+        for group, values in groups_by_name.items()
+        if values or group == "posterior"
+    })  # fmt: skip

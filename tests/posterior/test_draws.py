@@ -111,6 +111,36 @@ to_arviz({"a": np.zeros((2, 5, 3))}, dims={"a": ["sample"]})
     assert done.returncode == 0, done.stderr
 
 
+def test_groups_have_their_own_dimensions_and_draws(draws):
+    """Variables of one name differ between groups; replicates are of every second draw."""
+    y = xarray.DataArray(
+        np.zeros((4, 125, 3, 2)), {"draw": range(0, 250, 2)}, ("chain", "draw", "observation", "m")
+    )
+    x = xarray.DataArray(np.zeros((3, 2)), {"m": ["a", "b"]}, ("observation", "m"))
+    data = to_arviz(
+        {"n_clusters": draws["n_clusters"]},
+        log_likelihood={"x": xarray.DataArray(draws["weight"], dims=("chain", "draw", "row"))},
+        posterior_predictive={"x": y},
+        observed_data={"x": x},
+        partition={"labels": draws["weight"]},
+        dims={"labels": ["observation"]},
+    )
+    assert data["log_likelihood"]["x"].dims == ("chain", "draw", "row")
+    assert data["observed_data"]["x"].dims == ("observation", "m")
+    assert list(data["observed_data"]["m"].values) == ["a", "b"]
+    assert data["posterior_predictive"]["x"].dims == ("chain", "draw", "observation", "m")
+    assert data["posterior_predictive"]["draw"].values[-1] == 248
+    assert data["partition"]["labels"].dims == ("chain", "draw", "observation")
+    assert data["posterior"]["draw"].size == 250
+
+
+def test_names_and_coordinates_have_the_size_of_the_array(draws):
+    with pytest.raises(ValueError, match=r"got \['a', 'b'\] for posterior.*pass 1 names"):
+        to_arviz(draws, dims={"weight": ["a", "b"]})
+    with pytest.raises(ValueError, match=r"got 2 for 'a' of posterior\['weight'\], .* 3 entries"):
+        to_arviz(draws, dims={"weight": ["a"]}, coords={"a": [1, 2]})
+
+
 def test_named_dimensions_are_not_read_by_their_places(draws):
     weight = xarray.DataArray(draws["weight"], dims=("chain", "draw", "cluster"))
     data = to_arviz({"weight": weight.transpose("cluster", "draw", "chain")})
@@ -143,6 +173,7 @@ FORMS = {
     "variable called labels": xarray.Dataset({"length": ARRAY[..., 0], "labels": ARRAY}),
     "container": to_arviz({"z": LABELS}),
     "container with labels": to_arviz({"length": LENGTH, "labels": LABELS}),
+    "container with a partition": to_arviz({"length": LENGTH}, partition={"labels": LABELS}),
     "group of a container": to_arviz({"z": LABELS})["posterior"],
 }
 
@@ -175,7 +206,10 @@ def test_weights_and_traces_are_read_by_their_dimensions():
     [
         (xarray.Dataset({"a": ARRAY, "b": ARRAY}), r"got 'a', 'b'; .* as in draws\['a'\]"),
         (to_arviz({"a": LABELS, "b": LABELS}), r"got 'a', 'b'; .* as in draws.posterior\['a'\]"),
-        (to_arviz({}, observed_data={"x": [1.0]}), "has a group 'posterior'; got .* without any"),
+        (
+            to_arviz({}, observed_data={"x": [1.0]}),
+            "or 'posterior'; got .* without any",
+        ),
         (ARRAY.rename(draw="step"), r"labels are 'draw', .*; got \('chain', 'step', 'row'\); ren"),
         (ARRAY.expand_dims("run"), r"and 1 of other names; got \('run', 'chain', 'draw', 'row'\)"),
         (ARRAY.astype(float) + 0.5, "must be integers; got dtype float64"),

@@ -12,7 +12,7 @@ from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.labels import read_labels
 from nrprob.methods.bayes.covariates import effects_width, with_linear_effects
 from nrprob.methods.bayes.feature_models import COUNT_FACTOR
-from nrprob.methods.bayes.replication import Replicated
+from nrprob.methods.bayes.inference_data import ExportedPosterior
 from nrprob.statistics.families import fit_features, missing_property_error
 
 _ROUNDING = 1e-6  # residual standard deviation below which a feature depends linearly on others
@@ -28,7 +28,7 @@ class SampledRows:
     calls: tuple = ()  # chains do not use the program calls that batch runs share
 
 
-class Inputs(Replicated):
+class Inputs(ExportedPosterior):
     """The part of `nrprob.MDLMixture` that checks and encodes the arguments of `fit`."""
 
     energy: str

@@ -1,4 +1,4 @@
-"""Predictions and ArviZ export from draws of partitions."""
+"""Predictions from draws of partitions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from nrprob.data.design import DesignEncoder
 from nrprob.data.validation import LARGEST, check_rows
 from nrprob.estimator.base import Clusterer
-from nrprob.exceptions import warn
 from nrprob.methods.bayes.covariates import with_linear_effects
 from nrprob.methods.bayes.draws import MAX_DRAWS, compact_draws, pool_draws
 from nrprob.methods.bayes.joint_target import JointTarget
 from nrprob.methods.bayes.merging import build_merge_trees
 from nrprob.methods.bayes.model import MixtureModel, NewRows
-from nrprob.methods.bayes.pointwise import pointwise_log_likelihood, unavailable
 from nrprob.methods.bayes.predictive import (
     class_probabilities,
     cluster_probabilities,
@@ -100,107 +98,6 @@ class Sampled(Clusterer):
 
     def _standardise(self, X: np.ndarray) -> np.ndarray:
         return (X[:, self._columns] - self._mean) / self._sd
-
-    def to_arviz(self, *, log_likelihood="auto"):
-        r"""Export draws, statistics of the moves, log likelihood and data to ArviZ.
-
-        Parameters
-        ----------
-        log_likelihood : bool or "auto", default="auto"
-            Whether to export the pointwise log likelihood, which `arviz.loo` takes: one float64 for
-            each draw and sample. It does not exist if ``energy_`` is "nml", if
-            ``likelihood_power`` is below 1, or if counts or binary features have known groups and
-            ``coordination_weight`` is not 0. "auto" exports it if it exists and warns otherwise;
-            True raises if it does not exist.
-
-        Returns
-        -------
-        arviz.InferenceData or xarray.DataTree
-            Posterior; ``sample_stats`` with the shares of accepted moves of every type (NaN if none
-            was proposed); ``log_likelihood``, in nats and in the units of the features that `fit`
-            received; the standardised data.
-
-        Raises
-        ------
-        ValueError
-            If ``log_likelihood=True`` and the model has none.
-
-        Notes
-        -----
-        The pointwise log likelihood of sample i under a draw of labels z and hyperparameters h is
-
-        .. math:: \ell_i = \log \sum_c p(c \mid z_{-i}, h) \, p(x_i, y_i \mid x_{-i}, y_{-i},
-            z_{-i}, c, h),
-
-        where c runs over the components of the other samples and a new one, and :math:`y_i` is the
-        class of sample i, if it has one. Means, covariances, weights and the label of sample i are
-        integrated out. So :math:`1 / e^{\ell_i}` are the importance weights of leave-one-out
-        cross-validation (Vehtari, Gelman and Gabry, 2017). Columns that `fit` dropped do not count.
-        `arviz.loo` may report a Pareto k above 0.7 for a sample whose log likelihood varies by much
-        more than 1 nat. Then fit without this sample, or compare by `score` on held-out samples.
-
-        The rows of the data are the dimension ``observation``.
-        """
-        check_is_fitted(self)
-        from nrprob.posterior import to_arviz
-
-        exported = self._exports_log_likelihood(log_likelihood)
-        stats: dict[str, np.ndarray] = {"lp": self.posterior_["log_density"].values}
-        for name in self.sample_stats_:
-            accepted = f"{name}_accepted"
-            if accepted in self.sample_stats_:
-                proposed = self.sample_stats_[name].values
-                share = self.sample_stats_[accepted].values / np.where(proposed > 0, proposed, 1)
-                stats[f"acceptance_{name}"] = np.where(proposed > 0, share, np.nan)
-        posterior = {str(name): v.values for name, v in self.posterior_.items()}
-        target = self._target
-        density = {"rows": self._log_likelihood()} if exported else {}
-        x = np.asarray(target.x)[: self._n_rows]
-        rows = x
-        if isinstance(target, JointTarget):
-            rows = np.asarray(target.rows)[: self._n_rows]
-        observed: dict[str, np.ndarray] = {"X": rows[:, : self._columns.size]}
-        if self._n_classes:
-            classes = x[:, -1 - self._n_classes : -1]
-            observed["y"] = np.where(classes.any(1), classes.argmax(1), -1)
-        dims = {str(name): list(map(str, v.dims[2:])) for name, v in self.posterior_.items()}
-        return to_arviz(
-            posterior,
-            sample_stats=stats,
-            log_likelihood=density,
-            observed_data=observed,
-            coords={"observation": range(self._n_rows), "feature": self._columns.tolist()},
-            dims=dims
-            | {"rows": ["observation"], "X": ["observation", "feature"], "y": ["observation"]},
-        )
-
-    def _exports_log_likelihood(self, requested: Any) -> bool:
-        """Whether `to_arviz` exports the pointwise log likelihood; warns or raises if it cannot."""
-        if not isinstance(requested, bool):
-            self._check_choice("log_likelihood", requested, ("auto",), "or a boolean")
-        n_groups = 1 if isinstance(self._target, JointTarget) else self._target.n_groups
-        why = unavailable(self._mixture, n_groups)
-        if requested is False or not why:
-            return bool(requested)
-        message = (
-            f"to_arviz exports no pointwise log likelihood, since {why}; pass "
-            "log_likelihood=False, and compare models by score on held-out samples"
-        )
-        if requested is True:
-            raise ValueError(message)
-        warn(message)
-        return False
-
-    def _log_likelihood(self) -> np.ndarray:
-        """Pointwise log likelihood (chain, draw, sample), in the units of the features of `fit`."""
-        draws = {name: self.posterior_[name].values for name in self._joint_names()}
-        draws["labels"] = self.posterior_["components"].values
-        shape = draws["labels"].shape
-        with standard():
-            flat = {name: a.reshape(-1, *a.shape[2:]) for name, a in draws.items()}
-            result = pointwise_log_likelihood(*reversed(compact_draws(flat, self._target)))
-        result = np.asarray(result)[:, : self._n_rows].reshape(shape)
-        return result - np.log(self._sd).sum()
 
     # New rows
 

@@ -231,19 +231,20 @@ def test_a_second_fit_of_the_same_shape_compiles_nothing(three):
 
 
 @pytest.mark.smoke
-def test_arviz_reads_it(fitted):
+def test_arviz_reads_it(fitted, three):
     arviz = import_arviz()
 
     with pytest.warns(UserWarning, match="exports no pointwise log likelihood.*energy='nml'; pass"):
         data = fitted.to_arviz()
-    assert data["posterior"]["labels"].dims == ("chain", "draw", "observation")
+    assert data["partition"]["labels"].dims == ("chain", "draw", "observation")
     table = arviz.summary(data, var_names=["log_density", "n_clusters"])
     assert len(table) == 2 and np.isfinite(table["mean"]).all()
     stats = data["sample_stats"]
     share = stats["acceptance_gibbs"].values
     assert ((share > 0) & (share <= 1)).all()
     np.testing.assert_array_equal(stats["lp"], fitted.posterior_["log_density"])
-    assert data["observed_data"]["y"].shape == (60,)
+    np.testing.assert_allclose(data["observed_data"]["X"], three[0])
+    np.testing.assert_array_equal(data["observed_data"]["y"], three[1])
     # Code lengths of single samples are not a log likelihood.
     assert not hasattr(data, "log_likelihood")
     assert not hasattr(fitted.to_arviz(log_likelihood=False), "log_likelihood")
@@ -602,7 +603,7 @@ def test_the_six_moves_classify_and_go_on(energy, three):
     assert model.posterior_["means"].dims == ("chain", "draw", "cluster", "feature")
     assert pickle.loads(pickle.dumps(model)).extend(10).posterior_.sizes["draw"] == 210
     data = model.to_arviz()
-    assert data["posterior"]["weights"].shape == (2, 200, 6)
+    assert data["parameters"]["weights"].shape == (2, 200, 6)
     again = clone(model).set_params(num_samples=150).fit(X, y).extend(50)
     assert again.posterior_.equals(model.posterior_)
 
@@ -637,7 +638,7 @@ def test_clusters_say_what_known_groups_do_not(apart, planted):
     moved = X - 9 * known[:, None]
     assert (apart.predict(moved, known=0 * known) == apart.predict(X, known=known)).mean() > 0.9
     assert apart.score(X, known=known) > apart.score(X, known=1 - known) + 3
-    log_likelihood = next(iter(apart.to_arviz(log_likelihood=True)["log_likelihood"].values()))
+    log_likelihood = apart.to_arviz(log_likelihood=True)["log_likelihood"]["X"]
     assert log_likelihood.shape == (2, 100, 90) and np.isfinite(log_likelihood).all()
     assert log_likelihood.mean() < apart.score(X, known=known)  # of samples that are in the fit
 

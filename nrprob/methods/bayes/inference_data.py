@@ -1,0 +1,180 @@
+"""Export of a fitted posterior over partitions to ArviZ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from nrprob.exceptions import warn
+from nrprob.methods.bayes.draws import compact_draws
+from nrprob.methods.bayes.joint_target import JointTarget
+from nrprob.methods.bayes.pointwise import pointwise_log_likelihood, unavailable
+from nrprob.methods.bayes.replication import Replicated
+from nrprob.settings import standard
+
+
+class ExportedPosterior(Replicated):
+    """The part of `nrprob.MDLMixture` that exports draws to ArviZ."""
+
+    def to_arviz(self, *, log_likelihood="auto"):
+        r"""Export draws, statistics of the moves, log likelihood and data to ArviZ.
+
+        Parameters
+        ----------
+        log_likelihood : bool or "auto", default="auto"
+            Whether to export the pointwise log likelihood, which `arviz.loo` takes: one float64 for
+            each draw and sample. It does not exist if ``energy_`` is "nml", if
+            ``likelihood_power`` is below 1, or if counts or binary features have known groups and
+            ``coordination_weight`` is not 0. "auto" exports it if it exists and warns otherwise;
+            True raises if it does not exist.
+
+        Returns
+        -------
+        arviz.InferenceData or xarray.DataTree
+            InferenceData before ArviZ 1.0, DataTree from 1.0 on, with the groups
+
+            ========================  ==========================================================
+            ``posterior``             quantities with the same meaning in all draws: numbers of
+                                      clusters and components, the share of the largest cluster,
+                                      ``log_density``, sampled hyperparameters
+            ``partition``             ``labels``, ``components`` and, with ``errors="t"``,
+                                      ``scale_weight``, for every observation
+            ``parameters``            sampled parameters: those of ``kernel="six-move"``, and the
+                                      common covariance of ``covariance="shrunk"``, of
+                                      standardised features
+            ``sample_stats``          ``lp``, and the shares of accepted moves of every type (NaN
+                                      if none was proposed)
+            ``log_likelihood``        ``X``, in nats, for features in the units of ``X``
+            ``observed_data``         ``X`` (observation, feature) in the units of `fit`, and
+                                      ``y`` with classes
+            ========================  ==========================================================
+
+        Raises
+        ------
+        ValueError
+            If ``log_likelihood=True`` and the model has none.
+
+        Notes
+        -----
+        The pointwise log likelihood of sample i under a draw of labels z and hyperparameters h is
+
+        .. math:: \ell_i = \log \sum_c p(c \mid z_{-i}, h) \, p(x_i, y_i \mid x_{-i}, y_{-i},
+            z_{-i}, c, h),
+
+        where c runs over the components of the other samples and a new one, and :math:`y_i` is the
+        class of sample i, if it has one. Means, covariances, weights and the label of sample i are
+        integrated out. So :math:`1 / e^{\ell_i}` are the importance weights of leave-one-out
+        cross-validation (Vehtari, Gelman and Gabry, 2017). Columns that `fit` dropped do not count.
+        `arviz.loo` may report a Pareto k above 0.7 for a sample whose log likelihood varies by much
+        more than 1 nat. Then fit without this sample, or compare by `score` on held-out samples.
+
+        `arviz.loo_pit` needs one value per observation, so it does not apply to several features.
+        """
+        check_is_fitted(self)
+        from nrprob.posterior import to_arviz
+
+        exported = self._exports_log_likelihood(log_likelihood)
+        variables = {str(name): values for name, values in self.posterior_.items()}
+        groups: dict[str, dict[str, Any]] = {"posterior": {}, "partition": {}, "parameters": {}}
+        for name, values in variables.items():
+            if name not in self._fixed_hyperparameters():
+                groups[_group_of(values.dims[2:])][name] = values
+        for name in ("n_clusters", "n_components"):
+            # `arviz.plot_rank` interpolates the ranks of integers, and fails for constant ones.
+            groups["posterior"][name] = groups["posterior"][name].astype(float)
+        groups["posterior"]["largest_share"] = _largest_shares(variables["labels"].values)
+        density = {"X": self._log_likelihood()} if exported else {}
+        return to_arviz(
+            **groups,
+            sample_stats=self._move_statistics(),
+            log_likelihood=density,
+            observed_data=self._observed_data(),
+            coords={"observation": range(self._n_rows), "feature": self._feature_names()},
+        )
+
+    def _fixed_hyperparameters(self) -> set[str]:
+        """Names of hyperparameters whose grid has one value."""
+        target = self._target
+        if not isinstance(target, JointTarget):
+            return set()
+        grid = target.update_of("freedom").grid._asdict()
+        return {name for name, values in grid.items() if len(values) == 1}
+
+    def _move_statistics(self) -> dict[str, np.ndarray]:
+        """Log density, and shares of accepted moves, (chain, draw)."""
+        stats: dict[str, np.ndarray] = {"lp": self.posterior_["log_density"].values}
+        for name in self.sample_stats_:
+            accepted = f"{name}_accepted"
+            if accepted in self.sample_stats_:
+                proposed = self.sample_stats_[name].values
+                share = self.sample_stats_[accepted].values / np.where(proposed > 0, proposed, 1)
+                stats[f"acceptance_{name}"] = np.where(proposed > 0, share, np.nan)
+        return stats
+
+    def _feature_names(self) -> list[Any]:
+        """Names of the features of the model, or their positions."""
+        names = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+        return list(np.asarray(names)[self._columns])
+
+    def _observed_data(self) -> dict[str, Any]:
+        """Features in the units of `fit`, and classes, which are -1 where unknown."""
+        import xarray
+
+        target, m = self._target, self._columns.size
+        x = np.asarray(target.x)[: self._n_rows]
+        rows = np.asarray(target.rows)[: self._n_rows] if isinstance(target, JointTarget) else x
+        dims = "observation", "feature"
+        observed = {"X": xarray.DataArray(rows[:, :m] * self._sd + self._mean, dims=dims)}
+        if self._n_classes:
+            indicators = x[:, -1 - self._n_classes : -1]
+            is_text = self.classes_.dtype.kind not in "biuf"
+            classes = self.classes_.astype(str) if is_text else self.classes_
+            unknown = "-1" if is_text else -1
+            y = np.where(indicators.any(1), classes[indicators.argmax(1)], unknown)
+            observed["y"] = xarray.DataArray(y, dims=dims[:1])
+        return observed
+
+    def _exports_log_likelihood(self, requested: Any) -> bool:
+        """Whether `to_arviz` exports the pointwise log likelihood; warns or raises if it cannot."""
+        if not isinstance(requested, bool):
+            self._check_choice("log_likelihood", requested, ("auto",), "or a boolean")
+        n_groups = 1 if isinstance(self._target, JointTarget) else self._target.n_groups
+        why = unavailable(self._mixture, n_groups)
+        if requested is False or not why:
+            return bool(requested)
+        message = (
+            f"to_arviz exports no pointwise log likelihood, since {why}; pass "
+            "log_likelihood=False, and compare models by score on held-out samples"
+        )
+        if requested is True:
+            raise ValueError(message)
+        warn(message)
+        return False
+
+    def _log_likelihood(self) -> Any:
+        """Pointwise log likelihood (chain, draw, observation), in the units of `fit`."""
+        import xarray
+
+        draws = {name: self.posterior_[name].values for name in self._joint_names()}
+        draws["labels"] = self.posterior_["components"].values
+        shape = draws["labels"].shape
+        with standard():
+            flat = {name: a.reshape(-1, *a.shape[2:]) for name, a in draws.items()}
+            result = pointwise_log_likelihood(*reversed(compact_draws(flat, self._target)))
+        result = np.asarray(result)[:, : self._n_rows].reshape(shape) - np.log(self._sd).sum()
+        return xarray.DataArray(result, dims=("chain", "draw", "observation"))
+
+
+def _group_of(dims: tuple[Any, ...]) -> str:
+    """Group of a variable of the posterior, by its dimensions after chain and draw."""
+    if dims == ("observation",):
+        return "partition"
+    return "posterior" if dims in ((), ("feature",)) else "parameters"
+
+
+def _largest_shares(labels: np.ndarray) -> np.ndarray:
+    """Share (chain, draw) of the samples in the largest cluster, from labels from 0."""
+    shares = ((labels == c).mean(-1) for c in range(int(labels.max()) + 1))
+    return np.max(np.stack(list(shares)), 0)
