@@ -47,8 +47,10 @@ def make_cell_counts(
 
     .. math:: \pi_{gtb} \propto \exp(\alpha_g + \tau_{gt} + \beta_{gb} + \gamma_{gtb}),
 
-    with normal effects of types (on their marker genes), batches and interactions (on all genes).
-    The total of a cell is log-normal, and its counts are negative binomial.
+    where :math:`\alpha_g` is the log abundance of gene g. The effects :math:`\tau` of types (on
+    their marker genes), :math:`\beta` of batches and :math:`\gamma` of interactions (both on all
+    genes) are normal with mean 0. The total of a cell is log-normal, and its counts are negative
+    binomial.
 
     Parameters
     ----------
@@ -66,7 +68,7 @@ def make_cell_counts(
     mean_total : float, default=3000.0
         Mean of the totals; their logarithms have standard deviation 0.3.
     dispersion : float, default=0.3
-        The variance of a count of mean m is m + dispersion * m**2.
+        The variance of a count of mean m is ``m + dispersion * m**2``.
     mixing : float, default=0.5
         Similarity of the proportions of cell types in the batches, from 0 to 1. At 1, all batches
         have equal proportions. At 0, every batch has independent proportions, from a Dirichlet

@@ -53,7 +53,7 @@ def data_folder() -> Path | None:
 
 
 def search_clause() -> str:
-    """Clause of error messages that says in which folder nrprob searched for data."""
+    """Clause of error messages that states in which folder nrprob searched for data."""
     root = data_folder()
     if root is None:
         return "NRPROB_DATA is not set"
@@ -64,7 +64,10 @@ def search_clause() -> str:
 
 @contextlib.contextmanager
 def reading_data(path: Path) -> Iterator[None]:
-    """Raise InputError with one line about the file if it is damaged or missing."""
+    """Context that converts errors of reading the file ``path`` to an InputError of one line.
+
+    Such errors occur if the file is damaged or missing.
+    """
     try:
         with reading(path, "a file of the data set", "get it again"):
             yield
@@ -82,11 +85,12 @@ def download_file(name: str, url: str, sha256: str, *, file: str, wrong: str, of
     name : str
         Name of the data set.
     url, sha256 : str
-        Address and checksum.
+        Address, and SHA-256 of the content.
     file : str
         Name of the file in the cache.
     wrong : str
-        End of the error message "the downloaded file is not ..."; ``{}`` is the address.
+        End of the error message "the downloaded file is not ...", in which ``{}`` stands for the
+        address.
     offline : str
         Remedy if there is no network connection, for the message.
 

@@ -56,7 +56,7 @@ def _check_fraction(value: float, name: str) -> float:
 
 
 def _block_sizes(n_features: int, n_clusters: int) -> Counts:
-    """Numbers of columns (n_clusters,) of the blocks of a partition."""
+    """Numbers of columns (n_clusters,) of the blocks of a partition of ``n_features`` columns."""
     if n_features < n_clusters:
         raise ValueError(
             "every cluster needs at least one feature of its partition; "
@@ -80,8 +80,8 @@ def make_binary_partitions(
 ) -> tuple[Counts, Counts]:
     """Simulate binary rows with one independent partition per group of columns.
 
-    The columns of a partition are divided into `n_clusters` blocks, and have a random binary
-    profile. A row of cluster g equals the profile on block g, and the complement of the profile on
+    The columns of a partition have a random binary profile, and are divided into `n_clusters`
+    blocks. A row of cluster g equals the profile on block g, and the complement of the profile on
     the other blocks of the partition. Every entry is then flipped with probability `p_noise`. The
     labels of a row in different partitions are independent, and uniform on the clusters.
 
@@ -164,8 +164,8 @@ def make_multinomial_2d(
     .. math:: \left(\frac{\theta_a}{2}, \frac{w \theta_b + (1 - w) \theta_a}{2}, \cdot \right),
         \qquad \theta_k = \frac{k + 1/2}{K},
 
-    where w is the orthogonality and K the number of clusters; the third probability is one minus
-    the sum of the others.
+    where w is the orthogonality and K the number of clusters; the dot stands for one minus the sum
+    of the other probabilities.
 
     Parameters
     ----------
@@ -230,8 +230,8 @@ def bayes_precision(m: int, n_clusters: int, p_noise: float = 0.1) -> float:
 
     .. math:: \frac 1K \sum_{x \in \{0, 1\}^m} \max_k p(x | k)
 
-    where K is the number of clusters, and p the model of `make_binary_partitions` with known
-    profile and noise.
+    where K is the number of clusters, and p(x | k) the probability of the m columns x of a row of
+    cluster k in the model of `make_binary_partitions`, with known profile and noise.
 
     Parameters
     ----------

@@ -242,7 +242,7 @@ def _read_folder(folder: Path, parameters: Mapping[str, Any]) -> DataSet:
 
 
 def _read_labelings(path: Path) -> dict[str, np.ndarray]:
-    """Read the labels (n,) of every column of ``labels.csv.gz``."""
+    """Read ``labels.csv.gz``; return the labels (n_samples,) by name of the column."""
     import pandas as pd
 
     with reading_data(path):
@@ -276,7 +276,7 @@ def _read_columns(path: Path) -> DataSet:
 
 
 def _read_counts(folder: Path) -> DataSet:
-    """Read sparse counts, and the terms of their columns."""
+    """Read sparse counts, and the terms whose counts are in the columns."""
     import gzip
 
     path = folder / "counts.npz"
@@ -468,7 +468,7 @@ def _load_webkb() -> DataSet:
 
 
 def _read_webkb(path: Path) -> DataSet:
-    """Count the words of an archive of pages, .../<page type>/<university>/<page>."""
+    """Count the words of the pages in an archive, whose paths are .../page type/university/page."""
     pages = []
     with reading_data(path):
         try:

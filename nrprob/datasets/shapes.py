@@ -119,14 +119,21 @@ def _unit_vectors(angle: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _moon_points(along, side, inner, rng):
-    """Points of a half moon on a side, from near its apex to its end."""
+    """Points of two interlocked half circles.
+
+    ``inner`` selects one of them for every point, ``side`` is -1 for its left and 1 for its right
+    half, and ``along`` the position from near the apex (0) to the end (1).
+    """
     angle = CUT + along * (np.pi / 2 - CUT)
     x, y = MOON * side * np.sin(angle), MOON * np.cos(angle)
     return np.stack([x + inner * MOON, np.where(inner, -y, y)], 1)
 
 
 def _ring_points(along, side, inner, rng):
-    """Points of a half disc or half ring on a side."""
+    """Points of a disc (where ``inner`` is True) and a ring around it.
+
+    ``side`` is -1 for the left and 1 for the right half, and ``along`` the angle from 0 to 1.
+    """
     radius = np.where(inner, DISC * np.sqrt(rng.random_sample(along.size)), RING)
     angle = np.pi * (along - 0.5)
     return np.stack([side * (GAP / 2 + radius * np.cos(angle)), radius * np.sin(angle)], 1)

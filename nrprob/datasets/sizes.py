@@ -33,10 +33,10 @@ class Size(NamedTuple):
 
     Attributes
     ----------
-    samples, features : shape of the data; upper bounds if rows or columns are dropped
+    samples, features : numbers of rows and columns; upper bounds if some of them are dropped later
     bytes : memory of the data
     is_sparse : whether the data are a sparse matrix
-    largest : bytes of the largest array during their generation
+    largest : bytes of the largest array while the data are generated
     """
 
     samples: int
@@ -53,7 +53,10 @@ def dense_size(samples: int, features: int, width: int = VALUE) -> Size:
 
 
 def sparse_size(samples: int, features: int, entries: int, other: int = 0) -> Size:
-    """Size of a sparse matrix; its generation needs a dense array of ``other`` values."""
+    """Size of a sparse matrix with ``entries`` stored values.
+
+    While it is generated, a dense array of ``other`` values exists, too.
+    """
     content = ENTRY * entries + VALUE * (samples + 1)
     return Size(samples, features, content, True, max(content, VALUE * other))
 
@@ -63,7 +66,7 @@ _RULES: dict[str, Callable[..., Size]] = {}
 
 
 def register_size(rule: Callable[..., Size]) -> Callable[[Generator], Generator]:
-    """Decorate a generator with its ``rule``, the size as a function of its parameters."""
+    """Decorate a generator with a function ``rule`` from its parameters to the size of the data."""
 
     def register_generator(generator: Generator) -> Generator:
         _RULES[generator.__name__] = rule

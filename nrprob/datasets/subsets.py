@@ -27,13 +27,15 @@ def _draw_counts(
     share: float,
     rng: np.random.RandomState,
 ) -> Counts:
-    """Sample counts (n, m) of rows with several clusterings, whose features are side by side.
+    """Sample counts of n rows with several clusterings, whose features are side by side.
+
+    Every cluster of a clustering has its own features, on which its rows have a constant count.
 
     Parameters
     ----------
-    clusters : labels (n,) of every clustering
-    counts : count of a row on every feature of its cluster, by clustering
-    widths : number of features of a cluster, by clustering
+    clusters : for every clustering, the labels (n,)
+    counts : for every clustering, the count of a row on every feature of its cluster
+    widths : for every clustering, the number of features of a cluster
     noise : upper bound (exclusive) of integer noise from 1, which is added to these counts
     share : share of the zeros to which noise is added, too
     """
@@ -191,8 +193,8 @@ def make_competing_pairs(
 def make_oscillating_counts(*, random_state: RandomState = None) -> tuple[Counts, Counts]:
     """Return eight rows in two subsets for which cross-partition clustering oscillates.
 
-    With ``eta=1`` there is one cluster up to an inverse temperature of 1.857, and no stable
-    solution between 1.857 and 2.74.
+    If `nrprob.CrossPartition` has ``eta=1``, there is one cluster up to an inverse temperature of
+    1.857, and no stable solution between 1.857 and 2.74.
 
     Parameters
     ----------
@@ -202,7 +204,7 @@ def make_oscillating_counts(*, random_state: RandomState = None) -> tuple[Counts
     Returns
     -------
     X : ndarray of shape (8, 4), dtype int64
-        Counts. Pairs share few features across subsets.
+        Counts. Pairs of different subsets share few features.
     labels : ndarray of shape (8, 2), dtype int64
         Subset, and pair (from 0 to 3) of every row.
 

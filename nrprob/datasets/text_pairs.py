@@ -39,7 +39,7 @@ def make_crossed_counts(
     n_sought: int = 1,
     random_state: RandomState = None,
 ) -> tuple[sparse.csr_array, NDArray[np.int64]]:
-    """Make rows with two independent labelings, as sums of rows of two families of classes.
+    """Make rows with two independent labelings, as sums of labelled rows.
 
     A new row is the sum of ``n_known`` rows of one class of ``known`` and ``n_sought`` rows of one
     class of ``sought``. Classes are sampled in proportion to their numbers of rows. Every row of
@@ -212,7 +212,11 @@ def make_dialect_counts(
 
 
 def _check_counts(X: Any, labels: Any) -> tuple[sparse.csr_array, np.ndarray, np.ndarray]:
-    """Validate counts and labels; return both, and the position of every label when sorted."""
+    """Validate counts and labels.
+
+    Returns the counts, the labels as an array, and the position of every label among the sorted
+    distinct labels.
+    """
     from sklearn.utils import check_array
 
     X = sparse.csr_array(check_rows(X, check_array, accept_sparse="csr", dtype=_DTYPES))
@@ -232,7 +236,7 @@ def _check_counts(X: Any, labels: Any) -> tuple[sparse.csr_array, np.ndarray, np
 
 
 def _check_classes(classes: Any, name: str) -> list[Any]:
-    """Classes as a list of hashable labels."""
+    """Validate a family of classes; return it as a list of hashable labels."""
     values = classes.tolist() if isinstance(classes, np.ndarray) else classes
     if not isinstance(values, list | tuple | set | frozenset):
         raise TypeError(
@@ -246,9 +250,10 @@ def _check_classes(classes: Any, name: str) -> list[Any]:
 def _draw_tuples(
     members: list[np.ndarray], parts: int, n_samples: int, rng: np.random.RandomState
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sample tuples of rows, each from one class.
+    """Sample tuples of ``parts`` rows of one class each.
 
-    Returns the rows (n_samples, parts), and the positions (n_samples,) of their classes.
+    ``members`` are the indices of the rows of every class. Returns indices (n_samples, parts) of
+    rows, and the class (n_samples,) of every tuple as a position in ``members``.
     """
     rows, codes, n = [], [], 0
     while n < n_samples:

@@ -32,9 +32,9 @@ def make_gaussian_views(
     """Simulate two Gaussian classes in several views with partly permuted rows.
 
     Features are independent with variance 1. Their mean is ``mean`` in class 0, and ``-mean`` in
-    class 1. The first half of the rows has class 0. In every view except the first, a random share
-    of the rows is then permuted. This makes views less dependent, but does not change the
-    distribution of a single view.
+    class 1. The first half of the rows has class 0. Then, in every view except the first, a random
+    share of the rows is permuted. The permutation makes views less dependent, but does not change
+    the distribution of a single view.
 
     Parameters
     ----------

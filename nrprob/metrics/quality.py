@@ -15,7 +15,7 @@ __all__ = ["dunn_index", "silhouette_width", "vector_quantization_error"]
 
 
 def _rows_and_codes(X: ArrayLike, labels: Labels) -> tuple[NDArray[np.float64], Codes]:
-    """Validate samples (n, m) and labels (n,); return the labels as integers."""
+    """Validate samples ``X`` (n, m) and labels (n,); return both, with the labels as integers."""
     from sklearn.utils import check_array
 
     from nrprob.statistics.features import check_range
@@ -38,7 +38,8 @@ def dunn_index(
 
     .. math:: \min_{i \ne j} \delta(c_i, c_j) \,/\, \max_l \Delta(c_l)
 
-    Here :math:`\delta` is the separation of two clusters, and :math:`\Delta` the diameter of one.
+    Here :math:`\delta` is the separation of two clusters, and :math:`\Delta` the diameter of a
+    cluster.
 
     Parameters
     ----------

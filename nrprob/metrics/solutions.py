@@ -49,7 +49,10 @@ _AGREEMENTS: dict[str, Callable[[Labels, Labels], float]] = {
 
 
 def _encode_same_length(n: int, labelings: Labelings, name: str) -> list[Codes]:
-    """Encode labelings of n samples as integers; n = 0 takes the number of the first labeling."""
+    """Encode labelings of ``n`` samples as integers, after checking their lengths.
+
+    For ``n = 0``, the length of the first labeling is the number of samples.
+    """
     result = _encode_labelings(labelings, name)
     n = n or len(result[0])
     for number, codes in enumerate(result):
@@ -67,7 +70,7 @@ def pairwise_agreement(
 
     .. math:: A_{ij} = a(C_i, C_j), \quad D_{ij} = 1 - A_{ij}
 
-    Here a is the agreement, A_ij the agreement of labelings C_i and C_j, and D_ij their
+    Here a is a measure of agreement, A_ij the agreement of labelings C_i and C_j, and D_ij their
     dissimilarity.
 
     Parameters
