@@ -96,9 +96,9 @@ def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
 
 
 def _make_room(ax: Axes, n_steps: int) -> None:
-    """Reserve the right part of the axes for the restarts.
+    """Reserve the right part of the axes for the final objectives of the restarts.
 
-    The restarts are inside the axes, since a layout engine reserves no space outside.
+    They are inside the axes, since a layout engine reserves no space outside of them.
     """
     first, last = 1 - 0.04 * n_steps, n_steps + 0.04 * n_steps
     ax.set_xlim(first, first + (last - first) / _STEPS_WIDTH)

@@ -1,4 +1,8 @@
-"""Plot centroids of known groups and of clusters."""
+"""Plot centroids of known groups and of clusters.
+
+A figure consists of parts (`nrprob.plotting.layout.Part`). A *side* is one labeling: its title, the
+centroids of its groups, and the names of the groups.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ _IMAGE, _CELL = 1.4, 0.85
 
 
 def _image_part(images: np.ndarray, titles: Sequence[str], head: str, limits: Any) -> Part:
-    """Figure part with centroids as images, in lines of five."""
+    """Figure part with centroids as images, five in a row, under the heading ``head``."""
     per_row = min(len(images), 5)
     titles = shorten_first_lines(titles, 17, 2)
     above = max(text_extent(title, 9)[1] for title in titles) + 0.06
@@ -100,7 +104,7 @@ def _draw_profiles(axes: np.ndarray, sides: Sequence[Side], features: Sequence[s
 def _finish_axes(
     axes: np.ndarray, heads: Sequence[str], labels: Any, labelings: Mapping[str, Any]
 ) -> np.ndarray:
-    """Set the titles of centroids in existing axes, and draw contingency tables into the rest."""
+    """Set the titles of the axes with centroids; draw contingency tables into the other axes."""
     for ax, head in zip(axes, heads, strict=False):
         ax.set_title(shorten_text(head, 28), fontsize=10, parse_math=False)
     for ax, (name, labeling) in zip(axes[2:], labelings.items(), strict=True):
@@ -110,7 +114,7 @@ def _finish_axes(
 
 
 def _draw_images(ax: Axes, images: np.ndarray, titles: Sequence[str], limits: Any) -> None:
-    """Draw centroids as images with titles, in lines of five, into existing axes."""
+    """Draw centroids as images with titles, five in a row, into existing axes."""
     per_row = min(len(images), 5)
     high = images.shape[1] / images.shape[2]
     step = 1.1, high + 0.35  # images are one unit wide

@@ -91,7 +91,7 @@ def plot_contingency(
 
 @dataclass(frozen=True)
 class Table:
-    """Contingency table: names of known groups (rows) and clusters (columns), and counts (r, c)."""
+    """Contingency table: names of r known groups (rows) and c clusters (columns), counts (r, c)."""
 
     rows: Sequence[str]
     columns: Sequence[str]
@@ -111,7 +111,7 @@ class Table:
         return self.counts / self.counts.sum(axis=1, keepdims=True)
 
     def cell_texts(self, shares: bool) -> np.ndarray:
-        """Texts of the cells: counts, with or without shares."""
+        """Texts of the cells of the table: counts, with shares if ``shares``."""
         cells = np.empty(self.counts.shape, object)
         for index, count in np.ndenumerate(self.counts):
             share = f"\n{100 * self.shares[index]:.0f} %" if shares else ""
@@ -119,7 +119,7 @@ class Table:
         return cells
 
     def make_grid(self, shares: bool) -> Grid:
-        """Grid with cells as large as their texts."""
+        """Grid whose cells are as large as their texts, with or without shares."""
         width, height = _largest_extent(self.cell_texts(shares), _SIZES[0])
         names = max(text_extent(name, 9)[0] for name in self.columns) + 0.12
         # Widen cells for horizontal names, unless the table becomes too wide.

@@ -145,7 +145,10 @@ def _format_signed(value: float) -> str:
 def _choose_clusters(
     values: np.ndarray, codes: np.ndarray, clusters: Sequence[Any] | None
 ) -> list[int]:
-    """Codes of the clusters to draw."""
+    """Positions, among the sorted labels ``values``, of the clusters to draw.
+
+    ``codes`` are the clusters of the samples, and ``clusters`` the argument of `plot_top_features`.
+    """
     if clusters is None:
         largest = np.argsort(-np.bincount(codes), kind="stable")[:_MAX_CLUSTERS]
         return np.sort(largest).tolist()

@@ -1,4 +1,7 @@
-"""Read samples and labels for plots, and name groups, clusters and features."""
+"""Read samples and labels for plots, and name groups, clusters and features.
+
+The *code* of a sample is its group as an integer, a position among the distinct labels.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +57,10 @@ def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
 
 
 def adjust_for(design: Design) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return known groups (n,), and the columns (n, q) of a regression; None without covariates.
+    """Return known groups (n,), and the columns of a regression on known structure, for n samples.
 
-    The columns are the covariates, and indicators of the labels if labels are known, too. The
-    constant column is left out.
+    The columns are the covariates and, if labels are known, too, indicators of the labels; the
+    constant column is left out. Without covariates, the columns are None.
     """
     if design.kind == "soft":
         raise ValueError(
@@ -99,7 +102,7 @@ def distinct_labels(
 
 
 def label_texts(values: Any, prefix: str) -> list[str]:
-    """Names of labels, with a prefix for integers."""
+    """Names of labels; ``prefix`` precedes integers."""
     return [
         f"{prefix} {value}".strip() if isinstance(value, int | np.integer) else str(value)
         for value in values
@@ -129,13 +132,13 @@ def named_groups(design: Design, prefix: str = "group") -> tuple[list[str], np.n
 
 
 def with_sizes(names: Sequence[str], codes: np.ndarray, between: str = "\n") -> list[str]:
-    """Append the number of samples to every name."""
+    """Append its number of samples to the name of every group; ``codes`` are those of samples."""
     sizes = np.bincount(codes, minlength=len(names))
     return [f"{name}{between}n = {size}" for name, size in zip(names, sizes, strict=True)]
 
 
 def feature_texts(names: Sequence[Any] | None, columns: Sequence[str] | None, n: int) -> list[str]:
-    """Names (n,) of features: ``names``, else the columns of a frame, else numbers.
+    """Names of ``n`` features: ``names``, else the columns of a frame, else numbers.
 
     Raises
     ------

@@ -49,7 +49,10 @@ class Part:
 
 
 def compose_figure(parts: Sequence[Part], max_width: float, title: str = "") -> Figure:
-    """Place parts in a new figure, in lines of at most ``max_width`` inches if possible."""
+    """Place parts side by side in a new figure, in rows of at most ``max_width`` inches.
+
+    A part that is wider than ``max_width`` has a row of its own.
+    """
     import matplotlib.pyplot as plt
 
     lines: list[list[Part]] = [[]]
@@ -126,7 +129,7 @@ def shorten_first_lines(names: Sequence[str], width: int, lines: int) -> list[st
 
 
 def side_by_side(first: Part, second: Part) -> Part:
-    """Join two parts that must be in the same line."""
+    """Join two parts that must be in the same row of a figure into one part."""
 
     def draw_both(position: Position) -> None:
         first.draw(position)
@@ -142,7 +145,11 @@ def label_grid(
     size: float = 9,
     letters: int = _MAX_LETTERS,
 ) -> Grid:
-    """Grid of a heat map with cells of this width and height in inches."""
+    """Make the grid of a heat map.
+
+    ``cell`` is the width and height of a cell in inches, ``size`` the font size of the names in
+    points, and ``letters`` the largest length of a name.
+    """
     rows, column_names = shorten_names(rows, letters, 1), shorten_first_lines(columns, letters, 1)
     rotated = max(text_extent(name, size)[0] for name in column_names) + 0.08 > cell[0]
     if rotated:
@@ -165,7 +172,7 @@ def label_grid(
 
 
 def fit_label_grid(rows: Sequence[str], columns: Sequence[str], ax: Axes) -> Grid:
-    """Grid of a heat map in existing axes."""
+    """Make the grid of a heat map in existing axes; its cells fill the axes."""
     box, dots = ax.get_window_extent(), ax.figure.dpi
     width, height = box.width / dots, box.height / dots
     for letters in (28, 20, 14, 10):

@@ -147,7 +147,10 @@ def _draw_path(ax: Axes, result: Any) -> None:
 
 
 def _merge_costs(result: Any) -> tuple[np.ndarray, np.ndarray, str] | None:
-    """Numbers of clusters before the merges, their costs and the label of the costs, or None."""
+    """Return the merges of a fit; None if the fit has no merges.
+
+    They are the numbers of clusters before each merge, the costs, and the axis label of the costs.
+    """
     if not hasattr(result, "linkage_"):
         return None
     if hasattr(result, "merge_gains_"):

@@ -1,4 +1,8 @@
-"""Heat maps of features by group on one scale."""
+"""Heat maps of features by group on one colour scale.
+
+A *side* is one labeling: its title, the means (groups, features) of its groups, which are their
+profiles, and the names of the groups. ``top`` is the end of the colour scale.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ _LINE_HEIGHT = 0.26  # height of a feature in inches
 
 
 def common_scale(sides: Sequence[Side]) -> float:
-    """Largest absolute value of all heat maps."""
+    """End of the common colour scale: the largest absolute value of all heat maps."""
     return max(*(float(np.abs(profiles).max()) for _, profiles, _ in sides), 1e-9)
 
 

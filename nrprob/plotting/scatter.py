@@ -245,7 +245,7 @@ def _fit_plane(X: Any, codes: np.ndarray, design: Design, random: Any) -> Plane:
 
 
 def _named_labelings(labelings: Any, n: int) -> dict[str, np.ndarray]:
-    """Labelings (n,) by name."""
+    """Return the clusterings of ``n`` samples, an argument of `plot_alternatives`, by name."""
     if isinstance(labelings, Mapping):
         columns = {str(name): as_array(labels, str(name)) for name, labels in labelings.items()}
     else:
@@ -265,7 +265,7 @@ def _named_labelings(labelings: Any, n: int) -> dict[str, np.ndarray]:
 
 
 def _sample_rows(n: int, n_points: int, random: Any) -> np.ndarray:
-    """Indices of the samples to draw, ascending."""
+    """Indices of the samples to draw, ascending: a random subset if there are too many."""
     return np.arange(n) if n <= n_points else np.sort(random.choice(n, n_points, replace=False))
 
 
@@ -281,7 +281,7 @@ def _describe_sizes(codes: np.ndarray) -> str:
 
 
 def _describe_agreement(name: str, codes: Mapping[str, np.ndarray], design: Design) -> list[str]:
-    """NMI of a labeling with known labelings and with the other labelings."""
+    """Texts with the NMI of a labeling with known labelings and with the other labelings."""
     several = design.labelings.shape[1] > 1
     known = {
         f"known {j + 1}" if several else "known": column
@@ -340,7 +340,7 @@ def _draw_points(
 
 
 def _axis_labels(kinds: tuple[str, str]) -> tuple[str, str]:
-    """Labels of both axes."""
+    """Labels of both axes, from the types of the directions of a `Plane`."""
     if kinds[0] == kinds[1] != NOTHING:
         return f"{kinds[0]} 1", f"{kinds[0]} 2"
     first = "all rows are equal" if kinds[0] == NOTHING else kinds[0]

@@ -28,7 +28,7 @@ _BELOW = 0.5  # inches between axes and a legend, for ticks and label
 
 
 def nth_colour(number: int) -> str:
-    """Colour of a category."""
+    """Colour of the category with this number; colours repeat."""
     return COLOURS[number % len(COLOURS)]
 
 
@@ -90,8 +90,8 @@ def shorten_text(text: Any, width: int = 28, lines: int = 2) -> str:
 def shorten_names(names: Sequence[Any], width: int = 28, lines: int = 2) -> list[str]:
     """Shorten names with `shorten_text`; different names stay different.
 
-    If shortened names are equal, their common beginning is omitted. If they are still equal, names
-    are numbered.
+    If shortened names are equal, the common beginning of the names is omitted. If they are still
+    equal, the names are numbered.
     """
     names = [str(name) for name in names]
     words = [name.split() for name in names]
@@ -118,7 +118,7 @@ def legend_rows(texts: Sequence[str], width: float) -> tuple[int, float]:
 
 
 def legend_below(ax: Axes, width: float) -> None:
-    """Add a legend below axes of this width in inches."""
+    """Add a legend below axes of ``width`` inches."""
     from matplotlib.transforms import ScaledTranslation
 
     handles, texts = ax.get_legend_handles_labels()
@@ -193,7 +193,7 @@ def as_axes(axes: Any, n: int) -> np.ndarray:
 
 
 def make_panels(n: int, per_row: int, size: tuple[float, float]) -> np.ndarray:
-    """Create axes (n,) in a new figure, each of this width and height in inches."""
+    """Create ``n`` axes in a new figure, ``per_row`` in a row; ``size`` is theirs in inches."""
     import matplotlib.pyplot as plt
 
     columns = min(n, per_row)
