@@ -72,7 +72,7 @@ class Coordinates:
 
         Returns
         -------
-        coordinates : Coordinates
+        coordinates : map from residuals to coordinates
         y : (n, p) coordinates of the residuals
         """
         n = total_weight(len(r), weights)

@@ -41,7 +41,7 @@ _LARGEST_OFFSET = 80.0  # bound of the log weights that balance the clusters
 
 
 class Table(NamedTuple):
-    """A mixed table, in blocks; all samples of a block belong to one cell.
+    """A table, in blocks; all samples of a block belong to one cell.
 
     Attributes
     ----------

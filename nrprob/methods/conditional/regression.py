@@ -52,6 +52,7 @@ def fit_removal(
     ----------
     x : ndarray of shape (n, m)
     design : Design
+        Known structure.
     weights : ndarray of shape (n,), optional
         Weights of the rows; by default 1.
 

@@ -273,7 +273,7 @@ def align_groups(
 
     Parameters
     ----------
-    rows : BlockedRows
+    rows : the rows in blocks
     labels : (B, r, S) labels within the groups
     centres : (S, L, k, p) centres of the clusters of every group
     rng : random number generator

@@ -271,7 +271,7 @@ def _set_coordinates(model: Any, seen: Survey, blocks: Blocks) -> tuple[Blocks, 
     Returns
     -------
     blocks : blocks of all rows in the coordinates
-    coordinates : Coordinates
+    coordinates : map from the residuals to the coordinates
     """
     n, moments, n_groups = seen.n_all, seen.moments, seen.design.n_groups
     effects, _ = mean_by_group(seen, blocks)

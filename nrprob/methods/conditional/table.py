@@ -135,9 +135,8 @@ def lay_out_table(
 
     Returns
     -------
-    table : Table
-    layout : Layout
-        Position of every sample in the blocks.
+    table : the table in blocks
+    layout : position of every sample in the blocks
     """
     n = len(groups)
     dtype = np.dtype(np.float64 if x is None else x.dtype).type

@@ -106,9 +106,8 @@ def complete_table(
 
     Returns
     -------
-    data : TableData
-    units : Units
-        Map from the columns to the coordinates.
+    data : the table in the coordinates
+    units : map from the columns to the coordinates
     """
     basis, back = coordinates.basis / coordinates.inflation, coordinates.back
     centre = row_mean(X, mass)
