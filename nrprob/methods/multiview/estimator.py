@@ -181,7 +181,9 @@ class MDLMultiView(ViewClusterer):
     margins_ : list of ndarray of shape (n_clusters,)
         Shares of the clusters of every view.
     selection_ : pandas.DataFrame
-        Best restart of every configuration: numbers of clusters, coding, and description lengths.
+        One row per configuration, which consists of the numbers of clusters and of the coding of
+        the labels. The columns are the configuration and the description lengths of its best
+        restart.
     temperatures_ : ndarray
         Temperature of every entry of ``objective_trace_``; 0 for hard assignments.
     objective_trace_ : ndarray
@@ -209,7 +211,8 @@ class MDLMultiView(ViewClusterer):
     2. E-step at the current temperature: sample cells, or compute their probabilities.
     3. M-step: frequencies of the cells, centres and scales.
     4. Repeat steps 2 and 3, ``n_steps`` times per temperature; then lower the temperature.
-    5. Repeat with the cell of the shortest code of every row, until no label changes.
+    5. Repeat hard assignments and step 3 until no label changes; a hard assignment gives every row
+       the cell of its shortest code.
 
     With n rows, :math:`K_v` clusters and :math:`d_v` features per view, a step costs :math:`O(n
     \sum_v K_v d_v)` plus a product over the joint table. Memory per restart is :math:`O(n \sum_v

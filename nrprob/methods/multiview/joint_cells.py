@@ -46,7 +46,7 @@ def _cumulative_sums(weight: jax.Array) -> list[jax.Array]:
 
 
 def _one_hot(index: jax.Array, k: int, dtype: jnp.dtype) -> jax.Array:
-    """One-hot (k, n) form of indices (n,)."""
+    """One-hot encoding (k, n) of indices (n,) below ``k``."""
     index = jax.lax.optimization_barrier(index)  # as in `leading_maximum`
     return (np.arange(k, dtype=np.int32)[:, None] == index).astype(dtype)
 
