@@ -232,8 +232,9 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
     Warns
     -----
     nrprob.exceptions.SingleFeatureWarning
-        If one discrete feature y, such as a boolean column, determines the clusters c, or one of
-        three or more clusters: I(c; y) / H(c) above 0.7.
+        If one discrete feature y, such as a boolean column, determines the clusters c: the ratio
+        I(c; y) / H(c) of mutual information and entropy is above 0.7. With three or more clusters,
+        also if y determines one of them.
 
     See Also
     --------
@@ -249,7 +250,7 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
     1. Start below the first critical inverse temperature, at which clusters separate, with nearly
        equal memberships.
     2. Alternate the fixed-point update of the memberships, eq. (6.1.26), with the update of the
-       cell statistics, until the memberships change by less than ``tol``.
+       statistics of the clusters by known group, until the memberships change by less than ``tol``.
     3. Multiply :math:`\beta` by ``cooling``, perturb the memberships by ``noise``, and repeat from
        step 2 until the labels are hard.
 
