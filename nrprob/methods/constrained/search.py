@@ -293,7 +293,14 @@ class _Search(Coder):
     # The search
 
     def initial_state(self, seed: jax.Array, apart: bool) -> tuple[jax.Array, Code, jax.Array]:
-        """Return clusters that satisfy the cannot-links, their code, and whether they exist."""
+        """Initialise a restart from k-means++ centres.
+
+        Returns
+        -------
+        z : (C,) clusters of the nodes
+        code : code of these clusters
+        ok : whether the clusters satisfy the hard cannot-links
+        """
         nodes, settings, k = self.nodes, self.settings, self.k
         centres, square = initial_centres(nodes, fold_in(seed, 1), k)
         scale = (nodes.within.sum() + nodes.mass @ square) / nodes.mass.sum()
