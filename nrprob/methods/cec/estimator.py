@@ -104,8 +104,9 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         "always" deletes every cluster that is too small, as published. "sparing" retains a cluster
         whose rows would inflate the covariances of the other clusters, as a few rows do if only
         they differ in a column. Deleting such a cluster often ends with all rows in one cluster.
-        The cluster stays if its rows cost the others more than they would in a single cluster of
-        all rows, by two nats per row of a cluster of average size.
+        The cluster stays if a move of its rows to the other clusters costs more than a move to a
+        single cluster of all rows. The difference of the two costs, in nats, has to exceed two
+        times the average size of a cluster.
     reg : float, default=1e-3
         Ridge: part of the columns' variances that is added to the scatter (not the covariance) of
         every cluster. It keeps covariances regular. With 0, `fit` raises ValueError if the initial
