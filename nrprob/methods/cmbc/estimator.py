@@ -101,7 +101,7 @@ class CMBC(ScoreMixin, LinearClusterer):
         Quadratic form P. "chi2" is the second-order expansion of I(C;Z) at independence. The other
         forms replace the entropy by chords. "printed" has the published constants; it rewards a
         common shift of all clusters and fails for many features. "pairs" has the constant for the
-        number of (cluster, group) cells. "balanced" omits the term of the common mean.
+        number of pairs (cluster, known group). "balanced" omits the term of the common mean.
     update : {"joint", "batch", "partial", "exact"}, default="joint"
         M-step. "joint" maximises over all parameters at once. "batch" and "partial" are the
         published coordinate updates (CMBC-bu and CMBC-pm), with one E-step per pass and per
