@@ -195,18 +195,20 @@ class NACI(PairClusterer):
         Bandwidth :math:`\sigma` in the units of ``X``, or a rule for n rows of d features with mean
         variance s^2. "seed" is the published rule, s (4 / (n (2 d + 1)))^(1 / (d + 4)). "normal" is
         the normal reference rule, s (4 / (n (d + 2)))^(1 / (d + 4)). "contrast" maximises the sum
-        of squares of the centred potentials. It exceeds both rules, most of all for many features,
-        and can be too large for close curved clusters in two dimensions.
+        of squares of the centred potentials. The resulting bandwidth is larger than by both rules,
+        above all for many features, and can be too large for close curved clusters in two
+        dimensions.
     bandwidth_scale : float, default=1.5
         Factor of the rules "seed" and "normal"; 1 is the published value. Raise it to between 3 and
         4, with a larger ``eta``, for ten features or more. Alternatively use
         ``bandwidth="contrast"`` with ``eta="auto"``, which need no target labels. From 1e-3 to 1e3.
     normaliser : {"initial", "current"}, default="initial"
-        Whether gains are divided by the information of the initial or of the current clusters; the
-        paper admits both readings. "current" takes O(n^3) time, and its penalty grows with every
-        merge.
+        Whether gains are divided by the information of the initial or of the current clusters. The
+        text of Dang and Bailey (2010) allows both. "current" takes O(n^3) time, and its penalty
+        grows with every merge.
     refine : bool, default=True
-        Whether to refine the merges, which are greedy; see the Notes.
+        Whether to improve the clusters of the greedy merges: moves of single rows increase J
+        further, from the merged clusters and from a second initialisation (step 3 of the Notes).
     approx : {"subsample"}, optional
         "subsample" merges ``n_subsample`` rows, stratified by known group, and assigns the other
         rows as `predict` does. With None, NACI does the same with a warning if there are more than
