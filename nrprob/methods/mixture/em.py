@@ -264,8 +264,9 @@ class MixtureEM(  # type: ignore[misc]
     Warns
     -----
     nrprob.exceptions.SingleFeatureWarning
-        If one discrete feature y, such as a boolean column, determines the clusters c, or one of
-        three or more clusters: I(c; y) / H(c) above 0.7.
+        If one discrete feature y, such as a boolean column, determines the clusters c: the ratio
+        I(c; y) / H(c) of mutual information and entropy is above 0.7. With three or more clusters,
+        also if y determines one of them.
 
     See Also
     --------
