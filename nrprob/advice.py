@@ -46,7 +46,7 @@ def recommend(
     ----------
     X : array-like, sparse matrix, JAX array or frame of shape (n_samples, n_features)
         Features. Values may be missing, and a frame may contain text. A frame is prepared by
-        `prepare`, with a warning about changes. Columns that are no features are left out.
+        `prepare`, with a warning about changes. Columns that cannot be features are left out.
     known : array-like, optional
         Known structure, in any form that `fit` accepts: labels, covariates or memberships.
     y : array-like of shape (n_samples,) or (n_samples, 1), optional
@@ -167,9 +167,9 @@ def choose_estimator(
 
 
 def _prepare_frame(X: Any, known: Any) -> tuple[Prepared, list[str]]:
-    """Prepare a frame; return it with a list of problems.
+    """Prepare a frame; return it with a list of problems, as texts.
 
-    Samples with infinite values and columns that are no features are left out, and listed.
+    Samples with infinite values and columns that cannot be features are left out, and listed.
     """
     problems: list[str] = []
     missing = "keep"
@@ -188,9 +188,11 @@ def _prepare_frame(X: Any, known: Any) -> tuple[Prepared, list[str]]:
 def _choose_estimator(
     kind: str, has_known: bool, has_labels: bool, k: int, needs_removal: bool, mixed: str
 ) -> tuple[Any, str]:
-    """Return the unfitted estimator and the reason.
+    """Return the recommended estimator, unfitted, and the reason.
 
-    ``kind`` is the type of the features. ``mixed`` describes text and missing values of ``X``.
+    ``kind`` is the type of the features, ``k`` the number of clusters, and ``mixed`` a description
+    of text and missing values of ``X``, or empty. ``needs_removal`` states whether the effects of
+    the known structure have to be removed by a linear model.
     """
     what = {
         "counts": "X holds counts",
@@ -270,10 +272,11 @@ def _check_table(X: Any) -> tuple[Any, str]:
 
 
 def _count_effects(design: Design) -> tuple[int, str]:
-    """Return the number of effects in a linear model of ``known``, and the parameter ``multi``.
+    """Return the number of effects in a linear model of the known structure, and ``multi``.
 
-    A linear model is needed for continuous covariates, and for several labelings whose combinations
-    have too few samples. Otherwise the known groups are used directly, and the number is 0.
+    ``multi`` is the value of this parameter of estimators with a linear model. A linear model is
+    needed for continuous covariates, and for several labelings whose combinations have too few
+    samples. Otherwise the known groups are used directly, and the number is 0.
     """
     if design.columns is not None:
         return design.columns.shape[1], "product"

@@ -14,16 +14,20 @@ SECONDS = 0.1
 
 
 def default_folder() -> Path:
-    """Folder named after the machine and the compiler: programs compiled for others may crash."""
+    """Default folder of the cache, named after the machine and the compiler.
+
+    Programs that were compiled on another machine, or by another compiler, may crash.
+    """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = f"jax-{platform.node() or 'host'}-{metadata.version('jaxlib')}"
     return base / "nrprob" / name
 
 
 def set_environment(seconds: float = SECONDS) -> None:
-    """Make JAX store programs with this compilation time or more, once it is imported.
+    """Set the environment variables by which JAX, imported later, stores compiled programs.
 
-    Settings of the user take precedence; ``JAX_COMPILATION_CACHE_DIR=`` disables the cache.
+    JAX stores programs whose compilation took at least ``seconds``. Settings of the user take
+    precedence; ``JAX_COMPILATION_CACHE_DIR=`` disables the cache.
     """
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(default_folder()))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(seconds))

@@ -1,9 +1,10 @@
 """Graph colouring: decide whether k clusters can satisfy all cannot-links.
 
-Clusters are colours, and a cannot-link is an edge. The decision problem is NP-complete for three
-colours or more, so the exact search has a limit. See Yin (2007), sections 5.2.1 and 5.4.3. The
-inductive order is the smallest-last order of Davidson and Ravi (2006). The exact search is DSATUR
-(Brélaz, 1979).
+Rows, or components of must-links, are vertices; clusters are colours; and a cannot-link is an edge.
+A graph is a list with the set of neighbours of every vertex (``neighbours``), k the number of
+colours. The decision problem is NP-complete for three colours or more, so the exact search has a
+limit. See Yin (2007), sections 5.2.1 and 5.4.3. The inductive order is the smallest-last order of
+Davidson and Ravi (2006). The exact search is DSATUR (Brélaz, 1979).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Undecided(Exception):
 
 
 def adjacency_sets(n: int, edges: np.ndarray) -> Graph:
-    """Neighbours of each of ``n`` vertices, from edges (e, 2)."""
+    """Neighbours of each of ``n`` vertices, from ``edges`` (n_edges, 2)."""
     out: Graph = [set() for _ in range(n)]
     for a, b in edges.tolist():
         out[a].add(b)
@@ -82,9 +83,11 @@ class _Budget:
 def _peel_low_degree(
     neighbours: Graph, vertices: Iterable[int], k: int
 ) -> tuple[list[int], list[int]]:
-    """Remove vertices with fewer than k remaining neighbours; return them in order, and the rest.
+    """Remove vertices with fewer than k remaining neighbours, one after another.
 
-    Removed vertices can be coloured last, in reverse order, whatever the colours of the rest.
+    Returns the removed vertices in the order of removal, and the remaining vertices. Whatever the
+    colours of the remaining vertices, the removed ones can be coloured after them, in reverse
+    order.
     """
     inside = set(vertices)
     degree = {v: len(neighbours[v] & inside) for v in inside}
@@ -143,7 +146,7 @@ def _colour_by_dsatur(
         return v, [c for c in range(n_colours - 1, -1, -1) if count[v, c] == 0]
 
     def assign_colour(v: int, c: int, step: int) -> None:
-        """Assign (step 1) or remove (step -1) a colour."""
+        """Assign the colour ``c`` to vertex ``v`` (step 1), or remove it (step -1)."""
         colour[v] = c if step > 0 else -1
         for u in adjacent[v]:
             count[u, c] += step
@@ -177,13 +180,13 @@ def find_colouring(
     k : int
         Number of colours.
     vertices : iterable of int, optional
-        Subgraph to colour; all by default.
+        Vertices of the subgraph to colour; all by default.
     limit : int
         Maximum number of assignments of a colour.
 
     Returns
     -------
-    colours : dict, or None if there is no colouring
+    colours : dict from vertices to colours, or None if there is no colouring
     part : list of int
         A connected part without a colouring; empty if there is a colouring.
 

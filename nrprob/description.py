@@ -41,7 +41,7 @@ def describe_clusters(
     Returns
     -------
     dict
-        Label -> description, in the order of the labels.
+        Description of every cluster, by label, in the order of the sorted labels.
 
     Raises
     ------

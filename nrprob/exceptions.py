@@ -53,7 +53,10 @@ def one_line(error: BaseException) -> str:
 
 
 def short_repr(value: Any) -> str:
-    """Short representation of a value for messages; arrays and long values by type and size."""
+    """Short representation of a value for messages.
+
+    Arrays and long values are represented by their type and size.
+    """
     name = type(value).__name__
     shape = getattr(value, "shape", None)
     # NumPy's scalars also have a shape, but are formatted as numbers.

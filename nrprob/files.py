@@ -1,9 +1,11 @@
-"""Files that appear whole or not at all, and that are checked before they are believed.
+"""Write files whole or not at all, and detect damaged files before they are used.
 
-No file is written through a symbolic link in its place, and no sealed file is read through one.
+If a symbolic link is in the place of a file, nothing is written through it, and no sealed file is
+read through it.
 
-A *sealed* file ends its name in a digest of its content: name and content appear by one rename, so
-that there is never one without the other, and what is damaged later no longer fits its name.
+The name of a *sealed* file ends with a digest of its content. The file is written under a hidden
+name and then renamed, so that the final name never exists without the complete content. If the
+content is damaged later, it no longer agrees with the digest.
 """
 
 from __future__ import annotations
@@ -61,18 +63,18 @@ _PLAINLY: tuple[tuple[str, Any], ...] = (
     (r"File is not a zip file", "it is no ZIP archive"),
 )  # fmt: skip
 _DAY = 86400.0
-_HIDDEN = ".nrprob"  # what names of files that are being written end in
-_CLAIM = "claim"  # what their names begin with where they say that somebody works in a folder
-_RATIO = 1100  # no deflated file is smaller by more
+_HIDDEN = ".nrprob"  # suffix of the hidden names of files that are being written
+_CLAIM = "claim"  # beginning of the hidden name of a file that claims a folder
+_RATIO = 1100  # largest compression ratio of a deflated file
 
 
 def as_path(value: Any, name: str) -> Path:
-    """Return the path that an argument gives.
+    """Convert the argument ``name`` to a path.
 
     Raises
     ------
     TypeError
-        If the value is not a path.
+        If ``value`` is not a path.
     InputError
         If no file can have this name.
     """
@@ -90,7 +92,10 @@ def as_path(value: Any, name: str) -> Path:
 
 
 def _host_name() -> str:
-    """Name of this host, and of the numbers that its processes have: containers have their own."""
+    """Name of this host and of its process namespace.
+
+    Containers have separate namespaces, in which the same number may be another process.
+    """
     host = re.sub(r"\W+", "-", platform.node())[:60]
     with contextlib.suppress(OSError):
         return f"{host}-{os.stat('/proc/self/ns/pid').st_ino}"
@@ -98,13 +103,16 @@ def _host_name() -> str:
 
 
 def _hidden_path(path: Path) -> Path:
-    """Name of a file that is being written: it says who writes it."""
+    """Hidden name of a file while it is written; it contains host, process and thread."""
     who = f"{_host_name()}.{os.getpid()}.{threading.get_native_id()}"
     return path.with_name(f".{path.name}.{who}{_HIDDEN}")
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether the writer of a hidden file is gone; of other hosts only the file's age can tell."""
+    """Whether the process that wrote a hidden file has ended.
+
+    For files of other hosts, only the age of the file decides: more than a day.
+    """
     _, host, pid, *_ = path.name.rsplit(".", 4)
     try:
         if time.time() - path.stat().st_mtime > _DAY:
@@ -114,7 +122,7 @@ def _is_left_over(path: Path) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, ValueError, OverflowError):
-        pass  # it lives, but is not ours; or somebody has removed the file
+        pass  # the process runs under another user, or the file was removed
     return False
 
 
@@ -125,12 +133,12 @@ def digest(path: Path) -> str:
 
 
 def refuse_link(path: Path, advice: str = "delete the link") -> None:
-    """Refuse a symbolic link: the file that it points to may belong to somebody else.
+    """Check that a path is not a symbolic link, whose target may belong to somebody else.
 
     Raises
     ------
     InputError
-        If there is a link at this path; ``advice`` says what to do.
+        If the path is a link; ``advice`` ends the message.
     """
     if os.path.islink(path):
         raise InputError(
@@ -140,13 +148,16 @@ def refuse_link(path: Path, advice: str = "delete the link") -> None:
 
 
 def _create_exclusively(path: Path) -> IO[bytes]:
-    """Open a new file, which replaces what a killed writer left there; no link is followed."""
+    """Create a file and open it; delete an existing file, and follow no symbolic link."""
     path.unlink(missing_ok=True)
     return open(path, "xb")
 
 
 def remove_left_over(folder: Path) -> None:
-    """Remove what killed writers left in a folder; the files of those that live stay."""
+    """Remove hidden files that killed processes have left in a folder.
+
+    Hidden files of running processes stay.
+    """
     for path in folder.glob(f".*.*.*.*{_HIDDEN}"):
         if _is_left_over(path):
             with contextlib.suppress(OSError):
@@ -154,13 +165,13 @@ def remove_left_over(folder: Path) -> None:
 
 
 def try_write(path: Path) -> None:
-    """Refuse a place that could not be written to, without leaving anything there.
+    """Check that a file can be written at this path; the check leaves no file behind.
 
     Raises
     ------
     InputError
-        If the path is a folder or a symbolic link, or a folder on the way to it cannot be made or
-        written to.
+        If the path is a folder or a symbolic link, or if a parent folder cannot be made or written
+        to.
     """
     refuse_link(path)
     try:
@@ -181,7 +192,7 @@ def _cannot_write(path: Path, error: OSError) -> InputError:
 
 
 def make_folder(out: Path) -> None:
-    """Make a folder for results; nothing happens where there is one."""
+    """Make a folder for results, unless it exists."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -192,10 +203,10 @@ def make_folder(out: Path) -> None:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[bool]:
-    """Keep others who ask off a folder, which is made; False where one of them has it.
+    """Claim a folder for this process inside the ``with``; the folder is made if necessary.
 
-    Of two who come at the same moment, both may be told that the other has it. Folders that were
-    made here and are empty afterwards go again.
+    Yields False if another process has claimed the folder. If two processes claim it at the same
+    moment, both may get False. At the end, folders that were made here and are empty are removed.
     """
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     make_folder(folder)
@@ -212,7 +223,7 @@ def claimed(folder: Path) -> Iterator[bool]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under another name, and rename it once it is on the disk.
+    """Write a file under a hidden name, and rename it when its content is on the disk.
 
     Raises
     ------
@@ -236,9 +247,10 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock of the operating system, which ends with its process.
+    """Hold a lock of the operating system on the file ``path`` inside the ``with``.
 
-    Yields False if another process holds the lock and ``wait`` is False.
+    The operating system releases the lock when the process ends. Yields False if another process
+    holds the lock and ``wait`` is False.
 
     Raises
     ------
@@ -270,11 +282,12 @@ def sealed(path: Path, content: bytes, key: str = "") -> Path:
     Parameters
     ----------
     path : Path
-        Where the file would be.
+        Path of the file without the digest.
     content : bytes
-        What is in it.
+        Content of the file.
     key : str
-        What the file belongs to, if it would be wrong anywhere else.
+        Text that enters the digest; the seal is valid only for readers with the same text, such as
+        the identity of the run to which the file belongs.
     """
     return path.with_name(f"{path.stem}-{_file_digest(content, key)}{path.suffix}")
 
@@ -285,12 +298,12 @@ def is_sealed(path: Path) -> bool:
 
 
 def check_seal(path: Path, key: str = "") -> bytes:
-    """Content of a sealed file.
+    """Read a sealed file, and check its digest; ``key`` is as in `sealed`.
 
     Raises
     ------
     ValueError
-        If it does not fit the digest in the name, or there is none.
+        If the content does not agree with the digest in the name, or the name has no digest.
     InputError
         If the path is a symbolic link.
     OSError
@@ -307,16 +320,16 @@ def check_seal(path: Path, key: str = "") -> bytes:
 
 @contextlib.contextmanager
 def reading(path: Path, what: str, advice: str) -> Iterator[None]:
-    """Turn what a damaged file raises into one sentence about that file.
+    """Context that converts errors of reading a damaged file to an InputError of one sentence.
 
     Parameters
     ----------
     path : Path
         The file.
     what : str
-        What it is: "a result file".
+        Noun for the file in the message, such as "a result file".
     advice : str
-        What to do if it cannot be read.
+        End of the message: what to do if the file cannot be read.
     """
     try:
         yield
@@ -330,12 +343,14 @@ def reading(path: Path, what: str, advice: str) -> Iterator[None]:
 
 
 def read_npz(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
-    """Arrays of an NPZ file, none of which is made before its size is held against the file's.
+    """Read the arrays of an NPZ file.
+
+    Before an array is allocated, its declared size is compared with the size of the file.
 
     Raises
     ------
     ValueError, OSError, zipfile.BadZipFile, zlib.error
-        If the file is damaged, or holds something else than arrays of numbers and texts.
+        If the file is damaged, or holds anything but arrays of numbers and texts.
     """
     if not zipfile.is_zipfile(file):
         raise ValueError("it is no NPZ archive")
@@ -350,12 +365,12 @@ def read_npz(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
 
 
 def read_sparse(path: Path) -> Any:
-    """Matrix (scipy.sparse.csr_array) that `scipy.sparse.save_npz` has stored.
+    """Read a sparse matrix from a file of `scipy.sparse.save_npz`, as a `scipy.sparse.csr_array`.
 
     Raises
     ------
     ValueError, OSError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error
-        If the file is damaged, or is none of a matrix of numbers.
+        If the file is damaged, or does not hold a matrix of numbers.
     """
     import scipy.sparse
 
@@ -368,7 +383,7 @@ def read_sparse(path: Path) -> Any:
 
 
 def _check_header(stored: IO[bytes], member: zipfile.ZipInfo) -> None:
-    """Refuse an array that claims to be larger than what is there of it, or is of objects."""
+    """Raise ValueError if an array declares more bytes than the file has, or holds objects."""
     read: Any = np.lib.format.read_array_header_1_0
     if np.lib.format.read_magic(stored) != (1, 0):
         read = np.lib.format.read_array_header_2_0

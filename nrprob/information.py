@@ -38,7 +38,7 @@ Table = NDArray[np.float64]
 
 
 def _check_probabilities(p: ArrayLike, name: str, ndim: int | None = None) -> tuple[Table, float]:
-    """Validate probabilities; return them as float64, with the tolerance of their sum."""
+    """Validate probabilities; return them as float64, and the tolerance to which they sum to 1."""
     table = as_array(p, name)
     if table.dtype.kind not in "biuf":
         raise TypeError(
@@ -184,7 +184,7 @@ def joint_entropy(p: ArrayLike, *, base: float = e) -> float:
 
 
 def conditional_entropy(joint: ArrayLike, *, base: float = e) -> float:
-    r"""Conditional entropy of the variable X of axis 0 given the variable Y of axis 1.
+    r"""Conditional entropy of X, the variable of axis 0, given Y, the variable of axis 1.
 
     .. math:: H(X \mid Y) = -\sum_{x,y} p(x, y) \log p(x \mid y) = H(X, Y) - H(Y)
 
@@ -507,7 +507,7 @@ def generalized_entropy(p: ArrayLike, s: float) -> float:
     Notes
     -----
     Gondek (2005), eqs. (2.4.1) and (2.4.2), after Havrda and Charvat (1967). His eq. (3.6.2) is the
-    same quantity if the sum runs over clusters instead of clusterings.
+    same quantity if its sum runs over clusters instead of clusterings.
 
     Examples
     --------
@@ -583,9 +583,11 @@ def category_utility(joint: ArrayLike, *, per_cluster: bool = False) -> float:
 
 
 def quadratic_mutual_information(joint: ArrayLike) -> float:
-    r"""Quadratic mutual information of the variables of axes 0 and 1.
+    r"""Quadratic mutual information of X and Y, the variables of axes 0 and 1.
 
     .. math:: I^2(X; Y) = H^2(Y) - \sum_x p(x) H^2(Y \mid x)
+
+    where H^2 is the structural entropy of degree 2, see `generalized_entropy`.
 
     Parameters
     ----------
@@ -595,7 +597,7 @@ def quadratic_mutual_information(joint: ArrayLike) -> float:
     Returns
     -------
     float
-        Between 0 and H^2(Y), in the units of `generalized_entropy`. It is not symmetric.
+        Between 0 and H^2(Y). It is not symmetric.
 
     Raises
     ------

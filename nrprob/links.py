@@ -1,4 +1,7 @@
-"""Pairwise constraints: validated pairs, must-link components, contradictions."""
+"""Pairwise constraints: validated pairs, must-link components, contradictions.
+
+Shapes: n rows, p pairs of rows, e pairs of components. k is the number of clusters.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,7 @@ def check_pairs(pairs: Any, n: int, name: str) -> np.ndarray:
 
 
 def check_cannot_link(pairs: Any, n: int) -> np.ndarray:
-    """Validate as `check_pairs`, and raise for pairs of a row with itself."""
+    """Validate cannot-links as `check_pairs`; raise InfeasibleConstraints for a row with itself."""
     array = check_pairs(pairs, n, "cannot_link")
     same = array[:, 0] == array[:, 1]
     if same.any():
@@ -123,11 +126,11 @@ class Components:
 
     Attributes
     ----------
-    node : (n,) component of every row, numbered by the first member
+    node : (n,) component of every row; components are numbered in the order of their first rows
     n_nodes : number of components
     edges : (e, 2) unique pairs a < b of components with a cannot-link
-    must_rows, cannot_rows : (p, 2) all pairs of rows
-    softer : alternative that messages suggest if not all pairs can be satisfied
+    must_rows, cannot_rows : (p, 2) rows of all must-links, and of all cannot-links
+    softer : text about an alternative, for messages if not all pairs can be satisfied
     """
 
     n: int
@@ -153,7 +156,7 @@ class Components:
         self.edges, self._origin = _unique_pairs(lifted)
 
     def cannot_link_graph(self) -> colouring.Graph:
-        """Neighbours of every component."""
+        """Graph of the components, joined by cannot-links; see `nrprob.colouring`."""
         return colouring.adjacency_sets(self.n_nodes, self.edges)
 
     def _shortest_path(self, a: int, b: int) -> list[int]:
@@ -171,7 +174,10 @@ class Components:
         return {frozenset(pair): i for i, pair in enumerate(self.must_rows.tolist())}
 
     def _refuse_contradiction(self, inside: np.ndarray) -> None:
-        """Raise for the cannot-link that the fewest must-links contradict."""
+        """Raise InfeasibleConstraints for the cannot-link that the fewest must-links contradict.
+
+        ``inside`` are the indices of cannot-links within a component.
+        """
         paths = [(self._shortest_path(*self.cannot_rows[i].tolist()), i) for i in inside[:200]]
         path, i = min(paths, key=lambda p: len(p[0]))
         must, cannot = self._describe_pairs(path, [i])
@@ -183,7 +189,10 @@ class Components:
         )
 
     def refuse_colouring(self, part: Sequence[int], k: int) -> None:
-        """Raise for pairs that cannot all be satisfied with ``k`` clusters."""
+        """Raise InfeasibleConstraints for pairs that ``k`` clusters cannot all satisfy.
+
+        ``part`` are components that have no colouring with ``k`` colours.
+        """
         edges, how = colouring.find_conflict(self.cannot_link_graph(), part, k)
         origin = {(a, b): self._origin[e] for e, (a, b) in enumerate(self.edges.tolist())}
         cannot = [int(origin[min(e), max(e)]) for e in edges]
@@ -268,7 +277,10 @@ def feasible_start(components: Components, k: int) -> tuple[np.ndarray | None, i
 
 
 def cluster_order(labels: np.ndarray, fixed: np.ndarray | None, k: int) -> np.ndarray:
-    """Order (k,) of the clusters: the cluster of target class c is at position c."""
+    """Order (k,) of the clusters in which the cluster of target class c is at position c.
+
+    ``fixed`` (n,) are the target classes of the rows, -1 without one.
+    """
     if fixed is None:
         return np.arange(k)
     targets = [labels[np.flatnonzero(fixed == c)[0]] for c in range(fixed.max() + 1)]

@@ -21,7 +21,7 @@ _DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 
 def check_scheduler(scheduler: Any) -> None:
-    """Raise unless ``scheduler`` is text or a client, without an import of distributed."""
+    """Raise an error unless ``scheduler`` is text or a client; distributed is not imported."""
     client = type(scheduler).__module__.startswith("distributed.")
     if not client and not (isinstance(scheduler, str) and scheduler):
         raise InputError(
@@ -93,7 +93,10 @@ def connect(scheduler: str | Client) -> Iterator[Client]:
 
 
 def _call(address: str) -> None:
-    """Check that a scheduler answers at an address; an unconnected client does not close well."""
+    """Check that a scheduler answers at an address.
+
+    This precedes the creation of a client, since a client without connection does not close well.
+    """
     from distributed import Security, rpc
 
     async def answered() -> None:

@@ -13,11 +13,12 @@ _FEW = 4096  # number of rows up to which the threads of other libraries are slo
 
 @contextmanager
 def standard(wide: bool = True) -> Iterator[None]:
-    """Enter JAX's standard settings, with 64 bits if ``wide``, and restore the caller's after.
+    """Use standard settings of JAX inside the ``with``, with 64 bits if ``wide``.
 
-    Products of matrices have the precision of their factors. By default, an accelerator rounds
-    factors in single precision to 10 bits, which is too inaccurate for differences of objectives.
-    The settings belong to a thread; a new thread has the settings of the process.
+    The settings of the caller are restored afterwards. Matrix products are computed in the
+    precision of their factors. By default, an accelerator rounds factors in single precision to 10
+    bits, which is too inaccurate for differences of objectives. The settings belong to a thread; a
+    new thread has the settings of the process.
     """
     with (
         jax.enable_x64(wide),
@@ -31,8 +32,9 @@ def standard(wide: bool = True) -> Iterator[None]:
 def few_threads(n_rows: int) -> Any:
     """Context in which other libraries process few rows in one thread.
 
-    scikit-learn's k-means gives 256 rows at a time to a thread, and LAPACK fewer. Threads that wait
-    for work slow down a busy machine, including this process.
+    The context has an effect only if ``n_rows`` is small. scikit-learn's k-means gives 256 rows at
+    a time to a thread, and LAPACK fewer. Threads that wait for work slow down a busy machine,
+    including this process.
     """
     from threadpoolctl import threadpool_limits
 

@@ -54,9 +54,9 @@ class Exploration:
         Significance test of every clustering. Empty if ``n_clusterings`` was passed, since
         `explore` then does no test.
     rejected_ : tuple (estimator, nrprob.evidence.Evidence) or None
-        Fitted estimator and test of the clustering that stopped the search, which is not in
-        ``labels_``. None without tests, and if the first clustering is not significant: this
-        clustering is returned nevertheless.
+        Fitted estimator and test of the clustering whose test ended the search; it is not in
+        ``labels_``. None without tests. Also None if the test of the first clustering is not
+        significant, since the first clustering is in ``labels_`` nevertheless.
     reason_ : str
         Why the search ended.
     failure_ : BaseException or None
@@ -96,8 +96,9 @@ class Exploration:
     def table(self) -> pd.DataFrame:
         """Mutual information in nats of every pair of labelings, known and new.
 
-        The diagonal has the entropies of the labelings. By chance, independent labelings of n
-        samples with k and l clusters have about (k - 1)(l - 1) / 2n nats.
+        The diagonal has the entropies of the labelings. The mutual information of independent
+        labelings of n samples with k and l clusters is about ``(k - 1) (l - 1) / (2 n)`` nats by
+        chance.
         """
         import pandas as pd
 
@@ -303,7 +304,7 @@ def _prepare_frame(X: Any, known: Any, estimator: Any) -> Prepared:
 
 
 def _as_preparation(option: str, value: Any) -> str:
-    """Write an argument of `prepare` in a call, for messages to users of `explore`."""
+    """Write an argument of `prepare` as a call, for messages to users of `explore`."""
     return f"prepare(X, {option}={value!r})"
 
 
@@ -334,7 +335,11 @@ def _check_arguments(
 def _set_parameters(
     model: Any, n_clusters: int | str | None, random_state: Any, random: np.random.RandomState
 ) -> None:
-    """Set the number of clusters, and a seed if the user passed one or the estimator has none."""
+    """Set the number of clusters and the seed of an unfitted estimator.
+
+    The seed is drawn from ``random`` if the user passed ``random_state`` or the estimator has no
+    seed.
+    """
     parameters = model.get_params(deep=False)
     if n_clusters is not None:
         model.set_params(n_clusters=n_clusters)
@@ -367,7 +372,10 @@ def _check_has_test(model: Any, X: Any, known: Any) -> None:
 
 
 def _encode_labelings(known: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Encode known labels: return labelings (n, L) as integers, and the same labelings as text."""
+    """Encode known labels of ``n`` samples, one labeling per column.
+
+    Returns the labelings as integers, and the same labelings as text.
+    """
     encoder = DesignEncoder("product")
     design = encoder.fit(known, n)
     if design.kind not in ("nothing", "labels"):

@@ -17,9 +17,9 @@ def node(cls: type[T]) -> type[T]:
 
     A field is static if its metadata states this: ``field(metadata={"static": True})``.
 
-    `jax.tree_util.register_dataclass` has a defect. It compares trees of two of its classes as
-    equal if their fields are equal. Then only hashes, of which a table compares seven bits, prevent
-    running a compiled program with the fields of another class.
+    `jax.tree_util.register_dataclass` is not used because of a defect: it compares trees of two
+    different classes as equal if their fields are equal. Only hashes, of which a table compares
+    seven bits, then prevent that a compiled program runs with the fields of another class.
     """
     node_class: Any = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(node_class)
