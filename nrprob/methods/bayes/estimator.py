@@ -253,6 +253,7 @@ class MDLMixture(ModelSettings):
     See Also
     --------
     nrprob.posterior : Summaries of draws of partitions.
+    nrprob.numpyro.partition : The mixture as a site of a NumPyro model.
     nrprob.MixtureEM : Mixture with a fixed number of components, by maximum likelihood.
     nrprob.ConditionalMixture : Point estimate of the model with ``known``.
 
