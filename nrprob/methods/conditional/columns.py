@@ -1,7 +1,8 @@
 """Types and values of the columns of a mixed table.
 
 A column is numeric, categorical, ordered, count or constant. Categorical, ordered and count columns
-are discrete: the fit uses the codes of their values.
+are discrete: integer codes stand for their values. Sizes: n samples, m columns, d numeric columns,
+V distinct values of a discrete column.
 """
 
 from __future__ import annotations

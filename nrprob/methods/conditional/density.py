@@ -1,4 +1,7 @@
-"""Densities of a fitted conditional mixture, and unfitted copies, for significance tests."""
+"""Densities of a fitted conditional mixture, and unfitted copies, for significance tests.
+
+Sizes: n samples, p coordinates of the residuals, K clusters.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Warnings about a fitted conditional mixture: cluster shares, group sizes, and equal clusters."""
+"""Warnings about a fitted conditional mixture: cluster shares, group sizes, and equal clusters.
+
+Sizes: L known groups, K clusters.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@
 between forms of the model: location effects or none; subtracted group means, or effects that are
 fitted jointly with the clusters; common shares of the clusters, or shares by known group.
 
-Sizes: n samples in B blocks of r samples (see `joint`), K clusters, S restarts.
+Sizes: n samples in B blocks of r samples (see `joint`), n' samples of a subsample, K clusters, S
+restarts.
 """
 
 from __future__ import annotations

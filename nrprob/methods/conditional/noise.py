@@ -9,6 +9,7 @@ where :math:`x_i` are the numbers of the sample and o their observed columns, :m
 discrete values, and :math:`z_i` its known group. :math:`\mu_z` is the mean of group z, and S the
 covariance of the residuals with the ridge. :math:`p_j(v | z)` is the marginal of discrete column j
 in the group. The noise density is computed before the clusters are fitted, and then stays fixed.
+Sizes: n samples, p coordinates of the residuals, K clusters.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 `fit` sets outliers aside: it fits the clusters again without the outliers, and then assigns every
 outlier to its nearest cluster. Without the parameter ``noise``, `fit` only warns of outliers.
+Sizes: n samples, of which n' are not outliers; K clusters; S restarts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Prediction for new samples by a fitted conditional mixture.
 
-New samples get clusters, memberships, log densities, and a table without group effects.
+New samples get clusters, memberships, log densities, and a table without group effects. Sizes: n
+new samples, d numeric columns, p coordinates of the residuals, K clusters, L known groups of the
+fit.
 """
 
 from __future__ import annotations
@@ -235,7 +237,8 @@ class PredictionMixin(
             Treatment of known groups that did not occur in `fit`. "refuse" raises an error.
             "estimate" estimates the effects of these groups from their samples in ``X``; this
             requires a fit with random effects. The result for a sample then depends on the other
-            samples of its group. For a single sample of a group, the effect has its prior N(0, T).
+            samples of its group. For a single sample of a group, the effect has its prior N(0, T)
+            with the covariance T, ``effects_covariance_``.
 
         Returns
         -------

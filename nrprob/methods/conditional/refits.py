@@ -1,6 +1,7 @@
 """Refits of a conditional mixture to parts of a table, for significance tests.
 
-All refits have the form of the model that a fit to all samples chose.
+All refits have the form of the model that a fit to all samples chose. Sizes: n samples, of which n'
+are training samples; d numeric columns; V values of a discrete column; K clusters; S restarts.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def whiten(
     Parameters
     ----------
     values : (n, d) values, NaN where missing
-    covariances : (q, d, d) covariance matrices
+    covariances : (q, d, d) q covariance matrices
     which : (n,) index of the covariance matrix of every sample
 
     Returns

@@ -1,4 +1,7 @@
-"""Least-squares regression of n rows with m features on the known structure, and the residuals."""
+"""Least-squares regression of rows on the known structure, and the residuals.
+
+Sizes: n rows, m features, K clusters.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Cluster shares: equal, fitted and common to all groups, or by known group.
 
-Shares by known group have a Dirichlet prior, whose concentration is fitted.
+Shares by known group have a Dirichlet prior, whose concentration is fitted. There are L known
+groups and K clusters.
 """
 
 from __future__ import annotations

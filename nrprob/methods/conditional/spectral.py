@@ -82,7 +82,7 @@ class View(NamedTuple):
 
     Attributes
     ----------
-    vectors : (m', q) eigenvectors of the second moments of m' retained terms
+    vectors : (m', q) q eigenvectors of the second moments of m' retained terms
     known : (L, q) means of the scores in L known groups, or coefficients of the design matrix
     """
 
@@ -97,8 +97,8 @@ class Model(NamedTuple):
     ----------
     mode, power : settings of the member
     rank : number of eigenvectors, r
-    coef, intercept : (K, r) and (K,) linear functions of the scores of a row, one per cluster; the
-        row belongs to the cluster of the largest function
+    coef, intercept : (K, r) and (K,) linear functions of the scores of a row, one for each of K
+        clusters; the row belongs to the cluster of the largest function
     """
 
     mode: str

@@ -1,4 +1,7 @@
-"""Stored rows of a conditional mixture: types of columns, group means, and subsamples in memory."""
+"""Stored rows of a conditional mixture: types of columns, group means, and subsamples in memory.
+
+Sizes: n chosen rows, m columns, L known groups.
+"""
 
 from __future__ import annotations
 

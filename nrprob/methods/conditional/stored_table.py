@@ -1,7 +1,8 @@
 """Conditional mixtures of stored tables: discrete columns, and effects fitted with the clusters.
 
 A search on a subsample in memory gives initial parameters and the form of the model. Every EM step
-after it is a pass over all samples. Sizes: L known groups, d numeric columns, m columns.
+after it is a pass over all samples. Sizes: L known groups, K clusters, d numeric columns, m
+columns.
 """
 
 from __future__ import annotations

@@ -68,11 +68,11 @@ class ResidualSearch(Clusterer):
     def _search_groups(self, design: Design) -> Design:
         """Derive groups for the initial values from the known structure.
 
-        K-means runs within these groups, and a warm-up makes the shares of the clusters equal in
-        every group. The groups are the known groups if there are any. For soft memberships, they
-        are the most probable groups. For continuous covariates, they are quantiles of the first
-        principal component. For additive labelings, they are the combinations of labels, or the
-        labels of one labeling if combinations are small.
+        Some restarts start from k-means within every group, and a warm-up makes the shares of the
+        clusters equal in every group. The groups are the known groups if there are any. For soft
+        memberships, they are the most probable groups. For continuous covariates, they are
+        quantiles of the first principal component. For additive labelings, they are the
+        combinations of labels, or the labels of one labeling if combinations are small.
         """
         n = design.n_samples
         if design.memberships is not None:

@@ -2,7 +2,7 @@
 
 Samples with the same missing pattern and the same known group form a cell. The samples of every
 cell are in blocks of equal size. Sizes of arrays are padded, so that tables of similar size use one
-compiled program. There are n samples and d numeric columns.
+compiled program. There are n samples, d numeric columns, and s design columns of location effects.
 """
 
 from __future__ import annotations

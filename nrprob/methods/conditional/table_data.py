@@ -1,4 +1,8 @@
-"""Table of a joint fit, with its one-component fit and the design of its location effects."""
+"""Table of a joint fit, with its one-component fit and the design of its location effects.
+
+Sizes: n samples, d numeric columns in the coordinates of the fit, m columns of the original table,
+s design columns of location effects, L known groups.
+"""
 
 from __future__ import annotations
 

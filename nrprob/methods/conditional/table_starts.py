@@ -1,6 +1,7 @@
 """Initial labels of a mixed or incomplete table.
 
-K-means runs on the numeric columns, on the discrete columns, and on both together.
+K-means runs on the numeric columns, on the discrete columns, and on both together. Sizes: n
+samples, p coordinates in which k-means runs.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class ResidualTask:
     data : residuals in the coordinates of the fit, in blocks
     hyperparameters : settings of the program
     layout : position of every row in the blocks
-    design : groups for initial values: k-means runs within every group, and a warm-up makes the
-        shares of the clusters equal in every group
+    design : groups for initial values: some restarts start from k-means within every group, and a
+        warm-up makes the shares of the clusters equal in every group
     fixed : (B, r) classes of labelled rows, else -1; None without labels
     sample : subsample for successive halving; None if all restarts use all rows
     starts : (S, B, r) initial labels of all rows, or of the subsample if there is one

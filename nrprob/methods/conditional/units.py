@@ -1,4 +1,7 @@
-"""Map between the numeric columns of a table and the coordinates of a joint fit."""
+"""Map between the numeric columns of a table and the coordinates of a joint fit.
+
+Sizes: n samples, d numeric columns, p coordinates.
+"""
 
 from __future__ import annotations
 
