@@ -1,4 +1,7 @@
-"""Input views as centred, scaled and concatenated arrays."""
+"""Input views as centred, scaled and concatenated arrays.
+
+Sizes: n rows, d features of a view, V views, p statistics of a row.
+"""
 
 from __future__ import annotations
 
