@@ -1,6 +1,6 @@
 """Convert limits on distances within and between clusters into must-links and cannot-links.
 
-In all functions, ``x`` (n, d) are the rows.
+In all functions, ``x`` (n, d) are the rows; results have p pairs of rows.
 """
 
 from __future__ import annotations

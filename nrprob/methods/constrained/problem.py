@@ -1,7 +1,8 @@
 """Constrained clustering problem: arrays for the search, and description length in float64.
 
 Must-link components are the nodes of the search. Soft pairs join components; the description may
-ignore a soft pair, and flags mark the soft pairs that it retains.
+ignore a soft pair, and flags mark the soft pairs that it retains. Sizes: n rows of d features,
+n_nodes components, p pairs of a type, k clusters.
 """
 
 from __future__ import annotations
@@ -311,12 +312,18 @@ def place_components(values: np.ndarray, index: np.ndarray, dtype: Any) -> np.nd
 
 
 def neighbour_table(ends: np.ndarray, kind: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbours (B, D) of the first B of ``n`` nodes, and types of the links, 0 on padding.
+    """Neighbours of the nodes with pairs, and types of the links.
 
     Parameters
     ----------
-    ends : (e, 2) pairs of nodes, all of them among the first B
+    ends : (e, 2) e pairs of nodes, all of them among the first B
     kind : (e,) types of the pairs
+    n : number of all nodes
+
+    Returns
+    -------
+    near, kinds : (B, D) neighbours of the first B nodes, at most D per node, and types of the links
+        to them; 0 on padding
     """
     b = min(coarse_bucket(int(ends.max(initial=-1)) + 1, 16), coarse_bucket(n, 64))
     source, target = np.concatenate([ends, ends[:, ::-1]]).T

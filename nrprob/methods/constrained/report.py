@@ -1,6 +1,6 @@
 """Table of the must-link and cannot-link pairs that were passed to a fit.
 
-For each pair, the table states whether the labels satisfy it, whether the fit accepted it as
+For each of p pairs, the table states whether the labels satisfy it, whether the fit accepted it as
 correct, and by how many nats it shortens the description.
 """
 

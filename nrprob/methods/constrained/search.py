@@ -1,6 +1,7 @@
 """Compiled search for a clustering of short description under pairwise constraints.
 
-`nrprob.methods.constrained.codes` defines nodes, words, types of pairs and shapes.
+`nrprob.methods.constrained.codes` defines nodes, words and types of pairs. Shapes: C nodes, the
+first B of which take part in pairs; at most D neighbours of a node; K clusters; d features.
 """
 
 from __future__ import annotations

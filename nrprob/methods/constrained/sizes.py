@@ -1,4 +1,7 @@
-"""Assignment of components to clusters under size limits, by integer programming."""
+"""Assignment of components to clusters under size limits, by integer programming.
+
+There are n_nodes must-link components and k clusters.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class SizeLimits:
     Attributes
     ----------
     mass : (n_nodes,) number of rows of every must-link component
-    edges : (e, 2) pairs of cannot-linked components
+    edges : (e, 2) e pairs of cannot-linked components
     low, high : int, minimum and maximum number of rows
     """
 
