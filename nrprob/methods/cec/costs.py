@@ -1,6 +1,6 @@
 """Cell costs of cross-entropy clustering: cluster sizes, parameters, label entropy.
 
-A cell is a cluster. Its cost is a function of its statistics (p,), the sums over its rows; the last
+A cell is a cluster. Its cost is a function of its p statistics, the sums over its rows; the last
 statistic is its mass. All costs are incremental: their change by the move of one row has a closed
 form, as the protocol `IncrementalCost` of `nrprob.engines.optimise.differences` demands. In
 `move_changes`, b rows are candidates for a move, and K cells exist.

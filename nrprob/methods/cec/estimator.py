@@ -485,6 +485,6 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
 
 
 def _by_size(labels: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """Labels (S, n) with the clusters of every restart ordered by decreasing mass."""
+    """Renumber the labels (S, n) of S restarts, so that masses of clusters decrease."""
     orders = (np.argsort(-np.bincount(row, mass), kind="stable") for row in labels)
     return np.stack([np.argsort(order)[row] for order, row in zip(orders, labels, strict=True)])

@@ -10,7 +10,7 @@ factor, the derivative gives the most probable labels.
 A *part* is a connected component of the cannot-link graph; parts are independent. The sum over a
 part has one of three forms: an enumeration of its labels, if these are few; a sum over subsets of
 clusters, if all units of different classes are cannot-linked and clusters are few; otherwise a
-mean-field approximation.
+mean-field approximation. There are N units with padding and k clusters.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Links(NamedTuple):
     labelings : (M, u) the M enumerated labelings of all parts, one per row. An entry is the index
         of a pair (unit, cluster) in the flattened scores (N k); N k on padding
     part : (M,) part to which a labeling belongs; the number of parts on padding
-    members : (m, q) units of each of m classes, if all units of different classes are
+    members : (m, q) at most q units of each of m classes, if all units of different classes are
         cannot-linked; N on padding, which may be a whole class
-    edges : (E, 2) cannot-links, in both directions, of parts with a mean field; N on padding
+    edges : (E, 2) E cannot-links, in both directions, of parts with a mean field; N on padding
     turn : (N,) for units with a mean field, a colour that no linked unit has; -1 for other units
     n_turns : number of colours
     group : (N,) for units with a mean field, their part
@@ -95,10 +95,10 @@ def _sum_of_labelings(scores: jax.Array, links: Links) -> jax.Array:
 def _sum_of_sets(scores: jax.Array, members: jax.Array) -> jax.Array:
     """Log of the sum over all labels in which different classes occupy disjoint sets of clusters.
 
-    ``members`` (m, q) are the units of the classes. For every class, a recursion over its units
-    computes the weight of all labels that occupy exactly the set s of clusters. When a unit gets a
-    cluster of s, the other units occupy s, or s without this cluster. All terms are positive,
-    whereas inclusion-exclusion would need differences.
+    ``members`` (m, q) are at most q units of each of m classes. For every class, a recursion over
+    its units computes the weight of all labels that occupy exactly the set s of clusters. When a
+    unit gets a cluster of s, the other units occupy s, or s without this cluster. All terms are
+    positive, whereas inclusion-exclusion would need differences.
     """
     m = members.shape[0]
     if m == 0:
@@ -264,7 +264,7 @@ def read_links(
     Parameters
     ----------
     node : (n,) unit of every row
-    edges : (e, 2) pairs of cannot-linked units, each pair once; without units of ``classes``
+    edges : (e, 2) e pairs of cannot-linked units, each pair once; without units of ``classes``
     classes : for every class, its units, if all units of different classes are cannot-linked; else
         empty
     start : (units,) labels that satisfy the cannot-links

@@ -1,6 +1,7 @@
 """Must-link components of labels and pairs, and cannot-links between components.
 
-A must-link component is called a *unit*: a set of rows that share a cluster.
+A must-link component is called a *unit*: a set of rows that share a cluster. There are n rows, p
+pairs of a type, and k clusters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Compiled solver of cross-entropy clustering: initialisation and reassignment."""
+"""Compiled solver of cross-entropy clustering: initialisation and reassignment.
+
+Sizes: B blocks of r rows, m columns, K clusters, all with padding.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +112,7 @@ class Objective:
 def _plus_plus_labels(
     rows: Rows, seed: jax.Array, metric: jax.Array, active: jax.Array
 ) -> jax.Array:
-    """Labels (B, r) of B blocks of r rows: index of the nearest k-means++ centre.
+    """Labels (B, r) of the rows: index of the nearest k-means++ centre.
 
     ``metric`` (m,) are weights of squared differences, and ``active`` (K,) is False for padding.
     """
@@ -132,7 +135,7 @@ def _plus_plus_labels(
 
 
 def _random_labels(rows: Rows, seed: jax.Array, active: jax.Array) -> jax.Array:
-    """Labels (B, r) of B blocks of r rows, drawn uniformly from the ``active`` (K,) clusters."""
+    """Labels (B, r) of the rows, drawn uniformly from the ``active`` (K,) clusters."""
     u = hashed_uniform(fold_in(seed, rows.number), (), rows.mass.dtype)
     return (u * active.sum()).astype(jnp.int32)
 
