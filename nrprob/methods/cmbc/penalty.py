@@ -1,6 +1,6 @@
 """Penalty on the mutual information between clusters of binary samples and known groups.
 
-Sizes: n rows of M binary features (p statistics of a row, with padding), K clusters, R restarts, S
+Sizes: n rows of M binary features; p statistics of a row, with padding; K clusters; R restarts; S
 known groups in all labelings together. The parameters theta (R, K, p) are the probabilities of the
 features in the clusters.
 """
