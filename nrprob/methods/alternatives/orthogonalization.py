@@ -1,4 +1,7 @@
-"""Orthogonalization: cluster rows after projecting out the means of known groups."""
+"""Orthogonalization: cluster rows after projecting out the means of known groups.
+
+Sizes: n rows, m features, r directions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Base class of estimators that transform the features and fit a base clusterer."""
+"""Base class of estimators that transform the features and fit a base clusterer.
+
+Sizes: n rows of m features, p features after the transformation, k clusters.
+"""
 
 from __future__ import annotations
 
