@@ -568,7 +568,7 @@ class CrossPartition(Clusterer):
 
 
 def _cluster_information(task: SubsetTask, membership: np.ndarray) -> float:
-    """Mutual information I(C;Y) of clusters and features in nats, from p(c|x) (n, k)."""
+    """Mutual information I(C;Y) of k clusters and features in nats, from p(c|x) (n, k)."""
     joint = (task.mass[:, None] * membership).T @ task.rows
     return mutual_information(joint / joint.sum())
 
