@@ -1,4 +1,7 @@
-"""Mixture models by annealed EM, unsupervised or semi-supervised."""
+"""Mixture models by annealed EM, unsupervised or semi-supervised.
+
+Sizes: n rows, m features, p sufficient statistics of a row, k components.
+"""
 
 from __future__ import annotations
 
