@@ -23,7 +23,7 @@ SEARCH_LIMIT = 50_000  # maximum number of colour assignments, which takes a few
 
 
 class Undecided(Exception):
-    """Error of a search that reached its limit."""
+    """The search reached its limit before it found a colouring or excluded one."""
 
 
 def adjacency_sets(n: int, edges: np.ndarray) -> Graph:

@@ -1,4 +1,7 @@
-"""Record of one fit: labels, objective, agreement with labelings, versions and timing."""
+"""Record of one fit: labels, objective, agreement with labelings, versions and timing.
+
+Shapes: n rows, k clusters, V views.
+"""
 
 from __future__ import annotations
 

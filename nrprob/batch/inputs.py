@@ -1,6 +1,6 @@
 """Load the data of a model file, and assemble the arguments of its fits.
 
-A `Table` holds a feature matrix and named labelings of its rows.
+A `Table` holds a feature matrix of m features and named labelings of its rows.
 """
 
 from __future__ import annotations

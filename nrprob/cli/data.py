@@ -199,9 +199,9 @@ def command_line() -> str:
 def _read_rows(
     options: DataOptions, source: Any
 ) -> tuple[Any, np.ndarray | None, list[str] | None]:
-    """Return features (n, m), names of the rows (n,), and names of the features (m,).
+    """Return the features, the names of the rows, and the names of the features.
 
-    The names are None if the file has none.
+    The names are None if the file has none. ``source`` are the contents of the data file.
     """
     from nrprob.batch import tables
     from nrprob.data.annotated import feature_names_of, matrix_of, rows_of

@@ -107,7 +107,7 @@ def _check_annotated(adata: Any) -> None:
 
 
 def matrix_of(X: Any) -> Any:
-    """Features (n, m) of annotated data as an array or a sparse matrix.
+    """Features (n_samples, n_features) of annotated data as an array or a sparse matrix.
 
     Raises
     ------
@@ -163,8 +163,8 @@ def annotate(
         for rows without a cluster. With several clusterings, such as from `explore`, there are
         ``obs[key_added + "_1"]`` and so on. ``uns[key_added]`` holds the parameters of the fit and,
         for an Exploration, the test results of every clustering, as plain values.
-        ``obsm[key_added + "_membership"]`` holds the probabilities (n, k) of the clusters given the
-        row, if the model has memberships.
+        ``obsm[key_added + "_membership"]`` holds the probabilities (n_samples, n_clusters) of the
+        clusters, given the row, if the model has memberships.
     model : fitted estimator or Exploration
         Fitted estimator or Exploration, with ``labels_``.
     key_added : str, default="nrprob"

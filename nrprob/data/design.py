@@ -37,6 +37,7 @@ class Design:
     codes : int array of shape (n,)
         Known group of every sample. All 0 if ``memberships`` or ``columns`` hold the structure.
     n_groups : int
+        Number of known groups.
     memberships : float array of shape (n, n_groups), or None
         Probabilities of the groups, if these are soft.
     columns : float array of shape (n, q), or None

@@ -214,7 +214,7 @@ def has_columns(X: Any, names: list[str]) -> bool:
 
 
 def check_same_order(X: Any, **others: Any) -> None:
-    """Raise if another argument has the index labels of ``X`` in another order.
+    """Raise ValueError if another argument has the index labels of ``X`` in another order.
 
     Rows are matched by position. If an argument has other index labels than ``X``, its order cannot
     be checked.

@@ -1,4 +1,7 @@
-"""Read labels as the user passes them, and encode them as integers (codes)."""
+"""Read labels as the user passes them, and encode them as integers (codes).
+
+n is the number of samples.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +113,10 @@ def refuse_own_groups(n_groups: int, n: int, where: str = "") -> None:
 
 
 def check_hashable(array: np.ndarray, where: str = "") -> None:
-    """Raise if labels cannot be compared, such as lists; ``where`` is as in `as_labels`."""
+    """Raise ValueError if labels cannot be compared, such as lists.
+
+    ``where`` names the column, for the message.
+    """
     if array.dtype.kind != "O":
         return
     try:

@@ -117,7 +117,7 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_verbosity(name: str, value: Any) -> None:
-    """Raise unless ``value`` is a flag or an integer from 0 to 1000."""
+    """Raise an error unless ``value`` is True, False or an integer from 0 to 1000."""
     if not isinstance(value, bool | np.bool_):
         check_number(name, value, low=0, high=1000, integer=True)
 
@@ -302,7 +302,7 @@ def as_number(value: Any, name: str) -> float:
 
 
 def check_not_masked(values: Any, name: str) -> None:
-    """Raise for masked entries, whose values other libraries would use."""
+    """Raise ValueError for masked entries, whose values other libraries would use."""
     if np.ma.is_masked(values):
         raise ValueError(
             f"{name} must not have masked entries; found {np.ma.count_masked(values)}; "
@@ -318,7 +318,7 @@ def count_samples(X: Any) -> int:
 
 
 def check_sample_weight(sample_weight: Any, n: int) -> np.ndarray:
-    """Weights (n,) of the samples, in float64.
+    """Validate the weights (n,) of n samples; return them in float64.
 
     Raises
     ------

@@ -108,6 +108,6 @@ def collect_restarts(result: Sequence[Any], layout: Layout) -> tuple[Restarts, A
 
 
 def solution_memberships(solution: Any, layout: Layout, k: int) -> np.ndarray:
-    """Memberships (n, k) of the best restart of a solution, in float64."""
+    """Memberships of the samples in ``k`` clusters, for the best restart of a solution."""
     w = layout.from_blocks(solution.w)[:, :k].astype(np.float64)
     return w / w.sum(1, keepdims=True)

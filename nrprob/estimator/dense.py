@@ -58,7 +58,10 @@ class PlainClusterer(UnconditionalMixin, DenseClusterer):  # type: ignore[misc]
         return np.eye(self.n_clusters)[self.predict(X)]
 
     def _log_membership(self, X, known) -> np.ndarray:
-        """Negative squared distances (n, n_clusters) from the centres of non-empty clusters."""
+        """Negative squared distances (n_samples, n_clusters) from the cluster centres.
+
+        Empty clusters have the score -inf.
+        """
         check_is_fitted(self)
         X = self._validate(X, reset=False).astype(np.float64)
         square = cdist(X, self.cluster_centers_, "sqeuclidean")

@@ -1,4 +1,7 @@
-"""Estimators whose objective is a sum of terms over cells, with their common solvers."""
+"""Estimators whose objective is a sum of terms over cells, with their common solvers.
+
+Shapes: n rows, k clusters.
+"""
 
 from __future__ import annotations
 

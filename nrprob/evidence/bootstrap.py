@@ -336,7 +336,7 @@ def _prepare_resamples(
     def refit(resample: np.ndarray, seed: int) -> np.ndarray:
         """Fit a resample from the assessed clusters and from new initial values.
 
-        Returns the memberships of all samples under the fit with the better objective.
+        Returns the memberships (n, K) of all samples under the fit with the better objective.
         """
         fits = [
             refit_subset(unfitted, rows, codes, resample, random_state=seed, **settings)
@@ -350,9 +350,9 @@ def _prepare_resamples(
 
 
 def _resample_within_groups(groups: np.ndarray, random: np.random.RandomState) -> np.ndarray:
-    """Draw samples with replacement within groups; return ascending indices (n,).
+    """Draw samples with replacement within known groups; return their indices, ascending.
 
-    Every group keeps its size.
+    ``groups`` are the groups of all samples as integers. Every group keeps its size.
     """
     order = np.argsort(groups, kind="stable")
     sizes = np.bincount(groups)

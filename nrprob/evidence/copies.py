@@ -1,6 +1,6 @@
 """Detect exact copies of samples; every set of copies then counts as one sample.
 
-A sample without copies is a set of one.
+A sample without copies is a set of one. Shapes: n samples, m features.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plot held-out discriminant scores by cluster and known group."""
+"""Plot held-out discriminant scores of n samples by cluster and known group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Validate the estimator, the features and the known groups of a significance test."""
+"""Validate the estimator, the features and the known groups of a significance test.
+
+Shapes: n samples, m features; n_distinct samples without exact copies.
+"""
 
 from __future__ import annotations
 

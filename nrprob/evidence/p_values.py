@@ -1,4 +1,4 @@
-"""p-values of held-out log-likelihood gains."""
+"""p-values of held-out log-likelihood gains of n samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Gaussian mixture with one covariance, for clusterers without a density."""
+"""Gaussian mixture with one covariance, for clusterers without a density.
+
+Shapes: n samples, m features, k clusters.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,7 @@ class SharedCovarianceMixture(BaseEstimator):
     The means of the known groups are subtracted from the samples. The component means and weights
     are the means and shares of the clusters. The covariance within clusters is shrunk by the rule
     of Ledoit and Wolf. `predict` returns the most probable component, so the clusterer needs no
-    method `predict`. The class implements `nrprob.estimator.density.DensityEstimator`. Shapes: n
-    samples, m features, k clusters.
+    method `predict`. The class implements `nrprob.estimator.density.DensityEstimator`.
 
     Parameters
     ----------

@@ -5,6 +5,8 @@ Clusters of a table have to predict held-out samples better than three kinds of 
 - one component with the same form of group effects;
 - elliptical distributions of the numeric columns, times the discrete columns of one component;
 - for every discrete column, the mixture whose components are the values of this column.
+
+n is the number of samples.
 """
 
 from __future__ import annotations

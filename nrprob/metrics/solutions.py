@@ -193,7 +193,7 @@ def mean_dissimilarity(
 
 
 def _without_diagonal(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Remove the diagonal of a square matrix (m, m); return (m, m - 1)."""
+    """Remove the diagonal of a square matrix, so that every row has one entry less."""
     m = len(values)
     return values[~np.eye(m, dtype=bool)].reshape(m, m - 1)
 

@@ -1,6 +1,7 @@
 """Read samples and labels for plots, and name groups, clusters and features.
 
-The *code* of a sample is its group as an integer, a position among the distinct labels.
+The *code* of a sample is its group as an integer, a position among the distinct labels. Shapes: n
+samples, m features.
 """
 
 from __future__ import annotations
@@ -151,14 +152,14 @@ def feature_texts(names: Sequence[Any] | None, columns: Sequence[str] | None, n:
 
 
 def check_names(values: Any, what: str, n: int, unit: str) -> list[str]:
-    """Validate names, and convert them to strings.
+    """Validate ``n`` names of rows or columns, and convert them to strings.
 
     Raises
     ------
     TypeError
         If ``values`` is not a list or array.
     ValueError
-        If there is not one name per ``unit``, "row" or "column".
+        If there is not one name per ``unit``, which is "row" or "column".
     """
     names = values if isinstance(values, list | tuple) else getattr(values, "tolist", None)
     names = names() if callable(names) else names

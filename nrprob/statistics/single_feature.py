@@ -1,4 +1,8 @@
-"""Test whether one discrete feature determines the clusters, by I(c; y) / H(c)."""
+"""Test whether one discrete feature determines the clusters, by I(c; y) / H(c).
+
+I(c; y) is the mutual information of the clusters c and the feature y, and H(c) the entropy of the
+clusters. Shapes: n samples, k clusters, v values of the feature.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +38,7 @@ class SingleFeature:
     Attributes
     ----------
     column : name of the column; "column 3" if columns have no names
-    share : I(c; y) / H(c), the mutual information of clusters c and feature y, divided by the
-        entropy of the clusters
+    share : I(c; y) / H(c), adjusted for chance; see `single_feature`
     cluster : label of the cluster that agrees best with a set of values of the feature
     values : values of this set
     one_of_several : whether the feature determines only this cluster, not the others

@@ -1,4 +1,4 @@
-"""HTML page of the fits of one data set."""
+"""HTML page of the fits of one data set of n rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of the columns of a table."""
+"""Types of the columns of a table of n rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encode columns of a table as features, and warn of suspicious features."""
+"""Encode columns of a table of n rows as features, and warn of suspicious features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Select complete rows, keep or impute missing values of a table."""
+"""Select complete rows, or keep or impute missing values, of a table of n rows."""
 
 from __future__ import annotations
 

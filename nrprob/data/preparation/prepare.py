@@ -493,7 +493,7 @@ def _check_dropped(drop: list[str], names: Collection[str]) -> None:
 
 
 def _check_names(names: pd.Index, what: str) -> None:
-    """Raise if columns have equal names."""
+    """Raise ValueError if columns have equal names; ``what`` names the table in the message."""
     if not names.is_unique:
         raise ValueError(
             f"{what} must have columns of different names; got "

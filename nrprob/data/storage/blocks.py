@@ -128,11 +128,11 @@ class LocalBlocks:
                 yield pending.popleft().result()
 
     def map_sum(self, step: Step, *arguments: Any) -> Any:
-        """See `Blocks`."""
+        """Sum the trees of arrays ``step(block, *arguments)`` over all blocks, in float64."""
         return functools.reduce(add_trees, self.map_blocks(step, *arguments))
 
     def transform_blocks(self, step: Step, *arguments: Any) -> LocalBlocks:
-        """See `Blocks`."""
+        """Replace every block by ``step(block, *arguments)``, and free the old blocks."""
         result = LocalBlocks.from_blocks(
             self.map_blocks(step, *arguments), self.memory, self.folder
         )
@@ -206,13 +206,13 @@ class WorkerBlocks:
         return jax.tree.map(_as_float64, sums[0].result())
 
     def map_blocks(self, step: Step, *arguments: Any) -> Iterator[Any]:
-        """See `Blocks`."""
+        """Yield ``step(block, *arguments)`` for the blocks of this process, in order."""
         named = _NamedStep.from_step(step)
         for blocks in self.futures:
             yield from self.client.submit(_map_step, blocks, named, *arguments, pure=False).result()
 
     def transform_blocks(self, step: Step, *arguments: Any) -> WorkerBlocks:
-        """See `Blocks`."""
+        """Replace every block by ``step(block, *arguments)``, and free the old blocks."""
         submit, named = self.client.submit, _NamedStep.from_step(step)
         return WorkerBlocks(
             self.client,
@@ -273,11 +273,11 @@ class ProcessBlocks:
         return sum_processes(self.local.map_sum(step, *arguments))
 
     def map_blocks(self, step: Step, *arguments: Any) -> Iterator[Any]:
-        """See `Blocks`."""
+        """Yield ``step(block, *arguments)`` for the blocks of this process, in order."""
         return self.local.map_blocks(step, *arguments)
 
     def transform_blocks(self, step: Step, *arguments: Any) -> ProcessBlocks:
-        """See `Blocks`."""
+        """Replace every block by ``step(block, *arguments)``, and free the old blocks."""
         return ProcessBlocks(self.local.transform_blocks(step, *arguments))
 
 

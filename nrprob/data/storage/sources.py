@@ -29,6 +29,7 @@ class Piece(NamedTuple):
     Attributes
     ----------
     x : ndarray of shape (n_rows, n_features)
+        Features.
     columns : dict of str to ndarray of shape (n_rows,)
         Other columns, by name.
     """

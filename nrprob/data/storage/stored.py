@@ -174,7 +174,7 @@ def iterate_pieces(rows: Stored, known: Any) -> Iterator[tuple[Any, Any]]:
 def apply_to_pieces(
     function: Callable[[Any, Any], np.ndarray], rows: Stored, known: Any
 ) -> np.ndarray:
-    """Concatenate ``function(x, known)`` over the pieces of the rows."""
+    """Concatenate ``function(x, known)`` over pieces ``x`` of the rows and their ``known``."""
     return np.concatenate([function(*piece) for piece in iterate_pieces(rows, known)])
 
 
@@ -193,7 +193,9 @@ class Moments(NamedTuple):
     Attributes
     ----------
     n_rows : int
+        Number of rows.
     mean : ndarray of shape (m,)
+        Mean of every feature.
     square : ndarray of shape (m,)
         Sums of squared deviations from the mean.
     largest : float
@@ -236,7 +238,7 @@ class Moments(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Rows of a block; all chunks have the same size.
+    """Rows of a block, of m features; all chunks have the same size.
 
     Attributes
     ----------

@@ -229,7 +229,8 @@ def merge_best_pair(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Merge the two clusters whose union lowers F most, if any union lowers F.
 
-    Returns labels, active clusters, and whether two clusters were merged.
+    ``cells`` (groups, 1, K, p) are the statistics under ``labels``, and ``active`` (K,) marks the
+    clusters that exist. Returns labels, active clusters, and whether two clusters were merged.
     """
     k = active.shape[0]
     change = jnp.zeros((k, k), cells.dtype)

@@ -74,11 +74,11 @@ class SummedRows:
         self.mass = jnp.asarray(moments.totals[:, -1])
 
     def totals(self) -> jax.Array:
-        """See `Rows.totals`."""
+        """Sums (groups, p) of the statistics over the rows of every known group."""
         return jnp.asarray(self._moments.totals)
 
     def scatter(self, centre: jax.Array) -> jax.Array:
-        """See `Rows.scatter`."""
+        """Weighted sums of squares (p,) of the statistics about ``centre`` (groups, p)."""
         totals, products = self._moments
         squares = jnp.diagonal(products, axis1=1, axis2=2)
         scatter = squares - 2 * centre * totals + centre**2 * totals[:, -1:]
