@@ -117,7 +117,16 @@ class Coordinates:
         scale: float, dof: float, covariance: str, ridge: float,
         rounding: np.ndarray | None = None,
     ) -> Coordinates:  # fmt: skip
-        """Coordinates from orthogonal directions (m, p) and the variances (p,) along them."""
+        """Compute the coordinates from orthogonal directions of the residuals.
+
+        Parameters
+        ----------
+        basis : (m, p) orthogonal directions
+        variances : (p,) variances of the scaled residuals along the directions
+        shrinkage : shrinkage intensity of Ledoit and Wolf
+        inflation, scale : factor of the residuals, and their root mean square
+        dof, covariance, ridge, rounding : as in `from_residuals`
+        """
         shrinkage = min(shrinkage, 0.99)
         # The ridge shrinks to a spherical covariance, so a spherical covariance needs no ridge.
         nu0 = 0.0 if covariance == "spherical" else ridge * dof * shrinkage / (1 - shrinkage)
@@ -176,6 +185,8 @@ def _varying_directions(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the orthogonal directions in which residuals r (n, m) vary.
 
+    ``dof`` and ``covariance`` limit the number of directions, as in `_retained_rank`.
+
     Returns
     -------
     z : (n, p) residuals along these directions
@@ -202,7 +213,8 @@ def _eigen_directions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Directions (m, p) in which residuals vary, and the variances (p,) along these directions.
 
-    ``square`` (m, m) are the mean products of the residuals.
+    ``square`` (m, m) are the mean products of the residuals. ``dof`` and ``covariance`` limit the
+    number of directions, as in `_retained_rank`.
     """
     if covariance == "diag":
         variances = np.diagonal(square)

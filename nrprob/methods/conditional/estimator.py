@@ -522,7 +522,11 @@ class ConditionalMixture(
         return self._lay_out_fit(table, design, fixed, initial)
 
     def _lay_out_fit(self, table: TableInput, design: Design, fixed, initial) -> Any:
-        """Task of a fit: a `TableTask` for mixed or incomplete tables, else a `ResidualTask`."""
+        """Task of a fit: a `TableTask` for mixed or incomplete tables, else a `ResidualTask`.
+
+        ``fixed`` (n,) are the classes of labelled samples, else -1, and ``initial`` (n,) initial
+        labels; both may be None.
+        """
         if table.plain is None:
             return self._prepare_table(table, design, fixed, initial)
         X = table.plain

@@ -118,7 +118,10 @@ class FittedTable:
     def _log_density(
         self, x: np.ndarray, columns: list[DiscreteColumn], groups: np.ndarray, spread: bool
     ) -> np.ndarray:
-        """Log densities (n, K) of the observed numbers; 0 for samples without a number."""
+        """Log densities (n, K) of the observed numbers; 0 for samples without a number.
+
+        The arguments are those of `log_joint`.
+        """
         residual = x - self.m[groups]
         if self.location and self.data.location is not None:
             residual = residual - self.data.location(columns, groups) @ self.slopes

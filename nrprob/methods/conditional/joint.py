@@ -251,12 +251,18 @@ class JointModel:
         return state._replace(r=r * clear[:, None], objective=objective)
 
     def _balanced(self, density: jax.Array, offset: jax.Array) -> jax.Array:
-        """Memberships (B, K, r) from densities and log weights (L, K) of the known groups."""
+        """Memberships (B, K, r) from densities (B, K, r) and log weights (L, K) of the clusters.
+
+        The log weights ``offset`` differ between known groups.
+        """
         r = density * jnp.exp(offset)[self.block_group][..., None]
         return r / r.sum(1, keepdims=True)
 
     def _balancing_offsets(self, density: jax.Array, n_sweeps: jax.Array) -> jax.Array:
-        """Log weights (L, K) with which all clusters have equal shares in every known group."""
+        """Log weights (L, K) with which all clusters have equal shares in every known group.
+
+        They are computed from densities (B, K, r) by ``n_sweeps`` scaling iterations.
+        """
         sizes = jnp.maximum(self.table.sizes, 1e-30)[:, None]
 
         def sweep(_, offset):

@@ -135,7 +135,10 @@ class ResidualNoise:
         return states
 
     def _m_step(self, r: np.ndarray, s0: float) -> tuple[np.ndarray, np.ndarray, float]:
-        """Update the centres, the covariance, and the variance that the ridge shrinks to."""
+        """Update the centres, the covariance, and the variance that the ridge shrinks to.
+
+        ``r`` (n, K) are the probabilities of the clusters, and ``s0`` is the previous variance.
+        """
         c, y = self.coordinates, self.y
         p = y.shape[1]
         r = scale_rows(r, self.weights)

@@ -171,7 +171,10 @@ class OutlierMixin(Clusterer):
         return others
 
     def _fit_residual_noise(self, task: Any, result: Any) -> NoiseFit:
-        """Fit noise to the residuals of a complete numeric table, from the restarts."""
+        """Fit a noise component to the residuals of a complete numeric table.
+
+        The EM starts from the labels of the restarts in ``result``.
+        """
         restarts, _ = collect_restarts(result, task.layout)
         table, design, fixed = task.source
         p = self._coordinates.basis.shape[1]
@@ -189,7 +192,11 @@ class OutlierMixin(Clusterer):
     def _has_table_noise(
         self, task: TableTask, problem: Problem, search: SearchResult, form: Form
     ) -> bool:
-        """Fit noise to a table after its search; return whether samples have to be set aside."""
+        """Fit a noise component to a mixed or incomplete table, and store it in ``task``.
+
+        The EM starts from the restarts of ``search``, which have the form ``form`` of the model.
+        Returns whether there are outliers to set aside.
+        """
         fit = fit_table_noise(task.data, problem, search, form, self._share)
         task.noise = fit
         outlier = find_outliers(fit.probability, task.design.codes)

@@ -198,6 +198,10 @@ def _initial_centres(x, seed, mass, keys, n_classes, fixed_labels, n_clusters):
     the nearest centre. The sampling applies the Gumbel trick to the keys of the rows, so that the
     order of rows has no effect. Of several candidates, the one with the smallest sum of squared
     distances becomes the centre.
+
+    ``x`` (n, p) are the coordinates of the rows, and ``fixed_labels`` (n, K) indicators of the
+    components of labelled rows. The first ``n_classes`` components belong to classes. The other
+    arguments are those of `fit_mixtures`.
     """
     size = (fixed_labels * mass[:, None]).sum(0)
     classes = jnp.matmul((fixed_labels * mass[:, None]).T, x, precision=_HIGHEST)
@@ -238,7 +242,7 @@ def _one_hot_labels(score: jax.Array) -> jax.Array:
 
 
 def row_keys(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """Random numbers (n,) uint32 that depend only on the entries of the sparse rows."""
+    """Random numbers (n,) uint32 that depend only on the entries of the rows of a CSR matrix."""
     value = np.asarray(data, np.float64).view(np.uint64)
     h = _splitmix_hash(value ^ _splitmix_hash(indices.astype(np.uint64) + np.uint64(1)))
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(h, dtype=np.uint64)])
