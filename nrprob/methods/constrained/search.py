@@ -337,7 +337,11 @@ class _Search(Coder):
         return SearchResult(z, length, result.trace, result.n_iter - 1, result.done & ok, ok)
 
     def _descent_step(self, apart: bool, state: Any, _: jax.Array) -> Any:
-        """Move to the proposal of the shortest description; stop if no proposal is shorter."""
+        """Move to the proposal of the shortest description; stop if no proposal is shorter.
+
+        The state consists of the labels z, the code and the description length. ``apart`` states
+        whether there are hard cannot-links.
+        """
         z, code, length = state
         cost = self.node_costs(code)
         # Proposals: a sweep from the current labels, one from the greedy labels, Kempe chains.
@@ -357,7 +361,12 @@ class _Search(Coder):
         return state, ~better, state[2]
 
     def _anneal_step(self, seed: jax.Array, state: Any, count: jax.Array) -> Any:
-        """Anneal single moves, then descend; keep the shortest description of all iterations."""
+        """Anneal single moves, then descend; keep the shortest description of all iterations.
+
+        The state consists of the labels z, the code, the best labels with their length, and the
+        number of iterations without a shorter description. ``count`` is the number of the
+        iteration.
+        """
         z, code, best, stale = state
         t, dtype = count - 1, self.nodes.mean.dtype
         cold = t >= N_ANNEAL
