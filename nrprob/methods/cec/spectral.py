@@ -29,6 +29,7 @@ def link_signs(codes: np.ndarray, must_link: np.ndarray, cannot_link: np.ndarray
     """Signs (n, n) of pairs: 1 for must-links and equal classes, -1 for cannot-links, else 0.
 
     ``codes`` (n,) are the classes, -1 where unknown. Rows of different classes are cannot-linked.
+    ``must_link`` and ``cannot_link`` are pairs of rows, one per line.
     """
     known = codes >= 0
     signs = np.where(codes[:, None] == codes, 1.0, -1.0)
