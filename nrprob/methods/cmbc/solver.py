@@ -194,7 +194,7 @@ def solve_cmbc(
     n_init: int,
     update: str,
 ) -> Solution:
-    """Run ``n_init`` restarts of annealed EM in one batch, and keep the best.
+    """Run ``n_init`` restarts of annealed EM in one batch, and return the best.
 
     The temperature falls from 1.2 times the critical temperature to 1; every level is half the
     previous one. All clusters start at the means of the features, the limit of high temperatures,
@@ -331,7 +331,10 @@ def _minimise_exact(rows, theta, tables, strength, m, real, barred):
 def _evaluate_restarts(
     rows, theta, settings, barred, done, count, trace, temperatures, critical, update
 ):
-    """Evaluate the objectives of all restarts in float64, and return the best restart."""
+    """Evaluate the objectives of all restarts in float64, and return the best restart.
+
+    The arguments are the results of the annealing in `solve_cmbc`.
+    """
     m, strength = settings.n_features, settings.strength.astype(jnp.float64)
     tables = settings.tables
     k = tables.cluster_count(theta.shape[1])

@@ -137,7 +137,17 @@ def coordinate_pass(
 ) -> jax.Array:
     """Maximise over every parameter in turn, given the memberships (Gauss-Seidel pass).
 
-    ``m`` is the number of features, without padding.
+    Parameters
+    ----------
+    theta : (R, K, p) parameters before the pass
+    cells : (R, K, p) statistics of the clusters, from the E-step
+    tables : the penalty
+    strength : penalty weight
+    m : number of features, without padding
+
+    Returns
+    -------
+    (R, K, p) parameters after the pass
     """
     updates = _CoordinateUpdates(tables, strength, theta.shape[1])
     old, s, n = updates.to_visit_order(theta), updates.to_visit_order(cells), cells[..., -1].T
@@ -169,6 +179,19 @@ def partial_pass(
     Features are binary, so a new parameter multiplies the unnormalised membership of a row by one
     of two factors. Memberships are recomputed from the log likelihoods often enough to avoid
     overflow and underflow.
+
+    Parameters
+    ----------
+    rows : the rows
+    theta : (R, K, p) parameters before the pass
+    temperature : temperature of the memberships
+    real : (p,) whether a statistic is a feature
+    barred : mask that is added to log memberships, -inf for excluded clusters
+    tables, strength, m : as in `coordinate_pass`
+
+    Returns
+    -------
+    (R, K, p) parameters after the pass
     """
     updates = _CoordinateUpdates(tables, strength, theta.shape[1])
     k = updates.k
@@ -221,7 +244,20 @@ def joint_step(
     The method is a damped projected Newton method for a concave function. With S known groups, its
     Hessian is diagonal plus a matrix of rank K S, so a step solves K S equations. Parameters at a
     bound with an outward gradient stay; the distance of the others from 0 or 1 falls by a factor of
-    at most 20 per step. The iteration ends when the Newton decrement is at most ``tol``.
+    at most 20 per step.
+
+    Parameters
+    ----------
+    theta : (K, p) parameters before the step
+    cells : (K, p) statistics of the clusters, from the E-step
+    tables : the penalty
+    strength : penalty weight
+    real : (p,) whether a statistic is a feature
+    tol : the iteration ends when the Newton decrement is at most ``tol``
+
+    Returns
+    -------
+    (K, p) parameters after the step
     """
     k, dtype = tables.cluster_count(theta.shape[0]), theta.dtype
     d = tables.differences
