@@ -38,9 +38,9 @@ def cache(path: str | os.PathLike[str] | None = None) -> Path:
     """Store compiled programs in a folder, from which later processes load them.
 
     The first fit of a shape in a process mostly compiles; with the cache it takes a fraction of
-    this time. This enables JAX's persistent cache for the whole process, including other uses of
-    JAX; importing nrprob does not enable it. The command line enables it by default, in the same
-    folder.
+    this time. The function enables JAX's persistent cache for the whole process, including other
+    uses of JAX; importing nrprob does not enable it. The command line enables it by default, in the
+    same folder.
 
     Parameters
     ----------

@@ -297,7 +297,7 @@ def maximum_likelihood_length(counts: ArrayLike, *, base: float = e) -> float:
 
     Notes
     -----
-    Yin (2007), eq. (2.12) without its factor. It is one of the two terms of `nml_length`.
+    Yin (2007), eq. (2.12) without its factor. This length is one of the two terms of `nml_length`.
 
     Examples
     --------

@@ -392,7 +392,8 @@ def kl_divergence(p: ArrayLike, q: ArrayLike, *, base: float = e) -> float:
 
     Notes
     -----
-    Gondek (2005), eq. (2.3.6). It violates the triangle inequality ("equality" in the source).
+    Gondek (2005), eq. (2.3.6). The divergence violates the triangle inequality (misprinted as
+    "equality" in the source).
 
     Examples
     --------

@@ -34,7 +34,7 @@ class Memberships:
     See Also
     --------
     nrprob.CCIB : Conditional clustering of any features that takes memberships.
-    nrprob.ConditionalMixture : Mixture of residuals that takes memberships.
+    nrprob.ConditionalMixture : Mixture model given known groups, which takes memberships.
 
     Examples
     --------

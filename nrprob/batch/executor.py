@@ -160,9 +160,9 @@ class Executor:
         return self._score(cell, inputs, estimator, fit)
 
     def _is_too_large(self, size: int) -> bool:
-        """Whether a run of ``size`` bytes fills most of a device, and its rows can be distributed.
+        """Whether a run of ``size`` bytes fills most of a device, and there are several devices.
 
-        This needs several devices.
+        Its rows can then be distributed over the devices.
         """
         limit = (self.lanes.devices[0].memory_stats() or {}).get("bytes_limit", math.inf)
         return len(self.lanes.devices) > 1 and size > 0.5 * limit

@@ -291,7 +291,7 @@ def _shared_identity(model: ModelFile, file: str | None = None) -> dict[str, Any
 
 
 def _identity(model: ModelFile, shared: Mapping[str, Any], cell: Experiment) -> str:
-    """Everything that determines the result of a planned fit, as JSON."""
+    """Identity of a planned fit: everything that determines its result, as JSON."""
     key = {**shared, "case": cell.data, "method": cell.name, "parameters": cell.parameters}
     if model.data.generator is not None:
         key["seed"] = cell.seed

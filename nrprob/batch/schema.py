@@ -140,7 +140,7 @@ class Data(Strict):
     @field_validator("views")
     @classmethod
     def _check_views(cls, views: list[Any]) -> list[Any]:
-        """Refuse anything but numbers of columns or lists of column names."""
+        """Raise ValueError unless every view is a number of columns or a list of column names."""
         are_counts = all(type(view) is int and view > 0 for view in views)
         are_names = all(
             isinstance(view, list) and view and all(isinstance(name, str) for name in view)

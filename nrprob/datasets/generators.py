@@ -122,7 +122,8 @@ def make_binary_partitions(
     Notes
     -----
     Gondek (2005), appendix E.1, does not state the entries of a row on the blocks of other
-    clusters, or how columns are divided unevenly. Both follow its sample and accuracies.
+    clusters, or how columns are divided unevenly. This function chooses both in agreement with the
+    sample and the accuracies of the source.
 
     Examples
     --------

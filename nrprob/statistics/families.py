@@ -1,7 +1,7 @@
 """Families of features: the cell cost, statistics, validation and link function of a feature type.
 
-Shapes: n samples of m features. A method may need an optional attribute of `Family`. It then passes
-the name of the attribute to `get_family`, which raises ValueError for families without it.
+Shapes: n samples of m features. Some attributes of `Family` are optional. A method that needs such
+an attribute passes its name to `get_family`, which raises ValueError for families without it.
 """
 
 from __future__ import annotations

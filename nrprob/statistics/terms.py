@@ -49,9 +49,9 @@ class Residual:
     def half_square(self) -> jax.Array:
         """Coefficients (groups, p) of the linear part of half the squared deviation of a sample.
 
-        A sample adds half its squared deviation from the mean of its group to `Term.constant`. This
-        half is half the squared norm of the sample, plus a linear function of its statistics with
-        these coefficients.
+        A sample adds half its squared deviation from the mean of its group to `Term.constant`. Half
+        the squared deviation is half the squared norm of the sample, plus a linear function of its
+        statistics. The result has the coefficients of this function.
         """
         m = self.mean
         return jnp.where(np.arange(m.shape[1]) < m.shape[1] - 1, -m, 0.5 * (m * m).sum(1)[:, None])

@@ -106,10 +106,11 @@ class Best:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table: columns, and a group of rows for every setting.
+    """A table of a report: columns, and a group of rows for every setting.
 
-    ``decimals`` are numbers of decimals of the published values, by column. ``shared`` describes
-    the parameters that all settings share.
+    ``decimals`` are the numbers of decimals of the published values, by column. ``shared``
+    describes the parameters that all settings share. ``best`` compares our best method with the
+    best published method.
     """
 
     name: str

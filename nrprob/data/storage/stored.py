@@ -106,7 +106,7 @@ def stored(
     See Also
     --------
     CCIB : Conditional information bottleneck, which fits stored rows.
-    ConditionalMixture : Mixture of residuals, which fits stored rows.
+    ConditionalMixture : Mixture model given known groups, which fits stored rows.
 
     Examples
     --------

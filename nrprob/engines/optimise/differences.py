@@ -5,8 +5,8 @@ For a hard partition, moving row x from cell a to cell b changes a term of cost 
 .. math:: \Delta = \lambda \, [ g(S_b + s(x)) - g(S_b) + g(S_a - s(x)) - g(S_a) ],
 
 where s(x) are the statistics of the row, S_a the sum of the statistics of cell a, and lambda the
-weight of the term. It is the sum of a change by joining b and a change by leaving a. Both are
-computed by evaluating g, except for an `IncrementalCost`, which has closed forms for single rows.
+weight of the term. The change is the sum of a change by joining b and a change by leaving a. Both
+changes are computed by evaluating g, except for an `IncrementalCost`, which has closed forms.
 F is the objective, the sum of all terms.
 
 Shapes: B blocks of r rows, or b rows; K clusters; p statistics of a row; ``groups`` known groups;

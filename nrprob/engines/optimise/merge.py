@@ -191,7 +191,11 @@ def agglomerate_pairs(
         return jnp.where(alive[i], result.max(1), -jnp.inf), result.argmax(1)
 
     def plan_step(tables, value, partner, marked):
-        """Whether to search again, the clusters to search or merge, and their rows."""
+        """Plan the next step: a search of the best partner of a cluster, or a merge.
+
+        Returns whether it is a search; the two clusters (the same cluster twice for a search); and
+        the rows of all tables for both.
+        """
         top = value.argmax(1)
         channel = jnp.arange(top.size)
         outdated = marked[channel, top]

@@ -302,8 +302,8 @@ def weight_terms(problem: Problem, all_rows: Moments) -> tuple[Terms, np.ndarray
     """Terms with their weights, the weights, and the inverse temperature of the first split.
 
     The method is `nrprob.engines.optimise.anneal.leading_curvatures`, but the power iteration acts
-    on derivatives by cell statistics instead of on rows. It needs only sums of products of the
-    statistics of rows.
+    on derivatives by cell statistics instead of on rows. The iteration needs only sums of products
+    of the statistics of rows.
     """
     terms, n = problem.terms, len(problem.terms)
     counts = jnp.arange(n) < (n if problem.n_start is None else problem.n_start)
@@ -364,9 +364,9 @@ def anneal_cells(
     """Anneal ``n_init`` restarts in parallel; see `nrprob.engines.optimise.solve.solve_anneal`.
 
     A level has converged when the root mean square change of the rows' log memberships is at most a
-    quarter of ``settings.tol``. It has also converged when the cell statistics change by rounding
-    errors only. This approximates the criterion of `nrprob.engines.optimise.anneal.anneal`, the
-    largest change of a membership.
+    quarter of ``settings.tol``, or when the cell statistics change by rounding errors only. The
+    first rule approximates the criterion of `nrprob.engines.optimise.anneal.anneal`, the largest
+    change of a membership.
     """
     # Temperatures of the restarts; see `solve_anneal`.
     terms, weights, critical = weight_terms(problem, all_rows)

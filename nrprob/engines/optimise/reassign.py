@@ -5,8 +5,8 @@
 - `reassign_batched` moves many rows at once, and moves fewer rows after a step that did not lower
   the objective. It evaluates the same differences in one array operation.
 
-Both may remove clusters; see `nrprob.engines.optimise.differences.ClusterRemoval`. F is the
-objective.
+Both functions may remove clusters; see `nrprob.engines.optimise.differences.ClusterRemoval`. F is
+the objective.
 
 Shapes: B blocks of r rows, S restarts, K clusters, p statistics of a row.
 """
@@ -158,10 +158,11 @@ def reassign_sequentially(
     """Sweep over the rows in random order until a complete sweep moves no row.
 
     A sweep processes the rows one by one: remove the row from its cell, evaluate the change of F
-    for all clusters, and add the row to the best one. It costs O(n K p) for n rows of p statistics.
-    A row that is alone in its cluster stays there, since an empty cluster costs 0. Cell statistics
-    are recomputed from the labels after every sweep, to limit rounding errors. ``labels`` (S, B, r)
-    are initial labels. Clusters are removed before the first sweep and after every sweep.
+    for all clusters, and add the row to the best one. A sweep costs O(n K p) for n rows. A row that
+    is alone in its cluster stays there, since an empty cluster costs 0. Cell statistics are
+    recomputed from the labels after every sweep, to limit rounding errors. ``labels`` (S, B, r) are
+    initial labels. With ``removal``, clusters are removed before the first sweep and after every
+    sweep.
     """
     free = rows.mass.reshape(-1) > 0
     if fixed is not None:
