@@ -135,7 +135,7 @@ class ResidualDensity(Clusterer):
 
         True for complete numeric tables. The exceptions are tables whose group effects are fitted
         with the clusters, because the parameters demand this or because known groups are small.
-        True also for a table that `fit` refuses.
+        True also for a table with which `fit` raises an error.
 
         Parameters
         ----------
@@ -166,7 +166,7 @@ class ResidualDensity(Clusterer):
         return not (fixed or (small and chosen)) or self.n_clusters == 1
 
     def _was_fitted_to(self, X, known) -> bool:
-        """Whether this estimator was fitted to these samples, with its present `n_clusters`."""
+        """Whether this estimator was fitted to ``X`` and ``known``, with its present n_clusters."""
         fitted = np.shape(getattr(self, "membership_", 0))[1:]
         if not fitted or (self.n_clusters != "auto" and fitted != (self.n_clusters,)):
             return False

@@ -62,7 +62,7 @@ class Hyperparameters(NamedTuple):
     nu0, s0 : weight of the ridge, and the variance that it shrinks to
     floor : lower bound of variances
     rounding : (p, p) covariance of rounding errors; (p,) variances unless the covariance is full
-    log_scale : sum of the logarithms of D (see `Residuals`)
+    log_scale : sum of log D, where D are the variances in `Residuals`
     log_det : log determinant of the ridged covariance of the residuals, in units of the data
     constant : constant part of the log densities in the objective
     kappa : weight of the penalty on unequal cluster shares in a known group
@@ -312,8 +312,8 @@ class Model:
     def row_logits(self, t: Parameters) -> tuple[jax.Array, jax.Array | None]:
         """Log weights plus log densities (K, n), and the weights (K, n) under t errors.
 
-        The first lack terms that all clusters have in common. The second are None for normal
-        errors.
+        The log densities lack terms that all clusters have in common. For normal errors, the
+        weights are None.
         """
         h = self.h
         diagonal = t.precision.ndim == 1

@@ -305,9 +305,10 @@ class GaussianBlock:
 
             H = sum_p G_p (x) A_p + blockdiag(0, lambda_B I (x) Sigma^-1) - sum_z M_z S_z M_z'
 
-        where (x) is the Kronecker product. [R, Q] are the memberships and the location design of
-        the samples. G_p are sums of products of [R, Q] by pattern, and F_zp are sums of [R, Q] by
-        group and pattern. M_z is sum_p F_zp (x) A_p.
+        where (x) is the Kronecker product, and lambda_B the prior precision of the location
+        effects. [R, Q] are the memberships and the location design of the samples. G_p are sums of
+        products of [R, Q] by pattern, and F_zp are sums of [R, Q] by group and pattern. M_z is
+        sum_p F_zp (x) A_p.
 
         The equations are solved in coordinates in which Sigma is the identity. In units of the
         columns, differences of large precisions would lose all digits if columns are nearly

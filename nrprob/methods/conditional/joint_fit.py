@@ -230,7 +230,7 @@ def choose_free_shares(problem: Problem, uniform: SearchResult, free: SearchResu
 
 
 def location_freedom(data: TableData) -> float:
-    """Effective degrees of freedom of the location effects, with their ridge."""
+    """Effective degrees of freedom of the location effects, which their ridge penalty reduces."""
     q = data.location_matrix
     if q is None or data.x is None:
         return 0.0

@@ -189,7 +189,10 @@ class NewGroups:
         return state._replace(r=jax.nn.softmax(self.log_joint(state), -1))
 
     def _expected_residuals(self, r: jax.Array) -> jax.Array:
-        """Residuals (B, r, d) about the expected centres, times masses and precision matrices."""
+        """Residuals (B, r, d) of the numbers about the centres, times masses and precisions.
+
+        The centres are expectations under the memberships ``r`` (B, r, K).
+        """
         seen = self.seen[self.table.cell][:, None]
         residual = (self.y - _einsum("brk,kd->brd", r, self.theta.b)) * seen
         residual = residual * self.table.mass[..., None]

@@ -221,7 +221,10 @@ class TableRefits:
 
     @property
     def values(self) -> np.ndarray | None:
-        """Numbers and codes of discrete values (n, m), NaN where missing; None without numbers."""
+        """Numeric columns and codes of the discrete columns, side by side, as an array of n rows.
+
+        Missing values are NaN. The result is None without numeric columns.
+        """
         codes = [np.where(c.codes < 0, np.nan, c.codes) for c in self.data.columns]
         return None if self.data.x is None else np.column_stack([self.data.x, *codes])
 

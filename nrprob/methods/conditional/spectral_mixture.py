@@ -127,7 +127,7 @@ def _fit_program(
         """Fit one mixture to coordinates (n, p)."""
 
         def cluster_means(r):
-            """Mean (K, p) and mass (K,) of memberships (n, K)."""
+            """Means (K, p) and masses (K,) of the components, from memberships (n, K)."""
             w = r * mass[:, None]
             size = w.sum(0)
             return dot(w.T, x) / jnp.maximum(size, 1e-10)[:, None], size
