@@ -179,7 +179,7 @@ def maximise_cells(table: jax.Array, scores: Sequence[jax.Array]) -> list[jax.Ar
 def expected_cells(
     table: jax.Array, factors: Sequence[jax.Array], mass: jax.Array
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
-    """Sum over the cells of every row, and compute the probabilities of the cells.
+    """Sum the weights of the cells of every row, and compute probabilities of clusters and cells.
 
     Parameters
     ----------
@@ -205,7 +205,10 @@ def expected_cells(
 
 
 def count_cells(indicators: Sequence[jax.Array], mass: jax.Array) -> jax.Array:
-    """Mass (K_1, ..., K_V) of the cells, from one-hot (K_v, n) labelings."""
+    """Total masses (K_1, ..., K_V) of the cells, from one-hot labelings (K_v, n).
+
+    ``mass`` (n,) are the masses of the rows.
+    """
     left = indicators[0] * mass
     if len(indicators) == 1:
         return left.sum(1)

@@ -94,7 +94,7 @@ class MultiviewSolution(NamedTuple):
     distance : (S,) length of the squared distances, without constants
     converged : (S,) whether the labels became stationary
     n_iter : (S,) number of E-steps, the same for all parallel runs
-    trace : (S, CAPACITY) sum of partition and distance, NaN after the last step
+    trace : (S, 1024) sum of partition and distance after every step, NaN after the last step
     mass : (S, K) masses of the clusters of all views, in float64
     centres : (S, K, p) means, 0 outside of the features of the cluster's view
     scales : (S, K) mean squared distances s
