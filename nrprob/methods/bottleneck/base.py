@@ -17,7 +17,8 @@ from nrprob.settings import standard
 class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
     """Clusterer whose objective contains the compression term I(C;X) / beta.
 
-    It is the mutual information of clusters C and rows X, divided by the inverse temperature beta.
+    The term is the mutual information of clusters C and rows X, divided by the inverse temperature
+    beta.
     """
 
     capabilities = Capabilities(known=("labels", "memberships"), sparse=True)
