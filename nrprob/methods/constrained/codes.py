@@ -35,7 +35,8 @@ class Nodes(NamedTuple):
     mass : (C,) number of rows, 0 on padding
     within : (C,) sum of squared distances of the rows to their mean
     near : (B, D) neighbours, which are among the first B nodes
-    kind : (B, D) types of the links to the neighbours
+    kind : (B, D) types of the links to the neighbours: `APART`, `SOFT_APART` or `SOFT_LINK`; 0 on
+        padding
     start : (B,) initial clusters that satisfy all cannot-links
     """
 

@@ -101,5 +101,5 @@ class Report:
         return pd.DataFrame(lines, columns=columns)
 
     def _always_apart(self, key: tuple[int, int]) -> bool:
-        """Whether hard cannot-links separate two components."""
+        """Whether a hard cannot-link separates the two components ``key``."""
         return bool((self.problem.parts.edges == key).all(1).any())
