@@ -52,7 +52,7 @@ class SizeCost:
         return cells[:, -1]
 
     def move_changes(self, state, row, mass, label):
-        """Cost changes (b, K) if rows join cells, and (b,) if they leave theirs; see the module."""
+        """Cost changes (b, K) if each row joins each cell, and (b,) if each leaves its own."""
         current = self._cell_cost(state)
         join = self._cell_cost(state + mass[:, None]) - current
         return join, self._cell_cost(state[label] - mass) - current[label]
@@ -117,7 +117,7 @@ class LabelCost:
         return Labelled(cells[:, -1], cells[:, self.first : -1])
 
     def move_changes(self, state, row, mass, label):
-        """Cost changes (b, K) if rows join cells, and (b,) if they leave theirs; see the module."""
+        """Cost changes (b, K) if each row joins each cell, and (b,) if each leaves its own."""
         size, counts = state
         terms = xlogx(counts)
         labelled, total = counts.sum(-1), terms.sum(-1)
