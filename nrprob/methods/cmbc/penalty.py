@@ -51,7 +51,7 @@ class Penalty(NamedTuple):
     active: Any = None
 
     def astype(self, dtype: Any) -> Penalty:
-        """Cast the tables to another dtype."""
+        """Return the penalty with all arrays in the floating-point type ``dtype``."""
         return jax.tree.map(lambda table: table.astype(dtype), self)
 
     def cluster_count(self, k: int) -> Any:
@@ -59,7 +59,7 @@ class Penalty(NamedTuple):
         return k if self.active is None else self.active.sum().astype(jnp.int32)
 
     def log_cluster_count(self, k: int) -> Any:
-        """Logarithm of `cluster_count`, in the dtype of the tables."""
+        """Logarithm of `cluster_count`, in the floating-point type of the penalty."""
         return math.log(k) if self.active is None else jnp.log(self.active.sum())
 
     def cluster_mean(self, values: jax.Array, axis: int) -> jax.Array:
