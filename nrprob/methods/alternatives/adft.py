@@ -62,7 +62,7 @@ class Metric(NamedTuple):
 
     Attributes
     ----------
-    a : (m, m) positive semidefinite matrix A
+    a : (m, m) positive semidefinite matrix A of the squared distances d' A d
     trace : objective after each iteration; it never decreases
     converged : whether the optimiser converged
     """
@@ -73,15 +73,16 @@ class Metric(NamedTuple):
 
 
 def learn_metric(within: np.ndarray, across: np.ndarray, max_iter: int, tol: float) -> Metric:
-    r"""Maximise the mean of sqrt(d' A d) across groups over A, subject to tr(A W) = 1.
+    r"""Find the metric A with the largest mean distance between rows of different groups.
 
-    The problem is concave in A, so every local maximum is global. The substitution
-    :math:`A = V L L' V'` with :math:`V V' = W^{-1}` removes the constraint.
+    The mean of sqrt(d' A d) over differences d is maximised subject to tr(A W) = 1. The problem is
+    concave in A, so every local maximum is global. The substitution :math:`A = V L L' V'` with
+    :math:`V V' = W^{-1}` removes the constraint.
 
     Parameters
     ----------
     within : (m, m) positive definite within-group scatter W
-    across : (pairs, m) differences d
+    across : (pairs, m) differences d of rows in different groups
     max_iter, tol : maximum number of iterations and relative tolerance of L-BFGS
     """
     # Whiten the differences by W.
