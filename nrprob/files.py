@@ -47,12 +47,13 @@ __all__ = [
     "write_whole",
 ]
 
-# What damaged files raise, from NumPy, SciPy, pandas, h5py, gzip and zip.
+# Exceptions that NumPy, SciPy, pandas, h5py, gzip and zip raise for damaged files.
 _DAMAGE = (
     OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError,
     MemoryError, AssertionError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-# What they say, for people who have a file and not its reader.
+# Patterns of their messages, and replacements that a user without knowledge of the reader
+# understands.
 _PLAINLY: tuple[tuple[str, Any], ...] = (
     (r"'utf-8' codec can't decode byte (\w+) in position (\d+).*",
      r"its text must be saved as UTF-8; byte \1 at position \2 is of another encoding"),

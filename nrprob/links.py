@@ -241,7 +241,10 @@ def _unique_pairs(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _format_pairs(pairs: np.ndarray, sources: Sequence[str], indices: Sequence[int]) -> str:
-    """Format pairs by source, as "cannot_link (0, 1), (0, 2) and y (3, 5)"; truncate long lists."""
+    """Format the pairs at ``indices`` by source: "cannot_link (0, 1), (0, 2) and y (3, 5)".
+
+    ``sources`` are the sources of all ``pairs``. Long lists are truncated.
+    """
     by_source: dict[str, list[str]] = {}
     for i in indices:
         by_source.setdefault(sources[i], []).append(f"({pairs[i][0]}, {pairs[i][1]})")

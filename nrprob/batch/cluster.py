@@ -87,7 +87,10 @@ def _has_file(run: _Run) -> bool:
 
 
 def _execute(run: _Run, content: bytes | None, cells: Sequence[Experiment]) -> Done:
-    """Execute a batch on this worker; ``content`` is the data file, if some workers lack it."""
+    """Execute a batch of planned fits on this worker, and return its outcome.
+
+    ``content`` is the content of the data file if some workers cannot read the file, else None.
+    """
     from nrprob.batch.executor import Done, execute_batch
 
     with _LOCK:

@@ -269,7 +269,10 @@ class Done:
 
 
 def execute_batch(executor: Executor, cells: Sequence[Experiment], where: str = "") -> Done:
-    """Compute fits and encode the results; ``where`` is a prefix of messages about absent data."""
+    """Compute planned fits, and encode their results as a NetCDF file.
+
+    ``where`` is a prefix of messages about data that are not on this machine.
+    """
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     before = len(executor.lanes.compiled)
     fits: dict[Experiment, Fit] = {}

@@ -91,7 +91,10 @@ def _confidence_column(result: FitResult, name: str) -> dict[str, np.ndarray]:
 
 
 def save_fit(result: FitResult, out: Path, picture: str | None = PICTURE) -> None:
-    """Write ``labels.csv``, ``result.json``, ``report.html`` and the plot of a fit."""
+    """Write ``labels.csv``, ``result.json``, ``report.html`` and the plots of a fit to ``out``.
+
+    ``picture`` is the file name of the plot of the clusters; empty or None for no plots.
+    """
     fit = result.fits[0]
     columns: dict[str, Any] = _view_columns("cluster", fit.labels)
     if fit.membership is not None:

@@ -158,7 +158,11 @@ def _view_columns(views: Sequence[Any], table: tables.Table) -> list[np.ndarray]
 def _select_rows(
     table: tables.Table, rows: Sequence[int] | None, keep: Mapping[str, Any]
 ) -> tables.Table:
-    """Select the rows in a range whose labels are among the values to keep."""
+    """Select rows of a table by position and by label.
+
+    ``rows`` are the first position and the end of a range, or None for all rows. ``keep`` has the
+    labels to keep, by name of the labeling.
+    """
     if rows is not None:
         first, end = rows
         if end > table.X.shape[0]:

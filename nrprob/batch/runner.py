@@ -117,11 +117,17 @@ def _run_batches(
     outcome: Outcome,
     progress: Progress,
 ) -> None:
-    """Execute batches in a pool, and write their results."""
+    """Execute batches in a pool, and write their results to the store.
+
+    ``waiting`` has every batch with its fits that are not finished.
+    """
     submitted: dict[str, tuple[Batch, list[Experiment], contextlib.ExitStack]] = {}
 
     def submit_batch(batch: Batch, cells: list[Experiment], *, wait: bool) -> bool:
-        """Claim and submit a batch; False if another runner holds it."""
+        """Claim a batch and submit those of its fits ``cells`` that are not finished.
+
+        Returns False, without waiting unless ``wait``, if another runner has claimed the batch.
+        """
         with contextlib.ExitStack() as claim:
             if not claim.enter_context(store.claim(batch, wait=wait)):
                 return False

@@ -315,7 +315,10 @@ def _sample_classes(
 
 
 def _make_wrong(y: np.ndarray, share: float, n_classes: int, random: np.random.Generator) -> None:
-    """Move a share of the labelled rows to another class, in place."""
+    """Change the labels of a random ``share`` of the labelled rows to another class, in place.
+
+    ``y`` (n,) are classes from 0 to ``n_classes - 1``, or -1 for rows without a label.
+    """
     if n_classes < 2:
         raise InputError(
             f"partial_labels: a single class has no wrong labels; got wrong = {share:g}; leave it "

@@ -172,7 +172,10 @@ def _fit_to_dataset(fit: Fit, labels: bool) -> xarray.Dataset:
 def dataset_to_fit(
     result: xarray.Dataset, title: str, method: str, parameters: dict[str, Any]
 ) -> Fit:
-    """Convert one fit of a dataset to a `Fit`, without its trace and restarts."""
+    """Convert the entry of one fit in a dataset to a `Fit`, without its trace and restarts.
+
+    ``title``, ``method`` and ``parameters`` are attributes of the `Fit`.
+    """
 
     def labels_of(name: str) -> np.ndarray | None:
         if f"view_{name}" in result:

@@ -221,7 +221,7 @@ def read_table(
 
 
 def read_column(source: Any, name: str, path: Path) -> np.ndarray:
-    """One column of a table, or one array of an NPZ file."""
+    """Return one column of a table, or one array of an NPZ file, whose contents are ``source``."""
     source = source.obs if is_annotated(source) else source
     require_columns([name], list(source), path)
     if not isinstance(source, dict):

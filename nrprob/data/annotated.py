@@ -232,7 +232,10 @@ def annotate(
 
 
 def _check_free(adata: Any, key: Any, columns: list[str]) -> None:
-    """Raise ValueError if an entry exists that is not a result of `annotate`."""
+    """Raise ValueError if `annotate` would overwrite an entry that it has not written.
+
+    ``key`` is its argument ``key_added``, and ``columns`` are the columns of ``obs`` to write.
+    """
     if not (isinstance(key, str) and key):
         raise ValueError(
             f"key_added must be a name; got {short_repr(key)}; pass a text that is not empty"

@@ -214,7 +214,11 @@ class DesignEncoder:
         categories: list[dict[Any, int]],
         weights: np.ndarray | None = None,
     ) -> Design:
-        """Learn the groups of encoded labelings (n, m), or the columns of a linear model."""
+        """Learn the groups, or the columns of a linear model, and return the design.
+
+        ``source`` is the known structure as the user passed it, ``labelings`` (n, m) are its
+        encoded labels, and ``categories`` has the codes of the labels of every labeling.
+        """
         self._kind, self._sizes, self._is_float = source.kind, source.sizes, source.is_float
         self.categories_ = categories
         names = [list(labels) for labels in categories]
@@ -237,7 +241,7 @@ class DesignEncoder:
     def _learn_columns(
         self, source: _Input, labelings: np.ndarray, weights: np.ndarray | None
     ) -> None:
-        """Learn mean and scale of the covariates, and which columns vary."""
+        """Learn mean and scale of the covariates, and which columns vary; see `_learn_groups`."""
         z, q = self._raw_columns(source, labelings), self._sizes["columns"]
         self._centre, self._scale = np.zeros(z.shape[1]), np.ones(z.shape[1])
         self._centre[:q], self._scale[:q] = z[:, :q].mean(0), z[:, :q].std(0)

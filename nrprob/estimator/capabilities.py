@@ -27,7 +27,7 @@ class Capabilities:
     singleton_groups : whether every sample may be a separate known group
     labels : whether `fit` uses partial labels ``y``
     weights : whether `fit` takes ``sample_weight``
-    predicts_classes : whether `predict` returns codes of the classes of ``y``; False if clusters
+    predicts_classes : whether `predict` returns the classes of ``y`` as integers; False if clusters
         do not correspond to classes
     pairs : whether `fit` takes ``must_link`` and ``cannot_link``
     views : whether `fit` takes a list of tables, one for each view of the samples

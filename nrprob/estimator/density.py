@@ -234,5 +234,5 @@ class TableDensityEstimator(Protocol):
         ...
 
     def table_refits(self, X: Any, *, known: Any = None, seed: int = 0) -> Any:
-        """Return the `TableRefitter` of a table; None if `is_tested_by_residuals`."""
+        """Return the `TableRefitter` of a table; None if it `is_tested_by_residuals`."""
         ...

@@ -51,7 +51,7 @@ class PairEstimator(PlainClusterer):
     capabilities = Capabilities(known=(), pairs=True, alone=True)
 
     def prepare(self, X, y, known=None, *, must_link=None, cannot_link=None) -> PairTask:
-        """Validate the input; see `Clusterer.prepare`."""
+        """Validate the input, and return the task of the fit."""
         X, fixed = self._check_input(X, y)
         must_link = check_pairs(must_link, len(X), "must_link")
         return PairTask(X, fixed, must_link, check_cannot_link(cannot_link, len(X)))

@@ -298,7 +298,10 @@ class _Resamples(NamedTuple):
 def _prepare_resamples(
     estimator: Any, X: Any, known: Any, n_init: int, force: bool, random: np.random.RandomState
 ) -> _Resamples:
-    """Validate the samples, and prepare the assessed clusters and their refits."""
+    """Validate the samples, and prepare the assessed clusters and their refits.
+
+    The arguments are those of `confidence`; ``random`` is the source of seeds.
+    """
     # Mixed and incomplete tables, and tables with effects that are fitted with the clusters.
     refits = None
     if isinstance(estimator, TableDensityEstimator):

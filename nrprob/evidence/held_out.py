@@ -208,7 +208,7 @@ class ResidualFolds:
         return self.estimator.n_clusters
 
     def __call__(self, train: np.ndarray, test: np.ndarray, seed: int) -> FoldFit:
-        """Fit to samples with the indices ``train``; evaluate samples with the indices ``test``."""
+        """Fit to the samples with the indices ``train``; evaluate those with indices ``test``."""
         X, codes = self.X, self.codes
         groups = np.zeros(len(X), int) if codes is None else codes
         # Fit the clusters, and one cluster with equally many restarts: both fits then share a

@@ -65,7 +65,11 @@ def _image_part(images: np.ndarray, titles: Sequence[str], head: str, limits: An
 def _combination_part(
     cells: np.ndarray, counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], limits: Any
 ) -> Part:
-    """Figure part with the mean image of every combination of a known group and a cluster."""
+    """Figure part with the mean image of every combination of a known group and a cluster.
+
+    ``cells`` are the mean images and ``counts`` the numbers of samples of the combinations; groups
+    are ``rows`` and clusters ``columns``. ``limits`` are the limits of the colour scale.
+    """
     head = "mean of each combination"
     rows, columns = shorten_names(rows, 20), shorten_names(columns, 12)
     left = max(text_extent(name, 9)[0] for name in rows) + 0.08

@@ -122,7 +122,7 @@ class Grid:
 
 
 def shorten_first_lines(names: Sequence[str], width: int, lines: int) -> list[str]:
-    """Shorten the first line of every name."""
+    """Shorten the first line of every name with `shorten_names`; other lines stay unchanged."""
     heads, _, ends = zip(*(name.partition("\n") for name in names), strict=True)
     cut = shorten_names(heads, width, lines)
     return [f"{a}\n{b}" if b else a for a, b in zip(cut, ends, strict=True)]

@@ -193,7 +193,7 @@ def as_axes(axes: Any, n: int) -> np.ndarray:
 
 
 def make_panels(n: int, per_row: int, size: tuple[float, float]) -> np.ndarray:
-    """Create ``n`` axes in a new figure, ``per_row`` in a row; ``size`` is theirs in inches."""
+    """Create ``n`` axes in a new figure, ``per_row`` in a row, each of ``size`` inches."""
     import matplotlib.pyplot as plt
 
     columns = min(n, per_row)

@@ -33,7 +33,7 @@ def check_unit_interval(x: Any) -> Any:
 
 
 def standardise(x: Any, centre: np.ndarray | None, scale: float) -> Any:
-    """Subtract a centre (m,) from samples (n, m), and divide them by a scale."""
+    """Subtract ``centre`` (m,) from samples ``x`` (n, m), and divide the result by ``scale``."""
     exponent = binary_exponent(scale)
     unit = math.ldexp(1.0, exponent)
     x = scale_by_power_of_two(x, -exponent)

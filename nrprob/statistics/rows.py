@@ -224,7 +224,7 @@ class Sparse:
         return jnp.moveaxis(total.reshape(n_groups, p, s, k), 1, -1)
 
     def _use_compressed_rows(self, dense: jax.Array) -> bool:
-        """Whether products with the array ``dense`` use compressed sparse rows, of its dtype."""
+        """Whether to multiply compressed sparse rows by ``dense``; the dtypes must agree."""
         return self.by_cell is not None and dense.dtype == self.value.dtype
 
     def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:

@@ -108,7 +108,7 @@ def find_top_features(
     ----------
     X : (n, p) samples, dense or sparse; NaN where values are missing
     codes : (n,) clusters as integers; at least two clusters are not empty
-    clusters : codes of the clusters to compare with all other samples
+    clusters : the clusters to compare with all other samples, as integers in ``codes``
     groups : (n,) known groups as integers, whose means are subtracted; zeros without known groups
     measured : (n, m) continuous covariates, whose linear effects within groups are subtracted
     n_nearest : number of typical samples per cluster
@@ -257,7 +257,7 @@ def cross_labels(
     name : name of the labeling
     labels : (n,) labeling
     codes : (n,) clusters as integers
-    clusters : codes of the clusters, one row of the table each
+    clusters : the clusters of the rows of the table, as integers in ``codes``
     most : largest number of columns
     """
     values, group = np.unique(labels, return_inverse=True)

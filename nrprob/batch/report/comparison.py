@@ -167,7 +167,7 @@ def compare_published(results: Results, table: Table) -> Comparison:
 
 
 def _published_values(settings: Sequence[Setting], measure: str, statistic: str) -> Iterator[float]:
-    """Published values of a column, of all settings."""
+    """Published values of all methods in all settings, for one measure and statistic."""
     for setting in settings:
         for measures in setting.published.values():
             values: Mapping[Any, float] = measures.get(measure, {})
@@ -191,7 +191,11 @@ def _compare_method(
     decimals: Mapping[Column, int],
     setting: Setting,
 ) -> Row:
-    """Row of a table: our values, published values and marks of one method."""
+    """Make the row of a method in one setting: our values, published values and their marks.
+
+    ``fits`` are the fits of all methods in this setting. The keys of ``decimals`` are the columns
+    of the table, and its values numbers of decimals.
+    """
     names = split_ratio(method, model.titles)
     fits = fits[fits["method"].isin(names)]
     published: Mapping[str, Mapping[Any, float]] = setting.published.get(method, {})

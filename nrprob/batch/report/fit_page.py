@@ -273,7 +273,10 @@ class Chapter:
         return name, j
 
     def _values(self, name: str, j: int, rows: np.ndarray) -> list[Any]:
-        """Values of a column in some rows, in the units of the table."""
+        """Values of a column in the rows ``rows``, in the units of the table.
+
+        ``name`` and ``j`` are the column and the index of its feature, from `_source`.
+        """
         X = self.run.table.X
         if j < 0:
             return ["missing" if value != value else str(value) for value in X[name].iloc[rows]]

@@ -335,7 +335,10 @@ class _TablePreparation(Record):
     def select_rows(
         self, columns: dict[str, pd.Series], known: Any, n: int, missing: str
     ) -> tuple[np.ndarray, Any]:
-        """Select rows by missing values; return their positions, and their known structure."""
+        """Select the rows to keep, by the treatment ``missing`` of missing values.
+
+        Returns their positions, and their known structure.
+        """
         frame = self._read_known(known, missing)
         if frame is not None and (empty := [z for z in frame if not frame[z].notna().any()]):
             raise ValueError(
@@ -516,7 +519,7 @@ def _join_columns(columns: dict[str, Any]) -> pd.DataFrame:
 
 
 def _take_known_rows(known: Any, rows: np.ndarray, n: int) -> Any:
-    """Known structure of some rows, as estimators accept it."""
+    """Known structure of the rows with the positions ``rows`` among n, as estimators accept it."""
     if known is None:
         return None
     if is_table(known):

@@ -174,7 +174,11 @@ def _sparse_visits(terms, rows, mass, group):
         return tables, tuple(c[..., :-1].sum(-1) for c in term_cells)
 
     def evaluate_window(tables, sums, row_window):
-        """Changes (window, K) of F when each row moves, row sums and rounding errors (window,)."""
+        """Evaluate the moves of all rows of a window, under the current cells.
+
+        Returns the change (window, K) of F if the row moves to each cluster; the sum (window,) of
+        the features of the row; and the rounding error (window,) of the changes.
+        """
         first, end, weight, group, is_current = row_window
         groups = [group if term.by_group else jnp.zeros_like(group) for term in terms]
 

@@ -269,7 +269,7 @@ def weight_terms(
 
 @jit_by_size("build")
 def first_split_beta(rows: Rows, settings: Settings, *, build: Build) -> jax.Array:
-    """Inverse temperature of the first split."""
+    """Inverse temperature at which clusters first separate; infinite if they never do."""
     return weight_terms(build(rows, settings), rows)[2]
 
 
@@ -406,7 +406,12 @@ def solve_reassign(
     solver: str,
     compressed: bool = False,
 ) -> Solution:
-    """Reassign rows from ``n_init`` random balanced labelings and keep the best."""
+    """Reassign rows from ``n_init`` random balanced labelings, and keep the best result.
+
+    ``fixed`` (B, r) are the clusters of labelled rows, -1 for others. ``solver`` is "sequential" or
+    "batched"; see `nrprob.engines.optimise.reassign`. With ``compressed``, the objective has the
+    additional term n H(C) compression / beta.
+    """
     terms, weights, critical = _build_terms(build, rows, settings, compressed)
     active = jnp.arange(n_clusters) < settings.n_clusters
     starts = jax.lax.map(
@@ -497,7 +502,11 @@ def evaluate_labels(
     n_clusters: int,
     compressed: bool = False,
 ) -> Solution:
-    """Objective and gradient at fixed labels (B, r), as a `Solution` with one restart."""
+    """Evaluate the objective and its gradient at ``labels`` (B, r), without optimising them.
+
+    The result is a `Solution` with one restart. ``fixed`` and ``compressed`` are as in
+    `solve_reassign`.
+    """
     terms, weights, critical = _build_terms(build, rows, settings, compressed)
     n_iter = jnp.ones(1, int)
     trace = jnp.full((1, 1), jnp.nan)

@@ -377,7 +377,11 @@ class SplittingEngine:
     def _copy_difference(
         self, direction: np.ndarray, pair: tuple[int, int], k: int, beta: float
     ) -> np.ndarray:
-        """Difference (B, r, 1, K) of two copies; random if the schedule has a seed."""
+        """Perturbation (B, r, 1, K) of log memberships that separates two copies.
+
+        The log ratio of the copies, in the columns ``pair``, changes by ``direction`` (B, r), or by
+        random numbers if the schedule has a seed.
+        """
         if self.schedule.seed is not None:
             index = np.float32(beta).view(np.uint32)
             direction = self._random_difference(self.schedule.seed, index, direction.dtype)
