@@ -190,7 +190,7 @@ class SeparateCovariances:
         roots, (code, total) = self.draw_roots(cells, root_key), self._predictive(cells.sum(0))
         means = code.mean(total)
         noise = normal(centre_key, means.shape)
-        noise = noise / jnp.sqrt(code.kappa + total[:, self.width - 1 : self.width])
+        noise = noise / jnp.sqrt(code.kappa + code.total_weight(total)[:, None])
         if not code.full:
             return means + noise / roots, 1 / jnp.square(roots), None
         white, _ = whitener(roots @ jnp.swapaxes(roots, 1, 2))

@@ -187,16 +187,17 @@ def replicate(
         effects = parameters.effects
         x = x + (effects[:, group] if covariates is None else covariates @ effects)
     # 2. Errors, with scale weights if they are t distributed.
-    d = x.shape[2]
     errors = rng.normal(size=x.shape)
     covariances = parameters.covariances
     if covariances.ndim == 3:
         errors = errors * np.sqrt(covariances)[draw, labels]
     else:
-        roots = np.linalg.cholesky(covariances)
-        shared = roots.shape[1] == 1 < parameters.means.shape[1]
-        roots = np.broadcast_to(roots, (s, 1, d, d)) if shared else roots
-        errors = np.einsum("snij,snj->sni", roots[draw, 0 * labels if shared else labels], errors)
+        roots = np.swapaxes(np.linalg.cholesky(covariances), 2, 3)
+        correlated = errors @ roots[:, 0]
+        # One component at a time: a root for every sample would take more memory than the data.
+        for c in range(1, roots.shape[1]):
+            correlated = np.where((labels == c)[..., None], errors @ roots[:, c], correlated)
+        errors = correlated
     if "df" in draws:
         mass = np.exp([log_masses(VALUES, np.atleast_1d(df))[0] for df in draws["df"]])
         below = np.cumsum(mass, 1)

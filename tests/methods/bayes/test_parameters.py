@@ -29,8 +29,11 @@ GROUPS = Design.from_groups(np.arange(N) % 2, 2)
 COVARIATES = Design.from_groups(np.zeros(N, int), 1, np.random.default_rng(3).normal(size=(N, 2)))
 COUNTS = np.random.default_rng(4).integers(0, 4, size=(N, 3)).astype(float)
 GAUSSIAN = sampled_model("full").features
+CLASSES = np.asarray([0, -1, 1, -1, 0, 1, 1, -1])
 CASES = {
     "full": (GAUSSIAN, None),
+    "full, classes": (GAUSSIAN, None),
+    "diag, classes": (replace(GAUSSIAN, covariance="diag"), None),
     "diag": (replace(GAUSSIAN, covariance="diag"), None),
     "shrunk": (replace(GAUSSIAN, covariance="shrunk"), None),
     "tied": (replace(GAUSSIAN, covariance="tied"), None),
@@ -44,7 +47,7 @@ CASES = {
     "counts, groups": (CountFeatures(coordination=0.0), GROUPS),
     "binary": (BinaryFeatures(), None),
 }
-SLOW = ("tied", "full, given", "diag, given", "shrunk")
+SLOW = ("diag, classes", "tied", "full, given", "diag, given", "shrunk")
 # The mean of S densities is accepted within this many standard errors: an error rate below 1e-6.
 ERRORS = 5.2
 
@@ -88,17 +91,18 @@ def test_mean_densities_are_predictive_densities(case):
         X = COUNTS if case.startswith("counts") else (COUNTS > 1).astype(float)
         new = np.asarray([[1.0, 2, 0], [3, 0, 1]])
         new = new if case.startswith("counts") else (new > 0).astype(float)
-    target = model.target(X, np.full(N, -1), 0, K, design)
+    codes, n_classes = (CLASSES, 2) if case.endswith("classes") else (np.full(N, -1), 0)
+    target = model.target(X, codes, n_classes, K, design)
     if isinstance(target, JointTarget):
         target = target.with_hyperparameters(jax.tree.map(jnp.asarray, PRIOR))
     draw = {"labels": np.pad(LABELS, (0, target.x.shape[0] - N)).astype(np.int32)}
     draw |= {name: np.asarray(v) for name, v in getattr(target, "draw", dict)().items()}
     draws = {name: np.repeat(value[None], S, 0) for name, value in draw.items()}
-    parameters = draw_parameters(model, target, draws, X.shape[1], 0, jax.random.PRNGKey(1))
+    parameters = draw_parameters(model, target, draws, X.shape[1], n_classes, jax.random.PRNGKey(1))
     parameters = type(parameters)(*(None if a is None else np.asarray(a) for a in parameters))
 
     known = None if design is None else design.take_rows([3, 4])
-    rows = model.new_rows(new, 0, known)
+    rows = model.new_rows(new, n_classes, known)
 
     @jax.jit
     def costs(rows):
@@ -121,6 +125,13 @@ def test_mean_densities_are_predictive_densities(case):
     assert weights.sum(1) == pytest.approx(np.ones(S))
     error = weights.std(0) / np.sqrt(S)
     assert (np.abs(weights.mean(0) - a / a.sum()) < ERRORS * error).all()
+    if n_classes:
+        onehot = (codes[:, None] == np.arange(2)) * 1.0
+        counts = np.stack([onehot[c == LABELS].sum(0) for c in range(K)])
+        counts += float(draw.get("class_concentration", 0.5))
+        p = parameters.class_probs[:, :K]
+        error = p.std(0) / np.sqrt(S)
+        assert (np.abs(p.mean(0) - counts / counts.sum(1)[:, None]) < ERRORS * error).all()
 
 
 def test_the_inverse_of_a_transform():
