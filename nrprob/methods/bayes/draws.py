@@ -18,10 +18,15 @@ _MIN_ROOM = 10  # slots for clusters, so that most fits share their programs
 _DRAWS_PER_CHAIN = 256  # that convergence diagnostics use
 
 
+def thin_indices(n_chains: int, n_draws: int, limit: int) -> np.ndarray:
+    """Positions of evenly spaced draws of a chain: at most ``limit`` in all chains, at least 1."""
+    count = min(max(limit // n_chains, 1), n_draws)
+    return np.linspace(0, n_draws - 1, count).round().astype(int)
+
+
 def thin_draws(draws: np.ndarray, limit: int) -> np.ndarray:
     """Draws (chain, draw, ...), evenly thinned to at most ``limit``, and at least one per chain."""
-    count = min(max(limit // draws.shape[0], 1), draws.shape[1])
-    return draws[:, np.linspace(0, draws.shape[1] - 1, count).round().astype(int)]
+    return draws[:, thin_indices(draws.shape[0], draws.shape[1], limit)]
 
 
 def pool_draws(draws: np.ndarray, limit: int) -> np.ndarray:

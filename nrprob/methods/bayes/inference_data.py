@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.estimator import parameters as checks
 from nrprob.exceptions import warn
 from nrprob.methods.bayes.draws import compact_draws
 from nrprob.methods.bayes.joint_target import JointTarget
@@ -18,7 +19,7 @@ from nrprob.settings import standard
 class ExportedPosterior(Replicated):
     """The part of `nrprob.MDLMixture` that exports draws to ArviZ."""
 
-    def to_arviz(self, *, log_likelihood="auto"):
+    def to_arviz(self, *, log_likelihood="auto", parameters=False, posterior_predictive=False):
         r"""Export draws, statistics of the moves, log likelihood and data to ArviZ.
 
         Parameters
@@ -29,6 +30,12 @@ class ExportedPosterior(Replicated):
             ``likelihood_power`` is below 1, or if counts or binary features have known groups and
             ``coordination_weight`` is not 0. "auto" exports it if it exists and warns otherwise;
             True raises if it does not exist.
+        parameters, posterior_predictive : bool, default=False
+            Whether to add the results of `sample_parameters` and of `posterior_predictive`, of 100
+            draws of each chain and with the seed ``random_state`` of the estimator. Functions such
+            as `arviz.plot_ppc` (before ArviZ 1.0) and `arviz.plot_ppc_dist` (from 1.0 on) need the
+            replicated data; with classes, pass ``var_names=["X"]``. For other numbers of draws,
+            call these methods.
 
         Returns
         -------
@@ -41,9 +48,11 @@ class ExportedPosterior(Replicated):
                                       ``log_density``, sampled hyperparameters
             ``partition``             ``labels``, ``components`` and, with ``errors="t"``,
                                       ``scale_weight``, for every observation
-            ``parameters``            sampled parameters: those of ``kernel="six-move"``, and the
+            ``parameters``            with ``parameters=True`` the result of `sample_parameters`;
+                                      otherwise the parameters of ``kernel="six-move"``, and the
                                       common covariance of ``covariance="shrunk"``, of
                                       standardised features
+            ``posterior_predictive``  ``X``, replicated data, on request
             ``sample_stats``          ``lp``, and the shares of accepted moves of every type (NaN
                                       if none was proposed)
             ``log_likelihood``        ``X``, in nats, for features in the units of ``X``
@@ -54,7 +63,7 @@ class ExportedPosterior(Replicated):
         Raises
         ------
         ValueError
-            If ``log_likelihood=True`` and the model has none.
+            If the model has no log likelihood, or no parameters, that are requested.
 
         Notes
         -----
@@ -75,9 +84,13 @@ class ExportedPosterior(Replicated):
         check_is_fitted(self)
         from nrprob.posterior import to_arviz
 
+        for name, flag in (
+            ("parameters", parameters), ("posterior_predictive", posterior_predictive),
+        ):  # fmt: skip
+            checks.check_flag(name, flag)
         exported = self._exports_log_likelihood(log_likelihood)
         variables = {str(name): values for name, values in self.posterior_.items()}
-        groups: dict[str, dict[str, Any]] = {"posterior": {}, "partition": {}, "parameters": {}}
+        groups: dict[str, Any] = {"posterior": {}, "partition": {}, "parameters": {}}
         for name, values in variables.items():
             if name not in self._fixed_hyperparameters():
                 groups[_group_of(values.dims[2:])][name] = values
@@ -85,11 +98,17 @@ class ExportedPosterior(Replicated):
             # `arviz.plot_rank` interpolates the ranks of integers, and fails for constant ones.
             groups["posterior"][name] = groups["posterior"][name].astype(float)
         groups["posterior"]["largest_share"] = _largest_shares(variables["labels"].values)
+        if parameters:
+            groups["parameters"] = self.sample_parameters(random_state=self.random_state)
+        replicates: Any = {}
+        if posterior_predictive:
+            replicates = self.posterior_predictive(random_state=self.random_state)
         density = {"X": self._log_likelihood()} if exported else {}
         return to_arviz(
             **groups,
             sample_stats=self._move_statistics(),
             log_likelihood=density,
+            posterior_predictive=replicates,
             observed_data=self._observed_data(),
             coords={"observation": range(self._n_rows), "feature": self._feature_names()},
         )
@@ -112,11 +131,6 @@ class ExportedPosterior(Replicated):
                 share = self.sample_stats_[accepted].values / np.where(proposed > 0, proposed, 1)
                 stats[f"acceptance_{name}"] = np.where(proposed > 0, share, np.nan)
         return stats
-
-    def _feature_names(self) -> list[Any]:
-        """Names of the features of the model, or their positions."""
-        names = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
-        return list(np.asarray(names)[self._columns])
 
     def _observed_data(self) -> dict[str, Any]:
         """Features in the units of `fit`, and classes, which are -1 where unknown."""

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.data.validation import check_random_state
 from nrprob.estimator import parameters as checks
-from nrprob.methods.bayes.draws import compact_draws, thin_draws
+from nrprob.methods.bayes.draws import compact_draws, thin_draws, thin_indices
 from nrprob.methods.bayes.feature_models import BinaryFeatures
 from nrprob.methods.bayes.joint_target import JointTarget
 from nrprob.methods.bayes.parameters import Parameters, draw_parameters, replicate
@@ -51,6 +51,7 @@ class Replicated(Sampled):
             ``transformation="yeo-johnson"``: then they are parameters of the transformed features,
             which have mean 0 and variance 1. Component j is the j-th smallest label of the draw in
             ``posterior_["components"]``. Entries are NaN beyond the number of components.
+            The coordinate ``draw`` has the positions of the draws in ``posterior_``.
 
         Raises
         ------
@@ -109,7 +110,7 @@ class Replicated(Sampled):
                 name: (("chain", "draw", *dims), array.reshape(*shape, *array.shape[1:]))
                 for name, (dims, array) in values.items()
             },
-            coords={"feature": self._columns},
+            coords={"draw": self._positions(n_draws), "feature": self._feature_names()},
         )
 
     def posterior_predictive(self, n_draws=100, *, given_labels=False, random_state=None):
@@ -132,7 +133,9 @@ class Replicated(Sampled):
         -------
         xarray.Dataset
             ``X`` (chain, draw, observation, feature), in the units of the features of `fit`,
-            without the columns that `fit` dropped.
+            without the columns that `fit` dropped. With ``transformation="yeo-johnson"``, values
+            are clipped at twice the largest distance of the samples of `fit` from the mean, since
+            some transforms are bounded.
 
         Raises
         ------
@@ -141,6 +144,7 @@ class Replicated(Sampled):
         """
         import xarray
 
+        checks.check_flag("given_labels", given_labels)
         random = check_random_state(random_state)
         parameters, draws = self._sample_parameters(n_draws, random)
         target, d, n = self._target, self._columns.size, self._n_rows
@@ -151,14 +155,27 @@ class Replicated(Sampled):
         rows = replicate(
             parameters, draws, draws["labels"][:, :n], np.asarray(partition.group)[:n], covariates,
             x[:, :d].sum(1), binary=isinstance(self._mixture.features, BinaryFeatures),
-            given_labels=bool(given_labels), rng=np.random.default_rng(random.randint(2**31 - 1)),
+            given_labels=given_labels, rng=np.random.default_rng(random.randint(2**31 - 1)),
         )  # fmt: skip
         if "yeo_johnson_lambda" in draws:
             rows = self._invert_transformation(rows, draws["yeo_johnson_lambda"])
         rows = rows * self._sd + self._mean
         shape = len(self.posterior_["chain"]), -1, n, d
         dims = ("chain", "draw", "observation", "feature")
-        return xarray.Dataset({"X": (dims, rows.reshape(shape))}, coords={"feature": self._columns})
+        return xarray.Dataset(
+            {"X": (dims, rows.reshape(shape))},
+            coords={"draw": self._positions(n_draws), "feature": self._feature_names()},
+        )
+
+    def _positions(self, n_draws: int) -> np.ndarray:
+        """Positions of evenly spaced draws of a chain in ``posterior_``."""
+        n_chains, total = self.posterior_["log_density"].shape
+        return thin_indices(n_chains, total, int(n_draws) * n_chains)
+
+    def _feature_names(self) -> list[Any]:
+        """Names of the features of the model, or their positions."""
+        names = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+        return list(np.asarray(names)[self._columns])
 
     def _sample_parameters(
         self, n_draws: Any, random_state: Any

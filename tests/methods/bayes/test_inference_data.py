@@ -79,6 +79,31 @@ def test_functions_of_arviz_read_the_groups(data, frame, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.contract
+def test_arviz_plots_replicated_data(model, frame):
+    import matplotlib.pyplot as plt
+
+    arviz = import_arviz()
+    data = model.to_arviz(parameters=True, posterior_predictive=True)
+    replicates = data["posterior_predictive"]["X"]
+    assert replicates.dims == ("chain", "draw", "observation", "feature")
+    # All have the units of the data.
+    np.testing.assert_allclose(
+        replicates.mean(("chain", "draw", "observation")), frame[0].mean(), rtol=0.1
+    )
+    weights, means = (data["parameters"][name] for name in ("weights", "means"))
+    np.testing.assert_allclose(
+        (weights * means).sum("component").mean(("chain", "draw")), frame[0].mean(), rtol=0.1
+    )
+    modern = int(arviz.__version__.split(".")[0]) >= 1
+    (arviz.plot_ppc_dist if modern else arviz.plot_ppc)(data, var_names=["X"])
+    plt.close("all")
+    assert "posterior_predictive" not in model.to_arviz(log_likelihood=False)
+    with pytest.raises(TypeError, match="parameters must be"):
+        model.to_arviz(parameters="all")
+
+
+@pytest.mark.slow
+@pytest.mark.contract
 def test_arviz_prefers_the_model_of_the_data():
     """Correlated clusters: a covariance per cluster predicts better than separate variances."""
     rng = np.random.default_rng(1)

@@ -17,7 +17,7 @@ from nrprob.methods.bayes.feature_models import BinaryFeatures, CountFeatures, F
 from nrprob.methods.bayes.hyperparameters import Hyperparameters
 from nrprob.methods.bayes.joint_target import JointTarget
 from nrprob.methods.bayes.model import NewRows
-from nrprob.methods.bayes.parameters import draw_parameters
+from nrprob.methods.bayes.parameters import Parameters, draw_parameters, replicate
 from nrprob.methods.bayes.predictive import _feature_costs, condition
 from nrprob.methods.bayes.yeo_johnson import LAMBDAS, inverse_yeo_johnson, yeo_johnson
 
@@ -134,6 +134,35 @@ def test_mean_densities_are_predictive_densities(case):
         assert (np.abs(p.mean(0) - counts / counts.sum(1)[:, None]) < ERRORS * error).all()
 
 
+def test_replicates_have_the_moments_of_their_components():
+    """Of full covariances, with components kept or sampled, under Gaussian and t errors."""
+    n, means = 20_000, np.asarray([[[0.0, 0], [50, 50]]])
+    covariances = np.asarray([[[[1, 0.9], [0.9, 2]], [[4, -1], [-1, 1]]]])
+    weights = np.asarray([[0.3, 0.7]])
+    parameters = Parameters(weights, weights, np.ones((1, 2, 0)), means, covariances)
+    settings = dict(group=np.zeros(n, int), covariates=None, totals=np.zeros(n), binary=False)
+    labels = np.arange(n)[None] % 2
+    for given_labels in (True, False):
+        X = replicate(
+            parameters, {}, labels, given_labels=given_labels, rng=np.random.default_rng(0),
+            **settings,
+        )[0]  # fmt: skip
+        side = (X.sum(1) > 50).astype(int)
+        if given_labels:
+            np.testing.assert_array_equal(side, labels[0])
+        else:
+            assert side.mean() == pytest.approx(0.7, abs=5.2 * np.sqrt(0.21 / n))
+        for c in (0, 1):
+            np.testing.assert_allclose(np.cov(X[side == c].T), covariances[0, c], atol=0.35)
+            np.testing.assert_allclose(X[side == c].mean(0), means[0, c], atol=0.15)
+    heavy = replicate(
+        parameters, {"df": np.asarray([4.0])}, labels, given_labels=True,
+        rng=np.random.default_rng(1), **settings,
+    )[0]  # fmt: skip
+    distance = np.abs(heavy[::2, 0])  # t distributed, with a discretised scale
+    assert (distance > 3).mean() == pytest.approx(2 * stats.t(4).sf(3), rel=0.2)
+
+
 def test_the_inverse_of_a_transform():
     x = np.linspace(-6, 6, 101)[:, None]
     back = inverse_yeo_johnson(np.asarray(yeo_johnson(x, LAMBDAS)), LAMBDAS, np.full(121, 10.0))
@@ -166,6 +195,11 @@ def test_parameters_of_a_fit_have_its_units(fitted):
     result = fitted.sample_parameters(25, random_state=0)
     assert result["means"].dims == ("chain", "draw", "component", "feature")
     assert result.sizes["draw"] == 25 and result.sizes["group"] == 2
+    # Components are those of the same draws, in the order of their labels.
+    components = fitted.posterior_["components"].values[:, result["draw"].values]
+    sizes = [[np.unique(z, return_counts=True)[1] for z in chain] for chain in components]
+    counts = (~np.isnan(result["weights"].values)).sum(-1)
+    np.testing.assert_array_equal(counts, [[len(n) for n in chain] for chain in sizes])
     weights = result["weights"].values
     np.testing.assert_allclose(np.nansum(weights, -1), 1)
     np.testing.assert_array_equal(np.isnan(weights), np.isnan(result["means"].values[..., 0]))
@@ -200,6 +234,8 @@ def test_replicated_data_resemble_the_data(fitted):
     assert error.mean() < 0.8
     with pytest.raises(ValueError, match="n_draws must be"):
         fitted.posterior_predictive(0)
+    with pytest.raises(TypeError, match="given_labels must be"):
+        fitted.posterior_predictive(given_labels="no")
 
 
 @pytest.mark.slow
