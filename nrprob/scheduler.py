@@ -21,7 +21,7 @@ _DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 
 def check_scheduler(scheduler: Any) -> None:
-    """Raise an error unless ``scheduler`` is text or a client; distributed is not imported."""
+    """Raise InputError unless ``scheduler`` is text or a client; distributed is not imported."""
     client = type(scheduler).__module__.startswith("distributed.")
     if not client and not (isinstance(scheduler, str) and scheduler):
         raise InputError(

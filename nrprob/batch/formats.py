@@ -159,9 +159,9 @@ def _obs_names(path: Path) -> list[str]:
 
 
 def require_part(path: Path, kind: str, name: str) -> None:
-    """Raise InputError if a file of annotated data has no layer or entry of obsm ``name``.
+    """Raise InputError unless a file has annotated data with this part.
 
-    ``kind`` states which of the two it is.
+    The part is the layer ``name`` or the entry ``name`` of obsm, as ``kind`` states.
     """
     if path.suffix != ".h5ad":
         raise InputError(

@@ -40,7 +40,7 @@ def with_provenance(plan: Plan, path: Path | None = None, command: str = "") -> 
 
 
 def _describe_preparation(plan: Plan) -> dict[str, Any]:
-    """Describe the columns of the data file: how they were prepared, and warnings about them."""
+    """Describe the columns of the first data set: preparation, and warnings about them."""
     data, first = plan.model.data, plan.cells[0]
     table = load_selected(plan.model, first.data, first.seed)
     names, notes, warnings = table.feature_names, list[str](), list[str]()

@@ -365,7 +365,7 @@ def refuse_covariates(data: LoadedData, why: str, instead: str) -> None:
 
 
 def check_groups(data: LoadedData, method: str | None = None) -> None:
-    """Raise InputError for a known labeling in which every row is a separate group.
+    """Raise ValueError for a known labeling in which every row is a separate group.
 
     A method may allow such labelings; see `nrprob.estimator.capabilities.Capabilities`.
     """

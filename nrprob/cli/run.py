@@ -174,7 +174,7 @@ def _check_plans(plans: list[tuple[Path, Plan]], allow_large: bool) -> list[tupl
 
 
 def _check_files(plans: list[tuple[Path, Plan]], allow_large: bool) -> None:
-    """Raise InputError for unusable and too large data, before packages that load slowly."""
+    """Raise InputError for unusable or too large data, before slow packages are imported."""
     from nrprob.batch.cost import refuse_large
     from nrprob.batch.inputs import load_selected
 
@@ -191,7 +191,10 @@ def _check_files(plans: list[tuple[Path, Plan]], allow_large: bool) -> None:
 
 @contextlib.contextmanager
 def _collect_errors(wrong: list[str], path: Path) -> Iterator[None]:
-    """Append errors about the file ``path`` to ``wrong``, to report those of all files together."""
+    """Append the error raised inside the ``with`` to ``wrong``, with the name of the file ``path``.
+
+    The errors of all files can then be reported together.
+    """
     try:
         yield
     except InputError as error:
