@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ClusterPath", "Clusters", "cluster_path", "clusters"]
 
 DIP, EXCHANGE = 0.5, 0.1  # default thresholds of both rules
+LEAST_DIP = 0.001  # dips far below 1 in 1,000 are bounded, not computed
 _PLATEAU = 0.8
 """Probability of one number of clusters on a plateau."""
 _THRESHOLDS = {"dip": np.geomspace(1, 0.02, 201), "exchange": np.geomspace(0.5, 0.01, 201)}
@@ -118,10 +119,10 @@ def _as_trees(draws: Any, X: Any, covariance: str) -> MergeTrees:
 
 def check_threshold(dip: Any, rule: str) -> float:
     """Threshold of a rule; raises if ``dip`` is invalid, or set for counts or binary features."""
-    if not 0 < as_number(dip, "dip") <= 1:
+    if not LEAST_DIP <= as_number(dip, "dip") <= 1:
         raise ValueError(
-            f"dip must be more than 0 and at most 1; got {short_repr(dip)}; use 0.5 for clusters "
-            "between which the density falls below half of their peaks"
+            f"dip must be at least {LEAST_DIP} and at most 1; got {short_repr(dip)}; use 0.5 for "
+            "clusters between which the density falls below half of their peaks"
         )
     if rule == "dip":
         return float(dip)
@@ -161,8 +162,8 @@ def clusters(
     covariance : {"full", "diag", "tied"}, default="full"
         Covariance of components, estimated from X. A fit has its own covariances.
     dip : float, default=0.5
-        Ratio of densities, above 0 and at most 1. At 1, every component with a dip is a cluster.
-        Near 0, all components are one cluster.
+        Ratio of densities, from 0.001 to 1. At 1, every component with a dip is a cluster. Smaller
+        values merge more components.
     random_state : int, RandomState instance or None, default=None
         Seed of the search for the point estimate.
 
@@ -418,7 +419,7 @@ def cluster_path(
     draws, X, covariance
         As for `clusters`.
     dip : float, default=0.5
-        The dip that the text and the plot refer to; above 0 and at most 1.
+        The dip that the text and the plot refer to, from 0.001 to 1.
 
     Returns
     -------

@@ -330,7 +330,7 @@ def test_columns_without_information_are_ignored():
         (
             lambda z, x: posterior.clusters(z, x, dip=0),
             ValueError,
-            "dip must be more than 0 .*; got",
+            "dip must be at least 0.001 .*; got",
         ),
         (lambda z, x: posterior.clusters(z, x, dip="a"), TypeError, "dip must be a number"),
         (lambda z, x: posterior.clusters(z, x * np.nan), ValueError, "X must be finite; got 3"),

@@ -37,7 +37,7 @@ from nrprob.methods.bayes.joint_target import JointKernel
 from nrprob.methods.bayes.model_settings import ModelSettings
 from nrprob.methods.bayes.predictive import leave_one_out
 from nrprob.posterior.merge_trees import smallest_size
-from nrprob.posterior.merging import check_threshold
+from nrprob.posterior.merging import LEAST_DIP, check_threshold
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 
@@ -187,7 +187,7 @@ class MDLMixture(ModelSettings):
         With ``merge="dip"``, two clusters are told apart if the density between them falls below
         ``dip`` times their peaks: for equal Gaussian clusters, if they are 3.3 standard deviations
         apart. Look at `nrprob.posterior.cluster_path` of the fit before changing it. Leave it at
-        0.5 for counts and binary features. Above 0, and at most 1.
+        0.5 for counts and binary features. From 0.001 to 1.
     loss : {"vi", "binder"}, default="vi"
         Loss whose posterior expectation ``labels_`` minimises.
     checkpoint : path-like, optional
@@ -479,7 +479,7 @@ class MDLMixture(ModelSettings):
     block: Annotated[int | str, _SIZE] = "auto"
     prediction_rule: Annotated[str, parameters.Choice(("joint", "cond"))] = "joint"
     merge: Annotated[str | None, parameters.Choice(("dip",), optional=True)] = "dip"
-    dip: Annotated[float, parameters.Number(1e-9, 1)] = 0.5
+    dip: Annotated[float, parameters.Number(LEAST_DIP, 1)] = 0.5
     loss: Annotated[str, parameters.Choice(("vi", "binder"))] = "vi"
     checkpoint: Any = None
     random_state: Any = None
