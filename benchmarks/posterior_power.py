@@ -48,7 +48,7 @@ def together(labels: np.ndarray) -> float:
 
 def main(quick: bool) -> None:
     header("the power of a posterior over clusterings")
-    short = {"num_warmup": 100, "num_samples": 100} if quick else {}
+    short = {"num_warmup": 100, "num_samples": 100} if quick else {"num_samples": 1000}
     rows = []
     for name, load, kind in (("wine", load_wine, "shrunk"), ("iris", load_iris, "full")):
         X, base = load().data, None

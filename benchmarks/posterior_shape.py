@@ -101,7 +101,7 @@ def apart(what: str, times: float) -> tuple[np.ndarray, np.ndarray, Any]:
 
 def main(quick: bool) -> None:
     header("posterior over clusterings, by shape")
-    short = {"num_warmup": 100, "num_samples": 100} if quick else {}
+    short = {"num_warmup": 100, "num_samples": 100} if quick else {"num_samples": 1000}
     values = (1.0, 0.7) if quick else (1.0, 0.9, 0.8, 0.75, 0.7, 0.65, 0.6)
     rows = []
     for name, load in (("wine", load_wine), ("iris", load_iris)):

@@ -241,7 +241,7 @@ def _dimensions(size: Size, parameters: Mapping[str, Any]) -> dict[str, int]:
         "m": size.features,
         "k": min(first_integer(*_CLUSTERS, default=_DEFAULT_N_CLUSTERS), n),
         "r": first_integer("n_init"),
-        "d": first_integer("num_samples") * first_integer("num_chains"),
+        "d": first_integer("num_samples", "max_samples") * first_integer("num_chains"),
         "s": n if is_exact else min(n, first_integer("n_subsample", default=n)),
     }
 

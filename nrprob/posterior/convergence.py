@@ -191,6 +191,22 @@ def _informative_pairs(draws: Draws, n_pairs: int, random: np.random.RandomState
     return np.column_stack([rows[i[open_]], rows[j[open_]]])
 
 
+def summarise_trace(trace: np.ndarray) -> dict[str, float]:
+    """Mean, standard deviation, MCSE, ESS and R-hat of a trace (chain, draw); see `diagnose`.
+
+    If all draws are equal, R-hat is 1 and the ESS are the number of draws.
+    """
+    sd = float(np.std(trace, ddof=1)) if np.ptp(trace) > 0 else 0.0
+    return {
+        "mean": float(np.mean(trace)),
+        "sd": sd,
+        "mcse_mean": sd / float(np.sqrt(effective_size(trace, "mean"))),
+        "ess_bulk": effective_size(trace, "bulk"),
+        "ess_tail": effective_size(trace, "tail"),
+        "r_hat": r_hat(trace),
+    }
+
+
 def label_free(
     draws: Any,
     reference: Any = None,
@@ -348,15 +364,7 @@ def diagnose(
     for name, trace in traces.items():
         if np.ptp(trace) == 0:
             continue
-        sd = float(np.std(trace, ddof=1))
-        rows[name] = {
-            "mean": float(np.mean(trace)),
-            "sd": sd,
-            "mcse_mean": sd / float(np.sqrt(effective_size(trace, "mean"))),
-            "ess_bulk": effective_size(trace, "bulk"),
-            "ess_tail": effective_size(trace, "tail"),
-            "r_hat": r_hat(trace),
-        }
+        rows[name] = summarise_trace(trace)
     columns = ["mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat"]
     table = pd.DataFrame.from_dict(rows, orient="index", columns=columns, dtype=float)
     return table.rename_axis("quantity")

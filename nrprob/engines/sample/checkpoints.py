@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -85,8 +86,22 @@ class CheckpointedChains:
         draw_bytes = sum(a.nbytes for a in jax.tree.leaves(self.states.draw))
         return int(2 ** np.floor(np.log2(np.clip(_BLOCK_BYTES / max(draw_bytes, 1), 1, 128))))
 
-    def advance(self, num_warmup: int, num_draws: int, *, verbose: int = 0) -> None:
-        """Run until each chain has a total number of warm-up iterations and draws."""
+    @property
+    def draw_bytes(self) -> int:
+        """Bytes of one stored draw of all chains."""
+        draw = self.states.draw
+        # Labels are stored in a byte, unless there are very many clusters.
+        narrow = draw["labels"].size * (draw["labels"].dtype.itemsize - 1)
+        return sum(a.nbytes for a in jax.tree.leaves(draw)) - narrow
+
+    def advance(
+        self, num_warmup: int, num_draws: int, *, verbose: int = 0, deadline: float = np.inf
+    ) -> None:
+        """Run until each chain has a total number of warm-up iterations and draws.
+
+        At the ``deadline``, a value of `time.monotonic`, sampling stops after the current block.
+        The warm-up and the first block are always finished.
+        """
         if self.folder is not None:
             self._load_blocks()
         total = max(num_warmup - self.n_warm, 0) + max(num_draws - self.n_draws, 0) * self.thinning
@@ -111,6 +126,8 @@ class CheckpointedChains:
                 self.moves.append(collect(moves, step))
                 self._save_block(self.draws[-1], self.moves[-1])
                 report(step * self.thinning, self.states)
+                if time.monotonic() >= deadline:
+                    break
 
     def all_draws(self) -> dict[str, np.ndarray]:
         """All draws (n_chains, n_draws, ...), by name."""

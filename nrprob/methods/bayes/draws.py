@@ -1,21 +1,17 @@
-"""Thin and pool draws of several chains, and compare the chains."""
+"""Thin and pool draws of several chains."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from nrprob.engines.sample.target import Target
 from nrprob.statistics.rows import padded_count
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 MAX_DRAWS = 512  # that predictions and point estimates use
 MAX_LABELS = 20_000_000  # of all draws that point estimates use
 _MIN_ROOM = 10  # slots for clusters, so that most fits share their programs
-_DRAWS_PER_CHAIN = 256  # that convergence diagnostics use
 
 
 def thin_indices(n_chains: int, n_draws: int, limit: int) -> np.ndarray:
@@ -73,29 +69,3 @@ def cluster_shares(draws: np.ndarray, labels: np.ndarray) -> np.ndarray:
         size = table.sum(1, keepdims=True)
         total += (table / np.where(size > 0, size, 1))[draw]
     return total / draws.shape[0]
-
-
-def compare_chains(
-    draws: dict[str, np.ndarray], labels: np.ndarray
-) -> tuple[dict[str, float], pd.DataFrame]:
-    """R-hat of the log density and the numbers of clusters, and of label-invariant quantities.
-
-    `nrprob.posterior.diagnose` computes the table, with ``labels`` (n,) as reference clustering. An
-    additional row compares distances between draws of different chains with distances within
-    chains.
-    """
-    from nrprob.posterior import chain_distances, diagnose
-    from nrprob.posterior.convergence import r_hat
-
-    n_chains = len(draws["log_density"])
-    limit = np.clip(MAX_LABELS // labels.size, 16 * n_chains, _DRAWS_PER_CHAIN * n_chains)
-    some, log_density = (thin_draws(draws[name], int(limit)) for name in ("labels", "log_density"))
-    table = diagnose(some, labels, extra={"log_density": log_density}, random_state=0)
-    distances = chain_distances(some)
-    within = distances.diagonal().mean()
-    between = distances[~np.eye(len(distances), dtype=bool)].mean()
-    if between > 0:
-        ratio = np.sqrt(between / within) if within > 0 else np.inf
-        table.loc["vi_between_chains", ["mean", "r_hat"]] = between, ratio
-    names = "log_density", "n_clusters", "n_components"
-    return {name: r_hat(draws[name].astype(float)) for name in names}, table

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 
 from nrprob.data.validation import (
     CLUSTERS,
@@ -21,48 +20,28 @@ from nrprob.engines.sample.chains import PartitionKernel, default_kernel, disper
 from nrprob.engines.sample.checkpoints import CheckpointedChains
 from nrprob.estimator import parameters
 from nrprob.estimator.capabilities import KINDS, Capabilities
-from nrprob.exceptions import short_repr, warn
+from nrprob.exceptions import short_repr
 from nrprob.methods.bayes import starts
 from nrprob.methods.bayes.covariance_selection import choose_covariance, shortest_lengths
-from nrprob.methods.bayes.draws import (
-    MAX_DRAWS,
-    MAX_LABELS,
-    cluster_shares,
-    compare_chains,
-    pool_draws,
-)
+from nrprob.methods.bayes.draws import MAX_DRAWS, pool_draws
 from nrprob.methods.bayes.feature_models import SampledGaussian
 from nrprob.methods.bayes.inputs import SampledRows
 from nrprob.methods.bayes.joint_target import JointKernel
-from nrprob.methods.bayes.model_settings import ModelSettings
 from nrprob.methods.bayes.predictive import leave_one_out
-from nrprob.posterior.merge_trees import smallest_size
+from nrprob.methods.bayes.sampling import SampledChains
 from nrprob.posterior.merging import LEAST_DIP, check_threshold
-from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 
 FLOORS = (0.1, 0.2, 0.4)
 _N_SPLIT_MERGE, _MODERATE = 10, 30_000  # proposals in an iteration, up to so many samples
 _N_PILOT = 200  # iterations of pilot chains, the first half of which is warm-up
-_DIMS = {
-    "components": ("observation",),
-    "labels": ("observation",),
-    "weights": ("cluster",),
-    "active": ("cluster",),
-    "means": ("cluster", "feature"),
-    "scales": ("cluster", "feature"),
-    "class_probs": ("cluster", "class"),
-    "common_covariance": ("feature", "feature_2"),
-    "scale_weight": ("observation",),
-    "yeo_johnson_lambda": ("feature",),
-}
 _SIZE = parameters.Number(1, CLUSTERS, integer=True, words=("auto",))
 _POSITIVE = parameters.Number(1e-9, 1e9)
 _POSITIVE_OR_AUTO = parameters.Number(1e-9, 1e9, words=("auto",))
 
 
 @parameters.constructor
-class MDLMixture(ModelSettings):
+class MDLMixture(SampledChains):
     r"""Bayesian mixture with an unknown number of components.
 
     MCMC samples partitions of the samples into components, with labels for a few samples or none. A
@@ -152,8 +131,18 @@ class MDLMixture(ModelSettings):
         on k (Nobile and Fearnside, 2007). With True all k have about the same prior probability.
         With few samples, single samples are then often components, and predicted classes are
         slightly more accurate.
-    num_warmup, num_samples : int, default=500 and 1000
-        Warm-up iterations (burn-in) and draws of each chain; at most 1e8.
+    num_warmup : int, default=500
+        Warm-up iterations (burn-in) of each chain; at most 1e8.
+    num_samples : int or "auto", default="auto"
+        Draws of each chain; at most 1e8. "auto" runs the chains until they have converged, or until
+        ``max_samples`` or ``max_seconds``; see Notes. Pass an integer for a fixed run time.
+    max_samples : int, default=16000
+        Largest number of draws of each chain if ``num_samples="auto"``. The limit is lower, but at
+        least 1,000, if the draws would take more than 1 GB. At most 1e8.
+    max_seconds : float, optional
+        Seconds since the start of `fit` after which it stops sampling, if ``num_samples="auto"``.
+        It first finishes the warm-up and about 100 draws. The result then depends on the speed of
+        the machine. At most 1e9.
     num_chains : int, default=4
         Number of chains, at most 10,000.
     init : {"auto", "dispersed", "subsample"} or array-like, default="auto"
@@ -224,20 +213,27 @@ class MDLMixture(ModelSettings):
         Number of clusters of ``labels_`` of at least max(3, 0.02 n) samples, and at least 1.
     objective_ : float
         Shortest description length of all draws, in nats of the standardised samples.
-    objective_trace_ : ndarray of shape (num_samples,)
+    objective_trace_ : ndarray of shape (n_draws,)
         Description lengths of the chain with the shortest description.
     r_hat_ : dict of str to float
         Rank-normalised R-hat of the description length and of the numbers of clusters and of
         components.
     diagnostics_ : pandas.DataFrame
-        `nrprob.posterior.diagnose` of at most 256 evenly spaced draws of each chain: of the
-        description length and of label-invariant quantities, as the largest share, the distance to
-        ``labels_``, and whether two samples are together. The row ``vi_between_chains`` has the
-        mean variation of information between draws of different chains. Its `r_hat` is the root of
-        the ratio to the mean within chains (see `nrprob.posterior.chain_distances`).
+        Mean, standard deviation, MCSE, effective sample sizes and R-hat of label-invariant
+        quantities. The first rows use all draws: ``log_density``, ``n_clusters``, ``n_components``,
+        the share of samples in the largest cluster (``largest_share``), and the variation of
+        information to ``labels_`` (``vi``). Other rows of `nrprob.posterior.diagnose`, such as
+        whether two samples are together, use at most 256 evenly spaced draws of each chain. The row
+        ``vi_between_chains`` has the mean variation of information between draws of different
+        chains. Its `r_hat` is the root of the ratio to the mean within chains (see
+        `nrprob.posterior.chain_distances`).
     converged_ : bool
-        Whether all R-hat are below 1.05; otherwise `fit` warns. Agreement of the chains is
-        necessary only: all of them may have missed the same mode.
+        Whether the chains agree; otherwise `fit` warns. With ``num_samples="auto"``, whether the
+        stopping rule holds (see Notes); otherwise, whether all R-hat are below 1.05. Agreement is
+        necessary only: all chains may have missed the same mode.
+    stopped_ : {"converged", "max_samples", "max_seconds", "num_samples", "interrupted"}
+        Reason why sampling ended. It is "num_samples" after a fixed number of draws, and
+        "interrupted" if the user interrupted `fit`.
     energy_, covariance_ : str
         Values in use.
     covariance_lengths_ : dict of str to float
@@ -338,6 +334,16 @@ class MDLMixture(ModelSettings):
     An iteration costs O(n k d) operations under "diag", and O(n k d^2) otherwise. Memory is O(n d)
     or O(n d^2), plus the labels of all draws.
 
+    *Stopping rule.* With ``num_samples="auto"``, `fit` examines the chains after 500, 1,000, 2,000,
+    4,000, ... draws. It stops if the log density, the numbers of clusters and of components, the
+    share of the largest cluster and the variation of information to ``labels_`` have
+    rank-normalised R-hat below 1.01 and bulk effective sample sizes of at least 400, and the log
+    density a tail effective sample size of 100 (Vehtari et al., 2021). Draws of different chains
+    may be at most 1.05 times as far apart as draws of one chain. A quantity that is equal in all
+    draws has converged. Up to the second look, the first half of all iterations is warm-up, so
+    ``posterior_`` may have fewer draws. Looks are few, and so bias the result little. If a budget
+    ends the run, `fit` warns and names the quantity that is farthest from convergence.
+
     *Preprocessing.* Continuous features are standardised on the samples of `fit`; constant ones are
     dropped. If clusters have correlations and there are more samples than features, features that
     depend linearly on others are dropped as well.
@@ -419,6 +425,10 @@ class MDLMixture(ModelSettings):
     Dirichlet process mixture model", Journal of Computational and Graphical Statistics 13 (1),
     doi:10.1198/1061860043001.
 
+    Vehtari, A., Gelman, A., Simpson, D., Carpenter, B. and Buerkner, P.-C. (2021),
+    "Rank-normalization, folding, and localization: an improved R-hat for assessing convergence of
+    MCMC", Bayesian Analysis 16 (2), doi:10.1214/20-BA1221.
+
     Yeo, I.-K. and Johnson, R. A. (2000), "A new family of power transformations to improve
     normality or symmetry", Biometrika 87 (4), doi:10.1093/biomet/87.4.954.
 
@@ -469,7 +479,11 @@ class MDLMixture(ModelSettings):
     multi: parameters.Combination = "product"
     unordered: parameters.Flag = False
     num_warmup: Annotated[int, parameters.Number(0, 10**8, integer=True)] = 500
-    num_samples: Annotated[int, parameters.Number(1, 10**8, integer=True)] = 1000
+    num_samples: Annotated[
+        int | str, parameters.Number(1, 10**8, integer=True, words=("auto",))
+    ] = "auto"
+    max_samples: Annotated[int, parameters.Number(1, 10**8, integer=True)] = 16_000
+    max_seconds: Annotated[float | None, parameters.Number(0, 1e9, optional=True)] = None
     num_chains: Annotated[int, parameters.Number(1, 10_000, integer=True)] = 4
     init: Annotated[Any, parameters.Checked(starts.check_init)] = "auto"
     thinning: parameters.Count = 1
@@ -515,6 +529,11 @@ class MDLMixture(ModelSettings):
                     f"energy={self.energy!r} and kernel={self.kernel!r}; set energy='conjugate' "
                     "and kernel='collapsed', or leave it at its default"
                 )
+        if self.max_seconds is not None and not isinstance(self.num_samples, str):
+            raise ValueError(
+                f"max_seconds limits runs with num_samples='auto'; got {self.max_seconds!r} with "
+                f"num_samples={self.num_samples!r}; leave one of them at its default"
+            )
         shape = None if isinstance(self.variance_shape, str) else float(self.variance_shape)
         if (shape is None) != isinstance(self.variance_scale, str):
             raise ValueError(
@@ -579,32 +598,15 @@ class MDLMixture(ModelSettings):
 
     def compute(self, task):
         """Sample; see `Clusterer.compute`."""
+        deadline = time.monotonic() + (np.inf if self.max_seconds is None else self.max_seconds)
         with small_steps_on_cpu():
             self._begin_chains(task)
-            self._run_chains(int(self.num_warmup), int(self.num_samples))
+            self._run_until, self._draws_of_fit = isinstance(self.num_samples, str), 10**9
+            self._run_chains(None if self._run_until else int(self.num_samples), deadline)
         return []
 
     def finish(self, task, result):
         """Return the estimator, whose attributes `compute` has set."""
-        return self
-
-    def extend(self, num_samples):
-        """Continue sampling from the last state of `fit` or `extend`.
-
-        Parameters
-        ----------
-        num_samples : int
-            Further draws of every chain.
-
-        Returns
-        -------
-        self
-            The estimator with the draws of all runs, as if `fit` had sampled as many at once.
-        """
-        check_is_fitted(self, "_run")
-        self._check_number("num_samples", num_samples, low=1, high=10**8, integer=True)
-        with standard(), small_steps_on_cpu():
-            self._run_chains(int(self.num_warmup), self._run.n_draws + int(num_samples))
         return self
 
     def _begin_chains(self, task: SampledRows) -> None:
@@ -711,71 +713,3 @@ class MDLMixture(ModelSettings):
             scores[floor] = float(leave_one_out(target, draws).sum())
         self.variance_floor_scores_ = scores
         return max(scores, key=lambda floor: scores[floor])
-
-    def _run_chains(self, num_warmup: int, num_draws: int) -> None:
-        try:
-            self._run.advance(num_warmup, num_draws, verbose=self.verbose)
-        finally:
-            # An interrupt by the user keeps the draws so far.
-            if self._run.n_draws:
-                self._summarise_draws()
-
-    # Results
-
-    def _summarise_draws(self) -> None:
-        import xarray
-
-        from nrprob.posterior import point_estimate
-
-        draws, moves = self._run.all_draws(), self._run.all_moves()
-        draws["n_components"] = draws["n_clusters"]
-        for name in draws.keys() & {n for n, dims in _DIMS.items() if dims == ("observation",)}:
-            draws[name] = draws[name][..., : self._n_rows]
-        for name in draws.keys() & {n for n, dims in _DIMS.items() if dims[0] == "cluster"}:
-            draws[name] = draws[name][:, :, : self._max_clusters]  # other slots are never in use
-        draws["components"] = draws["labels"]
-        if self.merge is not None:
-            trees = self._build_merge_trees(draws)
-            threshold = check_threshold(self.dip, trees.rule)
-            shape = draws["labels"].shape
-            draws["labels"] = trees.cut(threshold).codes.reshape(shape)
-            draws["n_clusters"] = trees.count_clusters(threshold)[0].reshape(shape[:2])
-        self.posterior_ = xarray.Dataset(
-            {name: (("chain", "draw", *_DIMS.get(name, ())), a) for name, a in draws.items()}
-        )
-        swaps = "swap" in moves and moves["swap"].any()  # of known groups only
-        idle = () if swaps else ("swap", "swap_accepted")
-        self.sample_stats_ = xarray.Dataset(
-            {name: (("chain", "draw"), a) for name, a in moves.items() if name not in idle}
-        )
-        lengths = -draws["log_density"]
-        best = np.unravel_index(lengths.argmin(), lengths.shape)
-        self.objective_ = float(lengths[best])
-        self.objective_trace_ = lengths[best[0]]
-        self.n_iter_ = self._run.n_warm + self._run.n_draws * self._run.thinning
-        flat = pool_draws(draws["labels"], int(np.clip(MAX_LABELS // self._n_rows, 64, MAX_DRAWS)))
-        labels = point_estimate(
-            flat, loss=self.loss, max_clusters=self._max_clusters, random_state=0
-        )
-        self.labels_ = np.unique(labels, return_inverse=True)[1]
-        sizes = np.bincount(self.labels_)
-        self.n_clusters_ = len(sizes)
-        self.n_major_clusters_ = max(int((sizes >= smallest_size(self._n_rows)).sum()), 1)
-        self.membership_ = cluster_shares(flat, self.labels_)
-        self._warn_small_clusters(sizes)
-        self._check_convergence(draws)
-
-    def _check_convergence(self, draws: dict[str, np.ndarray]) -> None:
-        self.r_hat_, table = compare_chains(draws, self.labels_)
-        self.diagnostics_ = table
-        every = {**table["r_hat"], **self.r_hat_}
-        self.converged_ = all(r < 1.05 for r in every.values())
-        if not self.converged_:
-            worst = max(every, key=lambda name: every[name])
-            both = ", ".join(f"{name} {r:.3f}" for name, r in self.r_hat_.items())
-            warn(
-                f"the chains do not agree yet; got R-hat of {both}, and at most "
-                f"{every[worst]:.3f} ({worst}), after {self._run.n_draws} draws; look at "
-                "diagnostics_, and go on with extend, or raise num_warmup and num_samples",
-                ConvergenceWarning,
-            )

@@ -1,0 +1,210 @@
+"""Run the chains of `nrprob.MDLMixture`, and summarise their draws."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from nrprob.engines.placement import small_steps_on_cpu
+from nrprob.engines.sample.checkpoints import CheckpointedChains
+from nrprob.exceptions import warn
+from nrprob.methods.bayes.draws import MAX_DRAWS, MAX_LABELS, cluster_shares, pool_draws
+from nrprob.methods.bayes.model_settings import ModelSettings
+from nrprob.methods.bayes.stopping import (
+    count_discarded,
+    describe_shortfall,
+    diagnose_chains,
+    has_converged,
+    has_settled,
+    look_sizes,
+)
+from nrprob.posterior.merge_trees import smallest_size
+from nrprob.posterior.merging import check_threshold
+from nrprob.settings import standard
+
+_MAX_BYTES = 10**9  # of the draws of a run whose number of draws is "auto"
+_DIMS = {
+    "components": ("observation",),
+    "labels": ("observation",),
+    "weights": ("cluster",),
+    "active": ("cluster",),
+    "means": ("cluster", "feature"),
+    "scales": ("cluster", "feature"),
+    "class_probs": ("cluster", "class"),
+    "common_covariance": ("feature", "feature_2"),
+    "scale_weight": ("observation",),
+    "yeo_johnson_lambda": ("feature",),
+}
+
+
+class SampledChains(ModelSettings):
+    """The part of `nrprob.MDLMixture` that runs the chains and summarises their draws."""
+
+    num_warmup: Any
+    max_samples: Any
+    merge: str | None
+    dip: Any
+    loss: str
+    verbose: Any
+    _max_clusters: int
+    _run: CheckpointedChains
+    _run_until: bool  # whether chains run until convergence
+    _draws_of_fit: int  # of each chain, before any `extend`; huge during `fit`
+    _diagnosed: tuple[dict[str, np.ndarray], np.ndarray, Any] | None  # result of the last look
+
+    def extend(self, num_samples):
+        """Continue sampling from the last state of `fit` or `extend`.
+
+        Parameters
+        ----------
+        num_samples : int
+            Further draws of every chain.
+
+        Returns
+        -------
+        self
+            The estimator with the draws of all runs, as if `fit` had sampled as many at once.
+        """
+        check_is_fitted(self, "_run")
+        self._check_number("num_samples", num_samples, low=1, high=10**8, integer=True)
+        self._draws_of_fit = min(self._draws_of_fit, self._run.n_draws)
+        with standard(), small_steps_on_cpu():
+            self._run_chains(self._run.n_draws + int(num_samples))
+        return self
+
+    def _run_chains(self, num_draws: int | None, deadline: float = np.inf) -> None:
+        """Run the chains to a total number of draws, or until convergence if it is None."""
+        self.stopped_, self._diagnosed = "interrupted", None
+        try:
+            if num_draws is None:
+                self.stopped_ = self._run_to_convergence(deadline)
+            else:
+                self._run.advance(int(self.num_warmup), num_draws, verbose=self.verbose)
+                self.stopped_ = "num_samples"
+        finally:
+            # An interrupt by the user keeps the draws so far.
+            if self._run.n_draws:
+                self._summarise_draws()
+
+    def _run_to_convergence(self, deadline: float) -> str:
+        """Run the chains until they have converged or a budget ends; return the reason."""
+        affordable = max(_MAX_BYTES // self._run.draw_bytes, 1000)
+        for size in look_sizes(min(int(self.max_samples), affordable)):
+            self._run.advance(int(self.num_warmup), size, verbose=self.verbose, deadline=deadline)
+            if self._run.n_draws < size:
+                return "max_seconds"
+            draws = self._select_components(size)
+            if has_settled(draws) and has_converged(self._diagnose(draws)[2]):
+                return "converged"
+            if time.monotonic() >= deadline:
+                return "max_seconds"
+        return "max_samples"
+
+    def _select_draws(self, draws: dict[str, np.ndarray], n_draws: int) -> dict[str, np.ndarray]:
+        """Select draws after the warm-up, of the first ``n_draws``."""
+        run = self._run
+        in_fit = min(n_draws, self._draws_of_fit)  # `extend` discards no further draws
+        first = count_discarded(in_fit, run.n_warm, run.thinning) if self._run_until else 0
+        draws = {name: a[:, first:n_draws] for name, a in draws.items()}
+        for name in draws.keys() & {n for n, dims in _DIMS.items() if dims == ("observation",)}:
+            draws[name] = draws[name][..., : self._n_rows]
+        for name in draws.keys() & {n for n, dims in _DIMS.items() if dims[0] == "cluster"}:
+            draws[name] = draws[name][:, :, : self._max_clusters]  # other slots are never in use
+        return draws
+
+    def _select_components(self, n_draws: int) -> dict[str, np.ndarray]:
+        """Select draws after the warm-up, whose labels are those of components."""
+        draws = self._select_draws(self._run.all_draws(), n_draws)
+        return draws | {"components": draws["labels"], "n_components": draws["n_clusters"]}
+
+    def _merge_components(self, draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Merge the components of draws into clusters; see the parameter ``merge``."""
+        if self.merge is None:
+            return draws
+        trees = self._build_merge_trees(draws)
+        threshold = check_threshold(self.dip, trees.rule)
+        shape = draws["labels"].shape
+        n_clusters = trees.count_clusters(threshold)[0].reshape(shape[:2])
+        return draws | {
+            "labels": trees.cut(threshold).codes.reshape(shape).astype(draws["labels"].dtype),
+            "n_clusters": n_clusters,
+        }
+
+    def _diagnose(
+        self, draws: dict[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], np.ndarray, Any]:
+        """Clusters of draws of components, their point estimate (n,), and diagnostics."""
+        from nrprob.posterior import point_estimate
+
+        n_draws = draws["log_density"].shape[1]
+        if self._diagnosed is None or self._diagnosed[0]["log_density"].shape[1] != n_draws:
+            draws = self._merge_components(draws)
+            labels = point_estimate(
+                self._pool_labels(draws["labels"]),
+                loss=self.loss, max_clusters=self._max_clusters, random_state=0,
+            )  # fmt: skip
+            labels = np.unique(labels, return_inverse=True)[1]
+            self._diagnosed = draws, labels, diagnose_chains(draws, labels)
+        return self._diagnosed
+
+    def _pool_labels(self, labels: np.ndarray) -> np.ndarray:
+        """Labels (S, n) of evenly spaced draws, for point estimates."""
+        limit = np.clip(MAX_LABELS // self._n_rows, 64, MAX_DRAWS)
+        return pool_draws(labels, int(limit))
+
+    def _summarise_draws(self) -> None:
+        import xarray
+
+        n_draws = self._run.n_draws
+        draws, self.labels_, self.diagnostics_ = self._diagnose(self._select_components(n_draws))
+        self._diagnosed = None
+        moves = self._select_draws(self._run.all_moves(), n_draws)
+        self.posterior_ = xarray.Dataset(
+            {name: (("chain", "draw", *_DIMS.get(name, ())), a) for name, a in draws.items()}
+        )
+        swaps = "swap" in moves and moves["swap"].any()  # of known groups only
+        idle = () if swaps else ("swap", "swap_accepted")
+        self.sample_stats_ = xarray.Dataset(
+            {name: (("chain", "draw"), a) for name, a in moves.items() if name not in idle}
+        )
+        lengths = -draws["log_density"]
+        best = np.unravel_index(lengths.argmin(), lengths.shape)
+        self.objective_ = float(lengths[best])
+        self.objective_trace_ = lengths[best[0]]
+        self.n_iter_ = self._run.n_warm + self._run.n_draws * self._run.thinning
+        sizes = np.bincount(self.labels_)
+        self.n_clusters_ = len(sizes)
+        self.n_major_clusters_ = max(int((sizes >= smallest_size(self._n_rows)).sum()), 1)
+        self.membership_ = cluster_shares(self._pool_labels(draws["labels"]), self.labels_)
+        self._warn_small_clusters(sizes)
+        self._check_convergence()
+
+    def _check_convergence(self) -> None:
+        table = self.diagnostics_
+        names = "log_density", "n_clusters", "n_components"
+        self.r_hat_ = {name: float(table["r_hat"][name]) for name in names}
+        n_draws = self._run.n_draws
+        if self._run_until:
+            self.converged_ = has_converged(table)
+            if not self.converged_:
+                warn(
+                    f"the chains have not converged after {n_draws} draws of each "
+                    f"({self.stopped_}); got {describe_shortfall(table)}; look at diagnostics_, "
+                    "and go on with extend, or raise max_samples or max_seconds",
+                    ConvergenceWarning,
+                )
+            return
+        self.converged_ = bool((table["r_hat"] < 1.05).all())
+        if not self.converged_:
+            worst = table["r_hat"].fillna(np.inf).idxmax()
+            both = ", ".join(f"{name} {r:.3f}" for name, r in self.r_hat_.items())
+            warn(
+                f"the chains do not agree yet; got R-hat of {both}, and at most "
+                f"{table['r_hat'][worst]:.3f} ({worst}), after {n_draws} draws; look at "
+                "diagnostics_, and go on with extend, or raise num_warmup and num_samples",
+                ConvergenceWarning,
+            )
