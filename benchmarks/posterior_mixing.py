@@ -32,7 +32,7 @@ def measure(name: str, seed: int, n_warm: int, n_draws: int, **settings) -> tupl
     model.fit(X)
     fit_seconds = time.process_time() - start
     draws = model.posterior_
-    traces = [draws[v].values.astype(float) for v in ("n_clusters", "log_density")]
+    traces = [draws[v].values.astype(float) for v in ("n_components", "log_density")]
     counts = {v: int(model.sample_stats_[v].sum()) for v in ("split", "merge")}
     rates = [
         1000 * int(model.sample_stats_[f"{v}_accepted"].sum()) / max(counts[v], 1) for v in counts
