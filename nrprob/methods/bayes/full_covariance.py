@@ -81,7 +81,8 @@ class SeparateCovariances:
 
     def partition_target(self, partition: Target) -> Target:
         """Add the code of the features to the code of labels and classes."""
-        return replace(partition, terms=(code_term(self.code), *partition.terms), launch=self)
+        launch = self if self.n_features else None  # nothing separates samples without features
+        return replace(partition, terms=(code_term(self.code), *partition.terms), launch=launch)
 
     def cluster_distances(self, cells: jax.Array) -> jax.Array:
         """Mahalanobis distances of means; see `nrprob.engines.sample.launched_moves`."""

@@ -272,7 +272,7 @@ class SharedCovariance(JointCode):
 
     def partition_target(self, partition: Target) -> Target:
         """Add the code of the features to the code of labels and classes."""
-        return replace(partition, joint_codes=(self,), launch=self)
+        return replace(partition, joint_codes=(self,), launch=self if self.n_features else None)
 
     def feature_costs(
         self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
