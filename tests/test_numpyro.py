@@ -236,6 +236,8 @@ def test_initial_hyperparameters_are_on_their_grids():
 # Draws
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_draws_are_exact_and_are_exported_to_arviz():
     kernel = PartitionGibbs(NUTS(model), num_split_merge=0)  # which compiles faster
     mcmc, draws = run(kernel, X, T, num_samples=3000, **FIXED)

@@ -195,6 +195,8 @@ def test_splits_and_merges_alone_keep_the_target():
     _alone()
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_splits_and_merges_of_many_rows_keep_the_target(as_many_rows, monkeypatch):
     assert split_merge._member_sizes(8) == (1, 2, 8)
     monkeypatch.setattr(split_merge, "_LENGTH_MARGIN", 0.0)
@@ -205,6 +207,8 @@ def test_splits_and_merges_of_many_rows_keep_the_target(as_many_rows, monkeypatc
     np.testing.assert_array_equal(_alone(0.5), result[1])
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_chains_of_many_rows_do_what_each_would_do_alone():
     x = np.random.default_rng(3).normal(size=(140, 2)) + 4 * (np.arange(140) % 3)[:, None]
     features = normal_inverse_wishart(141, 2, kappa=0.3, nu=5.0, scale=0.5)

@@ -168,7 +168,7 @@ def sides_of(target, labels):
     return jump_target, jump_target.launch.sides(jump_target, state, jnp.arange(2), *members)
 
 
-@pytest.mark.parametrize("name", ["tied, known groups, tempered", *slowly(*MODELS)])
+@pytest.mark.parametrize("name", slowly("tied, known groups, tempered", *MODELS))
 def test_the_launch_is_the_same_before_and_after_a_merge(name):
     target = make(**MODELS[name])
     u = jnp.asarray([0.3, 0.6, 0.2, 0.7])
@@ -188,7 +188,7 @@ def test_the_launch_is_the_same_before_and_after_a_merge(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["shrunk", *slowly("full, t errors, tempered", "diag, t errors", "full")]
+    "name", slowly("shrunk", "full, t errors, tempered", "diag, t errors", "full")
 )
 def test_the_scan_knows_lengths_given_all_other_members(name):
     target, sides = sides_of(make(**MODELS[name]), LABELS)

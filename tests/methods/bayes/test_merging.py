@@ -187,6 +187,8 @@ def pieces():
     return X, np.repeat([0, 1], [80, 40])
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_results_of_fits_are_clusters(pieces):
     X, truth = pieces
     settings = {"num_warmup": 100, "num_samples": 60, "num_chains": 2, "random_state": 0}
