@@ -1,10 +1,10 @@
 """Execute batches on the workers of a ``dask.distributed`` cluster.
 
 dask schedules and transports batches of planned fits (``cells``), and recovers from the death of a
-worker. This module defines the execution of a batch on a worker. Before, it checks that workers and
-this process have the same version. Workers return results as bytes and write nothing, so they need
-no shared file system. Packages that load slowly are not imported at the top, since the scheduler
-imports this module too.
+worker. This module defines the execution of a batch on a worker. Before the first batch, it checks
+that workers and this process have the same version. Workers return results as bytes and write
+nothing, so they need no shared file system. Packages that load slowly are not imported at the top,
+since the scheduler imports this module too.
 """
 
 from __future__ import annotations

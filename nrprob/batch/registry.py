@@ -95,7 +95,7 @@ class ExternalMethod(Method):
 
     @property
     def import_path(self) -> str:
-        """Import path of the class, which is the name of the method."""
+        """Import path of the class; the method has this path as its name."""
         return self.path.replace(":", ".")
 
     @property

@@ -140,7 +140,7 @@ class PartitionGibbs(HMCGibbs):
             self._model_arguments = (), {}
 
     def _find_sites(self) -> list[dict[str, str]]:
-        """Names of the sites of every partition, by variable; raises for invalid models."""
+        """For every partition, the names of its sites by variable; raises for invalid models."""
         model, (args, kwargs) = self._user_kernel.model, self._model_arguments
         seeded = handlers.substitute(handlers.seed(model, 0), substitute_fn=init_to_sample)
         trace = handlers.trace(seeded).get_trace(*args, **kwargs)

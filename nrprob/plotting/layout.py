@@ -1,4 +1,4 @@
-"""Figure layout: parts with sizes in inches that depend on names and numbers."""
+"""Figure layout: parts whose sizes depend on the lengths of names and numbers of items."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _FLOOR = 1e-8
 
 
 def as_rows(X: Any, n_samples: int) -> np.ndarray:
-    """Check samples (n, d) of draws of `n_samples` samples."""
+    """Return X as an array (n, d), which must have the `n_samples` samples of the draws."""
     rows = as_array(X, "X")
     if rows.dtype.kind not in "biuf":
         raise TypeError(f"X must have numbers; got dtype {rows.dtype}; convert them to floats")

@@ -67,7 +67,7 @@ class LimitResult(NamedTuple):
 
 
 def _normalise_logs(log_q, active):
-    """Log memberships that sum to 1 per row, bounded below."""
+    """Normalise log memberships, so that memberships of a row sum to 1; bound the logs below."""
     log_q = jax.nn.log_softmax(jnp.where(active, log_q, -jnp.inf))
     return jnp.where(active, jnp.maximum(log_q, _LOG_FLOOR), -jnp.inf)
 

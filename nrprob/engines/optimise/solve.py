@@ -63,7 +63,7 @@ class Settings(NamedTuple):
     method : record of the parameters that the function ``build`` of the method reads
     beta : final inverse temperature; infinite to anneal until the labels are hard
     compression : weight of H(C), see `nrprob.engines.optimise.anneal.term_update`
-    quench : ratio of the first inverse temperatures of the last and the first restart
+    quench : initial inverse temperature of the last restart, divided by that of the first
     cooling, noise, tol : see `nrprob.engines.optimise.anneal.AnnealingSchedule`
     init : (B, r, K) initial log memberships, or None
     """

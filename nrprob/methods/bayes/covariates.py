@@ -26,7 +26,7 @@ def effects_width(design: Design) -> int:
 
 
 def with_linear_effects(design: Design, width: int) -> Design:
-    """Return groups, or columns padded with zeros to a width; memberships become columns."""
+    """Return groups unchanged; convert memberships to columns, and pad columns with zeros."""
     columns, n_groups = design.columns, design.n_groups
     if design.memberships is not None:
         columns, n_groups = design.memberships, 1

@@ -136,7 +136,7 @@ class SeparateCovariances:
         return self._join_costs(cells, x, weights)
 
     def _join_costs(self, cells: jax.Array, x: jax.Array, weights: jax.Array | None) -> jax.Array:
-        """Minus the log predictive density of new samples (b, p), in units of the code."""
+        """Minus the log predictive density (K, b) of samples, in the units of their statistics."""
         code, cells = self._predictive(cells.sum(0))
         prepared = jax.tree.map(lambda a: a[..., None], code.prepare_join(cells.T))
         if weights is not None:

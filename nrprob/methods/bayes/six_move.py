@@ -174,7 +174,7 @@ def _repeat_jump(target, move, mixture, cells, key, count):
 def share_units(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Move 1 of "nml": divide the units of random pairs of components; returns units (K,)."""
+    """Move 1 of "nml": resample how pairs of components divide their units of weight, (K,)."""
     order_key, unit_key = jax.random.split(key)
     slots = target.n_slots
     dtype = mixture.parts.dtype

@@ -116,7 +116,7 @@ class YeoJohnsonUpdate(JointUpdate):
         return self.with_indices(target, distance.argmin(1).astype(jnp.int32))
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """Update the lambdas by Metropolis steps, each for several features."""
+        """Update the lambdas of a few features by Metropolis steps, one feature after another."""
         n, m = target.rows.shape
         count = min(m, _MAX_FEATURES, max(_ROWS_PER_STEP // n, 1))
         u = jax.random.uniform(key, (2 + 3 * count,), minval=jnp.finfo(float).tiny)

@@ -643,7 +643,7 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         return self._consensus_labels(self._member_columns(X, known))
 
     def predict_proba(self, X, *, known=None):
-        """Weighted shares of the members that assign new rows to every cluster.
+        """For each new row and cluster, the weighted share of members that assign the row to it.
 
         As in ``membership_``, the clusters of the members are matched to those of the consensus.
 

@@ -344,7 +344,7 @@ def neighbour_table(ends: np.ndarray, kind: np.ndarray, n: int) -> tuple[np.ndar
 
 
 def _flag_cost(n_kept: int, n: int) -> float:
-    """Increase of the flags' length by the last of ``n_kept`` pairs; negative for a decrease."""
+    """Change of the code length of the flags if the last of ``n_kept`` pairs is retained."""
     return flags_length(n_kept, n) - flags_length(n_kept - 1, n) if n_kept else 0.0
 
 

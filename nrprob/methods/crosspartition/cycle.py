@@ -2,7 +2,7 @@
 
 The distributions p(...) are over rows x, features y, clusters c and subsets w; `CrossPartition`
 gives their equations. A star marks distributions that follow from the memberships p*(c|y) of
-features. H is the conditional entropy of the variables C, Y and W.
+features. H(.|.) is the conditional entropy; the variables are C, Y and W.
 
 Sizes: B blocks of r rows, p statistics of a row (m features, padding, and 1), V subsets, S runs
 that are updated in parallel, K clusters. If every row is in one subset, the subset is the known
