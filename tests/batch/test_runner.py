@@ -389,7 +389,7 @@ def semi():
 @pytest.mark.slow
 @pytest.mark.contract
 def test_wanted_labels_are_told_and_the_others_scored(semi):
-    classes = {"use_labels": CCIB, "untold": CCIB, "MixtureEM": MixtureEM, "CondEns": CondEns}
+    classes = {"told": CCIB, "untold": CCIB, "MixtureEM": MixtureEM, "CondEns": CondEns}
     assert semi.sizes["cell"] == 2 * 2 * 2 * 4
     for i in range(semi.sizes["cell"]):
         cell = semi.isel(cell=i)

@@ -168,11 +168,12 @@ class ConditionalMixture(
         fits cluster shares for every known group, with a Dirichlet prior; this requires effects
         that are fitted jointly. With ``balance``, weights are uniform. "auto" selects as follows.
 
-        - A fit with shares by group and random effects has to meet two conditions. F exceeds F with
-          "subtract" by more than 1.5 margins (see ``effects``) plus
+        - A fit with shares by group and random effects has to meet three conditions. F exceeds F
+          with "subtract" by more than 1.5 margins (see ``effects``) plus
           :math:`\frac{1}{2} (K - 1) \sum_z \log n_z` nats. The mean entropy of the memberships is
-          lower by more than log(K)/10 or by more than 30 %. If ``effects`` is "random" or "fixed",
-          or if the median group has fewer than 20 samples, only the gain over common shares counts.
+          lower by more than log(K)/10 or by more than 30 %. The gain over common free weights pays
+          for the additional parameters. If ``effects`` is "random" or "fixed", or if the median
+          group has fewer than 20 samples, only the gain over common shares counts.
         - A fit with free weights and subtracted means also has to meet two conditions. The
           objective is lower than with uniform weights by more than (K - 1)/2 log n nats. The mean
           entropy of the memberships is lower by more than log(K)/10, or the clusters are almost the

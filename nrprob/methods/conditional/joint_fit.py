@@ -264,11 +264,13 @@ class Candidates:
     subtracted : fit with held group effects, which are the group means
     equal : joint fits with common shares
     by_group : joint fits with shares by group
+    free : objective of a joint fit with fitted common shares, from the best fit by group
     """
 
     subtracted: Ends
     equal: SearchResult
     by_group: SearchResult
+    free: float
 
     @property
     def best_joint(self) -> float:
@@ -305,10 +307,12 @@ def joint_candidates(
     equal = problem.run(starts, [form] * 2)
     # 3. Joint fits with shares by group, from all fits so far.
     starts = np.concatenate([np.asarray(equal.state.r), starts])
-    by_group = problem.run(starts, [form._replace(shares=BY_GROUP)] * len(starts))
-    return Candidates(
-        subtracted, _distinct_clusters(problem, equal), _distinct_clusters(problem, by_group)
-    )
+    ends = problem.run(starts, [form._replace(shares=BY_GROUP)] * len(starts))
+    by_group = _distinct_clusters(problem, ends)
+    # 4. The same clusters with common shares: the clusters may just be of unequal sizes.
+    r = np.asarray(by_group.best.state.r)[None]
+    free = float(problem.run(r, [form._replace(shares=FREE)]).objective[0])
+    return Candidates(subtracted, _distinct_clusters(problem, equal), by_group, free)
 
 
 def choose_effects(
@@ -368,6 +372,9 @@ def choose_effects(
     # 2. Otherwise a joint fit has to gain enough over subtracted means.
     required_gain = MARGIN_FACTOR * margin
     clearer = is_clearer(entropy_subtracted, entropy_by_group)
+    # Common shares of unequal clusters make clusters clearer as well; they have fewer parameters.
+    more = penalty - 0.5 * (k - 1) * np.log(data.total)
+    clearer &= by_group - candidates.free > more
     if not fixed_shares and gain_by_group > required_gain + penalty and clearer:
         return "by_group", record
     return "equal" if gain_equal > required_gain else "subtracted", record
