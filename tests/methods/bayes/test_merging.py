@@ -250,7 +250,7 @@ TRIANGLE = np.array([[0, 0], [1, 0], [0.5, np.sqrt(0.75)]])
 )
 def test_numbers_of_clusters_are_recovered(make, n_clusters, probability):
     X, truth = make(np.random.default_rng(1))
-    model = MDLMixture(random_state=1).fit(X)
+    model = MDLMixture(num_samples=1000, random_state=1).fit(X)
     p = float((model.posterior_["n_clusters"] == n_clusters).mean())
     print(p, float(model.posterior_["n_components"].mean()), model.r_hat_)
     assert p >= probability and model.n_major_clusters_ == n_clusters
@@ -259,6 +259,6 @@ def test_numbers_of_clusters_are_recovered(make, n_clusters, probability):
 @pytest.mark.slow
 def test_species_of_iris_are_clusters():
     X, species = load_iris(return_X_y=True)
-    model = MDLMixture(random_state=0).fit(X)
+    model = MDLMixture(num_samples=1000, random_state=0).fit(X)
     assert adjusted_rand_score(species, model.labels_) >= 0.85
     assert str(posterior.cluster_path(model)).startswith("3 clusters for dips from 1.00 to 0.")
