@@ -282,12 +282,12 @@ def cut(seed=0):
 @pytest.mark.slow
 def test_clusters_under_a_low_power_need_not_be_normal():
     X, y = cut()
-    settings = dict(covariance="tied", merge=None, num_warmup=200, num_samples=200, random_state=0)
+    settings = dict(covariance="tied", merge=None, num_warmup=200, num_samples=500, random_state=0)
     plain = MDLMixture(**settings).fit(X)
     lower = MDLMixture(**settings, likelihood_power=0.5).fit(X)
     assert plain.n_clusters_ > 2 and lower.n_clusters_ == 2
     assert matched_accuracy(y, lower.labels_) > 0.97
-    assert lower.converged_
+    assert (lower.posterior_["n_components"] == 2).mean() > 0.8
 
 
 @pytest.mark.parametrize(
