@@ -290,6 +290,7 @@ class TableMixin(DiagnosticsMixin):
         membership = decision.problem.layout.from_blocks(np.asarray(end.state.r))
         self._store_results(
             _restarts(decision.restarts, offset), membership=membership,
+            labels=membership.argmax(1),  # with the offset, restarts may be tied by rounding
             trace=-_trace(end) - offset, n_iter=int(end.n_iter),
         )  # fmt: skip
         self._steps = search.n_iter
@@ -410,7 +411,8 @@ class TableMixin(DiagnosticsMixin):
         membership = problem.layout.from_blocks(np.asarray(restarts.best.state.r))
         self._store_results(
             _restarts(decision.restarts, offset), membership=membership,
-            trace=-_trace(restarts.best) - offset, n_iter=int(restarts.best.n_iter),
+            labels=membership.argmax(1), trace=-_trace(restarts.best) - offset,
+            n_iter=int(restarts.best.n_iter),
         )  # fmt: skip
         table = TableInput(self._columns, X, [], None, self.n_missing_, X)
         self._set_joint(decision, data, units, table)

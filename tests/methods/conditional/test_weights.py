@@ -86,6 +86,8 @@ def test_integer_weights_equal_repeated_samples(case):
     assert weighted.objective_ == pytest.approx(repeated.objective_, rel=1e-8)
     assert weighted.log_likelihood_ == pytest.approx(repeated.log_likelihood_, rel=1e-8)
     assert weighted.effects_kind_ == repeated.effects_kind_
+    for fitted in (weighted, repeated):
+        np.testing.assert_array_equal(fitted.labels_, fitted.membership_.argmax(1))
     # Joint fits have two starts with equal optima, of which rounding chooses.
     table = cross_table(weighted.labels_[REPEATS], repeated.labels_, (K, K))
     order = table.argmax(0)
