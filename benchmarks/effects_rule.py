@@ -52,7 +52,7 @@ FITS = {
 }
 DECISIONS = (
     "gain_equal", "gain_by_group", "margin", "shares_penalty", "entropy_subtracted",
-    "entropy_by_group",
+    "entropy_by_group", "gain_over_common", "penalty_over_common",
 )  # fmt: skip
 FIELDS = ("pair", "shares", "size", "seed", "median", "chosen", *FITS, *DECISIONS)
 FACTORS, FALLS = (0.5, 1.0, 1.5, 2.0, 3.0), (1.0, 0.5, 0.3, 0.2, 0.0)
@@ -149,9 +149,9 @@ def score(case: dict[str, object], pair: tuple[str, str, str, str]) -> dict[str,
 
 def choose(row: dict[str, str], factor: float, fall: float) -> str:
     """Choice of "auto" for groups that are not small, with other thresholds."""
-    gain_equal, gain, margin, penalty, before, after = (float(row[key]) for key in DECISIONS)
+    gain_equal, gain, margin, penalty, before, after, *common = (float(row[k]) for k in DECISIONS)
     clearer = before - after > CLEARER or after < (1 - fall) * before
-    if gain > factor * margin + penalty and clearer:
+    if gain > factor * margin + penalty and clearer and common[0] > common[1]:
         return "by_group"
     return "equal" if gain_equal > factor * margin else "subtracted"
 

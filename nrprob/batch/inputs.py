@@ -71,7 +71,7 @@ def _read_source(
 ) -> tables.Table:
     """Load or generate the table of rows and labelings.
 
-    ``parameters`` and ``seed`` are those of the generator or loader. The labelings named in
+    The generator or loader takes ``parameters`` and ``seed``. The labelings named in
     ``partial`` may have missing labels.
     """
     if data.loader is not None:

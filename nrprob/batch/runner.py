@@ -77,7 +77,7 @@ def run_plan(
 ) -> Outcome:
     """Compute the missing fits of a plan; other runners may share the folder.
 
-    The arguments are those of `run`. Raises InputError if no fit meets the conditions ``only``, if
+    Takes the arguments of `run`. Raises InputError if no fit meets the conditions ``only``, if
     results cannot be written, if a file in the folder is damaged, or if the cluster is unusable.
     These errors are raised before the first fit and before anything is written.
     """
@@ -124,7 +124,7 @@ def _run_batches(
     submitted: dict[str, tuple[Batch, list[Experiment], contextlib.ExitStack]] = {}
 
     def submit_batch(batch: Batch, cells: list[Experiment], *, wait: bool) -> bool:
-        """Claim a batch and submit those of its fits ``cells`` that are not finished.
+        """Claim a batch, and submit the unfinished fits among its ``cells``.
 
         Returns False, without waiting unless ``wait``, if another runner has claimed the batch.
         """

@@ -194,7 +194,8 @@ def _choose(target: Target, state: Partition, pairs: jax.Array, u: jax.Array) ->
 
 def _member_sizes(n: int) -> tuple[int, ...]:
     """Numbers of members that programs are compiled for."""
-    return (n,) if n < 512 else (n // 8, min(n, MAX_MEMBERS))
+    most = min(n, MAX_MEMBERS)
+    return (most,) if n < 512 else (most // 8, most)
 
 
 def propose_launched_move(

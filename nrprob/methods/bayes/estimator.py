@@ -231,9 +231,10 @@ class MDLMixture(SampledChains):
         Whether the chains agree; otherwise `fit` warns. With ``num_samples="auto"``, whether the
         stopping rule holds (see Notes); otherwise, whether all R-hat are below 1.05. Agreement is
         necessary only: all chains may have missed the same mode.
-    stopped_ : {"converged", "max_samples", "max_seconds", "num_samples", "interrupted"}
-        Reason why sampling ended. It is "num_samples" after a fixed number of draws, and
-        "interrupted" if the user interrupted `fit`.
+    stopped_ : str
+        Reason why sampling ended: "converged", "max_samples", "max_seconds"; "max_memory" if
+        ``max_samples`` draws would take more than 1 GB; "num_samples" after a fixed number of
+        draws; or "interrupted" if the user interrupted `fit`.
     energy_, covariance_ : str
         Values in use.
     covariance_lengths_ : dict of str to float

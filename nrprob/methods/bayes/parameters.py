@@ -199,8 +199,7 @@ def replicate(
             correlated = np.where((labels == c)[..., None], errors @ roots[:, c], correlated)
         errors = correlated
     if "df" in draws:
-        mass = np.exp([log_masses(VALUES, np.atleast_1d(df))[0] for df in draws["df"]])
-        below = np.cumsum(mass, 1)
+        below = np.cumsum(np.exp(log_masses(VALUES, draws["df"])), 1)
         index = (rng.random((s, n, 1)) > below[:, None]).sum(2).clip(max=len(VALUES) - 1)
         errors = errors / np.sqrt(VALUES[index])[..., None]
     return x + errors

@@ -221,7 +221,7 @@ class Replicated(Sampled):
         if effects is None:
             return means, None
         if self._effects_width:
-            return means, effects[:, : self._encoder_width]
+            return means, effects[:, : self._n_covariates]
         group = np.asarray(self._target.partition.group)[: self._n_rows]
         effects = effects[:, : self._n_groups]
         share = np.bincount(group, minlength=self._n_groups) / self._n_rows
@@ -229,8 +229,8 @@ class Replicated(Sampled):
         return means + level[:, None], effects - level[:, None]
 
     @property
-    def _encoder_width(self) -> int:
-        """Number of columns of the known structure, without padding."""
+    def _n_covariates(self) -> int:
+        """Number of columns of known covariates, without padding."""
         x = np.asarray(self._target.x)[: self._n_rows]
         d = self._columns.size
         used = x[:, d : d + self._effects_width].any(0)

@@ -102,7 +102,7 @@ class SampledChains(ModelSettings):
                 return "converged"
             if time.monotonic() >= deadline:
                 return "max_seconds"
-        return "max_samples"
+        return "max_samples" if affordable >= int(self.max_samples) else "max_memory"
 
     def _select_draws(self, draws: dict[str, np.ndarray], n_draws: int) -> dict[str, np.ndarray]:
         """Select draws after the warm-up, of the first ``n_draws``."""
@@ -191,10 +191,13 @@ class SampledChains(ModelSettings):
         if self._run_until:
             self.converged_ = has_converged(table)
             if not self.converged_:
+                raised = "max_samples or max_seconds"
+                if self.stopped_ == "max_memory":  # of draws that are stored
+                    raised = "thinning"
                 warn(
                     f"the chains have not converged after {n_draws} draws of each "
                     f"({self.stopped_}); got {describe_shortfall(table)}; look at diagnostics_, "
-                    "and go on with extend, or raise max_samples or max_seconds",
+                    f"and go on with extend, or raise {raised}",
                     ConvergenceWarning,
                 )
             return

@@ -16,6 +16,8 @@ from nrprob.methods.conditional.joint_fit import (
     SMALL_MEDIAN,
     is_clearer,
     mean_entropy,
+    objective_of_common_shares,
+    penalty_over_common,
     thresholds,
 )
 from nrprob.methods.conditional.joint_search import Ends, Form, Problem
@@ -134,6 +136,10 @@ class DiagnosticsMixin(Clusterer):
         margin, penalty = thresholds(data, problem.n_clusters)
         # The same rule as for effects="auto"; see `joint_fit.choose_effects`.
         clearer = is_clearer(mean_entropy(problem, held), mean_entropy(problem, ends.pick(1)))
+        if clearer:
+            common = objective_of_common_shares(problem, ends.pick(1), form, _STEPS)
+            more = penalty_over_common(penalty, problem.n_clusters, data.total)
+            clearer = ends.objective[1] - common > more
         differs = clearer and by_group > MARGIN_FACTOR * margin + penalty
         if differs or equal > MARGIN_FACTOR * margin:
             self._shares_differ = True

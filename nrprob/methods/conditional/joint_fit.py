@@ -310,9 +310,21 @@ def joint_candidates(
     ends = problem.run(starts, [form._replace(shares=BY_GROUP)] * len(starts))
     by_group = _distinct_clusters(problem, ends)
     # 4. The same clusters with common shares: the clusters may just be of unequal sizes.
-    r = np.asarray(by_group.best.state.r)[None]
-    free = float(problem.run(r, [form._replace(shares=FREE)]).objective[0])
+    free = objective_of_common_shares(problem, by_group.best, form)
     return Candidates(subtracted, _distinct_clusters(problem, equal), by_group, free)
+
+
+def objective_of_common_shares(
+    problem: Problem, end: Ends, form: Form, max_iter: int | None = None
+) -> float:
+    """Objective of the fit with common fitted shares that starts at the clusters of ``end``."""
+    r = np.asarray(end.state.r)[None]
+    return float(problem.run(r, [form._replace(shares=FREE)], max_iter=max_iter).objective[0])
+
+
+def penalty_over_common(penalty: float, n_clusters: int, total: float) -> float:
+    """Penalty in nats on shares by group, less the penalty on common shares of all samples."""
+    return penalty - 0.5 * (n_clusters - 1) * float(np.log(total))
 
 
 def choose_effects(
@@ -357,7 +369,8 @@ def choose_effects(
     record = {
         "gain_equal": gain_equal, "gain_by_group": gain_by_group, "margin": margin,
         "shares_penalty": penalty, "entropy_subtracted": entropy_subtracted,
-        "entropy_by_group": entropy_by_group,
+        "entropy_by_group": entropy_by_group, "gain_over_common": by_group - candidates.free,
+        "penalty_over_common": penalty_over_common(penalty, k, data.total),
     }  # fmt: skip
     if weights == "by_group":
         return "by_group", record
@@ -373,8 +386,7 @@ def choose_effects(
     required_gain = MARGIN_FACTOR * margin
     clearer = is_clearer(entropy_subtracted, entropy_by_group)
     # Common shares of unequal clusters make clusters clearer as well; they have fewer parameters.
-    more = penalty - 0.5 * (k - 1) * np.log(data.total)
-    clearer &= by_group - candidates.free > more
+    clearer &= record["gain_over_common"] > record["penalty_over_common"]
     if not fixed_shares and gain_by_group > required_gain + penalty and clearer:
         return "by_group", record
     return "equal" if gain_equal > required_gain else "subtracted", record

@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from nrprob import MDLMixture
 from nrprob.engines.sample import checkpoints
+from nrprob.methods.bayes import sampling
 from nrprob.methods.bayes.stopping import (
     MONITORED,
     count_discarded,
@@ -177,3 +178,13 @@ def test_an_interrupted_run_goes_on_exactly(rows, model, tmp_path, monkeypatch):
     assert model.stopped_ == "interrupted" and model.n_iter_ == 50 + 300
     resumed = clone(model).fit(rows)
     assert resumed.posterior_.equals(whole.posterior_) and resumed.stopped_ == whole.stopped_
+
+
+@pytest.mark.slow
+def test_a_limit_of_memory_is_named(rows, model, monkeypatch):
+    monkeypatch.setattr(sampling, "_MAX_BYTES", 0)
+    for rule in ("has_settled", "has_converged"):
+        monkeypatch.setattr(sampling, rule, lambda _: False)
+    with pytest.warns(ConvergenceWarning, match=r"\(max_memory\); .* or raise thinning"):
+        model.set_params(max_samples=2000, num_chains=2).fit(rows)
+    assert model.stopped_ == "max_memory"

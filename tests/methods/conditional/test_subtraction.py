@@ -846,3 +846,14 @@ def test_restarts_that_race_find_the_same(setting, monkeypatch):
     alone = clone(halved).set_params(successive_halving=False).fit(X, y, known=z)
     assert (alone.start_table_.n_iter > 0).all()
     assert alone.objective_ == pytest.approx(model.objective_, abs=0.1)
+
+
+@pytest.mark.slow
+def test_a_minority_is_no_difference_between_known_groups():
+    """Shares by group make a minority cluster clearer, but so do common shares."""
+    X, _, z = shares(1, (0.9, 0.1))
+    model = ConditionalMixture(2, effects="subtract", weights="uniform", n_init=12, random_state=0)
+    with warnings.catch_warnings(record=True) as issued:
+        warnings.simplefilter("always")
+        model.fit(X, known=z)
+    assert not [w for w in issued if "joint fit of group effects" in str(w.message)]
