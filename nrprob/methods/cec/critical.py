@@ -1,74 +1,355 @@
-"""Critical weight of the labels, below which two classes merge."""
+"""Critical weight of the labels, below which a set of classes merges.
+
+Shapes: n samples, m features, c classes, T sets of classes. A set is a row of booleans (c,).
+"""
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from dataclasses import dataclass
+from functools import cached_property
 
-from nrprob.information import entropy
+import numpy as np
+from scipy.special import polygamma, psi
+
+from nrprob.exceptions import short_repr, warn
+from nrprob.methods.cec.class_moments import ClassMoments, class_moments
+from nrprob.methods.cec.held_out import N_FOLDS, HeldOutGains, label_entropy
 from nrprob.methods.cec.inputs import Prepared
 
 # Critical weight of two halves of one normal distribution: 1 + ln(1 - 2/pi) / ln 4, equation (15).
 BETA0_GAUSSIAN_CUT = 0.26977
-_RIDGE = 1e-6  # part of the columns' variances that is added to covariances, as theorem 4.2 demands
+_MAX_CLASSES = 12  # classes up to which all of their sets are evaluated
+_MAX_OPERATIONS = 3e9  # operations up to which all sets are evaluated
+_MAX_ERROR = 0.25  # largest standard error with which an unbiased estimate decides
+_SINGULAR = 1e-10  # relative size of eigenvalues from which a scatter counts as singular
+_ENTRIES = 4_000_000  # numbers per array, which bounds the sets that are evaluated in one call
 
 
-def critical_betas(prepared: Prepared, fixed: np.ndarray, covariance: str) -> np.ndarray:
-    r"""For all pairs of c classes, the smallest weight of labels that keeps the classes apart.
+@dataclass(frozen=True)
+class CriticalBeta:
+    """Critical weights of the labels.
 
-    From this weight on, merging the two classes does not lower the objective:
+    Attributes
+    ----------
+    pairs : (c, c) estimates of pairs of classes; NaN on the diagonal and without an estimate
+    errors : (c, c) their standard errors; NaN for cross-validated estimates
+    value : estimate of the set of the largest lower bound; NaN without an estimate
+    classes : (k,) classes of this set
+    reason : why some sets have no estimate; "" if all have one
+    """
 
-    .. math:: \beta_0 = 1 + \frac{\sum_i p_i (G_i - G)}{H(p)}
+    pairs: np.ndarray
+    errors: np.ndarray
+    value: float
+    classes: np.ndarray
+    reason: str
 
-    The sum runs over the two classes; :math:`p_i` is the share of class i among their labelled
-    rows, and H(p) the entropy of these shares. :math:`G_i` is half the log determinant of the
-    covariance of class i, and G the same for both classes together. Covariance families other than
-    "full" use the analogous term. This is equation (14) of Śmieja and Geiger (2017).
+    @property
+    def weight(self) -> float:
+        """Smallest weight from 0 to 1 that keeps all classes apart; 1 if it is unknown."""
+        return 1.0 if self.reason else float(np.clip(self.value, 0, 1))
+
+    def warn_if_misleading(self) -> None:
+        """Warn if the weight is not an estimate, or if it ignores the labels."""
+        if self.reason:
+            warn(
+                f"the critical beta of some classes is unknown, so that the fit uses beta=1; "
+                f"{self.reason}; label more samples of this class, or set beta"
+            )
+        elif self.value <= 0:
+            warn(
+                "the features alone keep all classes apart, so that the fit ignores labels; "
+                f"got a largest critical beta of {self.value:.3g}; set beta to a number to use "
+                "labels"
+            )
+
+
+class UnbiasedEstimates:
+    r"""Unbiased estimates of critical weights, for Gaussian classes.
+
+    .. math:: \hat\beta_0 = 1 - \frac{\hat G_T - \sum_i p_i \hat G_i}{H(p)}
+
+    For a scatter matrix W of n samples in D features, with covariance :math:`\Sigma`,
+    :math:`\hat G` is an unbiased estimate of the model term up to a constant. For "full", it is
+
+    .. math:: \hat G = \tfrac12 \Big(\log|W| - D \log 2
+        - \sum_{j=1}^{D} \psi\big(\tfrac{n - j}{2}\big)\Big)
+
+    and its variance is :math:`V(n) = \frac14 \sum_j \psi'((n - j) / 2)`. For "diag", the variances
+    of the features have the same form with n - 1 degrees of freedom. For "spherical", the trace of
+    W has Satterthwaite's degrees of freedom. For "fixed", the trace enters without a logarithm. If
+    labels mean nothing, the union of the classes is independent of the ratio of its determinant to
+    those of the classes. The standard error then is
+
+    .. math:: \sqrt{\sum_i p_i^2 V(n_i) - V(n_T)} / H(p)
+
+    The variances of "diag" and "spherical" account for correlations between the features within
+    classes: :math:`V(n) = \frac14 \psi'((n - 1) / 2) \sum_{ab} \rho_{ab}^2` is an upper bound for
+    "diag".
 
     Parameters
     ----------
-    prepared : the rows
-    fixed : (n,) class of every row, -1 where unknown
+    x : (n, m) samples
+    mass : (n,) weights of the samples
+    codes : (n,) classes, -1 where unlabelled
+    n_classes : number of classes
     covariance : covariance family
 
-    Returns
-    -------
-    ndarray of shape (c, c)
-        Values of at most 1; NaN on the diagonal, and for classes without rows.
+    Attributes
+    ----------
+    enough : (c,) whether a class has enough samples, and a regular scatter
     """
-    n_classes = int(fixed.max()) + 1
-    # Sizes, means and scatters of the classes.
-    masses = [np.where(fixed == c, prepared.mass, 0) for c in range(n_classes)]
-    sizes = np.array([mass.sum() for mass in masses])
-    means = np.stack([mass @ prepared.x / (mass.sum() or 1) for mass in masses])
-    scatters = np.stack(
-        [
-            (mass[:, None] * (prepared.x - mean)).T @ (prepared.x - mean)
-            for mass, mean in zip(masses, means, strict=True)
+
+    def __init__(
+        self, x: np.ndarray, mass: np.ndarray, codes: np.ndarray, n_classes: int, covariance: str
+    ) -> None:
+        self._covariance, self._d = covariance, x.shape[1]
+        self._moments = class_moments(x, mass, codes, n_classes, full=covariance == "full")
+        self.enough = self._moments.sizes >= {"full": self._d + 2, "fixed": 2}.get(covariance, 3)
+        self.enough &= _is_regular(self._moments, covariance)
+        # Sum of the squared entries of the covariance within classes, or of the correlations.
+        labelled = codes >= 0
+        residuals = x[labelled] - self._moments.means[codes[labelled]]
+        self._squares, self._trace = 0.0, 1.0
+        if covariance != "full":
+            lost = (self._moments.sizes > 0).sum()
+            self._squares, self._trace = _squared_entries(
+                residuals, mass[labelled], lost, scaled=covariance == "diag"
+            )
+
+    def _half_log_dets(self, moments: ClassMoments) -> tuple[np.ndarray, np.ndarray]:
+        """Unbiased model terms (T,) of scatters, and their variances."""
+        d, freedom, scatters = self._d, moments.sizes - 1, moments.scatters
+        if self._covariance == "full":
+            halves = (moments.sizes[:, None] - np.arange(1, d + 1)) / 2
+            log_det = np.linalg.slogdet(scatters)[1]
+            terms = 0.5 * (log_det - d * np.log(2) - psi(halves).sum(1))
+            return terms, 0.25 * polygamma(1, halves).sum(1)
+        if self._covariance == "diag":
+            terms = 0.5 * (np.log(scatters / 2).sum(1) - d * psi(freedom / 2))
+            return terms, 0.25 * self._squares * polygamma(1, freedom / 2)
+        traces = scatters.sum(1)
+        if self._covariance == "fixed":
+            return 0.5 * traces / freedom, 0.5 * self._squares / freedom
+        # Satterthwaite: the trace is chi-squared with this many degrees of freedom per sample.
+        n_effective = self._trace**2 / self._squares
+        halves = n_effective * freedom / 2
+        terms = 0.5 * d * (np.log(traces * n_effective / 2) - psi(halves))
+        return terms, 0.25 * d**2 * polygamma(1, halves)
+
+    def __call__(self, sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Estimates and standard errors (T,) of sets (T, c) of classes that have enough samples."""
+        classes, variances = np.zeros(sets.shape[1]), np.zeros(sets.shape[1])
+        regular = np.eye(sets.shape[1], dtype=bool)[self.enough]
+        if len(regular):
+            classes[self.enough], variances[self.enough] = self._half_log_dets(
+                self._moments.merge(regular)
+            )
+        n_chunks = max(1, math.ceil(len(sets) * self._moments.scatters[0].size / _ENTRIES))
+        parts = [
+            self._half_log_dets(self._moments.merge(part))
+            for part in np.array_split(sets, n_chunks)
         ]
-    )
-    ridge = np.diag(_RIDGE / prepared.metric)
+        unions, union_variances = (np.concatenate(values) for values in zip(*parts, strict=True))
+        shares = sets * self._moments.sizes
+        shares = shares / shares.sum(1, keepdims=True)
+        entropy = label_entropy(sets, self._moments.sizes)
+        variance = np.maximum(shares**2 @ variances - union_variances, 0)
+        return 1 - (unions - shares @ classes) / entropy, np.sqrt(variance) / entropy
 
-    def half_log_det(scatter: np.ndarray, size: float) -> float:
-        spread = scatter / size + ridge
-        if covariance == "full":
-            return 0.5 * float(np.linalg.slogdet(spread)[1])
-        if covariance == "diag":
-            return 0.5 * float(np.log(np.diag(spread)).sum())
-        if covariance == "spherical":
-            return 0.5 * len(spread) * float(np.log(np.trace(spread)))
-        return 0.5 * float(np.trace(spread))
 
-    out = np.full((n_classes, n_classes), np.nan)
-    for i in range(n_classes):
-        for j in range(i):
-            if not sizes[i] or not sizes[j]:
-                continue
-            # Scatter of the merged class: within both classes, and between their means.
-            both = sizes[i] + sizes[j]
-            p = sizes[[i, j]] / both
-            apart = means[i] - means[j]
-            merged = scatters[i] + scatters[j] + both * p.prod() * np.outer(apart, apart)
-            # Equation (14).
-            parts = p @ [half_log_det(scatters[c], sizes[c]) for c in (i, j)]
-            out[i, j] = out[j, i] = 1 + (parts - half_log_det(merged, both)) / entropy(p)
-    return out
+def _is_regular(moments: ClassMoments, covariance: str) -> np.ndarray:
+    """Whether the scatters of the classes are regular (c,), for features of variance about 1."""
+    floor = _SINGULAR * np.maximum(moments.sizes, 1)
+    if covariance == "fixed":
+        return np.ones(len(floor), bool)
+    if covariance == "spherical":
+        return moments.scatters.sum(1) > floor
+    if covariance == "diag":
+        return (moments.scatters > floor[:, None]).all(1)
+    variances = np.diagonal(moments.scatters, axis1=1, axis2=2)
+    varies = (variances > floor[:, None]).all(1)
+    roots = np.sqrt(np.where(variances > 0, variances, 1))
+    correlations = moments.scatters / roots[:, :, None] / roots[:, None, :]
+    return varies & (np.linalg.eigvalsh(correlations)[:, 0] > _SINGULAR)
+
+
+def _squared_entries(
+    residuals: np.ndarray, mass: np.ndarray, lost: int, *, scaled: bool
+) -> tuple[float, float]:
+    """Sum of the squared entries of a covariance, and its trace, from residuals (n, m).
+
+    The sum is corrected for the noise of the sample covariance, whose degrees of freedom are the
+    sum of the weights less ``lost``. ``scaled`` replaces covariances by correlations.
+    """
+    m, freedom = residuals.shape[1], max(mass.sum() - lost, 2.0)
+    z = np.sqrt(mass)[:, None] * residuals
+    if scaled:
+        norms = np.sqrt((z**2).sum(0))
+        z = z / np.where(norms > 0, norms, 1) * np.sqrt(freedom)
+    trace = (z**2).sum() / freedom
+    gram = z @ z.T if len(z) < m else z.T @ z
+    raw = (gram**2).sum() / freedom**2
+    # Unbiased for a Wishart matrix, from E tr(S^2) and E (tr S)^2.
+    squares = (raw - trace**2 / freedom) * freedom**2 / ((freedom - 1) * (freedom + 2))
+    return float(np.clip(squares, trace**2 / m, trace**2)), float(trace)
+
+
+class SetEstimates:
+    """Estimates of the critical weights of sets of classes, unbiased or cross-validated.
+
+    A set has the estimate of `UnbiasedEstimates` if all of its classes are large enough, and if its
+    standard error is at most 0.25. Otherwise it has the estimate of `HeldOutGains` if all of its
+    classes have 5 samples: the largest of many unbiased estimates of large errors is noise.
+    Parameters are as in `UnbiasedEstimates`, and ``random`` is the source of the folds.
+
+    Attributes
+    ----------
+    unbiased : unbiased estimates
+    counts : (c,) sizes of the classes: numbers of samples, or sums of weights if smaller
+    """
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        mass: np.ndarray,
+        codes: np.ndarray,
+        n_classes: int,
+        covariance: str,
+        random: np.random.RandomState,
+    ) -> None:
+        self.unbiased = UnbiasedEstimates(x, mass, codes, n_classes, covariance)
+        weights = np.bincount(codes, mass, minlength=n_classes)
+        self.counts = np.minimum(np.bincount(codes, minlength=n_classes), weights)
+        self._samples = x, mass, codes
+        self._covariance, self._random = covariance, random
+        self._is_splittable = self.counts >= N_FOLDS
+
+    @cached_property
+    def _held_out(self) -> HeldOutGains:
+        x, mass, codes = self._samples
+        is_member = self._is_splittable[codes]
+        ranks = np.cumsum(self._is_splittable) - 1
+        return HeldOutGains(
+            x[is_member], mass[is_member], ranks[codes[is_member]], self._covariance, self._random
+        )
+
+    def __call__(self, sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Estimates (T,) of ``sets`` (T, c), and their errors; NaN without an estimate.
+
+        Cross-validated estimates have no standard error, and the error 0 here. They err towards 1,
+        so that a choice of the largest one errs to the side where labels count.
+        """
+        values, errors = np.full((2, len(sets)), np.nan)
+        enough = ~(sets & ~self.unbiased.enough).any(1)
+        if enough.any():
+            values[enough], errors[enough] = self.unbiased(sets[enough])
+        imprecise = ~(errors <= _MAX_ERROR)
+        values[imprecise] = errors[imprecise] = np.nan
+        again = imprecise & ~(sets & ~self._is_splittable).any(1)
+        if again.any():
+            values[again] = self._held_out.estimate(sets[again][:, self._is_splittable])
+            errors[again] = 0
+        return values, errors
+
+
+def _all_sets(n_classes: int) -> np.ndarray:
+    """All sets (T, c) of at least two classes."""
+    sets = (np.arange(2**n_classes)[:, None] >> np.arange(n_classes) & 1).astype(bool)
+    return sets[sets.sum(1) > 1]
+
+
+def _pairs_and_unions(n_classes: int, estimates: SetEstimates) -> np.ndarray:
+    """All pairs (T, c) of classes, and the unions of an agglomeration.
+
+    The agglomeration joins the groups of classes whose union has the largest difference of the
+    estimate and its error.
+    """
+    groups = np.eye(n_classes, dtype=bool)
+    first, second = np.triu_indices(n_classes, 1)
+    pairs = groups[first] | groups[second]
+    bounds = np.full((n_classes, n_classes), -np.inf)
+    bounds[first, second] = _lower_bounds(estimates, pairs)
+    sets, alive = [pairs], np.ones(n_classes, bool)
+    while bounds.max() > -np.inf:
+        i, j = np.unravel_index(bounds.argmax(), bounds.shape)
+        groups[i] |= groups[j]
+        alive[j] = False
+        bounds[j], bounds[:, j] = -np.inf, -np.inf
+        others = np.flatnonzero(alive & (np.arange(n_classes) != i))
+        unions = groups[others] | groups[i]
+        low, high = np.minimum(others, i), np.maximum(others, i)
+        bounds[low, high] = _lower_bounds(estimates, unions)
+        sets.append(unions)
+    return np.concatenate(sets)
+
+
+def _lower_bounds(estimates: SetEstimates, sets: np.ndarray) -> np.ndarray:
+    values, errors = estimates(sets)
+    return np.where(np.isnan(values), -np.inf, values - errors)
+
+
+def estimate_critical_beta(
+    prepared: Prepared,
+    codes: np.ndarray,
+    covariance: str,
+    names: np.ndarray,
+    random: np.random.RandomState,
+) -> CriticalBeta:
+    r"""Smallest weight of the labels that keeps all classes apart.
+
+    From this weight on, merging a set T of classes does not lower the objective:
+
+    .. math:: \beta_0(T) = 1 - \frac{G_T - \sum_{i \in T} p_i G_i}{H(p)}
+
+    :math:`p_i` is the share of class i among the labelled samples of T, and H(p) the entropy of
+    these shares. :math:`G_i` is the model term of class i per sample, for "full" half the log
+    determinant of its covariance; :math:`G_T` is the same for the union. This is equation (14) of
+    Śmieja and Geiger (2017). The critical weight of a coarser partition is a weighted mean of the
+    critical weights of its merged sets. The largest weight of all sets is therefore an upper bound
+    for all partitions.
+
+    All sets of up to 12 classes are evaluated. For more classes, or if this takes more than about
+    3 seconds, all pairs and the unions of an agglomeration are evaluated. The set of the largest
+    difference of the estimate and its error decides, see `SetEstimates`: the largest estimate of
+    many sets would be noise.
+
+    Parameters
+    ----------
+    prepared : scaled samples
+    codes : (n,) class of every sample, -1 where unknown
+    covariance : covariance family
+    names : (c,) names of the classes, for messages
+    random : source of the folds
+    """
+    c = len(names)
+    labelled = (codes >= 0) & (prepared.mass > 0)
+    x, mass, codes = prepared.x[labelled], prepared.mass[labelled], codes[labelled]
+    estimates = SetEstimates(x, mass, codes, c, covariance, random)
+    n, m = x.shape
+    is_exhaustive = c <= _MAX_CLASSES and 2**c * m**2 * (n + m) <= _MAX_OPERATIONS
+    sets = _all_sets(c) if is_exhaustive else _pairs_and_unions(c, estimates)
+    values, errors = estimates(sets)
+    is_pair = sets.sum(1) == 2
+    first, second = np.nonzero(sets[is_pair])[1].reshape(-1, 2).T
+    # Pairs of large classes have their unbiased estimate, whatever its standard error.
+    pairs, pair_errors = np.full((2, c, c), np.nan)
+    pairs[first, second] = values[is_pair]
+    enough = estimates.unbiased.enough[first] & estimates.unbiased.enough[second]
+    if enough.any():
+        first, second = first[enough], second[enough]
+        pairs[first, second], pair_errors[first, second] = estimates.unbiased(sets[is_pair][enough])
+    for matrix in (pairs, pair_errors):
+        np.copyto(matrix, matrix.T, where=np.isnan(matrix))
+    missing, reason = np.isnan(values), ""
+    if missing.any():
+        smallest = estimates.counts.argmin()
+        reason = (
+            f"class {short_repr(names.tolist()[smallest])} has {estimates.counts[smallest]:g} "
+            f"labelled samples, and at least {N_FOLDS} are needed"
+        )
+    if missing.all():
+        return CriticalBeta(pairs, pair_errors, np.nan, np.zeros(0, int), reason)
+    best = np.nanargmax(values - errors)
+    return CriticalBeta(pairs, pair_errors, float(values[best]), np.flatnonzero(sets[best]), reason)

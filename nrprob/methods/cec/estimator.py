@@ -11,6 +11,7 @@ from scipy import sparse
 from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer
@@ -19,7 +20,7 @@ from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.unconditional import WeightedUnconditionalMixin
 from nrprob.estimator.weights import entries_with_weight
 from nrprob.exceptions import warn
-from nrprob.methods.cec.critical import critical_betas
+from nrprob.methods.cec.critical import estimate_critical_beta
 from nrprob.methods.cec.inputs import COVARIANCES, Prepared, check_fixed, prepare_features
 from nrprob.methods.cec.solver import STARTS, Objective, make_parameters, solve_cec
 from nrprob.settings import standard
@@ -90,8 +91,10 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         Initial number of clusters, an upper bound of ``n_clusters_``.
     beta : float or "critical", default=1.0
         Weight of the labels. At 1, correct labels keep their classes apart; prefer 0.3 to 0.6 if
-        many labels are wrong. "critical" is the smallest weight that keeps all pairs of classes
-        apart, estimated from their labelled rows and clipped to [0, 1]. From 0 to 1000.
+        many labels are wrong. "critical" is the smallest weight that keeps all classes apart
+        without a penalty, estimated from their labelled rows and clipped to [0, 1]. Near 1, the
+        features do not distinguish some classes; at 0, labels are not needed. The fit uses 1, with
+        a warning, if a class has too few labelled rows; 5 are always enough. From 0 to 1000.
     covariance : {"full", "diag", "spherical", "fixed"}, default="full"
         Covariance family of the clusters; with "fixed", all clusters have ``fixed_covariance``.
     fixed_covariance : float or array-like of shape (n_features,) or (n_features, n_features)
@@ -153,8 +156,21 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     beta_ : float
         Weight of the labels that was used.
     critical_beta_ : ndarray of shape (n_classes, n_classes)
-        Smallest weight at which two classes are not merged, if ``beta="critical"``. Values at or
-        below 0 mean that the features alone keep the classes apart. NaN on the diagonal.
+        Estimates of the smallest weight at which two classes are not merged, if
+        ``beta="critical"``. Values at or below 0 mean that the features alone keep the classes
+        apart. The estimates are unbiased if both classes have n_features + 2 labelled rows ("full";
+        3 for "diag" and "spherical", 2 for "fixed"), and may then exceed 1. Classes of at least 5
+        labelled rows have a cross-validated estimate, which errs towards 1. NaN otherwise, and on
+        the diagonal.
+    critical_beta_se_ : ndarray of shape (n_classes, n_classes)
+        Standard errors of the unbiased estimates if labels have no relation to the features; NaN
+        for cross-validated estimates.
+    critical_beta_set_ : (float, ndarray)
+        Estimate of the set of classes that determines ``beta_``, and the classes of this set. The
+        set has the largest difference of the estimate and its standard error. If the standard
+        error exceeds 0.25, the cross-validated estimate counts instead, without a difference.
+    critical_beta_reason_ : str
+        Why ``beta_`` is 1 without an estimate; "" if all sets of classes have an estimate.
     objective_ : float
         n E(Y) with ``reg`` and ``penalty``, in nats of the whole data set.
     cost_terms_ : dict
@@ -208,8 +224,8 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     J. Tabor and P. Spurek (2014), "Cross-entropy clustering", Pattern Recognition 47 (9),
     doi:10.1016/j.patcog.2014.03.006.
 
-    Batched moves, the ridge, ``penalty``, ``deletion="sparing"`` and the annealing are additions of
-    this package.
+    Batched moves, the ridge, ``penalty``, ``deletion="sparing"``, the annealing, and the estimates
+    of the critical weight from few rows are additions of this package.
 
     Examples
     --------
@@ -220,6 +236,14 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     >>> y[:20], y[-20:] = 0, 1
     >>> CECIB(6, random_state=0).fit(X, y).n_clusters_
     3
+
+    Labels that do not depend on the features have a critical weight of about 1, and labels of the
+    left and the right part of one normal distribution about 0.27:
+
+    >>> X = np.random.default_rng(0).normal(size=(4000, 2))
+    >>> y = np.where(np.arange(4000) < 3000, X[:, 0] > 0, -1)
+    >>> print(f"{CECIB(2, beta='critical', random_state=0).fit(X, y).beta_:.1f}")
+    0.3
     """
 
     n_clusters: parameters.Clusters = 10
@@ -239,7 +263,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     verbose: parameters.Verbosity = 0
 
     capabilities = Capabilities(known=(), weights=True, predicts_classes=False)
-    _rarely_finite = ("critical_beta_",)
+    _rarely_finite = ("critical_beta_", "critical_beta_se_")
     _fixes_number = False
 
     def check_parameters(self):
@@ -382,14 +406,14 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
                 "as with beta=0"
             )
             return 0.0
-        self.critical_beta_ = critical_betas(prepared, fixed, self.covariance)
-        largest = float(np.nanmax(self.critical_beta_))
-        if largest <= 0:
-            warn(
-                "the features alone keep all classes apart, so that the fit ignores labels; "
-                f"got a largest critical beta of {largest:.3g}; set beta to a number to use labels"
-            )
-        return float(np.clip(largest, 0, 1))
+        critical = estimate_critical_beta(
+            prepared, fixed, self.covariance, self.classes_, check_random_state(self.random_state)
+        )
+        critical.warn_if_misleading()
+        self.critical_beta_, self.critical_beta_se_ = critical.pairs, critical.errors
+        self.critical_beta_set_ = critical.value, self.classes_[critical.classes]
+        self.critical_beta_reason_ = critical.reason
+        return critical.weight
 
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""

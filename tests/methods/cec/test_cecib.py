@@ -12,8 +12,6 @@ from slowly import slowly
 from nrprob import CECIB
 from nrprob.engines.optimise import differences
 from nrprob.engines.optimise.differences import label_cells
-from nrprob.methods.cec.critical import BETA0_GAUSSIAN_CUT, critical_betas
-from nrprob.methods.cec.inputs import prepare_features
 from nrprob.settings import standard
 from nrprob.statistics.terms import objective
 
@@ -168,35 +166,6 @@ def test_labels_keep_apart_what_the_features_would_merge():
     assert reference.terms(X, sign, y, 1.0).sum() >= cut.objective_ - 0.4
     assert merged.objective_ <= cut.cost_terms_["model"] + cut.cost_terms_["entropy"]
     assert cut.classes_.tolist() == [0, 1] and cut.label_counts_.sum() == 200
-
-
-@pytest.mark.slow
-@pytest.mark.contract
-def test_critical_weight_of_labels():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200_000, 1))
-    prepared = prepare_features(X, "full", None, 0.0, 2)
-    halves, chance = (X[:, 0] > 0).astype(int), rng.integers(2, size=200_000)
-    assert critical_betas(prepared, halves, "full")[0, 1] == pytest.approx(
-        BETA0_GAUSSIAN_CUT, abs=5e-3
-    )
-    assert critical_betas(prepared, chance, "full")[0, 1] == pytest.approx(1, abs=1e-4)
-    # The weight at which separate and merged classes have equal objectives.
-    X, truth, _ = planted(3)
-    two = truth < 2
-    prepared = prepare_features(X[two], "full", None, 0.0, 2)
-    beta = critical_betas(prepared, truth[two], "full")[0, 1]
-    apart, merged = (
-        reference.terms(X[two], labels, truth[two], beta).sum()
-        for labels in (truth[two], np.zeros(two.sum(), int))
-    )
-    assert apart == pytest.approx(merged, abs=1e-3)
-    y = np.where(two, truth, -1)
-    with pytest.warns(UserWarning, match="the features alone keep all classes apart"):
-        model = made("full", beta="critical").fit(X, y)
-    assert model.beta_ == 0 and np.nanmax(model.critical_beta_) < 0
-    with pytest.warns(UserWarning, match="needs labels of two classes"):
-        assert made("full", beta="critical").fit(X).beta_ == 0
 
 
 @pytest.mark.slow
