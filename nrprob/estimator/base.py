@@ -216,6 +216,11 @@ class Clusterer(ClusterMixin, BaseEstimator):
         """Whether there is one labeling with more than two clusters."""
         return self.n_clusters > 2
 
+    @property
+    def _cluster_limit(self) -> int:
+        """Largest number of clusters of a fit."""
+        return self.n_clusters
+
     # Parameters
 
     _check_choice = staticmethod(check_choice)
@@ -424,19 +429,19 @@ class Clusterer(ClusterMixin, BaseEstimator):
         classes, fixed = read_labels(y, n)
         if not classes.size:
             return None
-        too_many = classes.size > self.n_clusters and not self._classes_share
+        too_many = classes.size > self._cluster_limit and not self._classes_share
         if too_many and (fixed >= 0).all():
             # Pipelines and searches pass a complete y to each estimator, and clusterers ignore it.
             # A complete labeling with more classes than clusters cannot be partial labels.
             warn(
                 f"y labels every row and has {classes.size} classes, more than "
-                f"n_clusters={self.n_clusters}; the fit ignores y; to use y, mark unknown labels "
-                "by -1"
+                f"n_clusters={self._cluster_limit}; the fit ignores y; to use y, mark unknown "
+                "labels by -1"
             )
             return None
         if too_many:
             raise ValueError(
-                f"y has {classes.size} classes, more than n_clusters={self.n_clusters}; "
+                f"y has {classes.size} classes, more than n_clusters={self._cluster_limit}; "
                 "raise n_clusters, or mark unknown labels by -1"
             )
         self.classes_ = classes
@@ -503,7 +508,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         self.converged_ = bool(restarts.converged[best])
         used = np.unique(self.labels_) if sizes is None else np.flatnonzero(sizes)
         self.n_clusters_ = int(used.size)
-        k = self.n_clusters
+        k = self._cluster_limit
         if nothing_left and k > 1:
             self._warn_degenerate(nothing_left)
         elif self._fixes_number and self.n_clusters_ < k:

@@ -19,7 +19,7 @@ class ConstrainedSearch(PairEstimator):
     """Estimator whose restarts are one compiled search over must-link components."""
 
     def _run_restarts(
-        self, search: Callable[..., SearchResult], nodes: Nodes, per_cell: int, n_iter: int
+        self, search: Callable[..., SearchResult], nodes: Nodes, k: int, per_cell: int, n_iter: int
     ) -> SearchResult:
         """Run all restarts of a search, as many in parallel as fit into memory.
 
@@ -27,12 +27,11 @@ class ConstrainedSearch(PairEstimator):
         ----------
         search : the compiled search, without its arguments ``together`` and ``n_trace``
         nodes : must-link components
+        k : number of clusters
         per_cell : number of values that a restart stores per component and cluster
         n_iter : maximum number of iterations
         """
-        size = (nodes.mass.size * per_cell + nodes.near.size * 6) * coarse_bucket(
-            self.n_clusters, 4
-        )
+        size = (nodes.mass.size * per_cell + nodes.near.size * 6) * coarse_bucket(k, 4)
         together = at_once(self.n_init, size * nodes.mean.dtype.itemsize)
         # Traces are padded to multiples of 64, so that similar lengths share a program.
         with small_steps_on_cpu():

@@ -212,7 +212,7 @@ class COPKMeans(ConstrainedSearch):
         limits = np.asarray(k, np.int32), np.asarray(self.max_iter, np.int32)
         first = place_components(first, index, data.dtype)
         runs = self._run_restarts(
-            partial(_run_cop_kmeans, nodes, first, starts, *limits), nodes, 4, self.max_iter
+            partial(_run_cop_kmeans, nodes, first, starts, *limits), nodes, k, 4, self.max_iter
         )
         if not runs.feasible.any():
             self._raise_failure(parts)

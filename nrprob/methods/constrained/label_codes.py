@@ -17,6 +17,9 @@ from scipy.sparse.csgraph import connected_components
 
 from nrprob.codelength import maximum_likelihood_length, multinomial_complexity
 
+_NEWTON_STEPS = 60  # maximum number of steps for the weights of words
+_LEAST_WEIGHT = 1e-9  # of a cluster with words
+
 
 class Words(NamedTuple):
     """Code words of one clustering.
@@ -56,26 +59,51 @@ def _count_words(
     return np.bincount(cluster, minlength=k).astype(float), open_
 
 
-def _optimal_weights(count: np.ndarray, open_: np.ndarray, max_iter: int = 2000) -> np.ndarray:
-    """Weights (k,) that minimise the total length of the words: a convex problem.
+def optimal_words(
+    count: np.ndarray, often: np.ndarray, open_: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Least total lengths of the words of r labelings, and the weights of the clusters.
 
-    The arguments are the results of `_count_words`. The algorithm is minorise-maximise.
+    The length is convex in the logs of the weights. The algorithm is Newton's, with bounded steps.
+    Weights tend to 0 if all words of a cluster have few other open clusters.
+
+    Parameters
+    ----------
+    count : (r, K) numbers of words that encode a cluster
+    often : (r, U) numbers of words to which a set of clusters is open
+    open_ : (U, K) whether a set includes a cluster
+
+    Returns
+    -------
+    length, weights : (r,) and (r, K)
     """
-    # Words with the same available clusters enter as one pattern with its frequency.
-    patterns, often = np.unique(open_, axis=0, return_counts=True)
-    w = count / count.sum()
-    if len(patterns) == 1 and patterns.all():
-        return w
-    for _ in range(max_iter):
-        available = np.maximum(patterns @ w, 1e-300)
-        gradient = (often / available) @ patterns
-        new = np.divide(count, gradient, out=np.zeros_like(count), where=count > 0)
-        new /= new.sum()
-        converged = np.abs(new - w).max() < 1e-13
-        w = new
-        if converged:
+    # A word with a single open cluster has length 0, and no influence on the weights.
+    single = open_.sum(1) == 1
+    encoded, count = count > 0, count - often[:, single] @ open_[single]
+    sets, often, named = open_[~single].astype(float), often[:, ~single], count > 0
+    w = count / np.maximum(count.sum(1), 1)[:, None]
+    gauge = np.ones((count.shape[1],) * 2)
+    for _ in range(_NEWTON_STEPS):
+        # Shares of the clusters in every set: gradient and Hessian in the logs of the weights.
+        shares = w[:, None] * sets
+        shares /= np.maximum(shares.sum(2, keepdims=True), 1e-300)
+        weighted = often[:, :, None] * shares
+        expected = weighted.sum(1)
+        gradient = np.where(named, expected - count, 0)
+        hessian = -np.swapaxes(shares, 1, 2) @ weighted
+        diagonal = np.einsum("rkk->rk", hessian)
+        diagonal += np.where(named, expected, 1) + 1e-10
+        step = -np.linalg.solve(hessian + gauge, gradient[:, :, None])[:, :, 0]
+        step = np.clip(np.where(named, step, 0), -2, 2)
+        w = w * np.exp(step)
+        w /= np.maximum(w.sum(1), 1e-300)[:, None]
+        if -(gradient * step).sum(1).min(initial=0) < 1e-10:
             break
-    return w
+    available = np.maximum(w @ sets.T, 1e-300)
+    length = (often * np.log(available)).sum(1)
+    length = length - (count * np.log(np.where(named, w, 1))).sum(1)
+    w = np.where(encoded, np.maximum(w, _LEAST_WEIGHT), 0)
+    return length, w / w.sum(1)[:, None]
 
 
 def _words_length(count: np.ndarray, open_: np.ndarray, w: np.ndarray) -> float:
@@ -104,8 +132,12 @@ def code_words(
         Cluster probabilities; by default those that minimise the length.
     """
     count, open_ = _count_words(labels, k, position, links, apart)
-    w = _optimal_weights(count, open_) if weights is None else weights
-    return Words(_words_length(count, open_, w), w)
+    if weights is None:
+        # Words with the same open clusters are counted together.
+        sets, often = np.unique(open_, axis=0, return_counts=True)
+        length, w = optimal_words(count[None], often[None].astype(float), sets)
+        return Words(float(length[0]), w[0])
+    return Words(_words_length(count, open_, weights), weights)
 
 
 def pair_savings(

@@ -11,9 +11,10 @@ from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.codelength import multinomial_complexity
-from nrprob.data.validation import LARGEST, MOST, check_random_state
+from nrprob.data.validation import CLUSTERS, LARGEST, MOST, check_random_state
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
+from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.pairs import PairTask
 from nrprob.links import Components, InfeasibleConstraints, Pairs, cluster_order
 from nrprob.methods.constrained import search
@@ -25,15 +26,19 @@ from nrprob.methods.constrained.limits import (
     isolated_rows,
     nearest_mates,
 )
+from nrprob.methods.constrained.partition_lengths import PartitionLengths
 from nrprob.methods.constrained.problem import (
     ConstrainedProblem,
     Described,
     soft_pairs,
 )
+from nrprob.methods.constrained.refinement import shorten_description
 from nrprob.methods.constrained.report import Report
 from nrprob.methods.constrained.sizes import SizeLimits
 from nrprob.statistics.features import ALIKE, StandardisedRows
 from nrprob.statistics.rows import coarse_bucket
+
+AUTO = "auto"
 
 
 @parameters.constructor
@@ -49,16 +54,20 @@ class MDLConstrained(ConstrainedSearch):
         + \log C(K, I) + w N \left(\log s + 1\right) + PC_s + F, \qquad s = \frac1N \sum r
 
     where i = 1, ..., I are the code words in the order of transmission, and :math:`A_i` the
-    clusters available to word i. :math:`\log C(K, I)` is the parametric complexity of a multinomial
-    with K clusters (``n_clusters``). The N rows have squared distances r, :math:`w = d/2` for d
-    features, and :math:`PC_s` is the parametric complexity of the mean squared distance s. F is the
-    length of the flags that mark retained pairs. With hard constraints, F = 0. With
-    ``constraints="soft"``, the fit retains a pair only if that shortens the description.
+    clusters available to word i. K is the number of clusters with rows, and :math:`\log C(K, I)`
+    the parametric complexity of a multinomial. The N rows have squared distances r,
+    :math:`w = d/2` for d features, and :math:`PC_s` is the parametric complexity of the mean
+    squared distance s. F is the length of the flags that mark retained pairs. With hard
+    constraints, F = 0. With ``constraints="soft"``, the fit retains a pair only if that shortens
+    the description. With ``n_clusters="auto"``, L also has the code of the cluster means,
+    K d/2 log(N / 2 pi).
 
     Parameters
     ----------
-    n_clusters : int, default=2
-        Number K of clusters.
+    n_clusters : int or "auto", default=2
+        Largest number K of clusters; the result has fewer if that shortens the description. "auto"
+        selects the number of the shortest description, up to ``max_clusters``. It suits round
+        clusters of similar scale, and divides elongated ones.
     constraints : {"hard", "soft"}, default="hard"
         "hard" satisfies every pair or raises InfeasibleConstraints. "soft" retains a pair if that
         shortens the description; use it if pairs may be wrong. Labels in ``y`` and the limits
@@ -83,8 +92,11 @@ class MDLConstrained(ConstrainedSearch):
     min_size, max_size : int, optional
         Minimum and maximum number of rows per cluster (definition 5.5), for
         ``constraints="hard"`` only. At least 0.
+    max_clusters : int, default=10
+        Largest number of clusters for ``n_clusters="auto"``. At least 1.
     n_init : int, default=10
-        Number of restarts; the restart of the shortest description is kept. At most 10**6.
+        Number of restarts; the shortest ones are refined, and the shortest description is kept.
+        "auto" makes this number of restarts for every number of clusters. At most 10**6.
     max_iter : int, default=100
         Maximum number of iterations per restart, after annealing if ``constraints="soft"``; at most
         10**6.
@@ -104,7 +116,7 @@ class MDLConstrained(ConstrainedSearch):
     objective_ : float
         Description length L in nats, up to a constant that depends on the data alone.
     lengths_ : dict
-        Parts of L: "words", "distances", and "flags" (F).
+        Parts of L: "words" (with the code of the means), "distances", and "flags" (F).
     objective_trace_ : ndarray
         Description length after every iteration of the best restart. Non-increasing with hard
         constraints. With soft constraints it may increase; ``objective_`` is its minimum.
@@ -119,6 +131,9 @@ class MDLConstrained(ConstrainedSearch):
         Means of the clusters; the mean of all rows for an empty cluster.
     scales_ : ndarray of shape (n_clusters,)
         Mean squared distances s.
+    selection_ : DataFrame
+        Shortest description length of the restarts by number of clusters with rows. Only for
+        ``n_clusters="auto"``.
     degeneracy_ : int
         Degeneracy Q of the graph of hard cannot-links: more than Q clusters always satisfy them.
     n_iter_ : int
@@ -147,10 +162,23 @@ class MDLConstrained(ConstrainedSearch):
     3. Accept the shortest proposal if it shortens the description; update weights, means and
        scales. Repeat step 2.
 
+    The shortest restarts are then refined. Up to 50 must-link components, all restarts are refined,
+    otherwise three. The refinement compares exact description lengths:
+
+    4. Move single components while that shortens the description. Every set of proposals below is
+       followed by such moves.
+    5. Merge two clusters; exchange two clusters within connected parts; split a cluster if another
+       one is empty; make chains of moves with locks; divide two near clusters anew, or merge them
+       and split another one. Accept the shortest result if it shortens the description, and repeat.
+
+    No single move and no merge then shortens the description by more than the tolerance. Empty
+    clusters come last. Without the code of the means, more clusters nearly always shorten the
+    description of many features, so a fixed ``n_clusters`` hardly ever returns fewer clusters.
+
     The soft search anneals single moves, and moves linked rows together. Violating one more pair
     costs ``log(retained / ignored)``, the change of the flags' length. Flags distinguish must-links
     from cannot-links only, because they are decoded before any cluster is known. Size limits are
-    satisfied by integer programming, from the best restarts.
+    satisfied by integer programming, from the best restarts, before the refinement.
 
     With n rows, m features, k clusters and p pairs, an iteration costs :math:`O(n m k + p k^2)`.
     Memory per restart is :math:`O(n k)` values plus the table of neighbours.
@@ -194,9 +222,18 @@ class MDLConstrained(ConstrainedSearch):
     True
     >>> sorted(model.lengths_)
     ['distances', 'flags', 'words']
+
+    The shortest description selects the number of clusters:
+
+    >>> X = np.repeat([[0.0, 0.0], [5.0, 0.0], [0.0, 5.0]], 20, axis=0)
+    >>> X += 0.5 * np.random.default_rng(0).normal(size=X.shape)
+    >>> MDLConstrained("auto", random_state=0).fit(X, cannot_link=[[0, 20]]).n_clusters_
+    3
     """
 
-    n_clusters: parameters.Clusters = 2
+    capabilities = Capabilities(known=(), pairs=True, finds_number=True, alone=True)
+
+    n_clusters: parameters.ClustersOrAuto = 2
     _: KW_ONLY
     constraints: Annotated[str, parameters.Choice(("hard", "soft"))] = "hard"
     sigma: Annotated[str, parameters.Choice(("view", "cluster"))] = "view"
@@ -207,11 +244,37 @@ class MDLConstrained(ConstrainedSearch):
     max_diameter: Annotated[float | None, parameters.Number(0, LARGEST, optional=True)] = None
     min_size: Annotated[int | None, parameters.Number(0, MOST, integer=True, optional=True)] = None
     max_size: Annotated[int | None, parameters.Number(0, MOST, integer=True, optional=True)] = None
+    max_clusters: Annotated[int, parameters.Number(1, CLUSTERS, integer=True)] = 10
     n_init: parameters.Count = 10
     max_iter: parameters.Count = 100
     tol: parameters.Tolerance = 1e-7
     random_state: Any = None
     verbose: parameters.Verbosity = 0
+
+    @property
+    def _cluster_limit(self) -> int:
+        return self.max_clusters if self.n_clusters == AUTO else self.n_clusters
+
+    @property
+    def _many_clusters(self) -> bool:
+        return self._cluster_limit > 2
+
+    @property
+    def hard_objective(self) -> bool:
+        """Whether no move of one component shortens the description."""
+        return self.constraints == "hard"
+
+    @property
+    def _fixes_number(self) -> bool:  # type: ignore[override]
+        return self.n_clusters != AUTO
+
+    @property
+    def _holds_rows(self) -> np.ndarray:
+        return np.bincount(self.labels_, minlength=self.weights_.size) > 0
+
+    def _check_size(self, n_samples: int) -> None:
+        if self.n_clusters != AUTO:
+            super()._check_size(n_samples)
 
     # Input
 
@@ -264,21 +327,11 @@ class MDLConstrained(ConstrainedSearch):
         within this distance, or forms a cluster alone. Before every repetition, rows that violate
         this condition get a must-link to their nearest row.
         """
-        data, hard = StandardisedRows.from_rows(task.X), self.constraints == "hard"
-        weight = 1.0 if self.geometry == "exp" else task.X.shape[1] / 2
+        data = StandardisedRows.from_rows(task.X)
         must, cannot = self._hard_pairs(data, task)
-        low, high = map(float, self.scale_range)
         seed = np.asarray(check_random_state(self.random_state).randint(2**31 - 1), np.uint32)
         while True:
-            parts = Components(len(data.x), must, cannot)
-            soft = (
-                soft_pairs(pairs[:0] if hard else pairs, parts)
-                for pairs in (task.must_link, task.cannot_link)
-            )
-            shared = self.sigma == "view"
-            problem = ConstrainedProblem(
-                data, self.n_clusters, weight, shared, (low, high), parts, *soft
-            )
+            problem = self._make_problem(data, task, must, cannot)
             result = self._run_search(problem, seed)
             alone = np.zeros(0, np.int64)
             if self.epsilon is not None:
@@ -289,6 +342,35 @@ class MDLConstrained(ConstrainedSearch):
             # its nearest neighbour, and search again. There are at most n rounds.
             mates = nearest_mates(data.x, alone, self.epsilon / data.scale)
             must.append(Pairs(np.stack([alone, mates], 1), "epsilon"))
+
+    def _make_problem(
+        self, data: StandardisedRows, task: PairTask, must: list[Pairs], cannot: list[Pairs]
+    ) -> ConstrainedProblem:
+        n, d = task.X.shape
+        hard, parts = self.constraints == "hard", Components(n, must, cannot)
+        link, apart = (
+            soft_pairs(pairs[:0] if hard else pairs, parts)
+            for pairs in (task.must_link, task.cannot_link)
+        )
+        low, high = map(float, self.scale_range)
+        auto = self.n_clusters == AUTO
+        return ConstrainedProblem(
+            data,
+            min(self._cluster_limit, n),
+            1.0 if self.geometry == "exp" else d / 2,
+            self.sigma == "view",
+            (low, high),
+            parts,
+            link,
+            apart,
+            d / 2 * max(np.log(n / (2 * np.pi)), 0.0) if auto else 0.0,
+        )
+
+    def _objective_at(self, task: PairTask, labels: np.ndarray) -> float:
+        """Description length of labels (n,); infinite if they violate a hard constraint."""
+        data = StandardisedRows.from_rows(task.X)
+        problem = self._make_problem(data, task, *self._hard_pairs(data, task))
+        return problem.describe_labels(labels).length if problem.permits(labels) else np.inf
 
     def _hard_pairs(
         self, data: StandardisedRows, task: PairTask
@@ -304,11 +386,12 @@ class MDLConstrained(ConstrainedSearch):
             n = len(data.x)
             mates = nearest_mates(data.x, np.arange(n), self.epsilon / data.scale)
             lone = np.flatnonzero(mates < 0)
-            if lone.size + (lone.size < n) > self.n_clusters:
+            if lone.size + (lone.size < n) > self._cluster_limit:
                 raise InfeasibleConstraints(
                     f"{lone.size} row(s) have no other row within epsilon and need a cluster of "
-                    f"their own each; got epsilon={self.epsilon} and n_clusters={self.n_clusters}, "
-                    f"and among these rows {lone[:5].tolist()}; raise epsilon or n_clusters"
+                    f"their own each; got epsilon={self.epsilon} for {self._cluster_limit} "
+                    f"clusters, and among these rows {lone[:5].tolist()}; raise epsilon or "
+                    "n_clusters"
                 )
             for row in lone:
                 others = np.delete(np.arange(n), row)
@@ -320,7 +403,7 @@ class MDLConstrained(ConstrainedSearch):
     def _run_search(
         self, problem: ConstrainedProblem, seed: np.ndarray
     ) -> tuple[Described, Restarts, np.ndarray, int, bool]:
-        """Run all restarts.
+        """Run all restarts, and refine the best ones.
 
         Returns
         -------
@@ -332,50 +415,78 @@ class MDLConstrained(ConstrainedSearch):
         """
         nodes, index = problem.search_nodes()
         soft = bool(len(problem.link) or len(problem.apart))
-        run = partial(
-            search.search_partition, nodes, self._search_settings(problem), seed,
-            n_clusters=coarse_bucket(self.n_clusters, 4), n_init=self.n_init, soft=soft,
-            apart=len(problem.parts.edges) > 0,
-        )  # fmt: skip
-        runs = self._run_restarts(run, nodes, 8, self.max_iter + 1 + soft * search.N_ANNEAL)
-        done = np.flatnonzero(runs.feasible)
+        sizes = range(1, problem.k + 1) if self.n_clusters == AUTO else (problem.k,)
+        runs = []
+        for k in sizes:
+            run = partial(
+                search.search_partition, nodes, self._search_settings(problem, k), seed,
+                n_clusters=coarse_bucket(problem.k, 4), n_init=self.n_init, soft=soft,
+                apart=len(problem.parts.edges) > 0,
+            )  # fmt: skip
+            n_iter = self.max_iter + 1 + soft * search.N_ANNEAL
+            runs.append(self._run_restarts(run, nodes, problem.k, 8, n_iter))
+        every = search.SearchResult(*map(np.concatenate, zip(*runs, strict=True)))
+        done = np.flatnonzero(every.feasible)
         if not done.size:
             raise ValueError(
                 "it is undecided whether any clustering satisfies the cannot-links: the exact "
                 "search reached its limit, and no restart found such a clustering; got "
-                f"n_clusters={self.n_clusters} for cannot-links of degeneracy {problem.q}, which "
+                f"n_clusters={problem.k} for cannot-links of degeneracy {problem.q}, which "
                 "need at most one cluster more than that; raise n_clusters or n_init, or use "
                 "constraints='soft'"
             )
-        result = [
-            problem.describe_labels(runs.labels[i][index][problem.parts.node].astype(np.int64))
+        # Describe the labels of all restarts exactly, and order restarts by length.
+        fits = [
+            problem.describe_labels(every.labels[i][index][problem.parts.node].astype(np.int64))
             for i in done
         ]
-        # Describe the labels of all restarts exactly, and order restarts by length.
-        lengths = np.array([fit.length for fit in result])
-        labels = np.stack([fit.labels for fit in result])
-        restarts = Restarts(labels, lengths, runs.converged[done])
-        if self.verbose:
-            print(f"restarts {self.n_init}: objective {lengths.min():.6g} nats")
+        lengths = np.array([fit.length for fit in fits])
         order = np.argsort(lengths, kind="stable")
-        result, best = [result[i] for i in order], done[order[0]]
-        trace = runs.trace[best].astype(float)
+        if self.verbose:
+            print(f"restarts {len(every.feasible)}: objective {lengths.min():.6g} nats")
+        first, best = order[0], done[order[0]]
+        trace = every.trace[best].astype(float)
         trace = trace[~np.isnan(trace)]
-        if result[0].length < trace.min() - 1e-9 * problem.data.x.size:
-            # `describe_labels` dropped single pairs, which the search does not try.
-            trace = np.append(trace, result[0].length)
+        n_iter, converged = max(int(every.n_iter[best]), 1), bool(every.converged[best])
         # Enforce size limits that the shortest description violates.
-        parts, n = problem.parts, len(problem.data.x)
-        high = n if self.max_size is None else self.max_size
-        limits = SizeLimits(np.bincount(parts.node), parts.edges, self.min_size or 0, high)
-        limits.check_feasible(self.n_clusters)
-        if limits.within_limits(np.bincount(result[0].labels, minlength=self.n_clusters)):
-            n_iter = max(int(runs.n_iter[best]), 1)
-            return result[0], restarts, trace, n_iter, bool(runs.converged[best])
-        shortest, trace = self._enforce_sizes(problem, limits, result[:3])
-        return shortest, restarts, trace, len(trace), len(trace) < self.max_iter
+        limits = self._size_limits(problem)
+        limits.check_feasible(problem.k)
+        starts = [fits[i] for i in order]
+        if not limits.within_limits(np.bincount(starts[0].labels, minlength=problem.k)):
+            start, trace = self._enforce_sizes(problem, limits, starts[:3])
+            starts, n_iter, converged = [start], len(trace), len(trace) < self.max_iter
+        shortest = min(starts, key=lambda fit: fit.length)
+        if not soft:
+            shortest, refined, converged = self._refine(problem, limits, starts)
+            trace = np.append(trace, [length for length in refined if length < trace[-1]])
+        elif shortest.length < trace.min() - 1e-9 * problem.data.x.size:
+            # `describe_labels` dropped single pairs, which the search does not try.
+            trace = np.append(trace, shortest.length)
+        # The result replaces the restart of the shortest description.
+        fits[first], lengths[first] = shortest, shortest.length
+        labels = np.stack([fit.labels for fit in fits])
+        restarts = Restarts(labels, lengths, every.converged[done])
+        return shortest, restarts, trace, n_iter, converged
 
-    def _search_settings(self, problem: ConstrainedProblem) -> Settings:
+    def _refine(
+        self, problem: ConstrainedProblem, limits: SizeLimits, starts: list[Described]
+    ) -> tuple[Described, list[float], bool]:
+        """Shorten the descriptions ``starts``; return the shortest, its trace and convergence."""
+        lengths = PartitionLengths(problem, limits)
+        first = np.unique(problem.parts.node, return_index=True)[1]
+        tol = max(self.tol, 1e-10) * len(problem.data.x)
+        z, trace, converged = shorten_description(
+            lengths, [fit.labels[first] for fit in starts], tol, self.max_iter
+        )
+        return problem.describe_labels(z[problem.parts.node]), trace, converged
+
+    def _size_limits(self, problem: ConstrainedProblem) -> SizeLimits:
+        high = len(problem.data.x) if self.max_size is None else self.max_size
+        return SizeLimits(
+            np.bincount(problem.parts.node), problem.parts.edges, self.min_size or 0, high
+        )
+
+    def _search_settings(self, problem: ConstrainedProblem, k: int) -> Settings:
         n, dtype = len(problem.data.x), problem.data.dtype
 
         def as_float(value):
@@ -383,16 +494,16 @@ class MDLConstrained(ConstrainedSearch):
 
         pairs = len(problem.link), len(problem.apart)
         return Settings(
-            n_clusters=np.asarray(self.n_clusters, np.int32),
+            n_clusters=np.asarray(k, np.int32),
             max_iter=np.asarray(self.max_iter, np.int32),
             tol=as_float(max(self.tol, 8 * np.finfo(dtype).eps) * n),
             weight=as_float(problem.weight),
             low=as_float(problem.bounds[0]),
             high=as_float(problem.bounds[1]),
             shared=np.asarray(problem.shared),
-            has_start=np.asarray(problem.start is not None),
+            has_start=np.asarray(problem.start is not None and problem.start.max() < k),
             n_pairs=np.asarray(pairs, np.int32),
-            constant=as_float(problem.constant_length),
+            constant=as_float(problem.number_length(k) + problem.scale_length),
             flag_complexity=as_float([multinomial_complexity(2, p) for p in pairs]),
         )
 
@@ -425,14 +536,20 @@ class MDLConstrained(ConstrainedSearch):
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
         problem, (best, restarts, trace, n_iter, converged) = result[0]
-        k, data = self.n_clusters, problem.data
-        order = cluster_order(best.labels, task.fixed, k)
+        data, size = problem.data, np.bincount(best.labels, minlength=problem.k)
+        # Clusters with rows come first; "auto" drops the others.
+        order = cluster_order(best.labels, task.fixed, problem.k)
+        order = order[np.argsort(size[order] == 0, kind="stable")]
         relabel = np.argsort(order)
+        if self.n_clusters == AUTO:
+            order = order[: np.count_nonzero(size)]
         labels = relabel[best.labels]
         self._pairs = Report(
             problem, best, (task.must_link, task.cannot_link), self.constraints == "hard"
         )
         self.lengths_ = best.lengths
+        if self.n_clusters == AUTO:
+            self.selection_ = _selection_table(restarts)
         self.weights_ = best.weights[order]
         self.scales_ = best.scales[order] * data.scale**2
         self.cluster_centers_ = best.centres[order] * data.scale + data.centre
@@ -440,7 +557,7 @@ class MDLConstrained(ConstrainedSearch):
         self._weight = problem.weight
         self._store_results(
             restarts._replace(labels=relabel[restarts.labels]),
-            membership=np.eye(k)[labels],
+            membership=np.eye(order.size)[labels],
             trace=trace,
             n_iter=n_iter,
             nothing_left=ALIKE if data.all_equal else "",
@@ -456,13 +573,36 @@ class MDLConstrained(ConstrainedSearch):
 
     # New rows
 
+    def predict_proba(self, X):  # type: ignore[override]
+        """Predict one-hot memberships: 1 for the cluster of `predict`, and 0 for all others.
+
+        Parameters
+        ----------
+        X : array-like or JAX array of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters)
+        """
+        labels = self.predict(X)
+        return np.eye(self.weights_.size)[labels]
+
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
         X = self._validate(X, reset=False)
         present = np.flatnonzero(self._holds_rows)
-        out = np.full((len(X), self.n_clusters), -np.inf)
+        out = np.full((len(X), self.weights_.size), -np.inf)
         centres, scales = self.cluster_centers_[present], self.scales_[present]
         square = cdist(X.astype(np.float64), centres, "sqeuclidean")
         length = self._weight * (np.log(scales) + square / scales)
         out[:, present] = np.log(self.weights_[present]) - length
         return out
+
+
+def _selection_table(restarts: Restarts) -> Any:
+    """DataFrame of the shortest length of the restarts, by number of clusters."""
+    import pandas as pd
+
+    used = [np.unique(labels).size for labels in restarts.labels]
+    table = pd.DataFrame({"n_clusters": used, "objective": restarts.objective})
+    return table.groupby("n_clusters", as_index=False).min()

@@ -97,6 +97,7 @@ class ConstrainedProblem:
         cluster mean: d / 2 or 1
     shared : whether all clusters share one mean squared distance s
     bounds : bounds of s, relative to the total variance
+    centre_length : length of the code of one cluster centre
     start : (n_nodes,) clusters that satisfy the hard constraints; None if the search found none
     q : degeneracy Q of the graph of hard cannot-links: more than Q clusters always satisfy them
     positions : (n,) position of every row in the order of transmission
@@ -110,6 +111,7 @@ class ConstrainedProblem:
     parts: Components
     link: SoftPairs
     apart: SoftPairs
+    centre_length: float = 0.0
     start: np.ndarray | None = field(init=False)
     q: int = field(init=False)
     positions: np.ndarray = field(init=False)
@@ -129,22 +131,19 @@ class ConstrainedProblem:
             np.lexsort((np.arange(node.size), node, rank[closure.node[node]]))
         )
         first = np.unique(node, return_index=True)[1]
-        self._node_positions = self.positions[first]
+        self.node_positions = self.positions[first]
 
-    @property
-    def constant_length(self) -> float:
-        """Part of the length that is the same for all clusterings.
+    def number_length(self, k: int) -> float:
+        """Part of the length that depends only on the number ``k`` of clusters with rows.
 
-        It consists of the parametric complexity of the weights, and of the standardisation of rows.
+        It consists of the parametric complexity of the weights and of the code of the centres.
         """
-        return self._weights_complexity + self._scale_length
+        complexity = multinomial_complexity(k, self.parts.n_nodes) if k else 0.0
+        return complexity + k * self.centre_length
 
     @property
-    def _weights_complexity(self) -> float:
-        return multinomial_complexity(self.k, self.parts.n_nodes)
-
-    @property
-    def _scale_length(self) -> float:
+    def scale_length(self) -> float:
+        """Part of the length that is due to the standardisation of the rows."""
         return 2 * self.weight * len(self.data.x) * math.log(self.data.scale)
 
     # For the search
@@ -154,13 +153,18 @@ class ConstrainedProblem:
         return lay_out(
             self.data,
             self.parts,
-            self._node_positions,
+            self.node_positions,
             self.start,
             self.apart.nodes,
             self.link.nodes,
         )
 
     # In float64
+
+    def permits(self, labels: np.ndarray) -> bool:
+        """Whether labels (n,) satisfy all hard must-links and cannot-links."""
+        must, cannot = labels[self.parts.must_rows], labels[self.parts.cannot_rows]
+        return bool((must[:, 0] == must[:, 1]).all() and (cannot[:, 0] != cannot[:, 1]).all())
 
     def describe_labels(self, labels: np.ndarray) -> Described:
         """Describe a clustering of the rows, and choose the soft pairs to retain.
@@ -179,8 +183,8 @@ class ConstrainedProblem:
             scales = scatter / np.maximum(size, 1)
         on, length, flags, weights = self._choose_pairs(labels)
         lengths = {
-            "words": length + self._weights_complexity,
-            "distances": float(distances) + self._scale_length,
+            "words": length + self.number_length(int((size > 0).sum())),
+            "distances": float(distances) + self.scale_length,
             "flags": flags,
         }
         return Described(labels, lengths, weights, centres, np.clip(scales, *bounds), *on)

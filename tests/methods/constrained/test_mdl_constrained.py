@@ -32,8 +32,10 @@ from nrprob.links import (
     pairs_from_labels,
 )
 from nrprob.methods.constrained.label_codes import code_words
+from nrprob.methods.constrained.partition_lengths import PartitionLengths
 from nrprob.methods.constrained.problem import ConstrainedProblem, StandardisedRows, soft_pairs
 from nrprob.methods.constrained.search import search_partition
+from nrprob.methods.constrained.sizes import SizeLimits
 from nrprob.metrics import contingency
 
 # All data have one shape, so that few programs are compiled: at most 16 rows are in pairs.
@@ -277,7 +279,7 @@ def test_search_for_a_colouring_stops_at_its_limit(monkeypatch):
 
 
 @given(st.integers(0, 10**6), st.integers(0, 8), st.integers(0, 12), st.integers(1, 3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_hard_constraints_are_never_violated_and_the_length_never_rises(seed, n_l, n_a, k):
     X = rows(seed % 100)
     link, apart = random_pairs(seed, n_l, n_a)
@@ -322,6 +324,110 @@ def test_search_finds_the_shortest_description_of_all(constraints, seed):
         if constraints == "soft" or kept(z, link, apart):
             best = min(best, task.describe_labels(z).length)
     assert model.objective_ == pytest.approx(best, rel=1e-9)
+
+
+def tiny_problem(seed, n=9):
+    """Rows with two must-links and two cannot-links that three clusters can satisfy."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2)) + 2 * rng.normal(size=(3, 2))[rng.integers(3, size=n)]
+    both = np.array([rng.choice(n, 2, replace=False) for _ in range(4)])
+    return X, both[:2], both[2:]
+
+
+@pytest.mark.parametrize("seed", [6, *slowly(*range(8, 24))])
+def test_no_partition_of_tiny_data_is_shorter(seed):
+    X, link, apart = tiny_problem(seed, n=7 if seed < 8 else 9)
+    try:
+        model = fit(MDLConstrained(3, random_state=0), X, link, apart)
+    except InfeasibleConstraints:
+        pytest.skip("a cannot-link lies within a must-link component")
+    task, auto = problem(X, link, apart, True), np.log(len(X) / (2 * np.pi))
+    z = np.array(list(itertools.product(range(3), repeat=task.parts.n_nodes)))[:, task.parts.node]
+    z = z[[kept(labels, link, apart) for labels in z]]
+    lengths = np.array([task.describe_labels(labels).length for labels in z])
+    used = np.array([np.unique(labels).size for labels in z])
+    assert model.objective_ == pytest.approx(lengths.min(), abs=1e-6)
+    # Two clusters are among the partitions, so their description is never shorter.
+    assert model.objective_ <= lengths[used <= 2].min(initial=np.inf) + 1e-6
+    assert model.n_clusters_ == np.unique(model.labels_).size == model.labels_.max() + 1
+    # "auto" adds the code of the means, of two features each.
+    model = fit(MDLConstrained("auto", max_clusters=3, random_state=0), X, link, apart)
+    assert model.objective_ == pytest.approx((lengths + used * auto).min(), abs=1e-6)
+
+
+def test_differences_of_single_moves_are_exact():
+    for seed in range(4):
+        X, k = rows(seed, n=14), 2 + seed % 3
+        z = np.random.default_rng(seed).integers(k, size=14)
+        both = np.concatenate(random_pairs(seed, 6, 6, n=14))
+        same = z[both[:, 0]] == z[both[:, 1]]
+        task = problem(X, both[same][:2], both[~same], True, k)
+        limits = SizeLimits(np.bincount(task.parts.node), task.parts.edges, 0, 14)
+        lengths = PartitionLengths(task, limits)
+        nodes = z[np.unique(task.parts.node, return_index=True)[1]]
+        # Two states at a time; the second one has different clusters.
+        states = np.stack([nodes, k - 1 - nodes])
+        change = lengths.differences(states)[1]
+        before = task.describe_labels(states[1][task.parts.node]).length
+        assert lengths.totals(states)[1] == pytest.approx(before)
+        for unit, cluster in np.ndindex(change.shape):
+            moved = states[1].copy()
+            moved[unit] = cluster
+            labels = moved[task.parts.node]
+            if task.permits(labels):
+                after = task.describe_labels(labels).length
+                assert change[unit, cluster] == pytest.approx(after - before, abs=1e-8)
+            else:
+                assert np.isinf(change[unit, cluster])
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("sigma", ["view", *slowly("cluster")])
+def test_no_move_and_no_merge_shortens_the_description(sigma):
+    X, classes = rows(4), np.arange(16) % 4
+    link, apart = draw_pairs(classes, 15, random_state=0)
+    model = MDLConstrained(4, sigma=sigma, n_init=2, random_state=0)
+    assert model.hard_objective
+    fit(model, X, link, apart)
+    other = clone(model)
+    task = other.prepare(X, None, must_link=link, cannot_link=apart)
+    node = Components(N, [Pairs(link, "")], []).node
+    assert other._objective_at(task, model.labels_) == pytest.approx(model.objective_)
+    others = [
+        np.where(node == unit, cluster, model.labels_)
+        for unit in range(node.max() + 1)
+        for cluster in range(4)
+    ]
+    others += [np.where(model.labels_ == a, b, model.labels_) for a in range(4) for b in range(a)]
+    lengths = np.array([other._objective_at(task, labels) for labels in others])
+    assert np.isinf(lengths).any() and np.isfinite(lengths).sum() > N
+    assert lengths.min() > model.objective_ - 2e-7 * N
+
+
+def test_limits_on_sizes_hold_in_refined_partitions():
+    X, link, apart = tiny_problem(12, n=8)
+    model = fit(MDLConstrained(3, min_size=2, max_size=4, random_state=0), X, link, apart)
+    task = problem(X, link, apart, True)
+    z = np.array(list(itertools.product(range(3), repeat=task.parts.n_nodes)))[:, task.parts.node]
+    z = [labels for labels in z if kept(labels, link, apart)]
+    sizes = np.array([np.bincount(labels, minlength=3) for labels in z])
+    within = ((sizes >= 2) & (sizes <= 4)).all(1)
+    best = min(task.describe_labels(z[i]).length for i in np.flatnonzero(within))
+    assert model.objective_ == pytest.approx(best, abs=1e-6)
+
+
+def test_auto_selects_the_number_of_clusters():
+    X = 6 * np.eye(5)[np.arange(N) % 3] + np.random.default_rng(0).normal(size=(N, 5))
+    model = fit(MDLConstrained("auto", n_init=2, max_clusters=6, random_state=0), X)
+    assert model.n_clusters_ == 3 and model.membership_.shape == (N, 3)
+    assert model.predict_proba(X).shape == (N, 3) and len(model.weights_) == 3
+    table = model.selection_.set_index("n_clusters").objective
+    assert table.idxmin() == 3 and table[3] == pytest.approx(model.objective_)
+    with pytest.raises(InfeasibleConstraints):
+        clique = np.array(list(itertools.combinations(range(7), 2)))
+        MDLConstrained("auto", max_clusters=6).fit(X, cannot_link=clique)
+    # Fewer rows than max_clusters.
+    assert fit(MDLConstrained("auto", n_init=2), X[:4]).n_clusters_ <= 4
 
 
 def test_without_constraints_it_is_plain_description_length():

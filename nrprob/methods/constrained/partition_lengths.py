@@ -1,0 +1,295 @@
+"""Exact description lengths of many labelings, and of all their single moves, in float64.
+
+The units are must-link components. C components are in K clusters; m labelings are evaluated at a
+time. `nrprob.methods.constrained.label_codes` defines the words. Here, the words of a labeling are
+counted by the clusters that they encode, and by the sets of clusters that are open to them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import xlogy
+
+from nrprob.codelength import exponential_complexity
+from nrprob.data.labels import factorize
+from nrprob.methods.constrained.label_codes import optimal_words
+from nrprob.methods.constrained.problem import ConstrainedProblem
+from nrprob.methods.constrained.sizes import SizeLimits
+from nrprob.statistics.groups import group_means
+
+_CHUNK = 4_000_000  # entries of a table that are computed at a time
+_MASK_BITS = 62
+
+
+class PartitionLengths:
+    """Description lengths of labelings of the components under hard constraints.
+
+    Attributes
+    ----------
+    mass, mean, within : (C,), (C, d), (C,) number of rows of every component, their mean and their
+        scatter about it
+    early, late : (e,) components of every cannot-link; the word of ``early`` is sent first
+    charges : (K + 1,) length that depends on the number of clusters with rows only
+    """
+
+    def __init__(self, problem: ConstrainedProblem, limits: SizeLimits):
+        self.problem, self.limits, self.k = problem, limits, problem.k
+        x, node, n_nodes = problem.data.x, problem.parts.node, problem.parts.n_nodes
+        self.mass = np.bincount(node, minlength=n_nodes)
+        self.mean = group_means(x, node, n_nodes)
+        self.within = np.bincount(node, ((x - self.mean[node]) ** 2).sum(1), minlength=n_nodes)
+        # Components in cannot-links, and their links from the earlier to the later word.
+        ends, position = problem.parts.edges, problem.node_positions
+        swap = position[ends[:, 0]] > position[ends[:, 1]]
+        ends = np.where(swap[:, None], ends[:, ::-1], ends)
+        self.early, self.late = ends[np.argsort(ends[:, 0], kind="stable")].T
+        self.bound = np.unique(ends)
+        self._place = np.full(n_nodes, -1)
+        self._place[self.bound] = np.arange(self.bound.size)
+        self._neighbours = problem.parts.cannot_link_graph()
+        # Sets of clusters are sums of the codes of their clusters.
+        bits = np.left_shift(1, np.arange(min(self.k, _MASK_BITS)), dtype=np.int64)
+        more = np.random.default_rng(0).integers(2**62, size=self.k - bits.size)
+        self._cluster_code = np.concatenate([bits, more])
+        n, w = len(x), problem.weight
+        self.charges = np.array(
+            [problem.number_length(c) + problem.scale_length for c in range(self.k + 1)]
+        )
+        self._complexity = exponential_complexity(
+            np.arange(n + 1.0), *problem.bounds, shape=w, clamped=True
+        )
+
+    # Statistics
+
+    def _sizes(self, z: np.ndarray) -> np.ndarray:
+        """Numbers of rows (m, K) of the clusters."""
+        return self._cluster_sums(z, self.mass)
+
+    def _cluster_sums(self, z: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Sums (m, K) over clusters of values (C,) of the components."""
+        m, c = z.shape
+        index = (z + self.k * np.arange(m)[:, None]).ravel()
+        result = np.bincount(index, np.broadcast_to(values, (m, c)).ravel(), self.k * m)
+        return result.reshape(m, self.k)
+
+    def _scatters(self, z: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Sizes (m, K), means (m, K, d) and scatters (m, K) of the clusters."""
+        size = self._sizes(z)
+        weighted = self.mass[:, None] * self.mean
+        sums = np.stack([self._cluster_sums(z, column) for column in weighted.T], 2)
+        centres = sums / np.maximum(size, 1)[:, :, None]
+        square = self._cluster_sums(z, self.within + (weighted * self.mean).sum(1))
+        return size, centres, np.maximum(square - (sums * centres).sum(2), 0)
+
+    def _distance_length(self, size: np.ndarray, scatter: np.ndarray) -> np.ndarray:
+        """Length of the squared distances of clusters of these sizes (integers) and scatters."""
+        low, high = self.problem.bounds
+        s = np.clip(scatter / np.maximum(size, 1), low, high)
+        length = self.problem.weight * (size * np.log(s) + scatter / s)
+        return length + self._complexity[size.astype(np.int64)]
+
+    def scatter_increases(self, z: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+        """Increase (p,) of the scatter of labels ``z`` (C,) if two clusters ``pairs`` merge."""
+        size, centres, _ = (values[0] for values in self._scatters(z[None]))
+        first, second = pairs.T
+        square = ((centres[first] - centres[second]) ** 2).sum(1)
+        return size[first] * size[second] / (size[first] + size[second]) * square
+
+    # Objective
+
+    @staticmethod
+    def key(z: np.ndarray) -> bytes:
+        """Key of a labeling (C,) that does not depend on the order of the clusters."""
+        return factorize(z)[0].tobytes()
+
+    def totals(self, z: np.ndarray) -> np.ndarray:
+        """Description lengths (m,) of labelings (m, C); infinite if a limit on sizes is violated.
+
+        All labelings satisfy the cannot-links.
+        """
+        size, _, scatter = self._scatters(z)
+        if self.problem.shared:
+            distances = self._distance_length(size.sum(1), scatter.sum(1))
+        else:
+            distances = self._distance_length(size, scatter).sum(1)
+        count = self._cluster_sums(z, np.ones(z.shape[1]))
+        if self.bound.size:
+            _, _, open_, index = self._open_sets(z)
+            length = optimal_words(count, _histogram(index, len(open_)), open_)[0]
+        else:
+            length = xlogy(count.sum(1), count.sum(1)) - xlogy(count, count).sum(1)
+        result = length + distances + self.charges[(size > 0).sum(1)]
+        broken = self.violations(z)
+        return result if broken is None else np.where(broken.any(1), np.inf, result)
+
+    def violations(self, z: np.ndarray) -> np.ndarray | None:
+        """Clusters (m, K) whose numbers of rows violate the limits; None if there are no limits."""
+        limits = self.limits
+        if limits.low == 0 and limits.high >= self.mass.sum():
+            return None
+        size = self._sizes(z)
+        return (size < limits.low) | (size > limits.high)
+
+    def together(self, units: np.ndarray) -> np.ndarray:
+        """Units without a cannot-link to an earlier unit of the sequence ``units``."""
+        if not self.bound.size:
+            return units
+        chosen: set[int] = set()
+        for unit in units.tolist():
+            if not self._neighbours[unit] & chosen:
+                chosen.add(unit)
+        return np.array([unit for unit in units.tolist() if unit in chosen])
+
+    def differences(self, z: np.ndarray, *, relaxed: bool = False) -> np.ndarray:
+        """Change (m, C, K) of the description length if one component moves to another cluster."""
+        m, c = z.shape
+        step = max(1, _CHUNK // (c * self.k))
+        if m > step:
+            parts = [self.differences(z[i : i + step], relaxed=relaxed) for i in range(0, m, step)]
+            return np.concatenate(parts)
+        size, centres, scatter = self._scatters(z)
+        result = self._distance_changes(z, size, centres, scatter)
+        # Number of clusters with rows, before and after the move.
+        present = np.take_along_axis(size, z, 1)
+        empties = present == self.mass
+        used = (size > 0).sum(1)
+        after = used[:, None, None] - empties[:, :, None] + (size == 0)[:, None]
+        result += self.charges[after] - self.charges[used][:, None, None]
+        result += self._word_changes(z)
+        if self.violations(z) is not None and not relaxed:
+            grown = size[:, None] + self.mass[:, None]
+            shrunk = present - self.mass
+            result[grown > self.limits.high] = np.inf
+            result[shrunk < self.limits.low] = np.inf
+        np.put_along_axis(result, z[:, :, None], 0.0, 2)
+        return result
+
+    def _distance_changes(
+        self, z: np.ndarray, size: np.ndarray, centres: np.ndarray, scatter: np.ndarray
+    ) -> np.ndarray:
+        """Change (m, C, K) of the length of the distances by every move."""
+        square = (self.mean**2).sum(1)[:, None] + (centres**2).sum(2)[:, None]
+        square = np.maximum(square - 2 * np.einsum("cd,mkd->mck", self.mean, centres), 0)
+        mass = self.mass[:, None]
+        present = np.take_along_axis(size, z, 1)
+        left = present - self.mass
+        joining = mass * size[:, None] / (size[:, None] + mass) * square
+        leaving = np.take_along_axis(square, z[:, :, None], 2)[:, :, 0]
+        leaving = np.where(left > 0, self.mass * present / np.maximum(left, 1) * leaving, 0)
+        if self.problem.shared:
+            total, n = scatter.sum(1), size.sum(1)
+            new = np.maximum(total[:, None, None] + joining - leaving[:, :, None], 0)
+            change = self._distance_length(np.broadcast_to(n[:, None, None], new.shape), new)
+            return change - self._distance_length(n, total)[:, None, None]
+        before = self._distance_length(size, scatter)
+        rest = np.maximum(np.take_along_axis(scatter, z, 1) - self.within - leaving, 0)
+        rest = self._distance_length(left, rest) - np.take_along_axis(before, z, 1)
+        grown = scatter[:, None] + self.within[:, None] + joining
+        # A cluster that the component is in already would grow twice; its change is set to 0 later.
+        new_size = np.minimum(size[:, None] + mass, self.mass.sum())
+        return self._distance_length(new_size, grown) - before[:, None] + rest[:, :, None]
+
+    # Words
+
+    def _open_sets(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Sets of clusters that are open to the words.
+
+        Returns
+        -------
+        taken : (m, B, K) numbers of earlier words across cannot-links, by the cluster they encode
+        codes : (m, B) codes of the clusters that are taken
+        open_ : (U, K) distinct sets of open clusters
+        index : (m, C) index of the set of every word
+        """
+        m, b, k = len(z), self.bound.size, self.k
+        place = (np.arange(m)[:, None] * b + self._place[self.late]) * k + z[:, self.early]
+        taken = np.bincount(place.ravel(), minlength=m * b * k).reshape(m, b, k)
+        codes = (taken > 0) @ self._cluster_code
+        flat = np.append(codes.ravel(), 0)
+        _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
+        sets = np.concatenate([taken.reshape(-1, self.k) > 0, np.zeros((1, self.k), bool)])
+        index = np.full(z.shape, inverse[-1])
+        index[:, self.bound] = inverse[:-1].reshape(codes.shape)
+        return taken, codes, ~sets[first], index
+
+    def _word_changes(self, z: np.ndarray) -> np.ndarray:
+        """Change (m, C, K) of the length of the words by every move; infinite across links."""
+        (m, c), k = z.shape, self.k
+        count = self._cluster_sums(z, np.ones(c))
+        step = np.eye(k)
+        shifts = count[:, None, None] - step[:, None] + step  # (m, K, K, K): from, to
+        if not self.bound.size:
+            table = xlogy(count, count).sum(1)[:, None, None] - xlogy(
+                shifts, np.maximum(shifts, 1)
+            ).sum(3)
+            return np.take_along_axis(table, z[:, :, None], 1)
+        taken, codes, open_, index = self._open_sets(z)
+        histogram = _histogram(index, len(open_))
+        before = optimal_words(count, histogram, open_)[0]
+        # Components without cannot-links change the counts only.
+        free = count - self._cluster_sums(z[:, self.bound], np.ones(self.bound.size))
+        valid = np.repeat(free[:, :, None] > 0, k, 2)
+        rows = np.broadcast_to(histogram[:, None, None], (m, k, k, len(open_)))
+        table = np.full((m, k, k), np.inf)
+        table[valid] = optimal_words(shifts[valid], rows[valid], open_)[0]
+        table -= before[:, None, None]
+        result = np.take_along_axis(table, z[:, :, None], 1)
+        result[:, self.bound] = self._bound_changes(z, shifts, taken, codes, open_, index, before)
+        return result
+
+    def _bound_changes(self, z, shifts, taken, codes, open_, index, before) -> np.ndarray:
+        """Change (m, B, K) of the length of the words if a component with cannot-links moves.
+
+        The arguments are variables of `_word_changes`. The move changes the clusters that are open
+        to the later words across cannot-links.
+        """
+        m, k, b = len(z), self.k, self.bound.size
+        present, later = z[:, self.early], self._place[self.late]
+        near = taken[:, later]  # (m, e, K)
+        opens = np.take_along_axis(near, present[:, :, None], 2)[:, :, 0] == 1
+        old = codes[:, later]
+        new = (old - opens * self._cluster_code[present])[:, :, None]
+        new = new + (near == 0) * self._cluster_code
+        new = np.where(np.arange(k) == present[:, :, None], old[:, :, None], new)
+        # Distinct sets before and after the moves.
+        flat, first, inverse = np.unique(new, return_index=True, return_inverse=True)
+        e, to = np.divmod(first % (len(later) * k), k)
+        state = first // (len(later) * k)
+        sets = near[state, e] > 0
+        same = present[state, e] == to
+        rows = np.arange(len(flat))
+        sets[rows, present[state, e]] &= same | ~opens[state, e]
+        sets[rows, to] = True
+        # Sets before the moves come first; sets that occur in both lists may stay double.
+        all_open = np.concatenate([open_, ~sets])
+        old_index = index[:, self.late]
+        new_index = inverse.reshape(new.shape) + len(open_)
+        histogram = _histogram(index, len(open_))
+        source = self._place[self.early]
+        # A component cannot join a cluster across a cannot-link, in either order.
+        across = taken > 0
+        np.logical_or.at(across, (np.arange(m)[:, None], source, z[:, self.late]), True)
+        out = np.full((m, b, k), np.inf)
+        size = len(all_open)
+        chunk = max(1, _CHUNK // (m * k * size))
+        for start in range(0, b, chunk):
+            units = slice(start, min(start + chunk, b))
+            first, last = np.searchsorted(source, (units.start, units.stop))
+            links = slice(first, last)
+            # Number of words of every open set, after every move of these components.
+            tables = np.zeros((m, units.stop - start, k, size))
+            tables[..., : len(open_)] = histogram[:, None, None]
+            state, unit = np.arange(m)[:, None, None], (source[links] - start)[:, None]
+            np.add.at(tables, (state, unit, np.arange(k), new_index[:, links]), 1)
+            np.add.at(tables, (state, unit, np.arange(k), old_index[:, links, None]), -1)
+            counts = shifts[np.arange(m)[:, None], z[:, self.bound[units]]]
+            valid = ~across[:, units]
+            out[:, units][valid] = optimal_words(counts[valid], tables[valid], all_open)[0]
+        return out - before[:, None, None]
+
+
+def _histogram(index: np.ndarray, size: int) -> np.ndarray:
+    """Number (m, U) of words by their open set, from indices (m, C) below ``size``."""
+    m = len(index)
+    flat = (index + size * np.arange(m)[:, None]).ravel()
+    return np.bincount(flat, minlength=m * size).reshape(m, size).astype(float)

@@ -1,0 +1,206 @@
+"""Local search for a labeling of short description under hard constraints.
+
+C components are in at most K clusters. The search proposes labelings (m, C), orders them by their
+exact description lengths, moves single components from the best of them, and accepts the shortest
+description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from nrprob.engines.optimise.move_chains import improve_by_chains, improve_by_passes
+from nrprob.methods.constrained.partition_lengths import PartitionLengths
+
+_STARTS, _MANY_STARTS = 3, 10  # refined labelings, of many and of few components
+_FEW_UNITS = 50
+_REFINED = 4  # proposals of a type from which single moves are made
+_TWO_MEANS_ROUNDS = 20
+_NEAR_PAIRS = 3  # pairs of clusters per cluster that are divided anew
+
+
+def shorten_description(
+    lengths: PartitionLengths, starts: Sequence[np.ndarray], tol: float, max_rounds: int
+) -> tuple[np.ndarray, list[float], bool]:
+    """Search for a shorter description from several labelings.
+
+    Parameters
+    ----------
+    lengths : description lengths of labelings
+    starts : initial clusters (C,), which satisfy all constraints, in order of preference
+    tol : smallest decrease of the length, in nats, that counts
+    max_rounds : maximum number of accepted proposals per labeling
+
+    Returns
+    -------
+    z : (C,) clusters that no single move and no proposal improves by more than ``tol``
+    trace : initial length after single moves, and length after every accepted proposal
+    converged : whether no proposal was left
+    """
+    search = _Proposals(lengths)
+    distinct: dict[bytes, np.ndarray] = {}
+    for start in starts[: _MANY_STARTS if starts[0].size <= _FEW_UNITS else _STARTS]:
+        z = improve_by_passes(lengths, start, tol)
+        distinct.setdefault(lengths.key(z), z)
+    results = [search.improve(z, tol, max_rounds) for z in distinct.values()]
+    return min(results, key=lambda result: result[1][-1])
+
+
+def _refine_best(
+    lengths: PartitionLengths, proposals: np.ndarray, current: float, tol: float
+) -> tuple[np.ndarray, float] | None:
+    """Make single moves from the shortest proposals; return the result if it is short enough."""
+    if not len(proposals):
+        return None
+    totals = lengths.totals(proposals)
+    order = np.argsort(totals, kind="stable")[:_REFINED]
+    order = order[np.isfinite(totals[order])]
+    if not order.size:
+        return None
+    refined = np.stack([improve_by_passes(lengths, proposals[i], tol) for i in order])
+    totals = lengths.totals(refined)
+    best = int(totals.argmin())
+    return (refined[best], float(totals[best])) if totals[best] < current - tol else None
+
+
+class _Proposals:
+    """Proposals (m, C) of labelings that differ from present labels (C,) by more than one move."""
+
+    def __init__(self, lengths: PartitionLengths):
+        self.lengths, self.k = lengths, lengths.k
+        self.types: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
+            self.merge_clusters,
+            self.exchange_clusters,
+            self.split_clusters,
+            self.chain_moves,
+            self.divide_pairs,
+        )
+
+    def improve(
+        self, z: np.ndarray, tol: float, max_rounds: int
+    ) -> tuple[np.ndarray, list[float], bool]:
+        """Accept proposals while they shorten the description; see `shorten_description`."""
+        trace = [float(self.lengths.totals(z[None])[0])]
+        while len(trace) <= max_rounds:
+            for propose in self.types:
+                proposal = _refine_best(self.lengths, propose(z), trace[-1], tol)
+                if proposal is not None:
+                    break
+            else:
+                return z, trace, True
+            z, length = proposal
+            trace.append(length)
+        return z, trace, False
+
+    def _used_pairs(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs (p, 2) of clusters with rows, and whether cannot-links allow to merge them (p,)."""
+        used = np.flatnonzero(np.bincount(z, minlength=self.k))
+        pairs = used[np.stack(np.triu_indices(used.size, 1), 1)]
+        linked = np.zeros((self.k, self.k), bool)
+        ends = z[self.lengths.early], z[self.lengths.late]
+        linked[ends] = linked[ends[::-1]] = True
+        return pairs, ~linked[pairs[:, 0], pairs[:, 1]]
+
+    def merge_clusters(self, z: np.ndarray) -> np.ndarray:
+        """Proposals in which two clusters are one."""
+        pairs, allowed = self._used_pairs(z)
+        return np.where(z == pairs[allowed, 1:], pairs[allowed, :1], z)
+
+    def _linked_parts(self, z: np.ndarray, a: int, b: int) -> np.ndarray:
+        """Parts (C,) of two clusters that cannot-links between them connect, as integers."""
+        early, late = self.lengths.early, self.lengths.late
+        edge = np.isin(z[early], (a, b)) & np.isin(z[late], (a, b))
+        graph = sparse.coo_array(
+            (np.ones(edge.sum(), bool), (early[edge], late[edge])), shape=(z.size, z.size)
+        )
+        return connected_components(graph, directed=False)[1]
+
+    def exchange_clusters(self, z: np.ndarray) -> np.ndarray:
+        """Exchange two clusters within parts that cannot-links connect (Kempe chains).
+
+        Single moves cannot change components between two clusters whose cannot-links connect them.
+        """
+        pairs, allowed = self._used_pairs(z)
+        proposals = [np.zeros((0, z.size), z.dtype)]
+        for a, b in pairs[~allowed].tolist():
+            part = self._linked_parts(z, a, b)
+            connected = np.flatnonzero(np.bincount(part) > 1)
+            proposals.append(np.where(part == connected[:, None], a + b - z, z))
+        return np.concatenate(proposals)
+
+    def split_clusters(self, z: np.ndarray) -> np.ndarray:
+        """Proposals in which a part of a cluster joins an empty cluster, if there is one."""
+        size = np.bincount(z, minlength=self.k)
+        return self._split(z, size.nonzero()[0] if size.min() == 0 else [], int(size.argmin()))
+
+    def divide_pairs(self, z: np.ndarray) -> np.ndarray:
+        """Proposals in which two near clusters are divided anew, or merged while another splits."""
+        pairs, allowed = self._used_pairs(z)
+        nearest = np.argsort(self.lengths.scatter_increases(z, pairs), kind="stable")
+        proposals = [np.zeros((0, z.size), z.dtype)]
+        for i, pair in enumerate(nearest[: _NEAR_PAIRS * self.k]):
+            a, b = pairs[pair].tolist()
+            merged = np.where(z == b, a, z)
+            divided = self._split(merged, [a], b)
+            if allowed[pair]:
+                # Other clusters are split for the nearest pairs only.
+                others = np.setdiff1d(z, [a, b])[: None if i < _NEAR_PAIRS else 0]
+                proposals += [divided, self._split(merged, others, b)]
+            else:
+                proposals.append(self._respect_links(z, divided, a, b))
+        return np.concatenate(proposals)
+
+    def _respect_links(self, z: np.ndarray, proposals: np.ndarray, a: int, b: int) -> np.ndarray:
+        """Divide clusters a and b as in ``proposals`` (m, C), as far as cannot-links allow.
+
+        The parts that cannot-links connect keep their clusters in ``z``, or exchange them.
+        """
+        part = self._linked_parts(z, a, b)
+        votes = self.lengths.mass * np.where(proposals == z, -1, 1)
+        exchanged = np.stack([np.bincount(part, row) for row in votes]) > 0
+        inside = (z == a) | (z == b)
+        return np.where(exchanged[:, part] & inside, a + b - z, z)
+
+    def chain_moves(self, z: np.ndarray) -> np.ndarray:
+        """Proposal of a chain of moves, if any shortens the description."""
+        result = improve_by_chains(self.lengths, z, 0.0)
+        return np.zeros((0, z.size), z.dtype) if result is None else result[None]
+
+    def _split(self, z: np.ndarray, clusters: Iterable[int], new: int) -> np.ndarray:
+        """Move a part of one of the ``clusters`` to the cluster ``new``, which is empty."""
+        proposals = [np.zeros((0, z.size), z.dtype)]
+        for c in clusters:
+            members = np.flatnonzero(z == c)
+            if members.size < 2:
+                continue
+            parts = _split_masks(self.lengths.mean[members], self.lengths.mass[members])
+            masks = np.zeros((len(parts), z.size), bool)
+            masks[:, members] = parts
+            proposals.append(np.where(masks, new, z))
+        return np.concatenate(proposals)
+
+
+def _split_masks(x: np.ndarray, mass: np.ndarray) -> list[np.ndarray]:
+    """Masks (n,) of one part of the points ``x`` (n, d) with masses (n,).
+
+    The masks are the sign of the first principal score, the result of 2-means from there, the
+    points far from the centre, and the farthest point alone.
+    """
+    x = x - mass @ x / mass.sum()
+    _, _, axes = np.linalg.svd(np.sqrt(mass)[:, None] * x, full_matrices=False)
+    first = part = x @ axes[0] > 0
+    for _ in range(_TWO_MEANS_ROUNDS):
+        if part.all() or not part.any():
+            break
+        centres = [mass[side] @ x[side] / mass[side].sum() for side in (part, ~part)]
+        new = ((x - centres[0]) ** 2).sum(1) < ((x - centres[1]) ** 2).sum(1)
+        if (new == part).all():
+            break
+        part = new
+    radius = (x**2).sum(1)
+    masks = first, part, radius > np.median(radius), np.arange(len(x)) == radius.argmax()
+    return [mask for mask in masks if mask.any() and not mask.all()]
