@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import xlogy
 
-from nrprob.codelength import exponential_complexity
 from nrprob.data.labels import factorize
 from nrprob.methods.constrained.label_codes import optimal_words
 from nrprob.methods.constrained.problem import ConstrainedProblem
 from nrprob.methods.constrained.sizes import SizeLimits
 from nrprob.statistics.groups import group_means
+from nrprob.statistics.squared_distances import DistanceLengths, cluster_sums
 
 _CHUNK = 4_000_000  # entries of a table that are computed at a time
 _MASK_BITS = 62
@@ -26,9 +26,9 @@ class PartitionLengths:
 
     Attributes
     ----------
-    mass, mean, within : (C,), (C, d), (C,) number of rows of every component, their mean and their
-        scatter about it
+    mass, mean : (C,), (C, d) number of rows of every component, and their mean
     early, late : (e,) components of every cannot-link; the word of ``early`` is sent first
+    distances : lengths of the squared distances
     charges : (K + 1,) length that depends on the number of clusters with rows only
     """
 
@@ -37,7 +37,7 @@ class PartitionLengths:
         x, node, n_nodes = problem.data.x, problem.parts.node, problem.parts.n_nodes
         self.mass = np.bincount(node, minlength=n_nodes)
         self.mean = group_means(x, node, n_nodes)
-        self.within = np.bincount(node, ((x - self.mean[node]) ** 2).sum(1), minlength=n_nodes)
+        within = np.bincount(node, ((x - self.mean[node]) ** 2).sum(1), minlength=n_nodes)
         # Components in cannot-links, and their links from the earlier to the later word.
         ends, position = problem.parts.edges, problem.node_positions
         swap = position[ends[:, 0]] > position[ends[:, 1]]
@@ -51,46 +51,15 @@ class PartitionLengths:
         bits = np.left_shift(1, np.arange(min(self.k, _MASK_BITS)), dtype=np.int64)
         more = np.random.default_rng(0).integers(2**62, size=self.k - bits.size)
         self._cluster_code = np.concatenate([bits, more])
-        n, w = len(x), problem.weight
-        self.charges = np.array(
-            [problem.number_length(c) + problem.scale_length for c in range(self.k + 1)]
+        scale = problem.scale_length
+        self.charges = np.array([problem.number_length(c) + scale for c in range(self.k + 1)])
+        self.distances = DistanceLengths(
+            self.mean, self.mass, within, self.k, problem.weight, problem.bounds, problem.shared
         )
-        self._complexity = exponential_complexity(
-            np.arange(n + 1.0), *problem.bounds, shape=w, clamped=True
-        )
-
-    # Statistics
-
-    def _sizes(self, z: np.ndarray) -> np.ndarray:
-        """Numbers of rows (m, K) of the clusters."""
-        return self._cluster_sums(z, self.mass)
-
-    def _cluster_sums(self, z: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Sums (m, K) over clusters of values (C,) of the components."""
-        m, c = z.shape
-        index = (z + self.k * np.arange(m)[:, None]).ravel()
-        result = np.bincount(index, np.broadcast_to(values, (m, c)).ravel(), self.k * m)
-        return result.reshape(m, self.k)
-
-    def _scatters(self, z: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Sizes (m, K), means (m, K, d) and scatters (m, K) of the clusters."""
-        size = self._sizes(z)
-        weighted = self.mass[:, None] * self.mean
-        sums = np.stack([self._cluster_sums(z, column) for column in weighted.T], 2)
-        centres = sums / np.maximum(size, 1)[:, :, None]
-        square = self._cluster_sums(z, self.within + (weighted * self.mean).sum(1))
-        return size, centres, np.maximum(square - (sums * centres).sum(2), 0)
-
-    def _distance_length(self, size: np.ndarray, scatter: np.ndarray) -> np.ndarray:
-        """Length of the squared distances of clusters of these sizes (integers) and scatters."""
-        low, high = self.problem.bounds
-        s = np.clip(scatter / np.maximum(size, 1), low, high)
-        length = self.problem.weight * (size * np.log(s) + scatter / s)
-        return length + self._complexity[size.astype(np.int64)]
 
     def scatter_increases(self, z: np.ndarray, pairs: np.ndarray) -> np.ndarray:
         """Increase (p,) of the scatter of labels ``z`` (C,) if two clusters ``pairs`` merge."""
-        size, centres, _ = (values[0] for values in self._scatters(z[None]))
+        size, centres, _ = (values[0] for values in self.distances.cluster_statistics(z[None]))
         first, second = pairs.T
         square = ((centres[first] - centres[second]) ** 2).sum(1)
         return size[first] * size[second] / (size[first] + size[second]) * square
@@ -107,18 +76,17 @@ class PartitionLengths:
 
         All labelings satisfy the cannot-links.
         """
-        size, _, scatter = self._scatters(z)
-        if self.problem.shared:
-            distances = self._distance_length(size.sum(1), scatter.sum(1))
-        else:
-            distances = self._distance_length(size, scatter).sum(1)
-        count = self._cluster_sums(z, np.ones(z.shape[1]))
+        step = max(1, _CHUNK // z.shape[1])
+        if len(z) > step:
+            return np.concatenate([self.totals(z[i : i + step]) for i in range(0, len(z), step)])
+        size, _, scatter = self.distances.cluster_statistics(z)
+        count = cluster_sums(z, np.ones(z.shape[1]), self.k)
         if self.bound.size:
             _, _, open_, index = self._open_sets(z)
             length = optimal_words(count, _histogram(index, len(open_)), open_)[0]
         else:
             length = xlogy(count.sum(1), count.sum(1)) - xlogy(count, count).sum(1)
-        result = length + distances + self.charges[(size > 0).sum(1)]
+        result = length + self.distances.total(size, scatter) + self.charges[(size > 0).sum(1)]
         broken = self.violations(z)
         return result if broken is None else np.where(broken.any(1), np.inf, result)
 
@@ -127,7 +95,7 @@ class PartitionLengths:
         limits = self.limits
         if limits.low == 0 and limits.high >= self.mass.sum():
             return None
-        size = self._sizes(z)
+        size = cluster_sums(z, self.mass, self.k)
         return (size < limits.low) | (size > limits.high)
 
     def together(self, units: np.ndarray) -> np.ndarray:
@@ -147,8 +115,8 @@ class PartitionLengths:
         if m > step:
             parts = [self.differences(z[i : i + step], relaxed=relaxed) for i in range(0, m, step)]
             return np.concatenate(parts)
-        size, centres, scatter = self._scatters(z)
-        result = self._distance_changes(z, size, centres, scatter)
+        size, centres, scatter = self.distances.cluster_statistics(z)
+        result = self.distances.changes(z, size, centres, scatter)
         # Number of clusters with rows, before and after the move.
         present = np.take_along_axis(size, z, 1)
         empties = present == self.mass
@@ -163,31 +131,6 @@ class PartitionLengths:
             result[shrunk < self.limits.low] = np.inf
         np.put_along_axis(result, z[:, :, None], 0.0, 2)
         return result
-
-    def _distance_changes(
-        self, z: np.ndarray, size: np.ndarray, centres: np.ndarray, scatter: np.ndarray
-    ) -> np.ndarray:
-        """Change (m, C, K) of the length of the distances by every move."""
-        square = (self.mean**2).sum(1)[:, None] + (centres**2).sum(2)[:, None]
-        square = np.maximum(square - 2 * np.einsum("cd,mkd->mck", self.mean, centres), 0)
-        mass = self.mass[:, None]
-        present = np.take_along_axis(size, z, 1)
-        left = present - self.mass
-        joining = mass * size[:, None] / (size[:, None] + mass) * square
-        leaving = np.take_along_axis(square, z[:, :, None], 2)[:, :, 0]
-        leaving = np.where(left > 0, self.mass * present / np.maximum(left, 1) * leaving, 0)
-        if self.problem.shared:
-            total, n = scatter.sum(1), size.sum(1)
-            new = np.maximum(total[:, None, None] + joining - leaving[:, :, None], 0)
-            change = self._distance_length(np.broadcast_to(n[:, None, None], new.shape), new)
-            return change - self._distance_length(n, total)[:, None, None]
-        before = self._distance_length(size, scatter)
-        rest = np.maximum(np.take_along_axis(scatter, z, 1) - self.within - leaving, 0)
-        rest = self._distance_length(left, rest) - np.take_along_axis(before, z, 1)
-        grown = scatter[:, None] + self.within[:, None] + joining
-        # A cluster that the component is in already would grow twice; its change is set to 0 later.
-        new_size = np.minimum(size[:, None] + mass, self.mass.sum())
-        return self._distance_length(new_size, grown) - before[:, None] + rest[:, :, None]
 
     # Words
 
@@ -215,7 +158,7 @@ class PartitionLengths:
     def _word_changes(self, z: np.ndarray) -> np.ndarray:
         """Change (m, C, K) of the length of the words by every move; infinite across links."""
         (m, c), k = z.shape, self.k
-        count = self._cluster_sums(z, np.ones(c))
+        count = cluster_sums(z, np.ones(c), self.k)
         step = np.eye(k)
         shifts = count[:, None, None] - step[:, None] + step  # (m, K, K, K): from, to
         if not self.bound.size:
@@ -227,7 +170,7 @@ class PartitionLengths:
         histogram = _histogram(index, len(open_))
         before = optimal_words(count, histogram, open_)[0]
         # Components without cannot-links change the counts only.
-        free = count - self._cluster_sums(z[:, self.bound], np.ones(self.bound.size))
+        free = count - cluster_sums(z[:, self.bound], np.ones(self.bound.size), k)
         valid = np.repeat(free[:, :, None] > 0, k, 2)
         rows = np.broadcast_to(histogram[:, None, None], (m, k, k, len(open_)))
         table = np.full((m, k, k), np.inf)

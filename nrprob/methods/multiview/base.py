@@ -64,6 +64,21 @@ class ViewClusterer(Clusterer):
             self.n_features_in_ = sum(x.shape[1] for x in tables)
         return tables
 
+    def _sizes_per_view(self, name: str, value: Any, n_views: int, most: int) -> tuple[int, ...]:
+        """Check ``value``, one number or one per view; return a number of clusters per view."""
+        if isinstance(value, np.ndarray | list | tuple):
+            sizes = tuple(value)
+            if len(sizes) != n_views:
+                raise ValueError(
+                    f"{name} must hold one number per view; got {len(sizes)} for {n_views} "
+                    "view(s); pass that many, or one for all"
+                )
+        else:
+            sizes = (value,) * n_views
+        for size in sizes:
+            self._check_number(name, size, low=1, high=most, integer=True)
+        return tuple(int(size) for size in sizes)
+
     def fit_predict(self, X, y=None):  # type: ignore[override]
         """Cluster the rows of all views, and return their labels.
 

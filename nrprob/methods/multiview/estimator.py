@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
 import jax
@@ -19,12 +19,15 @@ from nrprob.estimator import parameters
 from nrprob.estimator.calls import at_once
 from nrprob.exceptions import short_repr
 from nrprob.methods.multiview.base import ViewClusterer
+from nrprob.methods.multiview.cell_moves import ViewLengths, shorten_description
 from nrprob.methods.multiview.lengths import (
     CELLS,
     Configuration,
     best_cells,
     dependence_gain,
     first_splits,
+    row_scores,
+    selection_table,
 )
 from nrprob.methods.multiview.solver import (
     SMOOTHING,
@@ -34,10 +37,14 @@ from nrprob.methods.multiview.solver import (
     Runs,
     solve_multiview,
 )
-from nrprob.methods.multiview.views import View, feature_columns, is_view_list, view_statistics
+from nrprob.methods.multiview.views import (
+    View,
+    Views,
+    feature_columns,
+    is_view_list,
+    view_statistics,
+)
 from nrprob.statistics.rows import (
-    Layout,
-    Rows,
     active_mask,
     bucket_size,
     make_layout,
@@ -54,27 +61,8 @@ CENTRE_CODES = ("half_log", "none")
 # Initial temperatures of the restarts in turn, in units of the critical temperature.
 STARTS = (1.0, 0.4, 0.16)
 
+_FEW_ROWS, _REFINED = 50, 3  # all restarts are refined up to this number of rows, else three
 _END = 0.05  # final temperature of annealing, before hard assignments
-
-
-@dataclass
-class Views:
-    """Checked input of one fit.
-
-    Attributes
-    ----------
-    n : number of rows
-    rows : statistics of the rows, in blocks
-    layout : position of every row in the blocks
-    configurations : candidate numbers of clusters and codings
-    calls : calls of the compiled program
-    """
-
-    n: int
-    rows: Rows
-    layout: Layout
-    configurations: list[Configuration] = field(default_factory=list)
-    calls: list[solve.SolverCall] = field(default_factory=list)
 
 
 @parameters.constructor
@@ -136,7 +124,8 @@ class MDLMultiView(ViewClusterer):
     n_steps : int, default=4
         Number of steps per temperature; at most 10,000.
     n_init : int, default=10
-        Number of restarts; the restart of the shortest description is kept. At most 10**6.
+        Number of restarts; the shortest ones are refined, and the shortest description is kept. At
+        most 10**6.
     max_iter : int, default=100
         Maximum number of hard assignment steps at the end of every restart; at most 10**6.
     random_state : int, RandomState instance or None, default=None
@@ -214,6 +203,15 @@ class MDLMultiView(ViewClusterer):
     5. Repeat hard assignments and step 3 until no label changes; a hard assignment gives every row
        the cell of its shortest code.
 
+    The three shortest restarts are then refined by exact description lengths; up to 50 rows, all
+    restarts are refined, and with "auto" the shortest restart of each combination:
+
+    6. Move single rows between cells, in all views at once, while that shortens the description.
+    7. Make chains of such moves with locks, which may first lengthen the description; then repeat
+       step 6. Chains need at most a million rows times cells.
+
+    If rows times cells exceed 2e7, rows move in single views only, without chains.
+
     With n rows, :math:`K_v` clusters and :math:`d_v` features per view, a step costs :math:`O(n
     \sum_v K_v d_v)` plus a product over the joint table. Memory per restart is :math:`O(n \sum_v
     K_v)`. Joint tables have at most 4096 cells.
@@ -242,6 +240,7 @@ class MDLMultiView(ViewClusterer):
     """
 
     _rarely_finite = ("dependence_gain_",)
+    hard_objective = True
 
     n_clusters: Any = 2
     _: KW_ONLY
@@ -279,21 +278,6 @@ class MDLMultiView(ViewClusterer):
             for value in np.ravel(self.start).tolist():
                 self._check_number("start", value, low=1e-9, high=1e9)
 
-    def _sizes_per_view(self, name: str, value: Any, n_views: int, most: int) -> tuple[int, ...]:
-        """Check ``value``, one number or one per view; return a number of clusters per view."""
-        if isinstance(value, np.ndarray | list | tuple):
-            sizes = tuple(value)
-            if len(sizes) != n_views:
-                raise ValueError(
-                    f"{name} must hold one number per view; got {len(sizes)} for {n_views} "
-                    "view(s); pass that many, or one for all"
-                )
-        else:
-            sizes = (value,) * n_views
-        for size in sizes:
-            self._check_number(name, size, low=1, high=most, integer=True)
-        return tuple(int(size) for size in sizes)
-
     def prepare(self, X, y, known=None) -> Views:
         """Check the input and lay it out; see `Clusterer.prepare`."""
         self.check_parameters()
@@ -311,7 +295,7 @@ class MDLMultiView(ViewClusterer):
             [1.0 if self.geometry == "exp" else d / 2 for d in self.view_sizes_]
         )
         layout = make_layout(np.zeros(n, int), 1)
-        task = Views(n, make_rows(view_statistics(scaled), layout, 1), layout)
+        task = Views(n, scaled, make_rows(view_statistics(scaled), layout, 1), layout)
         starts = self._start_temperatures(scaled)
         settings = self._solver_parameters(task, starts, largest)
         for dependent in self._coding_choices():
@@ -319,6 +303,11 @@ class MDLMultiView(ViewClusterer):
             task.configurations += configurations
             task.calls += self._solver_calls(task, configurations, largest, settings, starts)
         return task
+
+    @property
+    def _coded_sizes(self) -> tuple[int, ...] | None:
+        """Numbers of features of the views whose centres are coded."""
+        return self.view_sizes_ if self.centre_code == "half_log" else None
 
     def _coding_choices(self) -> tuple[bool, ...]:
         return (True, False) if self.dependent == "auto" else (bool(self.dependent),)
@@ -387,7 +376,6 @@ class MDLMultiView(ViewClusterer):
     ) -> list[solve.SolverCall]:
         """Calls of the compiled program for all restarts of configurations with the same coding."""
         n, dtype, n_init = task.n, task.rows.mass.dtype, self.n_init
-        coded = self.view_sizes_ if self.centre_code == "half_log" else None
         total = len(configurations) * n_init
         # One run per configuration and restart.
         random = check_random_state(self.random_state)
@@ -395,7 +383,9 @@ class MDLMultiView(ViewClusterer):
             seed=random.randint(2**31 - 1, size=total).astype(np.uint32),
             active=np.repeat(np.asarray([c.sizes for c in configurations], np.int32), n_init, 0),
             start=np.tile(np.resize(starts, n_init), len(configurations)).astype(dtype),
-            constant=np.repeat([c.constant_length(n, coded) for c in configurations], n_init),
+            constant=np.repeat(
+                [c.constant_length(n, self._coded_sizes) for c in configurations], n_init
+            ),
         )
         # Split the runs into calls that fit into memory.
         sizes = self._padded_sizes(task, largest) if len(configurations) == 1 else largest
@@ -439,22 +429,24 @@ class MDLMultiView(ViewClusterer):
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
         # Lengths in the original units: the scaling of the rows shifts them.
-        logs = [math.log(view.scale) for view in self._views]
-        shift = float(sum(2 * w * task.n * log for w, log in zip(self._weights, logs, strict=True)))
+        shift = self._unit_length(task.n)
         every: MultiviewSolution = jax.tree.map(lambda *runs: np.concatenate(runs), *result)
-        every = every._replace(objective=every.objective + shift, distance=every.distance + shift)
+        every = every._replace(
+            labels=np.stack([task.layout.from_blocks(z) for z in every.labels]).astype(np.int64),
+            objective=every.objective + shift,
+            distance=every.distance + shift,
+        )
+        every = self._refine(task, every, shift)
         # Best run of every configuration, and the best configuration.
         first = np.arange(len(task.configurations)) * self.n_init
         bests = first + every.objective.reshape(-1, self.n_init).argmin(1)
         chosen = int(every.objective[bests].argmin())
         index, restarts = int(bests[chosen]), slice(first[chosen], first[chosen] + self.n_init)
-        self.selection_ = _selection_table(task.configurations, every, bests)
+        self.selection_ = selection_table(task.configurations, every, bests)
         # All restarts of the selected configuration.
         starts = np.concatenate([call.arrays[2].start for call in task.calls])
         self._runs = {
-            "labels": np.stack(
-                [task.layout.from_blocks(labels) for labels in every.labels[restarts]]
-            ),
+            "labels": every.labels[restarts],
             "objective": every.objective[restarts],
             "pdl": every.partition[restarts],
             "cdl": every.distance[restarts],
@@ -471,31 +463,69 @@ class MDLMultiView(ViewClusterer):
         self.complexity_ = self.objective_ - self.tdl_
         self.converged_ = bool(best.converged)
         self.n_iter_ = int(best.n_iter)
-        # Trace of the best run, with its temperatures.
-        trace = best.trace[~np.isnan(best.trace)].astype(float)
-        self.objective_trace_ = trace + shift
+        # Trace of the best run, with its temperatures; the refinement is its last step.
+        trace = best.trace[~np.isnan(best.trace)].astype(float) + shift
+        if self.tdl_ < trace[-1] - 1e-9 * abs(trace[-1]):
+            trace = np.append(trace, self.tdl_)
+        self.objective_trace_ = trace
         settings, step = task.calls[0].arrays[1], np.arange(trace.size)
         falling = settings.top * self.cooling ** -(step // self.n_steps).astype(float)
         falling = np.minimum(falling, starts[index])
         self.temperatures_ = np.where(step < settings.n_anneal, falling, 0.0)
-        self._set_codes(task, configuration, best)
+        self._set_codes(task, configuration, best.labels)
         self._check_result(configuration)
         return self
 
-    def _set_codes(
-        self, task: Views, configuration: Configuration, best: MultiviewSolution
-    ) -> None:
-        """Set labels, centres, scales and shares of the best run, in units of X."""
-        sizes, design = configuration.sizes, dict(task.calls[0].static)["design"]
-        labels = task.layout.from_blocks(best.labels).astype(np.int64)
-        features = np.split(best.centres, np.cumsum(self.view_sizes_), 1)
-        centres, scales, self.margins_ = [], [], []
-        for v, (k, view) in enumerate(zip(sizes, self._views, strict=True)):
-            start = design.cluster_slice(v).start
-            members = np.arange(start, start + k)
-            centres.append(view.mean + view.scale * features[v][members])
-            scales.append(view.scale**2 * best.scales[members])
-            self.margins_.append(best.mass[members] / task.n)
+    def _lengths(self, task: Views, configuration: Configuration) -> ViewLengths:
+        bounds = float(self.scale_range[0]), float(self.scale_range[1])
+        shared = self.sigma == "view"
+        return ViewLengths(task.tables, configuration, self._weights, bounds, shared)
+
+    def _objective_at(self, task: Views, labels: np.ndarray) -> float:
+        """Description length of labels (n, V), or (n,) for one view."""
+        labels = labels.reshape(task.n, -1)
+        used = labels.max(0) + 1
+        return min(
+            self._lengths(task, c).evaluate(labels).total
+            + c.constant_length(task.n, self._coded_sizes)
+            for c in task.configurations
+            if (used <= c.sizes).all()
+        ) + self._unit_length(task.n)
+
+    def _unit_length(self, n: int) -> float:
+        """Difference of description lengths of n rows, in units of X and after scaling."""
+        logs = np.log([view.scale for view in self._views])
+        return float((2 * self._weights * n * logs).sum())
+
+    def _refine(self, task: Views, every: MultiviewSolution, shift: float) -> MultiviewSolution:
+        """Move single rows between cells in the best runs of every configuration.
+
+        ``shift`` is the difference of lengths between the units of X and the scaled rows.
+        """
+        count = self.n_init if task.n <= _FEW_ROWS else _REFINED
+        count = 1 if len(task.configurations) > 1 else count
+        for i, configuration in enumerate(task.configurations):
+            lengths, first = self._lengths(task, configuration), i * self.n_init
+            order = np.argsort(every.objective[first : first + self.n_init], kind="stable")
+            for run in first + order[:count]:
+                labels = shorten_description(lengths, every.labels[run], 1e-9 * task.n)
+                result = lengths.evaluate(labels)
+                constant = configuration.constant_length(task.n, self._coded_sizes)
+                objective = result.total + constant + shift
+                if objective < every.objective[run] - 1e-9 * task.n:
+                    every.labels[run], every.objective[run] = labels, objective
+                    every.partition[run] = result.partition
+                    every.distance[run] = result.distance + shift
+        return every
+
+    def _set_codes(self, task: Views, configuration: Configuration, labels: np.ndarray) -> None:
+        """Set labels (n, V), and centres, scales and shares of their clusters, in units of X."""
+        sizes, centres, scales, self.margins_ = configuration.sizes, [], [], []
+        clusters = self._lengths(task, configuration).evaluate(labels).views
+        for view, result in zip(self._views, clusters, strict=True):
+            centres.append(view.mean + view.scale * result.centres)
+            scales.append(view.scale**2 * result.scales)
+            self.margins_.append(result.size / task.n)
         self.joint_ = None
         if configuration.dependent:
             self.joint_ = np.zeros(sizes)
@@ -543,14 +573,10 @@ class MDLMultiView(ViewClusterer):
                 f"{list(self.view_sizes_)}; pass the same views in the same order"
             )
         single = self._single
-        centres = [self.cluster_centers_] if single else self.cluster_centers_
-        scales = [self.scales_] if single else self.scales_
-        costs = []
-        for x, c, s, w in zip(tables, centres, scales, self._weights, strict=True):
-            distance = np.stack([((x.astype(np.float64) - centre) ** 2).sum(1) for centre in c], 1)
-            costs.append(w * (distance / s + np.log(s)))
+        centres: Any = [self.cluster_centers_] if single else self.cluster_centers_
+        scales: Any = [self.scales_] if single else self.scales_
+        scores = row_scores(tables, centres, scales, self._weights)
         # Cell of the largest log frequency plus log density.
-        scores = [-cost for cost in costs]
         with np.errstate(divide="ignore"):
             if self.joint_ is not None:
                 labels = best_cells(np.log(self.joint_), scores)
@@ -559,23 +585,3 @@ class MDLMultiView(ViewClusterer):
                 parts = [(t + s).argmax(1) for t, s in zip(margins, scores, strict=True)]
                 labels = np.stack(parts, 1)
         return labels[:, 0] if single else labels
-
-
-def _selection_table(
-    configurations: Sequence[Configuration], every: MultiviewSolution, bests: np.ndarray
-) -> Any:
-    """DataFrame with one row per configuration: numbers of clusters, and lengths of its best run.
-
-    ``bests`` (configurations,) are the indices of the best runs in ``every``.
-    """
-    import pandas as pd
-
-    sizes = np.array([c.sizes for c in configurations])
-    pdl, cdl = every.partition[bests], every.distance[bests]
-    return pd.DataFrame(sizes, columns=[f"n_clusters_{v}" for v in range(sizes.shape[1])]).assign(
-        dependent=[c.dependent for c in configurations],
-        pdl=pdl,
-        cdl=cdl,
-        tdl=pdl + cdl,
-        objective=every.objective[bests],
-    )

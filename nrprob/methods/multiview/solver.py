@@ -95,9 +95,6 @@ class MultiviewSolution(NamedTuple):
     converged : (S,) whether the labels became stationary
     n_iter : (S,) number of E-steps, the same for all parallel runs
     trace : (S, 1024) sum of partition and distance after every step, NaN after the last step
-    mass : (S, K) masses of the clusters of all views, in float64
-    centres : (S, K, p) means, 0 outside of the features of the cluster's view
-    scales : (S, K) mean squared distances s
     """
 
     labels: jax.Array
@@ -107,9 +104,6 @@ class MultiviewSolution(NamedTuple):
     converged: jax.Array
     n_iter: jax.Array
     trace: jax.Array
-    mass: jax.Array
-    centres: jax.Array
-    scales: jax.Array
 
 
 @dataclass(frozen=True)
@@ -442,18 +436,14 @@ def solve_multiview(
         ]
         members, joint = exact.cell_masses(indicators)
         counts = Counts(exact.cluster_statistics(members), joint)
-        views = [exact.cluster_scales(counts.cells, v) for v in range(len(indicators))]
-        mass, centres, _, scales = zip(*views, strict=True)
-        all_scales = [jnp.broadcast_to(s, n.shape) for s, n in zip(scales, mass, strict=True)]
-        parts = *exact.code_lengths(counts), exact.completion_length(counts)
-        return *parts, *map(jnp.concatenate, (mass, centres, all_scales))
+        return *exact.code_lengths(counts), exact.completion_length(counts)
 
-    partition, distance, rest, *codes = jax.lax.map(evaluate_labels, labels)
+    partition, distance, rest = jax.lax.map(evaluate_labels, labels)
     labels = jnp.moveaxis(labels, 1, 2).reshape(n_runs, *rows.mass.shape, -1)
     objective = partition + distance + rest + runs.constant
     n_iter = jnp.full(n_runs, result.n_iter)
     return MultiviewSolution(
-        labels, objective, partition, distance, result.done, n_iter, result.trace.T, *codes
+        labels, objective, partition, distance, result.done, n_iter, result.trace.T
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,11 @@ from sklearn.utils import check_array
 from nrprob.data.annotated import is_annotated
 from nrprob.data.frames import check_same_order
 from nrprob.data.validation import MOST, check_number, check_rows
+from nrprob.engines.optimise import solve
 from nrprob.exceptions import short_repr
+from nrprob.methods.multiview.lengths import Configuration
 from nrprob.statistics.features import check_range
-from nrprob.statistics.rows import bucket_size
+from nrprob.statistics.rows import Layout, Rows, bucket_size
 
 
 @dataclass
@@ -119,3 +121,25 @@ def feature_columns(view_sizes: Sequence[int], n_statistics: int, dtype: Any) ->
     result = np.zeros((len(view_sizes), n_statistics), dtype)
     result[view, np.arange(view.size)] = 1
     return result
+
+
+@dataclass
+class Views:
+    """Checked input of one fit.
+
+    Attributes
+    ----------
+    n : number of rows
+    tables : centred and scaled rows of every view
+    rows : statistics of the rows, in blocks
+    layout : position of every row in the blocks
+    configurations : candidate numbers of clusters and codings
+    calls : calls of the compiled program
+    """
+
+    n: int
+    tables: list[np.ndarray]
+    rows: Rows
+    layout: Layout
+    configurations: list[Configuration] = field(default_factory=list)
+    calls: list[solve.SolverCall] = field(default_factory=list)

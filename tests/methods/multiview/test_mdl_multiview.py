@@ -12,13 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from scipy.special import xlogy
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from slowly import slowly
 
 from nrprob import DegenerateClusterWarning, MDLMultiView, codelength
 from nrprob.datasets import load, make_gaussian_views
-from nrprob.methods.multiview import joint_cells, solver
+from nrprob.methods.multiview import cell_moves, joint_cells, solver
+from nrprob.methods.multiview.cell_moves import CellMoves, ViewLengths
+from nrprob.methods.multiview.lengths import Configuration
+from nrprob.methods.multiview.views import View
 from nrprob.metrics import matched_accuracy, matching_rate, predictive_rate
 
 N = 200
@@ -172,10 +176,86 @@ def test_the_best_of_all_partitions_is_found(sigma):
         lengths[cells] = reference(views, labels, (2, 2), True, sigma, "exp")[2]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DegenerateClusterWarning)
-        model = MDLMultiView(
-            2, sigma=sigma, geometry="exp", n_init=30, start=(3.0, 1.0, 0.4), random_state=0
-        ).fit(views)
+        model = MDLMultiView(2, sigma=sigma, geometry="exp", random_state=0).fit(views)
     assert model.objective_ == pytest.approx(min(lengths.values()), abs=1e-9)
+
+
+def small_lengths(n, sizes, seed, dependent=True, sigma="view"):
+    """Lengths of labelings of random views, and random labels (n, V)."""
+    rng = np.random.default_rng(seed)
+    views = [rng.normal(size=(n, d)) for d in (2, 3, 1)[: len(sizes)]]
+    scaled = [View.from_rows(x, "view")(x) for x in views]
+    labels = np.stack([rng.integers(k, size=n) for k in sizes], 1)
+    weights, shared = np.array([1.0, 1.5, 0.5])[: len(sizes)], sigma == "view"
+    configuration = Configuration(sizes, dependent)
+    return ViewLengths(scaled, configuration, weights, (1e-3, 10.0), shared), labels
+
+
+@pytest.mark.parametrize("sigma", ["view", "cluster"])
+@pytest.mark.parametrize("sizes", [(3,), (2, 3), (2, 2, 3)])
+def test_differences_of_moves_between_cells_are_exact(sizes, sigma):
+    lengths, labels = small_lengths(8, sizes, 0, sigma=sigma)
+    group = tuple(range(len(sizes)))
+    before = lengths.evaluate(labels).total
+    for moved in (group, group[-1:]):
+        moves = CellMoves(lengths, group, moved, labels)
+        z = moves.cells(labels)
+        states = np.stack([z[::-1], z])
+        changes, totals = moves.differences(states)[1], moves.totals(states)
+        for row, cell in np.ndindex(changes.shape):
+            other, new = labels.copy(), z.copy()
+            new[row] = cell
+            other[:, moved] = moves.labels_of(new)
+            expected = lengths.evaluate(other).total - before
+            assert changes[row, cell] == pytest.approx(expected, abs=1e-9)
+            assert moves.totals(new[None])[0] - totals[1] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sigma", ["view", "cluster"])
+@pytest.mark.parametrize("dependent", [True, False])
+def test_no_partition_of_tiny_views_is_shorter(dependent, sigma):
+    cells = np.array(list(itertools.product(range(4), repeat=7)))
+    for seed in range(16):
+        lengths, labels = small_lengths(7, (2, 2), seed, True, sigma)
+        rng = np.random.default_rng(seed)
+        views = [rng.normal(size=(7, 2)), rng.normal(size=(7, 3))]
+        moves = CellMoves(lengths, (0, 1), (0, 1), labels)
+        totals = moves.totals(cells)
+        if not dependent:
+            # The labels are coded separately.
+            count = np.stack([(cells == c).sum(1) for c in range(4)])
+            pairs = count[[0, 2]] + count[[1, 3]], count[:2] + count[2:]
+            totals += xlogy(count, count).sum(0) + xlogy(7, 7)
+            totals -= sum(xlogy(n, n).sum(0) for n in pairs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DegenerateClusterWarning)
+            model = MDLMultiView(2, sigma=sigma, dependent=dependent, random_state=seed)
+            model.fit(views)
+        task = model.prepare(views, None)
+        best = model._objective_at(task, moves.labels_of(cells[totals.argmin()]))
+        assert model.objective_ == pytest.approx(best, abs=1e-6)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("dependent", [True, *slowly(False)])
+def test_no_move_of_a_row_shortens_the_description(dependent, monkeypatch):
+    views, _ = blobs(n=60, apart=1.0)
+    model = MDLMultiView((2, 3), dependent=dependent, n_init=3, random_state=0)
+    assert model.hard_objective
+    for most in (10**9, 1):
+        # With many rows and cells, rows move in single views only.
+        monkeypatch.setattr(cell_moves, "_MOST_MOVES", most)
+        model.fit(views)
+        value = reference(views, model.alternatives_, (2, 3), dependent, "view", "gaussian")[2]
+        assert model.objective_ == pytest.approx(value)
+        for row in range(60):
+            for cell in itertools.product(range(2), range(3)):
+                labels = model.alternatives_.copy()
+                if most > 1 or (labels[row] == cell).any():
+                    labels[row] = cell
+                    other = reference(views, labels, (2, 3), dependent, "view", "gaussian")[2]
+                    assert other > value - 1e-6
 
 
 def test_the_final_descent_never_rises():
