@@ -417,6 +417,33 @@ def _interpolate_critical(below: tuple[float, float] | None, above: tuple[float,
     return below[0] + (beta - below[0]) * (1 - below[1]) / (growth - below[1])
 
 
+def iterate_levels(
+    make: Make,
+    data: Any,
+    mass: jax.Array,
+    state: Any,
+    schedule: SplittingSchedule,
+    width: int,
+    trials: list[Trial],
+    report: Report = lambda trial: None,
+) -> Iterator[Level]:
+    """Levels of a path, from one cluster on, until no temperature splits; see `follow_path`.
+
+    The iterator appends its trials to ``trials``.
+    """
+    engine = SplittingEngine(make, data, mass, schedule)
+    log_q = np.full((*mass.shape, 1, width), -np.inf, mass.dtype)
+    log_q[..., 0] = 0
+    single, _ = engine.run_to_limit((state, log_q), 1.0, np.arange(width) < 1)
+    level: Level | None = Level(single.carry, 1.0, 0.0, 0, single.values)
+    for n in range(1, schedule.n_clusters + 1):
+        if level is None:
+            return
+        yield level
+        if n < schedule.n_clusters:
+            level = engine.split_level(level, n, trials, report)
+
+
 def follow_path(
     make: Make,
     data: Any,
@@ -438,15 +465,6 @@ def follow_path(
     width : number of columns, at least the number of clusters; further columns are padding
     report : callback, called with every trial
     """
-    engine = SplittingEngine(make, data, mass, schedule)
-    log_q = np.full((*mass.shape, 1, width), -np.inf, mass.dtype)
-    log_q[..., 0] = 0
-    single, _ = engine.run_to_limit((state, log_q), 1.0, np.arange(width) < 1)
-    levels = [Level(single.carry, 1.0, 0.0, 0, single.values)]
     trials: list[Trial] = []
-    for n in range(1, schedule.n_clusters):
-        level = engine.split_level(levels[-1], n, trials, report)
-        if level is None:
-            return Path(levels, trials, False)
-        levels.append(level)
-    return Path(levels, trials, True)
+    levels = list(iterate_levels(make, data, mass, state, schedule, width, trials, report))
+    return Path(levels, trials, len(levels) == schedule.n_clusters)
