@@ -204,6 +204,11 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     4. Delete clusters that are too small, and move their rows to the others.
     5. Repeat steps 2 to 4 until no move lowers the objective.
 
+    Columns that are nearly linear combinations of the others would gather rows by their rounding
+    errors. With ``covariance="full"`` and ``reg`` above 0, `fit` therefore drops columns while the
+    condition number of the correlations exceeds 10**6, and names them in a warning. It models a
+    dropped column by one regression on the others, which is the same for all clusters.
+
     With n rows, m features and k clusters, a step costs :math:`O(n k m^2)` for "full" and
     :math:`O(n k m)` otherwise. Memory is :math:`O(n (m + k))` per restart.
 
@@ -497,7 +502,11 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         float
             In nats per row; higher is better.
         """
-        return float(self._log_membership(*self._split_known(X, None)).max(1).mean())
+        X, known = self._split_known(X, None)
+        log_density = self._log_membership(X, known).max(1)
+        with standard():
+            dropped = self._prepared.dropped_log_densities(self._validate(X, reset=False))
+        return float((log_density + dropped).mean())
 
     def _validate(self, X, *, reset: bool):
         if sparse.issparse(X):

@@ -17,8 +17,34 @@ from nrprob.statistics.weighted import column_variances, row_mean
 
 COVARIANCES = ("full", "diag", "spherical", "fixed")
 _ALIKE = 1e-13  # relative range of a column below which it counts as constant
-_COLLINEAR = 1e6  # condition number of the correlations from which there is a warning
+_COLLINEAR = 1e6  # condition number of the correlations from which columns are dropped
+_ROUNDING = 1e-15  # relative eigenvalue that float64 does not distinguish from 0
+_EXPLAINED = 1e-12  # smallest residual variance of a dropped column, relative to its variance
 _SURE = 1e15  # largest condition number that float64 resolves
+
+
+@dataclass(frozen=True)
+class DroppedColumns:
+    """Columns that the others explain, and their regression on the scaled other columns.
+
+    Attributes
+    ----------
+    columns : (q,) indices of the dropped columns
+    coefficients : (q, d) coefficients of the centred dropped columns
+    variances : (q,) residual variances, the same for all clusters
+    """
+
+    columns: np.ndarray
+    coefficients: np.ndarray
+    variances: np.ndarray
+
+    def log_densities(self, centred: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Log densities (n,) of the dropped columns of ``centred`` (n, m), given ``x`` (n, d)."""
+        if not self.columns.size:
+            return np.zeros(len(x))
+        residuals = centred[:, self.columns] - x @ self.coefficients.T
+        squares = np.log(2 * math.pi * self.variances) + residuals**2 / self.variances
+        return -0.5 * squares.sum(1)
 
 
 @dataclass(frozen=True)
@@ -27,9 +53,9 @@ class Prepared:
 
     Attributes
     ----------
-    x : (n, d) scaled rows, without constant columns
+    x : (n, d) scaled rows, without constant columns and columns that the others explain
     mass : (n,) weights of the rows
-    columns : (d,) indices of the columns that are not constant
+    columns : (d,) indices of these columns
     centre : (m,) means of all columns
     root : (d,) divisors of the columns, or the lower triangular factor (d, d) of a fixed covariance
     ridge : (d,) diagonal that is added to the scatter of a cluster
@@ -38,6 +64,7 @@ class Prepared:
     constant : part of the objective, in nats of all rows, that is the same for all partitions
     log_density : constant part of the log density of a row in units of X
     nothing : reason why the rows have no cluster structure; "" if they may have one
+    dropped : columns that the others explain
     """
 
     x: np.ndarray
@@ -51,6 +78,11 @@ class Prepared:
     constant: float
     log_density: float
     nothing: str
+    dropped: DroppedColumns
+
+    def dropped_log_densities(self, X: np.ndarray) -> np.ndarray:
+        """Log densities (n,) of the dropped columns of rows (n, m), given the other columns."""
+        return self.dropped.log_densities(X - self.centre, self.transform(X))
 
     def transform(self, X: np.ndarray) -> np.ndarray:
         """Centre and scale new rows (n, m); return (n, d)."""
@@ -93,6 +125,7 @@ class Prepared:
         """Convert means (k, d) of the scaled columns to means (k, m) in the original units."""
         out = np.tile(self.centre, (len(means), 1))
         out[:, self.columns] += means @ self.root.T if self.root.ndim == 2 else means * self.root
+        out[:, self.dropped.columns] += means @ self.dropped.coefficients.T
         return out
 
     def original_covariances(self, spread: np.ndarray, covariance: str) -> np.ndarray:
@@ -109,9 +142,12 @@ class Prepared:
             out = np.zeros((len(spread), m))
             out[:, self.columns] = spread * self.root**2
             return out
-        out = np.zeros((len(spread), m, m))
-        out[:, self.columns[:, None], self.columns] = spread * np.outer(self.root, self.root)
-        return out
+        # Columns as linear functions of the scaled columns, with residuals if they were dropped.
+        loadings, residuals = np.zeros((m, self.columns.size)), np.zeros(m)
+        loadings[self.columns] = np.diag(self.root)
+        loadings[self.dropped.columns] = self.dropped.coefficients
+        residuals[self.dropped.columns] = self.dropped.variances
+        return loadings @ spread @ loadings.T + np.diag(residuals)
 
 
 def _divide_by_root(x: np.ndarray, root: np.ndarray) -> np.ndarray:
@@ -160,7 +196,7 @@ def prepare_features(
     n_clusters: int,
     weights: np.ndarray | None = None,
 ) -> Prepared:
-    """Centre and scale rows (n, m); warn about constant and collinear columns.
+    """Centre and scale rows (n, m); drop constant and collinear columns, with a warning.
 
     ``weights`` (n,) are masses of the rows, by default 1.
 
@@ -200,6 +236,20 @@ def prepare_features(
             root = np.full(columns.size, math.sqrt((deviation**2).mean()))
         log_root = float(np.log(root).sum())
     x = _divide_by_root(X[:, columns] - centre[columns], root)
+    # Columns that the others explain; without a ridge, they do not change the best partition.
+    independent = np.ones(columns.size, bool)
+    if covariance == "full" and reg > 0 and n_clusters > 1 and not nothing:
+        independent = _independent_columns(x, mass)
+    explained, columns = columns[~independent], columns[independent]
+    if not independent.all():
+        x, root = x[:, independent], root[independent]
+        log_root = float(np.log(root).sum())
+        shown = ", ".join(map(str, explained[:5])) + (", ..." if explained.size > 5 else "")
+        warn(
+            f"column {shown} of X is nearly a linear combination of the others; got "
+            f"{explained.size} such column(s), which the fit ignores; drop them, or set reg=0"
+        )
+    dropped = _regress_columns(X - centre, explained, x, mass)
     # Ridge, parameters per cluster, and the constant part of the Gaussian log density.
     d = columns.size
     variance = column_variances(x, weights)
@@ -211,10 +261,50 @@ def prepare_features(
         "full": d + d * (d + 1) // 2, "diag": 2 * d, "spherical": d + 1, "fixed": d,
     }[covariance]  # fmt: skip
     common = 0.5 * d * math.log(2 * math.pi) + log_root
+    constant = n * (common + 0.5 * d) - float(mass @ dropped.log_densities(X - centre, x))
     return Prepared(
-        x, mass, columns, centre, root, ridge, 1 / variance, n_parameters, n * (common + 0.5 * d),
-        -common, nothing,
+        x, mass, columns, centre, root, ridge, 1 / variance, n_parameters, constant, -common,
+        nothing, dropped,
     )  # fmt: skip
+
+
+def _independent_columns(x: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """Which of the columns of scaled rows (n, d) to retain (d,), so that they are not collinear.
+
+    While the condition number of the correlations exceeds 1e6, the column with the smallest
+    residual variance given the others is dropped. All columns stay if there are not more rows than
+    columns.
+    """
+    n, d = x.shape
+    independent = np.ones(d, bool)
+    if n <= d:
+        return independent
+    z = np.sqrt(mass)[:, None] * x
+    z = z / np.sqrt((z**2).sum(0))
+    correlations = z.T @ z
+    while independent.sum() > 1:
+        rest = np.flatnonzero(independent)
+        values, vectors = np.linalg.eigh(correlations[np.ix_(rest, rest)])
+        if values[0] * _COLLINEAR >= values[-1]:
+            break
+        # Inverse residual variances are the diagonal of the inverse; of equal ones, take the last.
+        inverse = (vectors**2 / np.maximum(values, _ROUNDING * values[-1])).sum(1)
+        independent[rest[np.flatnonzero(inverse >= inverse.max() * (1 - 1e-6))[-1]]] = False
+    return independent
+
+
+def _regress_columns(
+    centred: np.ndarray, columns: np.ndarray, x: np.ndarray, mass: np.ndarray
+) -> DroppedColumns:
+    """Regress some ``columns`` (q,) of ``centred`` (n, m) on ``x`` (n, d), both with mean 0."""
+    if not columns.size:
+        return DroppedColumns(columns, np.zeros((0, x.shape[1])), np.zeros(0))
+    targets, roots = centred[:, columns], np.sqrt(mass)[:, None]
+    coefficients = np.linalg.lstsq(roots * x, roots * targets)[0].T
+    shares = mass / mass.sum()
+    residuals = shares @ (targets - x @ coefficients.T) ** 2
+    floor = _EXPLAINED * (shares @ targets**2)
+    return DroppedColumns(columns, coefficients, np.maximum(residuals, floor))
 
 
 def _check_full_covariance(x: np.ndarray, reg: float, alike: bool, n_clusters: int) -> None:

@@ -226,13 +226,42 @@ def test_doubtful_input():
         wide = made("full").fit(np.c_[X, np.full(N, 5.0)], y)
     np.testing.assert_array_equal(wide.labels_, made("full").fit(X, y).labels_)
     assert (wide.means_[:, 3] == 5).all() and (wide.covariances_[:, 3] == 0).all()
-    with pytest.warns(UserWarning, match=r"nearly collinear.* number of more than 1e\+15; leave"):
-        made("full").fit(np.c_[X, X.sum(1)])
     twice = np.repeat(X[:3], 20, 0)
     with pytest.raises(ValueError, match="initial clusters of every restart have singular"):
         made("full", reg=0).fit(twice)
-    with pytest.warns(UserWarning, match="nearly collinear"):
+    with pytest.warns(UserWarning, match="nearly a linear combination"):
         assert made("full").fit(twice).n_clusters_ == 3
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_columns_that_others_explain_are_dropped():
+    X, _, y = planted()
+    rng = np.random.default_rng(2)
+    residuals = 1e-4 * rng.normal(size=N)
+    wide = np.c_[(X / X.std(0))[:, :2].sum(1) + residuals, X, X[:, 2]]
+    with pytest.warns(UserWarning, match="column 0, 4 of X is nearly a linear combination of") as w:
+        model = made("full").fit(wide, y)
+    assert sum("linear combination" in str(warning.message) for warning in w) == 1
+    plain = made("full").fit(X, y)
+    np.testing.assert_array_equal(model.labels_, plain.labels_)
+    np.testing.assert_allclose(model.means_[:, 1:4], plain.means_, rtol=1e-9)
+    # Means and covariances of the dropped columns follow from the others.
+    means = np.stack([wide[model.labels_ == c].mean(0) for c in range(model.n_clusters_)])
+    np.testing.assert_allclose(model.means_, means, rtol=1e-3, atol=1e-3)
+    assert (np.linalg.eigvalsh(model.covariances_) > -1e-9).all()
+    np.testing.assert_allclose(model.covariances_[:, 4, 4], plain.covariances_[:, 2, 2], rtol=1e-6)
+    # New rows: only the other columns determine the cluster.
+    changed = wide + [50.0, 0, 0, 0, -7]
+    np.testing.assert_array_equal(model.predict(changed), plain.predict(X))
+    np.testing.assert_allclose(model.predict_proba(changed), plain.predict_proba(X), atol=1e-9)
+    # Objective and score include the density of the dropped columns, given the others.
+    difference = model.score(wide) - plain.score(X)
+    assert plain.objective_ - model.objective_ == pytest.approx(N * difference, rel=1e-9)
+    expected = -0.5 * (
+        2 + 2 * np.log(2 * np.pi) + np.log([residuals.var(), 1e-12 * X[:, 2].var()]).sum()
+    )
+    assert difference == pytest.approx(expected, abs=0.6)
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def best_of_five(objective, score):
     return comb(others, 4) @ score[np.argsort(objective)] / comb(len(score), 5)
 
 
-@pytest.mark.filterwarnings("ignore:columns of X are nearly collinear")
+@pytest.mark.filterwarnings("ignore:column .* of X is nearly a linear combination")
 def test_what_labels_right_and_wrong_do():
     """Claims of the paper, for the mean over its data sets; a fit is the best of five restarts.
 
