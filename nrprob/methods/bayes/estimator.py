@@ -33,7 +33,9 @@ from nrprob.posterior.merging import LEAST_DIP, check_threshold
 from nrprob.statistics.features import check_range
 
 FLOORS = (0.1, 0.2, 0.4)
-_N_SPLIT_MERGE, _MODERATE = 10, 30_000  # proposals in an iteration, up to so many samples
+# Proposals in an iteration, up to so many samples. Launched splits are accepted several times as
+# often as others, and hopeless ones cost little.
+_N_SPLIT_MERGE, _N_LAUNCHED, _MODERATE = 10, 20, 30_000
 _N_PILOT = 200  # iterations of pilot chains, the first half of which is warm-up
 _SIZE = parameters.Number(1, CLUSTERS, integer=True, words=("auto",))
 _POSITIVE = parameters.Number(1e-9, 1e9)
@@ -156,9 +158,10 @@ class MDLMixture(SampledChains):
     thinning : int, default=1
         Iterations from one draw to the next; at most 1e6.
     num_split_merge : int or "auto", default="auto"
-        Split and merge proposals in an iteration. "auto" is 10 up to 30,000 samples, and fewer in
-        proportion with more samples. Hopeless proposals are rejected before they are evaluated,
-        which leaves the posterior unchanged. At most 10,000.
+        Split and merge proposals in an iteration. "auto" is 20 for Gaussian components with sampled
+        hyperparameters and otherwise 10, and fewer in proportion above 30,000 samples. Hopeless
+        proposals are rejected before they are evaluated, which leaves the posterior unchanged. At
+        most 10,000.
     block : int or "auto", default="auto"
         Samples that a Gibbs move of the collapsed kernel updates together; 1 is the usual sweep. A
         rejected block costs time, never exactness; ``sample_stats_`` has the counts. "auto" grows
@@ -665,14 +668,19 @@ class MDLMixture(SampledChains):
 
     def _count_proposals(self, n: int) -> int:
         """Number of split and merge proposals in an iteration."""
-        if isinstance(self.num_split_merge, str):
-            return int(np.clip(_N_SPLIT_MERGE * _MODERATE // n, 1, _N_SPLIT_MERGE))
-        return int(self.num_split_merge)
+        if not isinstance(self.num_split_merge, str):
+            return int(self.num_split_merge)
+        most = _N_LAUNCHED if self._samples_hyperparameters() else _N_SPLIT_MERGE
+        return int(np.clip(most * _MODERATE // n, 1, most))
+
+    def _samples_hyperparameters(self) -> bool:
+        """Whether hyperparameters of Gaussian components are sampled, and splits are launched."""
+        return isinstance(self._feature_model(0.2), SampledGaussian)
 
     def _make_kernel(self, n: int) -> PartitionKernel:
         """Make the MCMC kernel over partitions."""
         kernel: Any = default_kernel(n, self._count_proposals(n))
-        if isinstance(self._feature_model(0.2), SampledGaussian):
+        if self._samples_hyperparameters():
             kernel = JointKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
         if isinstance(self.block, str):
             return kernel
