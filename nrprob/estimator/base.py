@@ -179,6 +179,9 @@ class Clusterer(ClusterMixin, BaseEstimator):
     _keeps_interrupted = False
     # Whether one cluster may contain several classes of the partial labels.
     _classes_share = False
+    # Whether no move of one sample to another cluster lowers the objective at ``labels_``. Such an
+    # estimator defines `_objective_at`.
+    hard_objective: bool = False
     # Remedy in the warning about clusters of one or two samples.
     _small_remedy = "remove samples that are outliers, or change n_clusters or other parameters"
     # Whether `fit` warns if one discrete feature determines the clusters.
@@ -369,6 +372,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
         -------
         self
         """
+        raise NotImplementedError
+
+    def _objective_at(self, task: Any, labels: np.ndarray) -> float:
+        """Objective at hard ``labels`` (n,); infinite if the fit may not return them."""
         raise NotImplementedError
 
     # Input

@@ -49,6 +49,13 @@ SHARED = {
         "float",
         "Size of the random perturbation of log memberships at each temperature. From 0 to 10.",
     ),
+    "polish": (
+        "bool",
+        """Whether a local search improves the hard labels of the best restart: afterwards, no move
+        of one row to another cluster lowers the objective. Published algorithms end without it. It
+        is left out for soft labels, soft known groups, covariates, and rows that are stored or
+        distributed over devices.""",
+    ),
     "n_init": (
         "int",
         "Number of restarts; the fit keeps the restart of the smallest objective. At most 10**6.",

@@ -5,6 +5,7 @@ Shapes: n rows, k clusters.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,8 +14,9 @@ import numpy as np
 from scipy import sparse
 from scipy.special import logsumexp
 
-from nrprob.engines import sharding
+from nrprob.engines import placement, sharding
 from nrprob.engines.optimise import merge, solve
+from nrprob.engines.optimise.polish import build_terms, polish_labels
 from nrprob.estimator.calls import (
     collect_restarts,
     padded_n_clusters,
@@ -25,8 +27,9 @@ from nrprob.estimator.linear import LinearClusterer, Task
 from nrprob.links import cluster_order
 from nrprob.statistics import families
 from nrprob.statistics.costs import SeparableCost
-from nrprob.statistics.rows import bucket_size
+from nrprob.statistics.rows import Dense, Rows, Sparse, bucket_size
 
+_MOST_ELEMENTS = 1 << 25  # largest number of entries of rows that a local search copies
 SOLVERS = ("anneal", "sequential", "batched", "agglomerative")
 
 
@@ -58,6 +61,11 @@ class Descent(NamedTuple):
         return self.compression > 0 and bool(np.isfinite(self.beta))
 
 
+def _widen(array: Any) -> Any:
+    """Convert an array of floats to float64."""
+    return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array
+
+
 class TermEstimator(LinearClusterer):
     """Clusterer whose objective is a sum of terms over cells, as in `nrprob.statistics`.
 
@@ -71,6 +79,8 @@ class TermEstimator(LinearClusterer):
         all options except the solver may depend on the results of ``_problem``.
     """
 
+    # Whether a local search improves hard labels; a parameter of some subclasses.
+    polish: bool = False
     # Attributes for the weights of the terms, in order; "" for a weight that is not stored.
     _weight_names: tuple[str, ...] = ()
 
@@ -220,13 +230,17 @@ class TermEstimator(LinearClusterer):
                     f"and {design.n_groups} groups; use solver='anneal' or 'sequential'"
                 )
 
+    @property
+    def _sums_features(self) -> bool:
+        """Whether the costs of cells are sums over features, as sweeps over sparse rows need."""
+        cost = families.get_family(self._features.features).cost
+        return isinstance(cost, SeparableCost) and self._separable
+
     def _check_sparse(self, task: Task, solver: str) -> None:
         """Raise an error for sparse rows that the solver cannot process with this objective."""
         if not sparse.issparse(task.x):
             return
-        cost = families.get_family(self._features.features).cost
-        separable = isinstance(cost, SeparableCost) and self._separable
-        if solver == "batched" or (solver == "sequential" and not separable):
+        if solver == "batched" or (solver == "sequential" and not self._sums_features):
             raise ValueError(
                 f"solver={solver!r} cannot take sparse X with this objective; got "
                 f"features={self._features.features!r}; use solver='anneal'"
@@ -247,6 +261,8 @@ class TermEstimator(LinearClusterer):
 
     def finish(self, task: Task, result: list[solve.Solution]):
         """Set the fitted attributes; see `Clusterer.finish`."""
+        if self._polishes(task):
+            result = self._polish(task, result)
         restarts, best = collect_restarts(result, task.layout)
         fit, n_empty = best.fit, task.rows.n_groups - task.design.n_groups
         critical = fit.critical_beta
@@ -265,6 +281,72 @@ class TermEstimator(LinearClusterer):
             nothing_left=self._nothing_left(task.design.has_structure),
         )
         return self
+
+    @property
+    def hard_objective(self) -> bool:  # type: ignore[override]
+        """Whether no move of one sample lowers the objective at ``labels_``."""
+        return self.polish and self._descent().solver in SOLVERS and np.isinf(self._descent().beta)
+
+    def _objective_at(self, task: Task, labels: np.ndarray) -> float:
+        result = solve.evaluate_labels(
+            task.rows, task.settings, task.layout.to_blocks(labels.astype(np.int32)), None,
+            build=task.build, n_clusters=max(self.n_clusters, 2),
+            compressed=self._minimised.compressed,
+        )  # fmt: skip
+        return float(result.objective[0])
+
+    def _polishes(self, task: Task) -> bool:
+        """Whether a local search improves the hard labels of the best restart."""
+        rows, descent = task.rows, self._minimised
+        return (
+            self.polish
+            and (descent.solver != "anneal" or np.isinf(descent.beta))
+            and isinstance(rows, Rows)
+            and rows.share is None
+            and task.design.columns is None
+            and (isinstance(rows.x, Dense) or (isinstance(rows.x, Sparse) and self._sums_features))
+            and sum(array.size for array in jax.tree.leaves(rows.x)) <= _MOST_ELEMENTS
+        )
+
+    def _polish(self, task: Task, result: list[solve.Solution]) -> list[solve.Solution]:
+        """Improve the labels of the best restart by a local search, in float64."""
+        best = min(result, key=lambda solution: solution.objective.min())
+        restart = int(best.objective.argmin())
+        labels = best.labels[..., restart]
+        rows = jax.tree.map(_widen, task.rows)
+        terms = build_terms(rows, task.settings, build=task.build)
+        terms = tuple(
+            replace(term, weight=np.float64(weight))
+            for term, weight in zip(terms, best.fit.weights, strict=False)
+        )
+        compressed = self._minimised.compressed
+        if compressed:
+            terms = solve.add_compression_term(
+                terms, rows, task.settings.compression / task.settings.beta
+            )
+        fixed = None if task.fixed is None else task.layout.to_blocks(task.fixed, -1)
+        movable = np.ones(labels.shape, bool) if fixed is None else fixed < 0
+        n_clusters = max(bucket_size(self.n_clusters, 64), 2)
+        with placement.small_steps_on_cpu():
+            new = polish_labels(terms, rows, labels, movable, n_clusters, self.n_clusters)
+        if (new == labels)[np.asarray(rows.mass) > 0].all():
+            return result
+        polished = solve.evaluate_labels(
+            task.rows, task.settings, new, fixed,
+            build=task.build, n_clusters=max(self.n_clusters, 2), compressed=compressed,
+        )  # fmt: skip
+        polished = jax.device_get(polished)
+        objective, all_labels = best.objective.copy(), best.labels.copy()
+        objective[restart], all_labels[..., restart] = polished.objective[0], new
+        changed = polished._replace(
+            labels=all_labels,
+            objective=objective,
+            converged=best.converged,
+            n_iter=best.n_iter,
+            trace=np.append(best.trace[~np.isnan(best.trace)], polished.objective[0]),
+            fit=polished.fit._replace(critical_beta=best.fit.critical_beta),
+        )
+        return [changed if solution is best else solution for solution in result]
 
     def _keep_weights(self, weights: np.ndarray) -> None:
         for name, value in zip(self._weight_names, weights, strict=False):

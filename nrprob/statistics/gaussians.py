@@ -390,8 +390,11 @@ class CrossEntropyCost:
     def track_cells(self, cells: jax.Array) -> TrackedCells:
         """State of K cells with statistics (K, p)."""
         w, mean, scatter = centre_cells(cells, self.n_features, self.covariance)
-        full = w > _EMPTY
+        # The scatter of an empty cell is the ridge. No sample can join it without a ridge.
+        full = (w > _EMPTY) | (self.ridge > 0).all()
         log_det = self._log_det(w, scatter, full)
+        if self.covariance != "fixed":
+            log_det = jnp.where(full, log_det, jnp.inf)
         if self.covariance == "full":
             scatter = inverse_and_log_det(self._add_ridge(scatter, full))[0]
         elif self.covariance == "diag":

@@ -171,7 +171,7 @@ def test_a_program_keeps_within_memory(calls, one_worker, monkeypatch):
         (CMBC(2, n_init=1, update="batch"), False),
         (MixtureEM(2, n_init=1, features="gaussian"), None),
         (MixtureEM(2, n_init=1, features="gaussian", covariance="VEE"), None),
-        (CECIB(2, n_init=1), None),
+        (CECIB(2, n_init=1, preset="published"), None),
         (ConstrainedMixture(2, n_init=1), None),
         (MixtureEM(2, n_init=1, features="gaussian", covariance="diag"), None),
         (ConditionalMixture(2, n_init=12, categorical=[]), False),

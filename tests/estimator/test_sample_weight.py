@@ -102,11 +102,11 @@ def test_integer_weights_equal_repeated_samples(case):
 PARTIAL = np.where(np.arange(N) % 4, -1, PLANTED)
 STARTED = {
     "cecib": CECIB(3, covariance="diag", random_state=0, init=PLANTED),
-    "cecib, full": CECIB(3, penalty="mdl", random_state=0, init=PLANTED),
-    "cecib, sequential": CECIB(
+    "cecib, full": CECIB(3, random_state=0, init=PLANTED),
+    "cecib, published": CECIB(
         3,
         covariance="spherical",
-        solver="sequential",
+        preset="published",
         beta="critical",
         random_state=0,
         init=PLANTED,

@@ -15,14 +15,13 @@ Shapes: B blocks of r rows, or b rows; K clusters; p statistics of a row; ``grou
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
 
 from nrprob.statistics.rows import Rows, Sparse
-from nrprob.statistics.terms import SMOOTHING, Term, Terms, membership_gradient, objective, one_hot
+from nrprob.statistics.terms import Term, Terms, membership_gradient, one_hot
 
 
 class IncrementalCost(Protocol):
@@ -89,7 +88,7 @@ def move_changes(
     return join, leave
 
 
-def _join_leave_changes(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array):
+def join_leave_changes(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array):
     """Changes of F (B, r, K) if each row joins each cell, and (B, r) if it leaves its own.
 
     The rows must be dense. ``cells`` (groups, 1, K, p) are the statistics under ``labels`` (B, r).
@@ -122,33 +121,10 @@ def move_differences(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Arr
     ``cells`` (groups, 1, K, p) are the statistics under ``labels`` (B, r). The rows must be dense.
     Forbidden moves and changes that are NaN have infinite cost.
     """
-    join, leave = _join_leave_changes(terms, rows, labels, cells)
+    join, leave = join_leave_changes(terms, rows, labels, cells)
     change = join + leave[..., None]
     stay = jnp.arange(change.shape[-1]) == labels[..., None]
     return jnp.where(stay, 0, jnp.where(jnp.isnan(change), jnp.inf, change))
-
-
-# Cost in nats per row of a cluster of average size above which absorbed rows distort the other
-# clusters. On data whose columns all vary, absorbing costs up to 1.8; with a nearly constant
-# column, 10 to 20.
-DISTORTION_LIMIT = 2.0
-
-
-class ClusterRemoval(NamedTuple):
-    """Rule for the removal of clusters while rows move; all traced.
-
-    Attributes
-    ----------
-    min_mass : clusters of smaller mass are removed
-    spare_outliers : whether a small cluster stays if its rows would distort the other clusters.
-        They do if moving them to other clusters costs more than moving them to a single cluster of
-        all rows, by `DISTORTION_LIMIT` nats per row of a cluster of average size
-    merge : whether to merge the two clusters whose union lowers F most
-    """
-
-    min_mass: jax.Array
-    spare_outliers: jax.Array
-    merge: jax.Array
 
 
 def remove_small_clusters(
@@ -157,17 +133,13 @@ def remove_small_clusters(
     labels: jax.Array,
     active: jax.Array,
     fixed: jax.Array | None,
-    removal: ClusterRemoval,
+    min_mass: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Labels (B, r) and active clusters (K,) after removing clusters that are too small.
+    """Labels (B, r) and active clusters (K,) after removing clusters smaller than ``min_mass``.
 
     The smallest cluster is removed first. Each of its rows moves to the cluster in which this row
     alone has the least cost; F may increase. Clusters with labelled rows (``fixed`` (B, r) is not
     -1) are never removed, nor is the last cluster.
-
-    A few outliers, in columns that hardly vary otherwise, distort the cluster that absorbs them.
-    The other rows of this cluster then leave it, so that it becomes small and is removed in turn.
-    This may continue down to the last cluster. ``removal.spare_outliers`` prevents it.
     """
     k = active.shape[0]
     labelled = jnp.zeros(k, bool)
@@ -177,73 +149,40 @@ def remove_small_clusters(
     def cluster_sizes(labels):
         return one_hot(labels[..., None], rows.mass, k).sum((0, 1, 2))
 
-    def small_clusters(labels, active, spared):
-        candidates = active & ~labelled & (cluster_sizes(labels) < removal.min_mass)
-        return jnp.where(active.sum() > 1, candidates & ~spared, False)
+    def small_clusters(labels, active):
+        candidates = active & ~labelled & (cluster_sizes(labels) < min_mass)
+        return candidates & (active.sum() > 1)
 
     def any_small(state):
         return small_clusters(*state).any()
 
     def remove_smallest(state):
-        labels, active, spared = state
+        labels, active = state
         smallest = jnp.where(small_clusters(*state), cluster_sizes(labels), jnp.inf).argmin()
         remaining = active.at[smallest].set(False)
-        cells = label_cells(rows, labels, k)
         if isinstance(rows.x, Sparse):
             w = one_hot(labels[..., None], rows.mass, k)
             cost = membership_gradient(terms, rows, w)[:, :, 0]
         else:
-            cost = _join_leave_changes(terms, rows, labels, cells)[0]
+            cost = join_leave_changes(terms, rows, labels, label_cells(rows, labels, k))[0]
         cost = jnp.where(remaining & ~jnp.isnan(cost), cost, jnp.inf)
-        new = jnp.where(labels == smallest, cost.argmin(-1).astype(labels.dtype), labels)
+        return jnp.where(
+            labels == smallest, cost.argmin(-1).astype(labels.dtype), labels
+        ), remaining
 
-        def distorts():
-            # Cells before, without the small cluster, after moving its rows, and as one cluster.
-            without = cells.at[:, :, smallest].set(0)
-            single_cell = jnp.zeros_like(cells).at[:, :, 0].set((1 + SMOOTHING) * cells.sum(2))
-            cases = [cells, without, label_cells(rows, new, k), single_cell]
-            # One evaluation serves all four cases, to compile the objective once. The case of one
-            # cluster uses the directional derivative along the rows of the small cluster.
-            direction = jnp.zeros_like(cells).at[:, :, 0].set(cells[:, :, smallest])
-            tangents = [jnp.zeros_like(cells)] * 3 + [direction]
-            cases, tangents = (jnp.concatenate(parts, 1) for parts in (cases, tangents))
-            value, slope = jax.jvp(partial(objective, terms), (cases,), (tangents,))
-            sound = jnp.isfinite(value[0])
-            harm, single = value[2] - value[1], slope[3]
-            return sound & (harm > single + DISTORTION_LIMIT * rows.mass.sum() / active.sum())
-
-        stays = jax.lax.cond(removal.spare_outliers, distorts, lambda: jnp.asarray(False))
-        return (
-            jnp.where(stays, labels, new),
-            jnp.where(stays, active, remaining),
-            spared.at[smallest].set(stays),
-        )
-
-    start = labels, active, jnp.zeros(k, bool)
-    labels, active, _ = jax.lax.while_loop(any_small, remove_smallest, start)
-    return labels, active
+    return jax.lax.while_loop(any_small, remove_smallest, (labels, active))
 
 
-def merge_best_pair(
-    terms: Terms, labels: jax.Array, cells: jax.Array, active: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Merge the two clusters whose union lowers F most, if any union lowers F.
+def merge_differences(terms: Terms, cells: jax.Array) -> jax.Array:
+    """Change of F (K, K) when two clusters merge; infinite where it is undefined.
 
-    ``cells`` (groups, 1, K, p) are the statistics under ``labels``, and ``active`` (K,) marks the
-    clusters that exist. Returns labels, active clusters, and whether two clusters were merged.
+    ``cells`` (groups, 1, K, p) are the statistics of the clusters.
     """
-    k = active.shape[0]
+    k = cells.shape[2]
     change = jnp.zeros((k, k), cells.dtype)
     for term in terms:
         term_cells = term.cells(cells)[:, 0]
         cost = term.cost(term_cells)
         union = term.cost(term_cells[:, :, None] + term_cells[:, None])
         change += term.weight * (union - cost[:, :, None] - cost[:, None]).sum(0)
-    above = jnp.arange(k)[:, None] < jnp.arange(k)
-    allowed = above & active[:, None] & active & ~jnp.isnan(change)
-    change = jnp.where(allowed, change, jnp.inf)
-    best = change.argmin()
-    a, b = best // k, best % k
-    merges = change[a, b] < 0
-    labels = jnp.where(merges & (labels == b), a.astype(labels.dtype), labels)
-    return labels, active.at[b].set(active[b] & ~merges), merges
+    return jnp.where(jnp.isnan(change), jnp.inf, change)

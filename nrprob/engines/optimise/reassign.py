@@ -5,8 +5,8 @@
 - `reassign_batched` moves many rows at once, and moves fewer rows after a step that did not lower
   the objective. It evaluates the same differences in one array operation.
 
-Both functions may remove clusters; see `nrprob.engines.optimise.differences.ClusterRemoval`. F is
-the objective.
+Both functions may remove small clusters; see
+`nrprob.engines.optimise.differences.remove_small_clusters`. F is the objective.
 
 Shapes: B blocks of r rows, S restarts, K clusters, p statistics of a row.
 """
@@ -21,9 +21,7 @@ import jax.numpy as jnp
 
 from nrprob.engines.hash_rng import fold_in, hashed_uniform
 from nrprob.engines.optimise.differences import (
-    ClusterRemoval,
     label_cells,
-    merge_best_pair,
     move_differences,
     remove_small_clusters,
 )
@@ -122,25 +120,11 @@ def _uses_mass(term: Term) -> bool:
     return not isinstance(term.cost, SeparableCost) or term.cost.uses_mass or term.view is not None
 
 
-def _remove_clusters(terms, rows, labels, active, fixed, removal):
-    """Labels and active clusters after `remove_small_clusters`, if there is a ``removal``."""
-    if removal is None:
+def _remove_clusters(terms, rows, labels, active, fixed, min_mass):
+    """Labels and active clusters after `remove_small_clusters`, if there is a ``min_mass``."""
+    if min_mass is None:
         return labels, active
-    return remove_small_clusters(terms, rows, labels, active, fixed, removal)
-
-
-def _merge_clusters(terms, labels, cells, active, fixed, removal, at_rest):
-    """Merge the best pair of clusters if no row moves (``at_rest``) and ``removal`` asks for it.
-
-    Returns labels, active clusters, and whether two clusters were merged.
-    """
-    if removal is None or fixed is not None:
-        return labels, active, jnp.asarray(False)
-    return jax.lax.cond(
-        at_rest & removal.merge,
-        lambda: merge_best_pair(terms, labels, cells, active),
-        lambda: (labels, active, jnp.asarray(False)),
-    )
+    return remove_small_clusters(terms, rows, labels, active, fixed, min_mass)
 
 
 def reassign_sequentially(
@@ -153,7 +137,7 @@ def reassign_sequentially(
     n_clusters: int,
     fixed: jax.Array | None = None,
     active: jax.Array,
-    removal: ClusterRemoval | None = None,
+    min_mass: jax.Array | None = None,
 ) -> ReassignmentResult:
     """Sweep over the rows in random order until a complete sweep moves no row.
 
@@ -161,8 +145,8 @@ def reassign_sequentially(
     for all clusters, and add the row to the best one. A sweep costs O(n K p) for n rows. A row that
     is alone in its cluster stays there, since an empty cluster costs 0. Cell statistics are
     recomputed from the labels after every sweep, to limit rounding errors. ``labels`` (S, B, r) are
-    initial labels. With ``removal``, clusters are removed before the first sweep and after every
-    sweep.
+    initial labels. With ``min_mass``, clusters of smaller mass are removed before the first sweep
+    and after every sweep.
     """
     free = rows.mass.reshape(-1) > 0
     if fixed is not None:
@@ -185,29 +169,23 @@ def reassign_sequentially(
                 return run_visits(order, before, free.sum(), active, init_state(cells))[1]
 
             # Before the first sweep, small clusters are removed without processing rows.
-            sweeping = removal is None or count >= 0
+            sweeping = min_mass is None or count >= 0
             after = (
-                move_all() if removal is None else jax.lax.cond(sweeping, move_all, lambda: before)
+                move_all() if min_mass is None else jax.lax.cond(sweeping, move_all, lambda: before)
             )
             at_rest = sweeping & (after == before).all()
             labels = labels.at[order].set(after, unique_indices=True).reshape(shape)
             # Remove small clusters.
-            labels, new_active = _remove_clusters(terms, rows, labels, active, fixed, removal)
+            labels, new_active = _remove_clusters(terms, rows, labels, active, fixed, min_mass)
             at_rest = at_rest & (new_active == active).all()
-            # Recompute the statistics, and merge two clusters if no row moved.
             cells = label_cells(rows, labels, n_clusters)
-            labels, active, merged = _merge_clusters(
-                terms, labels, cells, new_active, fixed, removal, at_rest
-            )
-            if removal is not None:
-                cells = label_cells(rows, labels, n_clusters)
-            values = objective(terms, cells)[0], active.sum().astype(mass.dtype)
+            values = objective(terms, cells)[0], new_active.sum().astype(mass.dtype)
             values = jax.tree.map(lambda v: jnp.where(sweeping, v, jnp.nan), values)
-            return (labels.reshape(-1), active, cells), at_rest & ~merged, values
+            return (labels.reshape(-1), new_active, cells), at_rest, values
 
         trace = empty_trace(TRACE, mass.dtype)
         start = labels.reshape(-1), active, label_cells(rows, labels, n_clusters)
-        count = 0 if removal is None else -1
+        count = 0 if min_mass is None else -1
         result = iterate(sweep, start, max_iter, count=count, trace=(trace, trace))
         return result.state[0].reshape(shape), *result.trace, result.n_iter, result.done
 
@@ -225,7 +203,7 @@ def reassign_batched(
     n_clusters: int,
     fixed: jax.Array | None = None,
     active: jax.Array,
-    removal: ClusterRemoval | None = None,
+    min_mass: jax.Array | None = None,
 ) -> ReassignmentResult:
     """Move many rows at once, and back off if the objective does not decrease.
 
@@ -281,18 +259,9 @@ def reassign_batched(
             new = jnp.where(chosen, target, labels)
             return new, proposal._replace(change=change, target=target), ~improving.any()
 
-        def reduce_clusters(current, at_rest):
-            labels, cells, _, existing = current
-            new, remaining = _remove_clusters(terms, rows, labels, existing, fixed, removal)
-            new, remaining, _ = _merge_clusters(
-                terms,
-                new,
-                cells,
-                remaining,
-                fixed,
-                removal,
-                at_rest & (remaining == existing).all(),
-            )
+        def reduce_clusters(current):
+            labels, _, _, existing = current
+            new, remaining = _remove_clusters(terms, rows, labels, existing, fixed, min_mass)
             return jax.lax.cond(
                 (remaining == existing).all(),
                 lambda: current,
@@ -318,13 +287,13 @@ def reassign_batched(
             fraction = jnp.where(better, jnp.minimum(1, 2 * before), before / 4)
             current = jax.tree.map(lambda a, b: jnp.where(better, a, b), candidate, current)
             changed = jnp.asarray(False)
-            if removal is not None:
+            if min_mass is not None:
                 reduced = jax.lax.cond(
-                    phase == _ALL_ROWS, lambda: current, lambda: reduce_clusters(current, over)
+                    phase == _ALL_ROWS, lambda: current, lambda: reduce_clusters(current)
                 )
                 changed = (reduced.existing != current.existing).any()
                 current, over = reduced, over & ~changed
-            # A removed or merged cluster invalidates the proposal.
+            # A removed cluster invalidates the proposal.
             reset = changed | (phase != _SOME_ROWS)
             proposal = proposal._replace(
                 fraction=jnp.where(reset, 1.0, fraction), outdated=better | reset

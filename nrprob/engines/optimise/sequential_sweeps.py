@@ -33,11 +33,36 @@ class Sweep(NamedTuple):
     init_state : ``cells (groups, 1, K, p) -> state``, the statistics and costs of all cells
     run_visits : ``(order, labels, count, active, state) -> (state, labels)``; ``order`` (n,) are
         row indices, ``labels`` (n,) their labels in this order, ``count`` the number of rows to
-        process, and ``active`` (K,) whether each cluster may receive rows
+        process, and ``active`` (K,) whether each cluster may receive rows. A row whose cluster may
+        not receive rows leaves it at any cost. Dense rows take `SizeLimits` as a sixth argument
     """
 
     init_state: Callable[[jax.Array], Any]
     run_visits: Callable[..., tuple[Any, jax.Array]]
+
+
+class SizeLimits(NamedTuple):
+    """Limit of the sizes of clusters: a cluster is empty or has the mass ``floor``; all traced.
+
+    Attributes
+    ----------
+    sizes : (K,) masses of the clusters
+    floor : smallest mass of a cluster
+    least : mass below which a cluster is empty; it is less than the mass of any row
+    """
+
+    sizes: jax.Array
+    floor: jax.Array
+    least: jax.Array
+
+    def allowed_moves(self, mass: jax.Array, label: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Whether rows (...) may leave their clusters, and may join each cluster (..., K).
+
+        ``mass`` (...) are the masses of the rows and ``label`` (...) their clusters.
+        """
+        rest = self.sizes[label] - mass
+        leave = (rest <= self.least) | (rest >= self.floor)
+        return leave, self.sizes + mass[..., None] >= self.floor
 
 
 def make_sweep(terms: Terms, rows: Rows) -> Sweep:
@@ -50,22 +75,30 @@ def make_sweep(terms: Terms, rows: Rows) -> Sweep:
     return make_visits(terms, rows, rows.mass.reshape(-1), group)
 
 
-def _loop_over_rows(visit):
+def _loop_over_rows(visit, mass):
     """Make ``Sweep.run_visits`` from a function that processes one row.
 
     This function ``visit(row, label, active, state) -> (state, label)`` takes the index and the old
-    label of the row.
+    label of the row. ``mass`` (n,) are the masses of the rows.
     """
 
-    def run_visits(order, before, count, active, state):
+    def run_visits(order, before, count, active, state, limits=None):
         # A step reads the old labels and writes new ones to another array: XLA may copy an array
         # that is read and written in one step.
         def visit_next(j, inner):
-            state, new = inner
-            state, label = visit(order[j], before[j], active, state)
-            return state, jax.lax.dynamic_update_index_in_dim(new, label, j, 0)
+            state, new, limits = inner
+            i, old, allowed = order[j], before[j], active
+            if limits is not None:
+                leave, join = limits.allowed_moves(mass[i], old)
+                stays = active[old] & (jnp.arange(active.size) == old)
+                allowed = (active & join & (leave | ~active[old])) | stays
+            state, label = visit(i, old, allowed, state)
+            if limits is not None:
+                sizes = limits.sizes.at[old].add(-mass[i]).at[label].add(mass[i])
+                limits = limits._replace(sizes=sizes)
+            return state, jax.lax.dynamic_update_index_in_dim(new, label, j, 0), limits
 
-        return jax.lax.fori_loop(0, count, visit_next, (state, before))
+        return jax.lax.fori_loop(0, count, visit_next, (state, before, limits))[:2]
 
     return run_visits
 
@@ -84,8 +117,9 @@ def _incremental_visits(terms, rows, mass, group):
         # Cost changes of all clusters; the old cluster wins ties within rounding.
         states, rounding = state
         join, leave = move_changes(terms, states, x[i][None], mass[i][None], old[None])
+        leave = jnp.where(active[old], leave, 0)  # the same for all clusters
         change = jnp.where(active & ~jnp.isnan(join[0]), join[0] + leave, jnp.inf)
-        change = change.at[old].set(-rounding)
+        change = change.at[old].set(jnp.where(active[old], -rounding, jnp.inf))
         new = change.argmin().astype(old.dtype)
 
         def move_row(states):
@@ -96,7 +130,7 @@ def _incremental_visits(terms, rows, mass, group):
 
         return (jax.lax.cond(new == old, lambda states: states, move_row, states), rounding), new
 
-    return Sweep(init_state, _loop_over_rows(visit))
+    return Sweep(init_state, _loop_over_rows(visit, mass))
 
 
 def _dense_visits(terms, rows, mass, group):
@@ -140,7 +174,7 @@ def _dense_visits(terms, rows, mass, group):
         )
         return (term_cells, costs), new
 
-    return Sweep(init_state, _loop_over_rows(visit))
+    return Sweep(init_state, _loop_over_rows(visit, mass))
 
 
 _WINDOW_ENTRIES = 128  # approximate number of sparse entries evaluated together

@@ -202,6 +202,7 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
     <solver>
     <cooling>
     <noise>
+    <polish>
     <n_init>
     <max_iter>
     <tol>
@@ -304,6 +305,7 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
     solver: Annotated[str, parameters.Choice(SOLVERS)] = "anneal"
     multi: parameters.Combination = "product"
     ridge: Annotated[float, parameters.Number(1e-9, 1e9)] = 1e-2
+    polish: parameters.Flag = True
     n_init: parameters.Count = 10
     max_iter: parameters.Count = 100
     tol: parameters.Tolerance = 1e-4

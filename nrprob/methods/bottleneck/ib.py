@@ -121,6 +121,7 @@ class IB(WeightedUnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
         other restarts begin at inverse temperatures that increase geometrically up to ``quench``
         times this one. Raise it for more diverse restarts; 1 starts all restarts at the same
         temperature. "auto" is 100. From 1 to 10**5.
+    <polish>
     <n_init>
     <max_iter>
     <tol>
@@ -201,6 +202,7 @@ class IB(WeightedUnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
     cooling: parameters.Cooling = 1.15
     noise: parameters.Noise = 1e-3
     quench: Annotated[float | str, parameters.Number(1, 1e5, words=("auto",))] = "auto"
+    polish: parameters.Flag = True
     n_init: parameters.Count = 10
     max_iter: parameters.Count = 100
     tol: parameters.Tolerance = 1e-4
@@ -275,6 +277,7 @@ class IBSI(SplittingBottleneck):
         ``cooling`` only if a split does not occur at once; use it to compare with `CrossPartition`.
     <cooling>
     <noise>
+    <polish>
     <n_init>
     <max_iter>
     <tol>
@@ -350,6 +353,7 @@ class IBSI(SplittingBottleneck):
     cooling: parameters.Cooling = 1.15
     noise: parameters.Noise = 1e-3
     quench: Annotated[float | str, parameters.Number(1, 1e5, words=("auto",))] = "auto"
+    polish: parameters.Flag = True
     n_init: parameters.Count = 10
     max_iter: parameters.Count = 100
     tol: parameters.Tolerance = 1e-4

@@ -29,19 +29,16 @@ class SizeCost:
     Attributes
     ----------
     total : total mass n of all rows
-    parameters : number d of parameters per cluster. They cost ``d/2 log N``, and the weight of the
-        cluster costs ``log(n) / 2``. If d is 0, both costs are left out
+    charge : cost of the parameters of a cell that is not empty
     least : mass below which a cell counts as empty; it is less than the mass of any row
     """
 
     total: jax.Array
-    parameters: jax.Array
+    charge: jax.Array
     least: jax.Array
 
     def _cell_cost(self, w: jax.Array) -> jax.Array:
-        log_w, log_n = jnp.log(jnp.maximum(w, 1e-300)), jnp.log(self.total)
-        charged = self.parameters * log_w + jnp.where(self.parameters > 0, log_n, 0)
-        return w * log_n - xlogx(w) + jnp.where(w > self.least, 0.5 * charged, 0)
+        return w * jnp.log(self.total) - xlogx(w) + jnp.where(w > self.least, self.charge, 0)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Cost of cells with statistics (..., p)."""

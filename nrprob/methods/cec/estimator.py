@@ -12,7 +12,10 @@ from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.data.validation import check_random_state
+from nrprob.engines import placement
 from nrprob.engines.optimise import solve
+from nrprob.engines.optimise.descents import PartitionLimits
+from nrprob.engines.optimise.local_search import SearchProblem
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer
 from nrprob.estimator.calls import collect_restarts, padded_n_clusters, restart_calls
@@ -22,13 +25,21 @@ from nrprob.estimator.weights import entries_with_weight
 from nrprob.exceptions import warn
 from nrprob.methods.cec.critical import estimate_critical_beta
 from nrprob.methods.cec.inputs import COVARIANCES, Prepared, check_fixed, prepare_features
-from nrprob.methods.cec.solver import STARTS, Objective, make_parameters, solve_cec
+from nrprob.methods.cec.search import SearchOutcome, search_partition
+from nrprob.methods.cec.solver import (
+    Ended,
+    Objective,
+    make_parameters,
+    solve_published,
+    term_values,
+)
 from nrprob.settings import standard
 from nrprob.statistics.gaussians import MomentRows, log_normals
 from nrprob.statistics.rows import Layout, Rows, bucket_size, make_layout, make_rows
 
-DELETIONS = ("sparing", "always")
-SOLVERS = ("batched", "sequential", "anneal")
+STARTS = ("k-means++", "random")
+_REG = 1e-3  # ridge of reg="auto"
+_TOLERANCE = 1e-9  # smallest change of the objective that counts, in nats per row
 
 
 def _check_init(name: str, value: Any) -> None:
@@ -57,13 +68,17 @@ class LabelledTask:
     prepared : scaled rows and the inverse transform
     fixed : (n,) class of every row, -1 where unlabelled; None without labels
     rows, layout : rows in blocks, and the position of every row in the blocks
-    calls : calls of the compiled program
+    settings : parameters of the objective, and of the published algorithm
+    initial : (n,) initial labels; None if ``init`` names a method
+    calls : calls of the compiled program; empty unless ``preset="published"``
     """
 
     prepared: Prepared
     fixed: np.ndarray | None
     rows: Rows
     layout: Layout
+    settings: solve.Settings
+    initial: np.ndarray | None
     calls: list[solve.SolverCall]
 
 
@@ -100,35 +115,30 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     fixed_covariance : float or array-like of shape (n_features,) or (n_features, n_features)
         Variance, variances or covariance matrix, for ``covariance="fixed"``.
     min_cluster_fraction : float, default=0.05
-        Share of the rows below which a cluster is deleted. Lower it to detect small clusters. From
-        0 to 0.999. A cluster is also deleted if its covariance is not estimable: below
-        n_features + 1 rows for "full", 2 for "diag" and "spherical", 1 for "fixed".
-    deletion : {"sparing", "always"}, default="sparing"
-        "always" deletes every cluster that is too small, as published. "sparing" retains a cluster
-        whose rows would inflate the covariances of the other clusters, as a few rows do if only
-        they differ in a column. Deleting such a cluster often ends with all rows in one cluster.
-        The cluster stays if a move of its rows to the other clusters costs more than a move to a
-        single cluster of all rows. The difference of the two costs, in nats, has to exceed two
-        times the average size of a cluster.
-    reg : float, default=1e-3
+        Smallest share of the rows of a cluster. Lower it to detect small clusters. From 0 to 0.999.
+        A cluster also needs enough rows to estimate its covariance: n_features + 1 for "full", 2
+        for "diag" and "spherical", 1 for "fixed".
+    reg : float or "auto", default="auto"
         Ridge: part of the columns' variances that is added to the scatter (not the covariance) of
-        every cluster. It keeps covariances regular. With 0, `fit` raises ValueError if the initial
-        clusters have singular covariances. At most 10**6.
-    penalty : {None, "mdl"}, default=None
-        "mdl" adds the description length of the parameters, half a logarithm of the sample size of
-        each parameter. Clusters then also merge if the objective decreases. Use it if
-        ``n_clusters_`` is too large.
+        every cluster. It keeps covariances regular. "auto" is 0.001. With 0, `fit` raises
+        ValueError if the initial clusters have singular covariances. At most 10**6.
+    penalty : {"code", None}, default="code"
+        "code" charges every cluster for its parameters: (p + 1)/2 log n nats for n rows and p
+        parameters, as a two-part code does. With None, the objective is the published one, which
+        charges nothing: ``n_clusters_`` then is usually ``n_clusters``.
+    preset : {None, "published"}, default=None
+        "published" runs the published algorithm: random initial clusters, rows that move one after
+        another, and deletion of every cluster that becomes too small. It sets
+        ``penalty=None``, and ``reg="auto"`` is 0.
     init : {"k-means++", "random"} or array-like of shape (n_samples,), default="k-means++"
-        Initial clusters: nearest k-means++ centres (on standardised columns), random labels, or
-        given labels from 0 to ``n_clusters`` - 1.
-    solver : {"batched", "sequential", "anneal"}, default="batched"
-        "batched" moves many rows per step, "sequential" one row at a time, as published. Both stop
-        when no move of a single row lowers the objective. "anneal" starts from a deterministic
-        annealing and continues as "batched".
-    <n_init>
+        Initial clusters of all starts but the first, which is one cluster: nearest k-means++
+        centres (on standardised columns), or random labels. Labels from 0 to ``n_clusters`` - 1 are
+        the only start.
+    n_init : int, default=3
+        Number of restarts: up to five starts, then perturbations of the best partition.
     max_iter : int, default=1000
-        Maximum number of steps ("batched"), sweeps ("sequential") or updates per temperature
-        ("anneal"); at most 10**6.
+        Maximum number of screenings of all moves in each descent, or of sweeps with
+        ``preset="published"``; at most 10**6.
     <random_state>
     <verbose>
 
@@ -177,11 +187,12 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         Terms of ``objective_``: "model", "entropy" (including the penalty) and, with labels,
         "labels", each in nats of the whole data set.
     objective_trace_ : ndarray
-        Objective after every step. It increases only when a cluster is deleted.
+        Objective after every step of the search. With ``preset="published"``, it may increase when
+        a cluster is deleted.
     n_clusters_trace_ : ndarray
         Number of clusters after every step.
     n_iter_ : int
-        Number of steps or sweeps of the best restart.
+        Number of steps of the search, or sweeps of the best restart.
     <converged_>
     <restarts_>
     <n_features_in_>
@@ -195,28 +206,31 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
 
     Notes
     -----
-    The algorithm, for each of ``n_init`` restarts:
+    The algorithm:
 
-    1. Initialise the clusters (``init``).
-    2. Compute for every row the difference of n E(Y) for a move to every other cluster.
-    3. Move the rows that lower the objective: the best ones together ("batched"), or one after
-       another ("sequential").
-    4. Delete clusters that are too small, and move their rows to the others.
-    5. Repeat steps 2 to 4 until no move lowers the objective.
+    1. Start from one cluster, and from partitions by ``init``.
+    2. Compute for every row the difference of n E(Y) for a move to every other cluster. Visit the
+       rows whose move lowers n E(Y), and move them. Repeat until no move lowers it.
+    3. Merge two clusters or split one cluster if this lowers n E(Y), and continue with step 2.
+    4. Improve the best partition by divisions of two near clusters, dissolutions of clusters,
+       chains of moves, and splits followed by merges. Continue with step 2 after each improvement.
+
+    Every step lowers the objective. At the end, none of these steps lowers it, among partitions
+    whose clusters all have at least ``min_cluster_fraction`` of the rows.
 
     Columns that are nearly linear combinations of the others would gather rows by their rounding
     errors. With ``covariance="full"`` and ``reg`` above 0, `fit` therefore drops columns while the
     condition number of the correlations exceeds 10**6, and names them in a warning. It models a
     dropped column by one regression on the others, which is the same for all clusters.
 
-    With n rows, m features and k clusters, a step costs :math:`O(n k m^2)` for "full" and
-    :math:`O(n k m)` otherwise. Memory is :math:`O(n (m + k))` per restart.
+    With n rows, m features and k clusters, step 2 costs :math:`O(n k m^2)` for "full" and
+    :math:`O(n k m)` otherwise. Memory is :math:`O(n (m + k))`.
 
-    The objective has no cost for parameters unless ``penalty="mdl"``: with many restarts and few
-    rows per cluster it overestimates the number of clusters. A cluster without labelled rows has no
-    label cost, and the label cost of other clusters scales with all of their rows. One wrong label
-    in a large cluster of few labels therefore has a large effect. All computations are in float64,
-    because float32 does not resolve the difference that one row makes.
+    With ``penalty="code"``, two pure clusters may merge at ``beta=1``: the merger saves (p + 1)/2
+    log n nats. Classes stay apart if their features and labels are worth more. A cluster without
+    labelled rows has no label cost, and the label cost of other clusters scales with all of their
+    rows. One wrong label in a large cluster of few labels therefore has a large effect. All
+    computations are in float64, because float32 does not resolve the difference that one row makes.
 
     References
     ----------
@@ -229,8 +243,13 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     J. Tabor and P. Spurek (2014), "Cross-entropy clustering", Pattern Recognition 47 (9),
     doi:10.1016/j.patcog.2014.03.006.
 
-    Batched moves, the ridge, ``penalty``, ``deletion="sparing"``, the annealing, and the estimates
-    of the critical weight from few rows are additions of this package.
+    J. A. Hartigan (1975), "Clustering Algorithms", Wiley, chapter 4: moves of single rows.
+
+    B. W. Kernighan and S. Lin (1970), "An efficient heuristic procedure for partitioning graphs",
+    Bell System Technical Journal 49 (2), doi:10.1002/j.1538-7305.1970.tb01770.x: chains of moves.
+
+    The search, the ridge, ``penalty="code"``, and the estimates of the critical weight from few
+    rows are additions of this package.
 
     Examples
     --------
@@ -257,12 +276,11 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     covariance: Annotated[str, parameters.Choice(COVARIANCES)] = "full"
     fixed_covariance: Annotated[Any, parameters.Checked(_check_covariance)] = None
     min_cluster_fraction: Annotated[float, parameters.Number(0, 0.999)] = 0.05
-    deletion: Annotated[str, parameters.Choice(DELETIONS)] = "sparing"
-    reg: Annotated[float, parameters.Number(0, 1e6)] = 1e-3
-    penalty: Annotated[str | None, parameters.Choice(("mdl",), optional=True)] = None
+    reg: Annotated[float | str, parameters.Number(0, 1e6, words=("auto",))] = "auto"
+    penalty: Annotated[str | None, parameters.Choice(("code",), optional=True)] = "code"
+    preset: Annotated[str | None, parameters.Choice(("published",), optional=True)] = None
     init: Annotated[Any, parameters.Checked(_check_init)] = "k-means++"
-    solver: Annotated[str, parameters.Choice(SOLVERS)] = "batched"
-    n_init: parameters.Count = 10
+    n_init: parameters.Count = 3
     max_iter: parameters.Count = 1000
     random_state: Any = None
     verbose: parameters.Verbosity = 0
@@ -270,6 +288,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     capabilities = Capabilities(known=(), weights=True, predicts_classes=False)
     _rarely_finite = ("critical_beta_", "critical_beta_se_")
     _fixes_number = False
+    hard_objective = True
 
     def check_parameters(self):
         """Raise ValueError for parameters that are invalid for all data."""
@@ -278,11 +297,6 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
             raise ValueError(
                 f"covariance='fixed' and fixed_covariance go together; got {self.covariance!r} "
                 f"and {self.fixed_covariance!r:.40}; pass both or neither"
-            )
-        if not isinstance(self.init, str) and self.solver == "anneal":
-            raise ValueError(
-                "an annealing takes no initial labels; got solver='anneal' and labels in init; "
-                "use solver='batched', or leave init out"
             )
         if self.n_clusters * self.min_cluster_fraction > 1 and self.n_clusters > 1:
             raise ValueError(
@@ -328,7 +342,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
             X,
             self.covariance,
             self.fixed_covariance,
-            float(self.reg),
+            self._ridge,
             self.n_clusters,
             sample_weight,
         )
@@ -349,38 +363,112 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         needed = {"full": d + 1, "fixed": 1}.get(self.covariance, 2)
         smallest = max(math.ceil(self.min_cluster_fraction * total), needed)
         self._check_total(total, smallest)
-        charged = self.penalty == "mdl"
-        initial = self._initial_labels(n, layout)
+        initial = self._initial_labels(n)
+        charge = 0.0
+        if self.penalty == "code" and self.preset is None:
+            charge = 0.5 * (prepared.n_parameters + 1) * math.log(total)
         method = make_parameters(
             ridge=np.r_[prepared.ridge, np.ones(m - d)],
             dimension=d,
-            metric=np.r_[prepared.metric, np.zeros(m - d)],
             total=total,
             least=0.5 * prepared.mass.min(),
-            parameters=prepared.n_parameters if charged else 0,
+            charge=charge,
             beta=self.beta_,
             smallest=smallest,
-            sparing=self.deletion == "sparing",
-            joining=charged,
-            constant=prepared.constant - (0.5 * math.log(total) if charged else 0),
+            constant=prepared.constant - (0.5 * math.log(total) if charge else 0),
         )
         settings = solve.make_settings(
             np.dtype(np.float64), n_clusters=self.n_clusters, max_iter=self.max_iter,
             method=method, compression=0.0, noise=1e-3, tol=1e-4, cooling=1.15,
         )  # fmt: skip
-        k = padded_n_clusters(rows, layout, self.n_clusters)
-        static = {
-            "build": Objective(self.covariance, fixed is not None),
-            "n_clusters": k,
-            "solver": self.solver,
-            "init": self.init if isinstance(self.init, str) else STARTS[0],
-        }
-        nbytes = rows.mass.size * k * (12 if self.solver == "anneal" else 5)
-        calls = restart_calls(
-            solve_cec, static, rows, layout, initial, [settings],
-            n_init=self.n_init, random_state=self.random_state, n_elements=nbytes,
+        calls = []
+        if self.preset == "published":
+            k = padded_n_clusters(rows, layout, self.n_clusters)
+            static = {"build": Objective(self.covariance, fixed is not None), "n_clusters": k}
+            calls = restart_calls(
+                solve_published, static, rows, layout, initial, [settings], n_init=self.n_init,
+                random_state=self.random_state, n_elements=rows.mass.size * k * 5,
+            )  # fmt: skip
+        return LabelledTask(prepared, fixed, rows, layout, settings, initial, calls)
+
+    def compute(self, task: LabelledTask):
+        """Search for the best partition, or run the published algorithm."""
+        return super().compute(task) if task.calls else [self._search(task)]
+
+    def _search(self, task: LabelledTask) -> solve.Solution:
+        """Search from all initial partitions."""
+        rows, layout, prepared = task.rows, task.layout, task.prepared
+        parameters = task.settings.method
+        terms = Objective(self.covariance, task.fixed is not None).terms(rows, parameters)
+        total, smallest = float(parameters.total), float(parameters.smallest)
+        # The floor limits the number of clusters.
+        most = max(min(self.n_clusters, math.floor(total / smallest)), 1)
+        k = max(bucket_size(most + 1, 64), 3)
+        scaled = prepared.x * np.sqrt(prepared.metric)
+        mass = layout.to_blocks(prepared.mass).reshape(-1)
+        problem = SearchProblem(
+            terms=terms,
+            rows=rows,
+            features=layout.to_blocks(scaled).reshape(len(mass), -1),
+            classes=None if task.fixed is None else layout.to_blocks(task.fixed, -1).reshape(-1),
+            movable=mass > 0,
+            max_clusters=most,
+            n_clusters=k,
+            limits=PartitionLimits(
+                np.float64(smallest), parameters.least, np.float64(_TOLERANCE * total),
+                np.int32(self.max_iter),
+            ),
         )  # fmt: skip
-        return LabelledTask(prepared, fixed, rows, layout, calls)
+        constant = float(parameters.constant)
+
+        def report(done, best):
+            if self.verbose:
+                print(f"restarts {done}/{self.n_init}: objective {best + constant:.6g} nats")
+
+        init = self.init if task.initial is None else layout.to_blocks(task.initial).reshape(-1)
+        random = check_random_state(self.random_state)
+        with placement.small_steps_on_cpu():
+            outcome = search_partition(problem, init, self.n_init, random, report)
+            return self._solution(problem, outcome, constant)
+
+    def _solution(
+        self, problem: SearchProblem, outcome: SearchOutcome, constant: float
+    ) -> solve.Solution:
+        """Arrange the result of a search like the result of a compiled solver."""
+        partitions, shape = outcome.partitions, problem.rows.mass.shape
+        best = int(np.argmin([p.value for p in partitions]))
+        labels = np.stack([p.labels.reshape(shape) for p in partitions], -1)
+        values = term_values(
+            problem.terms, problem.rows, labels[..., best], n_clusters=problem.n_clusters
+        )
+        objective = np.array([p.value for p in partitions]) + constant
+        return solve.Solution(
+            labels,
+            np.where(np.isnan(objective), np.inf, objective),
+            np.array([p.converged for p in partitions]),
+            np.asarray(len(outcome.trace)),
+            np.empty(0),  # memberships follow from the labels
+            outcome.trace + constant,
+            Ended(np.asarray(values), outcome.n_clusters_trace.astype(float)),
+        )
+
+    def _objective_at(self, task: LabelledTask, labels: np.ndarray) -> float:
+        sizes = np.bincount(labels, task.prepared.mass)
+        if (sizes[sizes > 0] < task.settings.method.smallest).any():
+            return math.inf
+        terms = Objective(self.covariance, task.fixed is not None).terms(
+            task.rows, task.settings.method
+        )
+        blocks = task.layout.to_blocks(labels.astype(np.int32))
+        k = bucket_size(self.n_clusters + 1, 64)
+        return float(term_values(terms, task.rows, blocks, n_clusters=k).sum())
+
+    @property
+    def _ridge(self) -> float:
+        """Ridge of the scatters, as part of the variances of the columns."""
+        if not isinstance(self.reg, str):
+            return float(self.reg)
+        return _REG if self.preset is None else 0.0
 
     def _check_total(self, total: float, smallest: float) -> None:
         """Raise ValueError if the sum of the weights is below the smallest size of a cluster."""
@@ -390,7 +478,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
                 f"n_samples={total:g} by weight; pass more samples, or weights of mean 1"
             )
 
-    def _initial_labels(self, n: int, layout: Layout) -> np.ndarray | None:
+    def _initial_labels(self, n: int) -> np.ndarray | None:
         """Initial labels (n,) if ``init`` has labels, else None."""
         if isinstance(self.init, str):
             return None
@@ -426,7 +514,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         if not np.isfinite(restarts.objective).any():
             raise ValueError(
                 "the initial clusters of every restart have singular covariances; got reg="
-                f"{self.reg}; raise reg, lower n_clusters, or leave out columns"
+                f"{self._ridge:g}; raise reg, lower n_clusters, or leave out columns"
             )
         restarts = restarts._replace(labels=_by_size(restarts.labels, task.prepared.mass))
         labels = restarts.labels[restarts.objective.argmin()]

@@ -1,4 +1,4 @@
-"""Compiled solver of cross-entropy clustering: initialisation and reassignment.
+"""Objective of cross-entropy clustering, its local search, and the published algorithm.
 
 Sizes: B blocks of r rows, m columns, K clusters, all with padding.
 """
@@ -15,46 +15,37 @@ import numpy as np
 from nrprob.engines.hash_rng import fold_in, hashed_uniform
 from nrprob.engines.optimise import solve
 from nrprob.engines.optimise.anneal import FixedWeights
-from nrprob.engines.optimise.differences import ClusterRemoval, label_cells
-from nrprob.engines.optimise.kmeans import kmeans_plus_plus, squared_distances_from
-from nrprob.engines.optimise.reassign import reassign_batched, reassign_sequentially
+from nrprob.engines.optimise.differences import label_cells
+from nrprob.engines.optimise.reassign import reassign_sequentially
 from nrprob.engines.programs import jit_by_size
 from nrprob.methods.cec.costs import LabelCost, SizeCost
 from nrprob.statistics.gaussians import CrossEntropyCost
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Terms, TracedTerm, one_hot
 
-STARTS = ("k-means++", "random")
-
 
 class CECParameters(NamedTuple):
-    """Settings of `solve_cec`. All are traced, so new values need no compilation.
+    """Parameters of the objective. All are traced, so new values need no compilation.
 
     Attributes
     ----------
     ridge : (m,) diagonal that is added to the scatter of a cluster; 1 in padding columns
     dimension : number of columns without padding
-    metric : (m,) weights of squared differences between rows in k-means++
     total : total mass of all rows
     least : half the smallest mass of a row
-    parameters : number of parameters per cluster, which the objective charges; 0 for no charge
+    charge : cost of the parameters of a cluster, in nats
     beta : weight of the label entropy
-    smallest : clusters of smaller mass are deleted
-    sparing : whether a small cluster stays if its rows would distort the other clusters
-    joining : whether clusters also merge if this lowers the objective
+    smallest : smallest mass of a cluster
     constant : part of the objective, in nats, that is the same for all partitions
     """
 
     ridge: Any
     dimension: Any
-    metric: Any
     total: Any
     least: Any
-    parameters: Any
+    charge: Any
     beta: Any
     smallest: Any
-    sparing: Any
-    joining: Any
     constant: Any
 
 
@@ -89,7 +80,7 @@ class Objective:
         unit, zero = jnp.ones((), rows.mass.dtype), jnp.zeros((), jnp.float64)
         least = parameters.least
         features = CrossEntropyCost(parameters.ridge, parameters.dimension, least, self.covariance)
-        sizes = SizeCost(parameters.total, parameters.parameters, least)
+        sizes = SizeCost(parameters.total, parameters.charge, least)
         scale = jnp.asarray(parameters.dimension, jnp.float64)
         terms = (
             TracedTerm(unit, parameters.constant, None, features, False, scale),
@@ -109,39 +100,8 @@ class Objective:
         return solve.Problem(terms, FixedWeights(weights))
 
 
-def _plus_plus_labels(
-    rows: Rows, seed: jax.Array, metric: jax.Array, active: jax.Array
-) -> jax.Array:
-    """Labels (B, r) of the rows: index of the nearest k-means++ centre.
-
-    ``metric`` (m,) are weights of squared differences, and ``active`` (K,) is False for padding.
-    """
-    m = metric.shape[0]
-    x = rows.x.x.reshape(-1, rows.x.x.shape[-1])[:, :m] * jnp.sqrt(metric)
-    mass = rows.mass.reshape(-1)
-
-    def draw_centre(j, nearest):
-        steps = jnp.cumsum(nearest * mass)
-        index = jnp.searchsorted(
-            steps, hashed_uniform(fold_in(seed, j), (), x.dtype) * steps[-1], "right"
-        )
-        return x[jnp.minimum(index, (jnp.arange(mass.size) * (mass > 0)).max())]
-
-    room = jnp.zeros((active.shape[0], m), x.dtype)
-    centres, _ = kmeans_plus_plus(draw_centre, squared_distances_from(x), room, jnp.ones_like(mass))
-    square = (centres * centres).sum(1) - 2 * x @ centres.T
-    nearest = jnp.where(active, square, jnp.inf).argmin(1)
-    return nearest.astype(jnp.int32).reshape(rows.mass.shape)
-
-
-def _random_labels(rows: Rows, seed: jax.Array, active: jax.Array) -> jax.Array:
-    """Labels (B, r) of the rows, drawn uniformly from the ``active`` (K,) clusters."""
-    u = hashed_uniform(fold_in(seed, rows.number), (), rows.mass.dtype)
-    return (u * active.sum()).astype(jnp.int32)
-
-
-@jit_by_size("build", "n_clusters", "n_init", "solver", "init")
-def solve_cec(
+@jit_by_size("build", "n_clusters", "n_init")
+def solve_published(
     rows: Rows,
     settings: solve.Settings,
     seed: jax.Array,
@@ -150,53 +110,41 @@ def solve_cec(
     build: Objective,
     n_clusters: int,
     n_init: int,
-    solver: str,
-    init: str,
 ) -> solve.Solution:
-    """Run all restarts, and keep the best.
+    """Run all restarts of the published algorithm, and keep the best.
+
+    Rows move one after another, and clusters that become too small are deleted.
 
     Parameters
     ----------
     rows : B blocks of r rows
     settings : settings of the engines, with `CECParameters` as ``method``
     seed : random seed
-    initial : (B, r) initial labels; None computes them by ``init``, or by annealing
+    initial : (B, r) initial labels; None for random labels
     build : terms of the objective
     n_clusters : number of clusters with padding
     n_init : number of restarts
-    solver : "batched", "sequential" or "anneal"
-    init : "k-means++" or "random"
     """
     parameters = settings.method
     terms = build.terms(rows, parameters)
     active = jnp.arange(n_clusters) < settings.n_clusters
-    if solver == "anneal":
-        result = solve.solve_anneal(
-            rows, settings, seed, None,
-            build=build, n_clusters=n_clusters, n_init=n_init,
-        )  # fmt: skip
-        starts = jnp.moveaxis(result.labels, -1, 0)
-    elif initial is not None:
+
+    def random_labels(seed):
+        u = hashed_uniform(fold_in(seed, rows.number), (), rows.mass.dtype)
+        return (u * active.sum()).astype(jnp.int32)
+
+    if initial is not None:
         starts = jnp.broadcast_to(initial, (n_init, *initial.shape))
     else:
-        seeds = fold_in(fold_in(seed, 1), jnp.arange(n_init))
-        start = {
-            "k-means++": lambda key: _plus_plus_labels(rows, key, parameters.metric, active),
-            "random": lambda key: _random_labels(rows, key, active),
-        }[init]
-        starts = jax.lax.map(start, seeds)
-    engine = reassign_sequentially if solver == "sequential" else reassign_batched
-    result = engine(
+        starts = jax.lax.map(random_labels, fold_in(fold_in(seed, 1), jnp.arange(n_init)))
+    result = reassign_sequentially(
         terms, rows, starts, fold_in(seed, 2), max_iter=settings.max_iter, n_clusters=n_clusters,
-        active=active,
-        removal=ClusterRemoval(parameters.smallest, parameters.sparing > 0, parameters.joining > 0),
+        active=active, min_mass=parameters.smallest,
     )  # fmt: skip
 
-    def evaluate_terms(labels):
-        cells = label_cells(rows, labels, n_clusters)[0, 0]
-        return jnp.stack([t.weight * (t.cost(cells).sum() + t.constant) for t in terms])
-
-    values = jax.lax.map(evaluate_terms, result.labels)
+    values = jax.lax.map(
+        lambda labels: term_values(terms, rows, labels, n_clusters=n_clusters), result.labels
+    )
     objective = values.sum(1)
     objective = jnp.where(jnp.isnan(objective), jnp.inf, objective)
     best = objective.argmin()
@@ -209,6 +157,13 @@ def solve_cec(
         result.trace[best],
         Ended(values[best], result.active[best]),
     )
+
+
+@jit_by_size("n_clusters")
+def term_values(terms: Terms, rows: Rows, labels: jax.Array, *, n_clusters: int) -> jax.Array:
+    """Values (terms,) of the terms of the objective at labels (B, r)."""
+    cells = label_cells(rows, labels, n_clusters)[0, 0]
+    return jnp.stack([t.weight * (t.cost(cells).sum() + t.constant) for t in terms])
 
 
 def make_parameters(**values: Any) -> CECParameters:

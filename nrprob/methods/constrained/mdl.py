@@ -260,7 +260,7 @@ class MDLConstrained(ConstrainedSearch):
         return self._cluster_limit > 2
 
     @property
-    def hard_objective(self) -> bool:
+    def hard_objective(self) -> bool:  # type: ignore[override]
         """Whether no move of one component shortens the description."""
         return self.constraints == "hard"
 

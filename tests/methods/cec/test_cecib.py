@@ -7,17 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from partitions import all_partitions
 from slowly import slowly
 
 from nrprob import CECIB
 from nrprob.engines.optimise import differences
 from nrprob.engines.optimise.differences import label_cells
+from nrprob.methods.cec.solver import Objective
 from nrprob.settings import standard
 from nrprob.statistics.terms import objective
 
 N, D, K = 60, 3, 3
 FIXED = np.array([[1.0, 0.3, 0.0], [0.3, 2.0, 0.1], [0.0, 0.1, 0.5]])
 KINDS = ("full", "diag", "spherical", "fixed")
+PARAMETERS = {"full": D + D * (D + 1) // 2, "diag": 2 * D, "spherical": D + 1, "fixed": D}
 pytestmark = pytest.mark.contract  # compilation takes longer than computation
 ONE_FAST = ["full", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
 
@@ -44,7 +47,7 @@ def test_a_cluster_needs_as_many_rows_as_its_covariance():
     X, _, _ = planted()
     for covariance, needed in zip(KINDS, (D + 1, 2, 2, 1), strict=True):
         task = made(covariance, min_cluster_fraction=0).prepare(X, None)
-        assert task.calls[0].arrays[1].method.smallest == needed
+        assert task.settings.method.smallest == needed
 
 
 @pytest.mark.parametrize("covariance", KINDS)
@@ -55,8 +58,8 @@ def test_incremental_costs_are_those_from_scratch(covariance):
     with standard():
         model = made(covariance)
         task = model.prepare(X, y, sample_weight=weights.astype(float))
-        build = dict(task.calls[0].static)["build"]
-        numbers = task.calls[0].arrays[1].method
+        build = Objective(covariance, True)
+        numbers = task.settings.method
         rows = task.rows
         rng = np.random.default_rng(0)
         visits = rng.integers(N, size=10_000), rng.integers(K, size=10_000)
@@ -103,18 +106,22 @@ def test_incremental_costs_are_those_from_scratch(covariance):
     for a, b in zip(jax.tree.leaves(states), jax.tree.leaves(fresh), strict=True):
         if covariance != "fixed":  # whose trace is not used
             np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
-    given = {"covariance": covariance, "reg": model.reg, "fixed": FIXED}
+    given = {"covariance": covariance, "reg": 1e-3, "fixed": FIXED}
     repeated = (np.repeat(values, weights, axis=0) for values in (X, labels, y))
     expected = reference.terms(*repeated, **given).sum()
-    assert after == pytest.approx(expected, rel=1e-9)
+    n = weights.sum()
+    charge = 0.5 * (K * (1 + PARAMETERS[covariance]) - 1) * np.log(n)
+    assert after == pytest.approx(expected + charge, rel=1e-9)
 
 
 @pytest.mark.parametrize("covariance", ONE_FAST)
-@pytest.mark.parametrize("solver", ["sequential", *slowly("batched")])
-def test_no_single_row_would_lower_the_objective(covariance, solver):
+@pytest.mark.parametrize("preset", [None, *slowly("published")])
+def test_no_single_row_would_lower_the_objective(covariance, preset):
     X, _, y = planted(1)
-    model = made(covariance, solver=solver, beta=0.7).fit(X, y)
-    given = {"covariance": covariance, "reg": model.reg, "fixed": FIXED, "y": y, "beta": 0.7}
+    penalty = "code" if preset is not None else None
+    model = made(covariance, preset=preset, penalty=penalty, beta=0.7).fit(X, y)
+    reg = 0 if preset is not None else 1e-3
+    given = {"covariance": covariance, "reg": reg, "fixed": FIXED, "y": y, "beta": 0.7}
     result = reference.terms(X, model.labels_, **given)
     assert list(model.cost_terms_) == ["model", "entropy", "labels"]
     np.testing.assert_allclose(list(model.cost_terms_.values()), result, rtol=1e-9, atol=1e-9)
@@ -122,35 +129,74 @@ def test_no_single_row_would_lower_the_objective(covariance, solver):
     assert reference.improvements(X, model.labels_, **given).min() > -1e-9 * N
     trace, clusters = model.objective_trace_, model.n_clusters_trace_
     rises = np.diff(trace) > 1e-9 * N
+    assert not rises.any() or preset is not None
     assert not (rises & (np.diff(clusters) == 0)).any()
 
 
-def test_clusters_that_are_too_small_are_given_up():
+def test_clusters_are_empty_or_large_enough():
     X, truth, _ = planted(2)
     start = truth.copy()
     start[:4] = 3  # a covariance of three columns needs four rows, and 5 % of 60 are three
-    kept, gone = (
-        CECIB(5, init=start, min_cluster_fraction=fraction, n_init=1).fit(X)
-        for fraction in (0.05, 0.1)
-    )
-    assert kept.n_clusters_trace_[0] == 4 and gone.n_clusters_trace_[0] == 3
-    assert gone.n_clusters_ == 3 and np.bincount(gone.labels_).min() >= 6
-    assert (gone.labels_[4:] == gone.predict(X)[4:]).all()
+    for preset in (None, "published"):
+        small, large = (
+            CECIB(5, init=start, min_cluster_fraction=f, n_init=1, preset=preset).fit(X)
+            for f in (0.05, 0.1)
+        )
+        assert np.bincount(small.labels_).min() >= 4 and np.bincount(large.labels_).min() >= 6
+        assert (large.labels_[4:] == large.predict(X)[4:]).all()
+        if preset is not None:
+            assert small.n_clusters_trace_[0] == 4 and large.n_clusters_trace_[0] == 3
     with pytest.raises(ValueError, match="cannot hold so many clusters of that size"):
         CECIB(5, min_cluster_fraction=0.21).fit(X)
 
 
-def test_a_cluster_that_would_ruin_others_is_spared():
+@pytest.mark.slow
+def test_the_published_algorithm_deletes_a_cluster_that_the_search_restores():
     """Three rows differ in a column: a cluster that takes them in loses its other rows."""
     X, truth, _ = planted(2)
     X[:, 2], X[:3, 2] = 0, [0.9, 1.0, 1.1]
     few = {"init": np.where(np.arange(N) < 6, 3, truth), "min_cluster_fraction": 0.1, "n_init": 1}
-    spared, gone = (CECIB(5, deletion=d, **few).fit(X) for d in ("sparing", "always"))
-    assert spared.n_clusters_ == 4 and gone.n_clusters_ == 1
-    assert np.flatnonzero(spared.labels_ == 3).tolist() == [0, 1, 2]
-    assert spared.objective_ < gone.objective_ - 100
-    rises = np.diff(gone.objective_trace_) > 1e-9 * N
-    assert rises.any() and (np.diff(gone.n_clusters_trace_)[rises] < 0).all()
+    search = CECIB(5, reg=1e-9, penalty=None, **few).fit(X)
+    published = CECIB(5, preset="published", reg=1e-9, **few).fit(X)
+    assert search.n_clusters_ > published.n_clusters_ == 1
+    assert (search.labels_[:3] == search.labels_[0]).all()
+    assert search.objective_ < published.objective_ - 100
+    rises = np.diff(published.objective_trace_) > 1e-9 * N
+    assert rises.any() and (np.diff(published.n_clusters_trace_)[rises] < 0).all()
+
+
+def smallest_objective(X, y, covariance, reg, floor, k):
+    """Smallest published objective over all partitions with clusters of ``floor`` rows or more."""
+    n = len(X)
+    cost = np.full(1 << n, np.inf)  # of every subset of the rows
+    cost[0] = 0
+    for subset in range(1, 1 << n):
+        rows = np.flatnonzero(subset >> np.arange(n) & 1)
+        if len(rows) >= floor:
+            labels = None if y is None else y[rows]
+            ridge = reg * X.var(0)
+            cost[subset] = reference.model_cost(X[rows], covariance, ridge)
+            cost[subset] -= len(rows) * np.log(len(rows) / n)
+            cost[subset] += 0 if y is None else len(rows) * reference.label_entropy(labels)
+    every = all_partitions(n)
+    every = every[every.max(1) < k]
+    members = (every[:, None] == np.arange(k)[:, None]) @ (1 << np.arange(n))
+    return cost[members].sum(1).min()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("covariance", KINDS[:3])
+def test_one_start_finds_the_best_partition_of_few_rows(covariance):
+    reg, floor = (0.1, 3) if covariance == "full" else (1e-3, 2)
+    for seed in range(200, 216):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(9, 2))
+        y = np.where(rng.random(9) < 0.5, rng.integers(2, size=9), -1) if seed % 2 else None
+        model = CECIB(
+            4, covariance=covariance, reg=reg, penalty=None, min_cluster_fraction=0, n_init=1,
+        ).fit(X, y)  # fmt: skip
+        expected = smallest_objective(X, y, covariance, reg, floor, 4)
+        assert model.objective_ == pytest.approx(expected, abs=1e-8)
 
 
 @pytest.mark.slow
@@ -160,7 +206,8 @@ def test_labels_keep_apart_what_the_features_would_merge():
     sign = (X[:, 0] > 0).astype(int)
     y[:200] = sign[:200]
     merged, cut = (
-        CECIB(2, beta=beta, min_cluster_fraction=0.2, random_state=0).fit(X, y) for beta in (0, 1.0)
+        CECIB(2, beta=beta, penalty=None, min_cluster_fraction=0.2, random_state=0).fit(X, y)
+        for beta in (0, 1.0)
     )
     assert (cut.label_counts_ > 0).sum() == 2 and cut.cost_terms_["labels"] < 1e-9
     assert reference.terms(X, sign, y, 1.0).sum() >= cut.objective_ - 0.4
@@ -194,28 +241,25 @@ def clone_fit(model, X):
 
 
 @pytest.mark.slow
-def test_parameters_are_charged_and_clusters_joined():
+def test_parameters_are_charged():
     X, truth, _ = planted(5, 240)
     few = {"n_clusters": 8, "random_state": 0, "min_cluster_fraction": 0.02}
-    free, charged = CECIB(**few).fit(X), CECIB(**few, penalty="mdl").fit(X)
-    right = CECIB(**few | {"n_init": 1}, penalty="mdl", init=truth).fit(X)
-    assert 3 <= charged.n_clusters_ < free.n_clusters_
-    assert charged.objective_ <= right.objective_ and right.n_clusters_ == 3
-    sizes = np.bincount(charged.labels_)
-    cost = 0.5 * (9 * np.log(sizes) + np.log(240)).sum() - 0.5 * np.log(240)
+    free, charged = CECIB(**few, penalty=None).fit(X), CECIB(**few).fit(X)
+    right = CECIB(**few, init=truth).fit(X)
+    assert charged.n_clusters_ == right.n_clusters_ == 3 and free.n_clusters_ == 8
+    assert charged.objective_ <= right.objective_ + 1e-6
+    cost = 0.5 * (3 * (PARAMETERS["full"] + 1) - 1) * np.log(240)
     plain = reference.terms(X, charged.labels_, reg=1e-3).sum()
     assert charged.objective_ == pytest.approx(plain + cost, rel=1e-9)
 
 
 @pytest.mark.slow
-def test_annealing_starts_a_descent():
-    X, _, y = planted(6)
-    soft = made("full", solver="anneal").fit(X, y)
-    assert soft.objective_ <= min(
-        made("full", n_init=1, random_state=s).fit(X, y).objective_ for s in range(3)
-    ) + 0.05 * abs(soft.objective_)
-    given = {"y": y, "reg": soft.reg}
-    assert reference.improvements(X, soft.labels_, **given).min() > -1e-9 * N
+def test_perturbations_of_the_best_partition_never_raise_the_objective():
+    X, _, y = planted(6, 120)
+    few = {"random_state": 0, "min_cluster_fraction": 0.03}
+    five, many = (CECIB(8, n_init=n, **few).fit(X, y) for n in (5, 15))
+    assert len(many.restarts_.objective) == 15
+    assert many.objective_ <= five.objective_ + 1e-9 and (np.diff(many.objective_trace_) < 0).all()
 
 
 @pytest.mark.slow
@@ -282,8 +326,6 @@ def test_rows_that_are_alike_and_wrong_input():
         CECIB(2, init=truth).fit(X)
     with pytest.raises(ValueError, match="init must be one of"):
         CECIB(2, init=X).fit(X)
-    with pytest.raises(ValueError, match="takes no initial labels"):
-        CECIB(3, init=truth, solver="anneal").fit(X)
     for kind, known in (("one", np.r_[1, np.full(N - 1, -1)]), ("all", np.zeros(N, int))):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -295,7 +337,7 @@ def test_rows_that_are_alike_and_wrong_input():
 @pytest.mark.parametrize("covariance", ONE_FAST)
 def test_means_and_covariances_are_those_of_the_rows(covariance):
     X, _, _ = planted(7)
-    model = made(covariance, reg=0.0).fit(X)
+    model = made(covariance, reg=0.0, penalty=None).fit(X)
     for c in range(model.n_clusters_):
         rows = X[model.labels_ == c]
         np.testing.assert_allclose(model.means_[c], rows.mean(0))

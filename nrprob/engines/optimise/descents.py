@@ -1,0 +1,365 @@
+"""Local descents of hard partitions: moves of single rows, merges, and chains of moves.
+
+F is the objective. A *descent* moves single rows while F falls, and merges clusters. A *chain*
+makes one move that may raise F, and then the best moves of other rows, until F is below its
+initial value. Both keep the sizes of clusters in limits, and both are compiled programs that
+process many initial partitions.
+
+Shapes: N rows with padding, S initial partitions, K clusters, p statistics of a row.
+
+References
+----------
+Hartigan, J. A. (1975), "Clustering Algorithms", Wiley, chapter 4: moves of single rows.
+
+Kernighan, B. W. and Lin, S. (1970), "An efficient heuristic procedure for partitioning graphs",
+Bell System Technical Journal 49(2), 291-307, doi:10.1002/j.1538-7305.1970.tb01770.x: chains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from nrprob.engines.optimise.differences import (
+    join_leave_changes,
+    label_cells,
+    merge_differences,
+)
+from nrprob.engines.optimise.sequential_sweeps import SizeLimits, make_sweep
+from nrprob.engines.programs import jit_by_size
+from nrprob.statistics.rows import Rows
+from nrprob.statistics.terms import Terms
+
+
+class PartitionLimits(NamedTuple):
+    """Limits of a partition, and the smallest change of F that counts; all traced.
+
+    Attributes
+    ----------
+    floor : smallest mass of a cluster that is not empty
+    least : mass below which a cluster is empty; it is less than the mass of any row
+    tolerance : a step must lower F by more than this number
+    max_iter : largest number of screenings of a descent
+    """
+
+    floor: Any
+    least: Any
+    tolerance: Any
+    max_iter: Any
+
+
+class DescentStart(NamedTuple):
+    """Initial partitions of `descend`.
+
+    Attributes
+    ----------
+    labels : (S, N) clusters of the rows
+    movable : (S, N) whether a row may move
+    allowed : (S, K) clusters that rows may join. Rows leave all other clusters, at any cost, if all
+        rows of the cluster are movable
+    max_clusters : (S,) largest number of clusters
+    merging : (S,) whether clusters also merge: while F falls, and while there are more than
+        ``max_clusters``
+    """
+
+    labels: Any
+    movable: Any
+    allowed: Any
+    max_clusters: Any
+    merging: Any
+
+
+class Descended(NamedTuple):
+    """Partitions at the ends of S descents.
+
+    Attributes
+    ----------
+    labels : (S, N) clusters of the rows
+    costs : (S, K) costs of the clusters; F is their sum plus a constant
+    sizes : (S, K) masses of the clusters
+    merges : (S, K, K) change of F if two clusters merge; infinite for pairs that may not merge
+    n_iter : (S,) number of screenings
+    converged : (S,) whether no move improves F
+    """
+
+    labels: Any
+    costs: Any
+    sizes: Any
+    merges: Any
+    n_iter: Any
+    converged: Any
+
+
+def _cell_costs(terms: Terms, cells: jax.Array) -> jax.Array:
+    """Costs (K,) of clusters with statistics ``cells`` (groups, 1, K, p), over all groups."""
+    return sum(t.weight * t.cost(t.cells(cells)).sum((0, 1)) for t in terms)  # type: ignore[return-value]
+
+
+def _open_clusters(
+    sizes: jax.Array, allowed: jax.Array, max_clusters: jax.Array, least: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Clusters (K,) that exist, and clusters that rows may join: one of them may be empty."""
+    exists = sizes > least
+    empty = allowed & ~exists
+    first = empty & (jnp.cumsum(empty) == 1) & (exists.sum() < max_clusters)
+    return exists, (exists & allowed) | first
+
+
+def _changes_of_moves(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array):
+    """Changes of F (N, K) by joining and (N,) by leaving; undefined changes are infinite."""
+    join, leave = join_leave_changes(terms, rows, labels.reshape(rows.mass.shape), cells)
+    join, leave = join.reshape(-1, join.shape[-1]), leave.reshape(-1)
+    join, leave = (jnp.where(jnp.isnan(change), jnp.inf, change) for change in (join, leave))
+    return join, leave
+
+
+class _State(NamedTuple):
+    """Labels (N,) and cost of a partition, the phase of its descent, and whether it converged."""
+
+    labels: jax.Array
+    cost: jax.Array
+    count: jax.Array
+    at_rest: jax.Array
+    converged: jax.Array
+
+
+def _descend_one(terms: Terms, rows: Rows, start: DescentStart, limits: PartitionLimits):
+    """Descend from one partition (without the axis of S); see `descend`."""
+    mass, shape = rows.mass.reshape(-1), rows.mass.shape
+    k = start.allowed.shape[0]
+    clusters = jnp.arange(k)
+    sweep = make_sweep(terms, rows)
+    movable = start.movable & (mass > 0)
+    fixed = ~start.movable & (mass > 0)
+
+    def cells_of(labels):
+        return label_cells(rows, labels.reshape(shape), k)
+
+    def sizes_of(labels, masses=mass):
+        return jax.ops.segment_sum(masses, labels, k)
+
+    def pairs_that_merge(labels, cells):
+        # Clusters that both hold fixed rows stay apart.
+        exists = sizes_of(labels) > limits.least
+        held = sizes_of(labels, fixed.astype(mass.dtype)) > 0
+        apart = ~(exists[:, None] & exists) | (held[:, None] & held)
+        below = clusters[:, None] >= clusters
+        return jnp.where(apart | below, jnp.inf, merge_differences(terms, cells))
+
+    def step(state):
+        labels, sizes = state.labels, sizes_of(state.labels)
+        cells = cells_of(labels)
+        exists, is_open = _open_clusters(sizes, start.allowed, start.max_clusters, limits.least)
+        # Dissolve the smallest cluster that is too small or not allowed, if there is one.
+        bound = sizes_of(labels, fixed.astype(mass.dtype)) > 0
+        excess = exists & ~bound & (~start.allowed | (sizes < limits.floor))
+        doomed = jnp.where(excess, sizes, jnp.inf).argmin()
+        remaining = exists & start.allowed & (clusters != doomed)
+        dissolves = excess.any() & remaining.any()
+        # Screen all moves of single rows.
+        join, leave = _changes_of_moves(terms, rows, labels, cells)
+        join = jnp.where(clusters == labels[:, None], jnp.inf, join)
+        bounds = SizeLimits(sizes, limits.floor, limits.least)
+        may_leave, may_join = bounds.allowed_moves(mass, labels)
+        change = jnp.where(is_open & may_join, join, jnp.inf).min(1) + leave
+        change = jnp.where(movable & may_leave, change, jnp.inf)
+        improving = change < -limits.tolerance
+        # Visit the rows that improve F, best first, or the rows of the cluster that dissolves.
+        leaving = movable & (labels == doomed)
+        reinsertion = jnp.where(remaining, join, jnp.inf).min(1)
+        priority = jnp.where(dissolves, jnp.where(leaving, reinsertion, jnp.inf), change)
+        count = jnp.where(dissolves, leaving.sum(), improving.sum())
+        order = jnp.argsort(jnp.where(dissolves & leaving, jnp.minimum(priority, 1e300), priority))
+        floor = jnp.where(dissolves, 0, limits.floor)
+        receiving = jnp.where(dissolves, remaining, is_open)
+        before = labels[order]
+        after = sweep.run_visits(
+            order, before, count, receiving, sweep.init_state(cells), bounds._replace(floor=floor)
+        )[1]
+        moved = labels.at[order].set(after, unique_indices=True)
+        cost = _cell_costs(terms, cells_of(moved)).sum()
+        # Moves whose sum does not lower F are rounding errors.
+        better = dissolves | (cost < state.cost)
+        labels = jnp.where(better, moved, labels)
+        cost = jnp.where(better, cost, state.cost)
+        at_rest = ~dissolves & (~improving.any() | ~better)
+        # Merge the best pair when no row moves.
+        changes = pairs_that_merge(labels, cells)
+        best = changes.argmin()
+        a, b = best // k, best % k
+        forced = (exists.sum() > start.max_clusters) & (changes[a, b] < jnp.inf)
+        merges = at_rest & start.merging & (forced | (changes[a, b] < -limits.tolerance))
+        labels = jnp.where(merges & (labels == b), a.astype(labels.dtype), labels)
+        cost = jnp.where(merges, jnp.inf, cost)  # evaluated by the next screening
+        return _State(labels, cost, state.count + 1, at_rest & ~merges, at_rest & ~merges)
+
+    def continues(state):
+        return ~state.at_rest & (state.count < limits.max_iter)
+
+    never = jnp.asarray(False)
+    infinite = jnp.asarray(jnp.inf, mass.dtype)
+    first = _State(start.labels, infinite, jnp.asarray(0, jnp.int32), never, never)
+    end = jax.lax.while_loop(continues, step, first)
+    cells = cells_of(end.labels)
+    return Descended(
+        end.labels,
+        _cell_costs(terms, cells),
+        sizes_of(end.labels),
+        pairs_that_merge(end.labels, cells),
+        end.count,
+        end.converged,
+    )
+
+
+@jit_by_size(limit=1 << 18)
+def descend(terms: Terms, rows: Rows, start: DescentStart, limits: PartitionLimits) -> Descended:
+    """Move single rows and merge clusters until neither lowers F.
+
+    1. Dissolve clusters that are smaller than the floor or not allowed, the smallest first: each of
+       their rows moves to the cluster where it costs least.
+    2. Compute the changes of F by all moves of single rows. Visit the rows that would lower F, best
+       first, and compute their changes anew. Repeat until no move lowers F.
+    3. Merge the pair of clusters whose union lowers F most, and continue with step 2.
+
+    A row may join one empty cluster if there are fewer than ``max_clusters``. The rows must be
+    dense. A screening costs O(N K p).
+    """
+    return jax.lax.map(lambda first: _descend_one(terms, rows, first, limits), start)
+
+
+@jit_by_size(limit=1 << 18)
+def descend_subsets(
+    terms: Terms, rows: Rows, subset: jax.Array, start: DescentStart, limits: PartitionLimits
+) -> Descended:
+    """`descend` on S subsets of the rows, which take less time than all rows.
+
+    ``subset`` (S, r) are row indices, N for padding. The arrays of ``start`` have r rows. The rows
+    must have one known group, and F must be a sum over clusters.
+    """
+    columns = rows.x.x.shape[-1]
+    x, mass = rows.x.x.reshape(-1, columns), rows.mass.reshape(-1)
+
+    def descend_subset(pair):
+        index, first = pair
+        chosen = jnp.minimum(index, mass.size - 1)
+        part = replace(
+            rows,
+            x=replace(rows.x, x=x[chosen][None]),
+            mass=jnp.where(index < mass.size, mass[chosen], 0)[None],
+            number=rows.number.reshape(-1)[chosen][None],
+            group=jnp.zeros(1, rows.group.dtype),
+        )
+        return _descend_one(terms, part, first, limits)
+
+    return jax.lax.map(descend_subset, (subset, start))
+
+
+class _Chain(NamedTuple):
+    """State of a chain of moves.
+
+    Attributes
+    ----------
+    labels, locked : (N,) clusters of the rows, and whether they have moved
+    join, leave : (N, K) and (N,) changes of F by joining each cluster and by leaving the own one
+    change : change of F since the beginning
+    count : number of moves
+    feasible : whether the partition is in the limits and has a lower F than at the beginning
+    ended : whether the chain has ended
+    """
+
+    labels: jax.Array
+    locked: jax.Array
+    join: jax.Array
+    leave: jax.Array
+    change: jax.Array
+    count: jax.Array
+    feasible: jax.Array
+    ended: jax.Array
+
+
+_MOVES_PER_ROW = 3  # largest number of first moves of the same row
+
+
+@jit_by_size("n_chains", limit=1 << 18)
+def improve_by_chains(
+    terms: Terms,
+    rows: Rows,
+    start: DescentStart,
+    limits: PartitionLimits,
+    depth: jax.Array,
+    *,
+    n_chains: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Change one partition by the best chain of moves of different rows.
+
+    Each of the ``n_chains`` best moves begins a chain, however much it raises F, with at most three
+    first moves of the same row. The row is locked, and the best move of all other rows follows, up
+    to ``depth`` moves. While a cluster is smaller than the floor, only moves into it or out of it
+    are allowed, so that the chain exchanges rows, dissolves a cluster, or fills a new one. A chain
+    ends at the first partition within the limits whose F is lower than before.
+
+    ``start`` has no axis of S. A move costs O(N p). Returns the labels (N,) and the change of F,
+    which is infinite if no chain succeeds.
+    """
+    mass, shape = rows.mass.reshape(-1), rows.mass.shape
+    k = start.allowed.shape[0]
+    movable = start.movable & (mass > 0)
+
+    def changes_of_moves(chain):
+        sizes = jax.ops.segment_sum(mass, chain.labels, k)
+        exists, is_open = _open_clusters(sizes, start.allowed, start.max_clusters, limits.least)
+        small = exists & (sizes < limits.floor)
+        permitted = is_open & (~small.any() | small | small[chain.labels][:, None])
+        permitted = permitted & (movable & ~chain.locked)[:, None]
+        moves = jnp.arange(k) != chain.labels[:, None]
+        return jnp.where(permitted & moves, chain.join + chain.leave[:, None], jnp.inf)
+
+    def is_feasible(sizes):
+        exists = sizes > limits.least
+        return ~(exists & (sizes < limits.floor)).any() & (exists.sum() <= start.max_clusters)
+
+    def move(chain, row, new, change):
+        old = chain.labels[row]
+        labels = chain.labels.at[row].set(new.astype(chain.labels.dtype))
+        # Only the changes by joining or leaving the two clusters differ.
+        pair = jnp.stack([old, new.astype(old.dtype)])
+        place = jnp.where(labels == pair[0], 0, jnp.where(labels == pair[1], 1, 2))
+        two = label_cells(rows, place.reshape(shape), 2)
+        join, leave = _changes_of_moves(terms, rows, jnp.minimum(place, 1), two)
+        leave = jnp.where(place < 2, leave, chain.leave)
+        total = chain.change + change
+        sizes = jax.ops.segment_sum(mass, labels, k)
+        feasible = is_feasible(sizes) & (total < -limits.tolerance)
+        count = chain.count + 1
+        ended = feasible | (count >= depth) | ~jnp.isfinite(total)
+        return _Chain(
+            labels, chain.locked.at[row].set(True), chain.join.at[:, pair].set(join), leave,
+            total, count, feasible, ended,
+        )  # fmt: skip
+
+    def extend(chain):
+        changes = changes_of_moves(chain)
+        best = changes.argmin()
+        return move(chain, best // k, best % k, changes.reshape(-1)[best])
+
+    cells = label_cells(rows, start.labels.reshape(shape), k)
+    join, leave = _changes_of_moves(terms, rows, start.labels, cells)
+    no = jnp.asarray(False)
+    empty = _Chain(
+        start.labels, jnp.zeros(mass.shape, bool), join, leave,
+        jnp.zeros((), join.dtype), jnp.int32(0), no, no,
+    )  # fmt: skip
+
+    def run_chain(first):
+        chain = jax.lax.while_loop(lambda chain: ~chain.ended, extend, move(empty, *first))
+        return chain.labels, jnp.where(chain.feasible, chain.change, jnp.inf)
+
+    # The best first moves, with a limited number for each row.
+    value, cluster = jax.lax.top_k(-changes_of_moves(empty), min(_MOVES_PER_ROW, k))
+    best, index = jax.lax.top_k(value.reshape(-1), min(n_chains, value.size))
+    firsts = index // value.shape[1], cluster.reshape(-1)[index], -best
+    labels, change = jax.lax.map(run_chain, firsts)
+    return labels[change.argmin()], change.min()

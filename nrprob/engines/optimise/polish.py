@@ -1,0 +1,96 @@
+"""Improve hard labels with a fixed number of clusters by moves of single rows and chains of moves.
+
+N is the number of rows with padding, and K the number of clusters.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.engines.optimise.descents import (
+    DescentStart,
+    PartitionLimits,
+    descend,
+    improve_by_chains,
+)
+from nrprob.engines.optimise.reassign import reassign_sequentially
+from nrprob.engines.optimise.solve import Build, Settings
+from nrprob.engines.programs import jit_by_size
+from nrprob.statistics.rows import Rows, Sparse
+from nrprob.statistics.terms import Terms
+
+TOLERANCE = 1e-9  # smallest change of the objective that counts, in nats per row
+_N_CHAINS, _DEPTH = 3, 20
+_SWEEPS = 1000
+_MOST_CHAINS = 20  # largest number of chains that are made
+
+
+@jit_by_size("build")
+def build_terms(rows: Rows, settings: Settings, *, build: Build) -> Terms:
+    """Terms of the objective, without the weights that depend on curvatures."""
+    return build(rows, settings).terms
+
+
+@jit_by_size("n_clusters")
+def _sweep_labels(
+    terms: Terms, rows: Rows, labels: jax.Array, fixed: jax.Array, active: jax.Array, *,
+    n_clusters: int,
+) -> jax.Array:  # fmt: skip
+    """Labels (B, r) after sweeps over all rows, until a sweep moves none."""
+    result = reassign_sequentially(
+        terms, rows, labels[None], jnp.uint32(0), max_iter=jnp.int32(_SWEEPS),
+        n_clusters=n_clusters, fixed=fixed, active=active,
+    )  # fmt: skip
+    return result.labels[0]
+
+
+def polish_labels(
+    terms: Terms, rows: Rows, labels: np.ndarray, movable: np.ndarray, n_clusters: int, active: int
+) -> np.ndarray:
+    """Move rows, alone and in chains, until no move and no chain lowers the objective.
+
+    Sparse rows move alone only.
+
+    Parameters
+    ----------
+    terms : terms of the objective, with their weights
+    rows : rows; sparse ones under costs that are sums over features
+    labels : (B, r) labels
+    movable : (B, r) whether a row may move
+    n_clusters : number of clusters of the compiled programs
+    active : number of clusters
+
+    Returns
+    -------
+    (B, r) labels at which no move of a single row lowers the objective
+    """
+    if isinstance(rows.x, Sparse):
+        fixed = np.where(movable, -1, labels).astype(np.int32)
+        return np.asarray(
+            _sweep_labels(
+                terms, rows, np.asarray(labels, np.int32), fixed, np.arange(n_clusters) < active,
+                n_clusters=n_clusters,
+            )
+        )  # fmt: skip
+    mass = np.asarray(rows.mass).reshape(-1)
+    limits = PartitionLimits(
+        np.asarray(0, mass.dtype), 0.5 * mass[mass > 0].min(),
+        np.asarray(TOLERANCE * mass.sum(), mass.dtype), np.int32(1000),
+    )  # fmt: skip
+    current = DescentStart(
+        np.asarray(labels, np.int32).reshape(-1), movable.reshape(-1),
+        np.arange(n_clusters) < active, np.int32(active), np.bool_(False),
+    )  # fmt: skip
+    for _ in range(_MOST_CHAINS):
+        start = DescentStart(*(np.asarray(part)[None] for part in current))
+        end = descend(terms, rows, start, limits)
+        current = current._replace(labels=np.asarray(end.labels[0]))
+        longer, change = improve_by_chains(
+            terms, rows, current, limits, np.int32(_DEPTH), n_chains=_N_CHAINS
+        )
+        if not float(change) < -limits.tolerance:
+            break
+        current = current._replace(labels=np.asarray(longer))
+    return current.labels.reshape(rows.mass.shape)
