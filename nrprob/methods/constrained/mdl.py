@@ -171,9 +171,11 @@ class MDLConstrained(ConstrainedSearch):
        one is empty; make chains of moves with locks; divide two near clusters anew, or merge them
        and split another one. Accept the shortest result if it shortens the description, and repeat.
 
-    No single move and no merge then shortens the description by more than the tolerance. Empty
-    clusters come last. Without the code of the means, more clusters nearly always shorten the
-    description of many features, so a fixed ``n_clusters`` hardly ever returns fewer clusters.
+    No single move and no merge then shortens the description by more than the tolerance. With
+    hundreds of components in cannot-links, moves and merges are selected by upper bounds of their
+    lengths, so that a few improvements may remain. Empty clusters come last. Without the code of
+    the means, more clusters nearly always shorten the description of many features, so a fixed
+    ``n_clusters`` hardly ever returns fewer clusters.
 
     The soft search anneals single moves, and moves linked rows together. Violating one more pair
     costs ``log(retained / ignored)``, the change of the flags' length. Flags distinguish must-links

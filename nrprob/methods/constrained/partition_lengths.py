@@ -7,6 +7,9 @@ counted by the clusters that they encode, and by the sets of clusters that are o
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 from scipy.special import xlogy
 
@@ -18,6 +21,8 @@ from nrprob.statistics.groups import group_means
 from nrprob.statistics.squared_distances import DistanceLengths, cluster_sums
 
 _CHUNK = 4_000_000  # entries of a table that are computed at a time
+_EXACT = 100_000  # entries of the tables of words up to which every move is evaluated exactly
+_FEW_WORDS = 1000  # linked components times clusters up to which proposals are ordered exactly
 _MASK_BITS = 62
 
 
@@ -76,16 +81,46 @@ class PartitionLengths:
 
         All labelings satisfy the cannot-links.
         """
-        step = max(1, _CHUNK // z.shape[1])
-        if len(z) > step:
-            return np.concatenate([self.totals(z[i : i + step]) for i in range(0, len(z), step)])
-        size, _, scatter = self.distances.cluster_statistics(z)
+        # Many labelings have many different sets of open clusters.
+        words = max(self.bound.size * self.k, 1)
+        step = max(1, min(_CHUNK // z.shape[1], math.isqrt(_CHUNK // words)))
+        return self._in_chunks(z, step, lambda part: self._totals(part, self._shortest_words(part)))
+
+    def estimates(self, z: np.ndarray, present: np.ndarray) -> np.ndarray:
+        """Upper bounds (m,) of the description lengths, at the weights of labels ``present`` (C,).
+
+        They take less time than `totals` if there are many cannot-links.
+        """
+        if self.bound.size * self.k <= _FEW_WORDS:
+            return self.totals(z)
+        _, _, open_, index = self._open_sets(present[None])
+        count = cluster_sums(present[None], np.ones(present.size), self.k)
+        w = self._positive_weights(optimal_words(count, _histogram(index, len(open_)), open_)[1])[0]
+
+        def words_length(part):
+            count = cluster_sums(part, np.ones(part.shape[1]), self.k)
+            available = (self._taken(part) == 0) @ w
+            return np.log(np.maximum(available, 1e-300)).sum(1) - count @ np.log(w)
+
+        step = max(1, _CHUNK // max(z.shape[1], self.bound.size * self.k))
+        return self._in_chunks(z, step, lambda part: self._totals(part, words_length(part)))
+
+    @staticmethod
+    def _in_chunks(z: np.ndarray, step: int, function: Callable) -> np.ndarray:
+        parts = [function(z[i : i + step]) for i in range(0, len(z), step)]
+        return np.concatenate([np.zeros(0), *parts])
+
+    def _shortest_words(self, z: np.ndarray) -> np.ndarray:
+        """Length (m,) of the words at their best weights."""
         count = cluster_sums(z, np.ones(z.shape[1]), self.k)
-        if self.bound.size:
-            _, _, open_, index = self._open_sets(z)
-            length = optimal_words(count, _histogram(index, len(open_)), open_)[0]
-        else:
-            length = xlogy(count.sum(1), count.sum(1)) - xlogy(count, count).sum(1)
+        if not self.bound.size:
+            return xlogy(count.sum(1), count.sum(1)) - xlogy(count, count).sum(1)
+        _, _, open_, index = self._open_sets(z)
+        return optimal_words(count, _histogram(index, len(open_)), open_)[0]
+
+    def _totals(self, z: np.ndarray, length: np.ndarray) -> np.ndarray:
+        """Description lengths (m,) for the ``length`` (m,) of the words."""
+        size, _, scatter = self.distances.cluster_statistics(z)
         result = length + self.distances.total(size, scatter) + self.charges[(size > 0).sum(1)]
         broken = self.violations(z)
         return result if broken is None else np.where(broken.any(1), np.inf, result)
@@ -144,9 +179,7 @@ class PartitionLengths:
         open_ : (U, K) distinct sets of open clusters
         index : (m, C) index of the set of every word
         """
-        m, b, k = len(z), self.bound.size, self.k
-        place = (np.arange(m)[:, None] * b + self._place[self.late]) * k + z[:, self.early]
-        taken = np.bincount(place.ravel(), minlength=m * b * k).reshape(m, b, k)
+        taken = self._taken(z)
         codes = (taken > 0) @ self._cluster_code
         flat = np.append(codes.ravel(), 0)
         _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
@@ -154,6 +187,17 @@ class PartitionLengths:
         index = np.full(z.shape, inverse[-1])
         index[:, self.bound] = inverse[:-1].reshape(codes.shape)
         return taken, codes, ~sets[first], index
+
+    def _positive_weights(self, w: np.ndarray) -> np.ndarray:
+        """Weights (m, K) in which no cluster is impossible."""
+        w = np.maximum(w, 1 / self.mass.size)
+        return w / w.sum(1, keepdims=True)
+
+    def _taken(self, z: np.ndarray) -> np.ndarray:
+        """Numbers (m, B, K) of earlier words across cannot-links, by the cluster they encode."""
+        m, b, k = len(z), self.bound.size, self.k
+        place = (np.arange(m)[:, None] * b + self._place[self.late]) * k + z[:, self.early]
+        return np.bincount(place.ravel(), minlength=m * b * k).reshape(m, b, k)
 
     def _word_changes(self, z: np.ndarray) -> np.ndarray:
         """Change (m, C, K) of the length of the words by every move; infinite across links."""
@@ -168,7 +212,7 @@ class PartitionLengths:
             return np.take_along_axis(table, z[:, :, None], 1)
         taken, codes, open_, index = self._open_sets(z)
         histogram = _histogram(index, len(open_))
-        before = optimal_words(count, histogram, open_)[0]
+        before, weights = optimal_words(count, histogram, open_)
         # Components without cannot-links change the counts only.
         free = count - cluster_sums(z[:, self.bound], np.ones(self.bound.size), k)
         valid = np.repeat(free[:, :, None] > 0, k, 2)
@@ -177,11 +221,39 @@ class PartitionLengths:
         table[valid] = optimal_words(shifts[valid], rows[valid], open_)[0]
         table -= before[:, None, None]
         result = np.take_along_axis(table, z[:, :, None], 1)
-        result[:, self.bound] = self._bound_changes(z, shifts, taken, codes, open_, index, before)
+        if m * self.bound.size * k * len(open_) <= _EXACT:
+            length = self._bound_lengths(z, shifts, taken, codes, open_, index)
+        else:
+            length = self._lengths_at_weights(z, count, taken, weights)
+        # A component cannot join a cluster across a cannot-link, in either order.
+        across, source = taken > 0, self._place[self.early]
+        np.logical_or.at(across, (np.arange(m)[:, None], source, z[:, self.late]), True)
+        result[:, self.bound] = np.where(across, np.inf, length - before[:, None, None])
         return result
 
-    def _bound_changes(self, z, shifts, taken, codes, open_, index, before) -> np.ndarray:
-        """Change (m, B, K) of the length of the words if a component with cannot-links moves.
+    def _lengths_at_weights(self, z, count, taken, weights) -> np.ndarray:
+        """Upper bounds (m, B, K) of the length of the words if a component with links moves.
+
+        The bounds hold the weights fixed. The arguments are variables of `_word_changes`.
+        """
+        w = self._positive_weights(weights)
+        log_w, available = np.log(w), ((taken == 0) @ w[:, :, None])[:, :, 0]
+        total = np.log(available).sum(1) - (count * log_w).sum(1)
+        # The word of the component, and the later words across its cannot-links.
+        present_word = np.take_along_axis(log_w, z[:, self.bound], 1)
+        result = total[:, None, None] + present_word[:, :, None] - log_w[:, None]
+        later, present = self._place[self.late], z[:, self.early]
+        near, old = taken[:, later], available[:, later, None]
+        opens = np.take_along_axis(near, present[:, :, None], 2) == 1
+        new = old + opens * np.take_along_axis(w, present, 1)[:, :, None]
+        new = np.log(np.maximum(new - (near == 0) * w[:, None], 1e-300)) - np.log(old)
+        new = np.where(np.arange(self.k) == present[:, :, None], 0, new)
+        sources, first = np.unique(self._place[self.early], return_index=True)
+        result[:, sources] += np.add.reduceat(new, first, 1)
+        return result
+
+    def _bound_lengths(self, z, shifts, taken, codes, open_, index) -> np.ndarray:
+        """Length (m, B, K) of the words if a component with cannot-links moves.
 
         The arguments are variables of `_word_changes`. The move changes the clusters that are open
         to the later words across cannot-links.
@@ -209,7 +281,6 @@ class PartitionLengths:
         new_index = inverse.reshape(new.shape) + len(open_)
         histogram = _histogram(index, len(open_))
         source = self._place[self.early]
-        # A component cannot join a cluster across a cannot-link, in either order.
         across = taken > 0
         np.logical_or.at(across, (np.arange(m)[:, None], source, z[:, self.late]), True)
         out = np.full((m, b, k), np.inf)
@@ -228,7 +299,7 @@ class PartitionLengths:
             counts = shifts[np.arange(m)[:, None], z[:, self.bound[units]]]
             valid = ~across[:, units]
             out[:, units][valid] = optimal_words(counts[valid], tables[valid], all_open)[0]
-        return out - before[:, None, None]
+        return out
 
 
 def _histogram(index: np.ndarray, size: int) -> np.ndarray:

@@ -20,6 +20,7 @@ _STARTS, _MANY_STARTS = 3, 10  # refined labelings, of many and of few component
 _FEW_UNITS = 50
 _REFINED = 4  # proposals of a type from which single moves are made
 _TWO_MEANS_ROUNDS = 20
+_EXCHANGES = 16  # exchanges of connected parts, for every pair of clusters
 _NEAR_PAIRS = 3  # pairs of clusters per cluster that are divided anew
 
 
@@ -51,14 +52,17 @@ def shorten_description(
 
 
 def _refine_best(
-    lengths: PartitionLengths, proposals: np.ndarray, current: float, tol: float
+    lengths: PartitionLengths, z: np.ndarray, proposals: np.ndarray, current: float, tol: float
 ) -> tuple[np.ndarray, float] | None:
-    """Make single moves from the shortest proposals; return the result if it is short enough."""
+    """Make single moves from the shortest proposals; return the result if it is short enough.
+
+    ``z`` (C,) are the present labels, of description length ``current``.
+    """
     if not len(proposals):
         return None
-    totals = lengths.totals(proposals)
-    order = np.argsort(totals, kind="stable")[:_REFINED]
-    order = order[np.isfinite(totals[order])]
+    estimates = lengths.estimates(proposals, z)
+    order = np.argsort(estimates, kind="stable")[:_REFINED]
+    order = order[np.isfinite(estimates[order])]
     if not order.size:
         return None
     refined = np.stack([improve_by_passes(lengths, proposals[i], tol) for i in order])
@@ -87,7 +91,7 @@ class _Proposals:
         trace = [float(self.lengths.totals(z[None])[0])]
         while len(trace) <= max_rounds:
             for propose in self.types:
-                proposal = _refine_best(self.lengths, propose(z), trace[-1], tol)
+                proposal = _refine_best(self.lengths, z, propose(z), trace[-1], tol)
                 if proposal is not None:
                     break
             else:
@@ -125,10 +129,15 @@ class _Proposals:
         Single moves cannot change components between two clusters whose cannot-links connect them.
         """
         pairs, allowed = self._used_pairs(z)
-        proposals = [np.zeros((0, z.size), z.dtype)]
+        distances, proposals = self.lengths.distances, [np.zeros((0, z.size), z.dtype)]
+        change = distances.changes(z[None], *distances.cluster_statistics(z[None]))[0]
         for a, b in pairs[~allowed].tolist():
             part = self._linked_parts(z, a, b)
+            # The parts whose components alone would shorten the distances most.
+            other = np.where(z == a, b, np.where(z == b, a, z))
+            gain = np.bincount(part, change[np.arange(z.size), other])
             connected = np.flatnonzero(np.bincount(part) > 1)
+            connected = connected[np.argsort(gain[connected], kind="stable")[:_EXCHANGES]]
             proposals.append(np.where(part == connected[:, None], a + b - z, z))
         return np.concatenate(proposals)
 

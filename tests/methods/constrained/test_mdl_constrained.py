@@ -31,6 +31,7 @@ from nrprob.links import (
     feasible_start,
     pairs_from_labels,
 )
+from nrprob.methods.constrained import partition_lengths
 from nrprob.methods.constrained.label_codes import code_words
 from nrprob.methods.constrained.partition_lengths import PartitionLengths
 from nrprob.methods.constrained.problem import ConstrainedProblem, StandardisedRows, soft_pairs
@@ -379,6 +380,27 @@ def test_differences_of_single_moves_are_exact():
                 assert change[unit, cluster] == pytest.approx(after - before, abs=1e-8)
             else:
                 assert np.isinf(change[unit, cluster])
+
+
+@pytest.mark.parametrize("k", [3, 4])
+def test_lengths_at_fixed_weights_are_upper_bounds(k, monkeypatch):
+    rng = np.random.default_rng(k)
+    X, z = rows(k), rng.integers(3, size=N)  # the fourth cluster is empty
+    both = rng.integers(N, size=(40, 2))
+    task = problem(X, NONE, both[z[both[:, 0]] != z[both[:, 1]]], True, k)
+    lengths = PartitionLengths(task, SizeLimits(np.ones(N, int), task.parts.edges, 0, N))
+    states = np.stack([z, k - 1 - z])
+    exact, totals = lengths.differences(states), lengths.totals(states)
+    for name in ("_EXACT", "_FEW_WORDS"):
+        monkeypatch.setattr(partition_lengths, name, 0)
+    bounds = lengths.differences(states)
+    assert (np.isinf(bounds) == np.isinf(exact)).all()
+    finite = np.isfinite(exact)
+    excess = bounds[finite] - exact[finite]
+    assert excess.min() > -1e-9 and excess.max() > 1e-3
+    assert (lengths.estimates(states, z) >= totals - 1e-9).all()
+    if k == 3:  # without empty clusters, the bound of the labels of the weights is exact
+        assert lengths.estimates(states, z)[0] == pytest.approx(totals[0])
 
 
 @pytest.mark.contract
