@@ -20,6 +20,7 @@ from nrprob.methods.crosspartition.inputs import Subsets
 ETAS = (1.5, 1.0, 0.6, 0.3)  # exponents that are compared, in order
 _MAX_THEMES = 20
 _PATIENCE = 2  # levels without an improvement after which a path ends
+_TOL, _MAX_ITER = 1e-5, 1000  # of paths whose labels alone are used
 _LIFT_EXPONENTS = np.array([0.25, 0.5, 0.75, 1.0])
 
 
@@ -128,7 +129,12 @@ class ThemeSearch:
         """
         tasks, paths = [], []
         for half in self._halves:
-            model = clone(self._model).set_params(n_clusters=self._limit, eta=eta, n_init=1)
+            model = clone(self._model).set_params(
+                n_clusters=self._limit,
+                eta=eta,
+                tol=max(self._model.tol, _TOL),
+                max_iter=min(self._model.max_iter, _MAX_ITER),
+            )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the final fit warns
                 tasks.append(model.prepare(half, None, subsets=self._subsets))
