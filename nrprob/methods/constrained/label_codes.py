@@ -134,7 +134,9 @@ def code_words(
     count, open_ = _count_words(labels, k, position, links, apart)
     if weights is None:
         # Words with the same open clusters are counted together.
-        sets, often = np.unique(open_, axis=0, return_counts=True)
+        free = open_.all(1)
+        sets, often = np.unique(open_[~free], axis=0, return_counts=True)
+        sets, often = np.vstack([sets, np.ones(k, bool)]), np.append(often, free.sum())
         length, w = optimal_words(count[None], often[None].astype(float), sets)
         return Words(float(length[0]), w[0])
     return Words(_words_length(count, open_, weights), weights)

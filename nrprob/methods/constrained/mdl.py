@@ -162,8 +162,9 @@ class MDLConstrained(ConstrainedSearch):
     3. Accept the shortest proposal if it shortens the description; update weights, means and
        scales. Repeat step 2.
 
-    The shortest restarts are then refined. Up to 50 must-link components, all restarts are refined,
-    otherwise three. The refinement compares exact description lengths:
+    With hard constraints, the shortest restarts are then refined: ten of up to 50 must-link
+    components, three of up to 5,000, otherwise one. The refinement compares exact description
+    lengths:
 
     4. Move single components while that shortens the description. Every set of proposals below is
        followed by such moves.

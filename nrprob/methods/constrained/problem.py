@@ -7,6 +7,7 @@ n_nodes components, p pairs of a type, k clusters.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -224,7 +225,10 @@ class ConstrainedProblem:
 
         # For each type, all satisfied pairs or none.
         none = np.zeros_like(satisfied[0]), np.zeros_like(satisfied[1])
-        choices = [(a, b) for a in (satisfied[0], none[0]) for b in (satisfied[1], none[1])]
+        options = [
+            (some, no) if some.any() else (no,) for some, no in zip(satisfied, none, strict=True)
+        ]
+        choices = itertools.product(*options)
         best = min(map(evaluate_choice, choices), key=choice_length)
         # Drop single pairs that save less than their flags cost, which may happen if fewer than
         # half are retained.

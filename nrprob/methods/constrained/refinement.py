@@ -7,6 +7,7 @@ description.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -16,8 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from nrprob.engines.optimise.move_chains import improve_by_chains, improve_by_passes
 from nrprob.methods.constrained.partition_lengths import PartitionLengths
 
-_STARTS, _MANY_STARTS = 3, 10  # refined labelings, of many and of few components
-_FEW_UNITS = 50
+_STARTS = {50: 10, 5000: 3, math.inf: 1}  # refined labelings, by the largest number of components
 _REFINED = 4  # proposals of a type from which single moves are made
 _TWO_MEANS_ROUNDS = 20
 _EXCHANGES = 16  # exchanges of connected parts, for every pair of clusters
@@ -44,7 +44,8 @@ def shorten_description(
     """
     search = _Proposals(lengths)
     distinct: dict[bytes, np.ndarray] = {}
-    for start in starts[: _MANY_STARTS if starts[0].size <= _FEW_UNITS else _STARTS]:
+    n_starts = next(count for units, count in _STARTS.items() if starts[0].size <= units)
+    for start in starts[:n_starts]:
         z = improve_by_passes(lengths, start, tol)
         distinct.setdefault(lengths.key(z), z)
     results = [search.improve(z, tol, max_rounds) for z in distinct.values()]
