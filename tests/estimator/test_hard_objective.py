@@ -24,7 +24,7 @@ CASES = {
 }
 FAST = ("cecib", "ccib")
 # Methods whose number of clusters is estimated, so that mergers can lower the objective.
-MERGING = ("cecib",)
+MERGING = ("cecib", "mdl_constrained")
 
 
 def noisy_rows(name):

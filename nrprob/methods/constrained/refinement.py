@@ -15,11 +15,11 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from nrprob.engines.optimise.move_chains import improve_by_chains, improve_by_passes
+from nrprob.engines.optimise.split_proposals import propose_splits
 from nrprob.methods.constrained.partition_lengths import PartitionLengths
 
 _STARTS = {50: 10, 5000: 3, math.inf: 1}  # refined labelings, by the largest number of components
 _REFINED = 4  # proposals of a type from which single moves are made
-_TWO_MEANS_ROUNDS = 20
 _EXCHANGES = 16  # exchanges of connected parts, for every pair of clusters
 _NEAR_PAIRS = 3  # pairs of clusters per cluster that are divided anew
 
@@ -171,7 +171,8 @@ class _Proposals:
         """
         part = self._linked_parts(z, a, b)
         votes = self.lengths.mass * np.where(proposals == z, -1, 1)
-        exchanged = np.stack([np.bincount(part, row) for row in votes]) > 0
+        sums = [np.bincount(part, row) for row in votes]
+        exchanged = np.reshape(sums, (len(votes), part.max() + 1)) > 0
         inside = (z == a) | (z == b)
         return np.where(exchanged[:, part] & inside, a + b - z, z)
 
@@ -187,30 +188,11 @@ class _Proposals:
             members = np.flatnonzero(z == c)
             if members.size < 2:
                 continue
-            parts = _split_masks(self.lengths.mean[members], self.lengths.mass[members])
+            parts = propose_splits(
+                self.lengths.mean[members], self.lengths.mass[members], None, 0.0
+            )
             masks = np.zeros((len(parts), z.size), bool)
-            masks[:, members] = parts
+            if parts:
+                masks[:, members] = parts
             proposals.append(np.where(masks, new, z))
         return np.concatenate(proposals)
-
-
-def _split_masks(x: np.ndarray, mass: np.ndarray) -> list[np.ndarray]:
-    """Masks (n,) of one part of the points ``x`` (n, d) with masses (n,).
-
-    The masks are the sign of the first principal score, the result of 2-means from there, the
-    points far from the centre, and the farthest point alone.
-    """
-    x = x - mass @ x / mass.sum()
-    _, _, axes = np.linalg.svd(np.sqrt(mass)[:, None] * x, full_matrices=False)
-    first = part = x @ axes[0] > 0
-    for _ in range(_TWO_MEANS_ROUNDS):
-        if part.all() or not part.any():
-            break
-        centres = [mass[side] @ x[side] / mass[side].sum() for side in (part, ~part)]
-        new = ((x - centres[0]) ** 2).sum(1) < ((x - centres[1]) ** 2).sum(1)
-        if (new == part).all():
-            break
-        part = new
-    radius = (x**2).sum(1)
-    masks = first, part, radius > np.median(radius), np.arange(len(x)) == radius.argmax()
-    return [mask for mask in masks if mask.any() and not mask.all()]
