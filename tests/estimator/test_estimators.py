@@ -73,7 +73,7 @@ def test_fitted_attributes(model, solver, binary):
     if solver in ("sequential", "batched"):
         assert (steps <= slack).all()
     if solver == "agglomerative" and not isinstance(model, IBSI):  # whose penalty a merge may lower
-        assert (steps >= -slack).all()
+        assert (steps[:-1] >= -slack).all()  # the last step may be the local search
     assert (model.predict(X, **known) == model.labels_).mean() > 0.97
     proba = model.predict_proba(X, **known)
     np.testing.assert_allclose(proba.sum(1), 1)
@@ -628,7 +628,7 @@ def test_agglomeration_returns_a_tree(binary):
     from scipy.cluster.hierarchy import fcluster, is_valid_linkage
 
     X, labels = binary
-    model = CCIB(3, solver="agglomerative").fit(X, known=labels[:, 0])
+    model = CCIB(3, solver="agglomerative", polish=False).fit(X, known=labels[:, 0])
     assert is_valid_linkage(model.linkage_) and len(model.linkage_) == 199
     assert (np.diff(model.linkage_[:, 2]) >= 0).all()
     cut = fcluster(model.linkage_, 3, "maxclust")
