@@ -15,6 +15,7 @@ from nrprob.exceptions import warn
 from nrprob.methods.bayes.draws import MAX_DRAWS, MAX_LABELS, cluster_shares, pool_draws
 from nrprob.methods.bayes.model_settings import ModelSettings
 from nrprob.methods.bayes.stopping import (
+    CLUSTERS,
     count_discarded,
     describe_shortfall,
     diagnose_chains,
@@ -194,10 +195,13 @@ class SampledChains(ModelSettings):
                 raised = "max_samples or max_seconds"
                 if self.stopped_ == "max_memory":  # of draws that are stored
                     raised = "thinning"
+                state, use = "the chains have not converged", "look at diagnostics_"
+                if has_converged(table, CLUSTERS):
+                    state = "clusters have converged, but the number of components has not"
+                    use = "use the clusters"
                 warn(
-                    f"the chains have not converged after {n_draws} draws of each "
-                    f"({self.stopped_}); got {describe_shortfall(table)}; look at diagnostics_, "
-                    f"and go on with extend, or raise {raised}",
+                    f"{state} after {n_draws} draws of each chain ({self.stopped_}); got "
+                    f"{describe_shortfall(table)}; {use}, and go on with extend, or raise {raised}",
                     ConvergenceWarning,
                 )
             return

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MONITORED = "log_density", "n_clusters", "n_components", "largest_share", "vi"
+CLUSTERS = tuple(name for name in MONITORED if name != "n_components")
 _UNMERGED = "log_density", "n_components"  # quantities that do not depend on clusters
 _MAX_R_HAT, _MIN_BULK, _MIN_TAIL = 1.01, 400, 100
 _MAX_DISTANCE_RATIO = 1.05  # R-hat of distances between draws, which is noisy
@@ -79,10 +80,10 @@ def diagnose_chains(draws: dict[str, np.ndarray], labels: np.ndarray) -> pd.Data
     return table
 
 
-def has_converged(table: pd.DataFrame) -> bool:
-    """Whether all monitored quantities of `diagnose_chains` have converged, and chains agree."""
+def has_converged(table: pd.DataFrame, quantities: tuple[str, ...] = MONITORED) -> bool:
+    """Whether ``quantities`` of `diagnose_chains` have converged, and chains agree."""
     distance_ratio = table["r_hat"].get("vi_between_chains", 1.0)
-    monitored = (shortfalls(table.loc[list(MONITORED)]) <= 1).all()
+    monitored = (shortfalls(table.loc[list(quantities)]) <= 1).all()
     return bool(monitored and distance_ratio < _MAX_DISTANCE_RATIO)
 
 
@@ -119,10 +120,7 @@ def describe_shortfall(table: pd.DataFrame) -> str:
     state = f"R-hat {r_hat:.3f}, bulk ESS {bulk:.0f} and tail ESS {tail:.0f} of {name}"
     if np.isinf(factor):
         return f"{state}, so that chains are in different modes or have too few draws"
-    state = f"{state}, so that about {factor:.2g} times as many draws are needed"
-    if factors.drop("n_components").max() <= 1:
-        state += " for components, but clusters have converged and can be used"
-    return state
+    return f"{state}, so that about {factor:.2g} times as many draws are needed"
 
 
 def _summarise_traces(traces: dict[str, np.ndarray]) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from nrprob import MDLMixture
 from nrprob.engines.sample import checkpoints
 from nrprob.methods.bayes import sampling
 from nrprob.methods.bayes.stopping import (
+    CLUSTERS,
     MONITORED,
     count_discarded,
     describe_shortfall,
@@ -91,6 +92,34 @@ def test_one_chain_elsewhere_is_not_convergence():
     assert not has_converged(table)
 
 
+def test_clusters_may_converge_before_components():
+    draws = independent_draws()
+    apart = draws | {"n_components": draws["n_components"] + np.eye(4, dtype=int)[:, :1]}
+    table = diagnose_chains(apart, np.arange(8) % 2)
+    assert has_converged(table, CLUSTERS) and not has_converged(table)
+    apart["log_density"] = draws["log_density"] + 1.0 * np.eye(4)[:, :1]
+    assert not has_converged(diagnose_chains(apart, np.arange(8) % 2), CLUSTERS)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "state"),
+    [
+        ("n_components", "clusters have converged, but the number of components has not"),
+        ("n_clusters", "the chains have not converged"),
+    ],
+)
+def test_the_warning_names_what_has_converged(rows, model, monkeypatch, quantity, state):
+    def diagnose(draws, labels):
+        table = diagnose_chains(independent_draws(), np.arange(8) % 2)
+        table.loc[quantity, ["r_hat", "ess_bulk"]] = 1.03, 200
+        return table
+
+    monkeypatch.setattr(sampling, "diagnose_chains", diagnose)
+    with pytest.warns(ConvergenceWarning, match=f"{state} after 30 draws .* R-hat 1.030"):
+        model.set_params(max_samples=30, num_chains=2).fit(rows)
+    assert not model.converged_
+
+
 def test_chains_in_clusterings_of_equal_sizes_have_not_converged():
     """All quantities agree, but draws of different chains are far apart."""
     draws = independent_draws(n_draws=500, n=9)
@@ -146,7 +175,9 @@ def test_a_run_stops_when_it_has_converged(rows, model):
 
 def test_the_budget_of_draws(rows, model):
     model.set_params(max_samples=30, num_chains=2)
-    with pytest.warns(ConvergenceWarning, match=r"30 draws of each \(max_samples\); got R-hat .*"):
+    with pytest.warns(
+        ConvergenceWarning, match=r"30 draws of each chain \(max_samples\); got R-hat .*"
+    ):
         model.fit(rows)
     assert model.stopped_ == "max_samples" and not model.converged_
     assert model.n_iter_ == 80
