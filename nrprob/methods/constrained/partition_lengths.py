@@ -21,7 +21,7 @@ from nrprob.statistics.groups import group_means
 from nrprob.statistics.squared_distances import DistanceLengths, cluster_sums
 
 _CHUNK = 4_000_000  # entries of a table that are computed at a time
-_EXACT = 100_000  # entries of the tables of words up to which every move is evaluated exactly
+_EXACT = 1_000_000  # entries of the tables of words up to which every move is evaluated exactly
 _FEW_WORDS = 1000  # linked components times clusters up to which proposals are ordered exactly
 _MASK_BITS = 62
 
@@ -203,45 +203,48 @@ class PartitionLengths:
         """Change (m, C, K) of the length of the words by every move; infinite across links."""
         (m, c), k = z.shape, self.k
         count = cluster_sums(z, np.ones(c), self.k)
+        if not self.bound.size:
+            value, fewer = xlogy(count, count), np.maximum(count - 1, 0)
+            leaving, joining = value - xlogy(fewer, fewer), value - xlogy(count + 1, count + 1)
+            return np.take_along_axis(leaving, z, 1)[:, :, None] + joining[:, None]
         step = np.eye(k)
         shifts = count[:, None, None] - step[:, None] + step  # (m, K, K, K): from, to
-        if not self.bound.size:
-            table = xlogy(count, count).sum(1)[:, None, None] - xlogy(
-                shifts, np.maximum(shifts, 1)
-            ).sum(3)
-            return np.take_along_axis(table, z[:, :, None], 1)
         taken, codes, open_, index = self._open_sets(z)
         histogram = _histogram(index, len(open_))
         before, weights = optimal_words(count, histogram, open_)
-        # Components without cannot-links change the counts only.
-        free = count - cluster_sums(z[:, self.bound], np.ones(self.bound.size), k)
-        valid = np.repeat(free[:, :, None] > 0, k, 2)
-        rows = np.broadcast_to(histogram[:, None, None], (m, k, k, len(open_)))
-        table = np.full((m, k, k), np.inf)
-        table[valid] = optimal_words(shifts[valid], rows[valid], open_)[0]
-        table -= before[:, None, None]
-        result = np.take_along_axis(table, z[:, :, None], 1)
-        if m * self.bound.size * k * len(open_) <= _EXACT:
+        if m * k * (k + self.bound.size) * len(open_) * k <= _EXACT:
+            # Components without cannot-links change the counts only.
+            free = count - cluster_sums(z[:, self.bound], np.ones(self.bound.size), k)
+            valid = np.repeat(free[:, :, None] > 0, k, 2)
+            rows = np.broadcast_to(histogram[:, None, None], (m, k, k, len(open_)))
+            table = np.full((m, k, k), np.inf)
+            table[valid] = optimal_words(shifts[valid], rows[valid], open_)[0]
             length = self._bound_lengths(z, shifts, taken, codes, open_, index)
         else:
-            length = self._lengths_at_weights(z, count, taken, weights)
+            table, length = self._lengths_at_weights(z, count, taken, weights)
+        result = np.take_along_axis(table - before[:, None, None], z[:, :, None], 1)
         # A component cannot join a cluster across a cannot-link, in either order.
         across, source = taken > 0, self._place[self.early]
         np.logical_or.at(across, (np.arange(m)[:, None], source, z[:, self.late]), True)
         result[:, self.bound] = np.where(across, np.inf, length - before[:, None, None])
         return result
 
-    def _lengths_at_weights(self, z, count, taken, weights) -> np.ndarray:
-        """Upper bounds (m, B, K) of the length of the words if a component with links moves.
+    def _lengths_at_weights(self, z, count, taken, weights) -> tuple[np.ndarray, np.ndarray]:
+        """Upper bounds of the length of the words if a component moves; the weights are fixed.
 
-        The bounds hold the weights fixed. The arguments are variables of `_word_changes`.
+        The arguments are variables of `_word_changes`.
+
+        Returns
+        -------
+        table, length : (m, K, K) bounds by clusters before and after the move, for components
+            without cannot-links; (m, B, K) bounds for components with cannot-links
         """
         w = self._positive_weights(weights)
         log_w, available = np.log(w), ((taken == 0) @ w[:, :, None])[:, :, 0]
         total = np.log(available).sum(1) - (count * log_w).sum(1)
+        table = total[:, None, None] + log_w[:, :, None] - log_w[:, None]
         # The word of the component, and the later words across its cannot-links.
-        present_word = np.take_along_axis(log_w, z[:, self.bound], 1)
-        result = total[:, None, None] + present_word[:, :, None] - log_w[:, None]
+        result = np.take_along_axis(table, z[:, self.bound, None], 1)
         later, present = self._place[self.late], z[:, self.early]
         near, old = taken[:, later], available[:, later, None]
         opens = np.take_along_axis(near, present[:, :, None], 2) == 1
@@ -250,7 +253,7 @@ class PartitionLengths:
         new = np.where(np.arange(self.k) == present[:, :, None], 0, new)
         sources, first = np.unique(self._place[self.early], return_index=True)
         result[:, sources] += np.add.reduceat(new, first, 1)
-        return result
+        return table, result
 
     def _bound_lengths(self, z, shifts, taken, codes, open_, index) -> np.ndarray:
         """Length (m, B, K) of the words if a component with cannot-links moves.

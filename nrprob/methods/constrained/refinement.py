@@ -21,6 +21,7 @@ from nrprob.methods.constrained.partition_lengths import PartitionLengths
 _STARTS = {50: 10, 5000: 3, math.inf: 1}  # refined labelings, by the largest number of components
 _REFINED = 4  # proposals of a type from which single moves are made
 _EXCHANGES = 16  # exchanges of connected parts, for every pair of clusters
+_MERGES, _DIVISIONS = 64, 32  # pairs of clusters that are merged, and that are divided anew
 _NEAR_PAIRS = 3  # pairs of clusters per cluster that are divided anew
 
 
@@ -113,7 +114,10 @@ class _Proposals:
     def merge_clusters(self, z: np.ndarray) -> np.ndarray:
         """Proposals in which two clusters are one."""
         pairs, allowed = self._used_pairs(z)
-        return np.where(z == pairs[allowed, 1:], pairs[allowed, :1], z)
+        pairs = pairs[allowed]
+        nearest = np.argsort(self.lengths.scatter_increases(z, pairs), kind="stable")
+        pairs = pairs[nearest[:_MERGES]]
+        return np.where(z == pairs[:, 1:], pairs[:, :1], z)
 
     def _linked_parts(self, z: np.ndarray, a: int, b: int) -> np.ndarray:
         """Parts (C,) of two clusters that cannot-links between them connect, as integers."""
@@ -152,7 +156,7 @@ class _Proposals:
         pairs, allowed = self._used_pairs(z)
         nearest = np.argsort(self.lengths.scatter_increases(z, pairs), kind="stable")
         proposals = [np.zeros((0, z.size), z.dtype)]
-        for i, pair in enumerate(nearest[: _NEAR_PAIRS * self.k]):
+        for i, pair in enumerate(nearest[: min(_NEAR_PAIRS * self.k, _DIVISIONS)]):
             a, b = pairs[pair].tolist()
             merged = np.where(z == b, a, z)
             divided = self._split(merged, [a], b)

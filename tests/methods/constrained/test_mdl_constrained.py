@@ -362,7 +362,8 @@ def test_differences_of_single_moves_are_exact():
         z = np.random.default_rng(seed).integers(k, size=14)
         both = np.concatenate(random_pairs(seed, 6, 6, n=14))
         same = z[both[:, 0]] == z[both[:, 1]]
-        task = problem(X, both[same][:2], both[~same], True, k)
+        apart = both[~same] if seed else NONE
+        task = problem(X, both[same][:2], apart, True, k)
         limits = SizeLimits(np.bincount(task.parts.node), task.parts.edges, 0, 14)
         lengths = PartitionLengths(task, limits)
         nodes = z[np.unique(task.parts.node, return_index=True)[1]]
