@@ -172,9 +172,10 @@ class MDLConstrained(ConstrainedSearch):
        one is empty; make chains of moves with locks; divide two near clusters anew, or merge them
        and split another one. Accept the shortest result if it shortens the description, and repeat.
 
-    No single move and no merge then shortens the description by more than the tolerance. With
-    hundreds of components in cannot-links, moves and merges are selected by upper bounds of their
-    lengths, so that a few improvements may remain. Empty clusters come last. Without the code of
+    No single move and no merge then shortens the description by more than the tolerance. With more
+    than 11 clusters, the 64 nearest pairs are merged only. With hundreds of components in
+    cannot-links, upper bounds of the lengths select moves and merges, so that a few improvements
+    may remain. Empty clusters come last. Without the code of
     the means, more clusters nearly always shorten the description of many features, so a fixed
     ``n_clusters`` hardly ever returns fewer clusters.
 
