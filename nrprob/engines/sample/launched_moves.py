@@ -3,12 +3,14 @@
 A split chooses a cluster c with the probability n_c / n. A merge chooses a pair of clusters with a
 probability P_ab that falls with the distance of their means. The *members* are the samples of the
 cluster, or of both clusters. The launch divides the members by 2-means with random seeds, in units
-of their covariance, and then by hard assignments. It depends on the members, on the samples outside
-and on fresh random numbers alone, so it has the same distribution before a split and before the
-merge that undoes it. The member of the largest absolute log odds is the anchor, and names its side
-the first one. From the launch, a restricted Gibbs scan visits all members but the anchor, in random
-order. A split draws their sides, with the probability q. A merge computes the probability q that
-the scan results in the two current clusters. Acceptance probabilities are min(1, R) with
+of their covariance, and then by hard assignments. Some launches divide the members at random
+instead, since two overlapping clusters have many partitions, few of which have separate sides. A
+launch depends on the members, on the samples outside and on fresh random numbers alone, so it has
+the same distribution before a split and before the merge that undoes it. The member of the largest
+absolute log odds is the anchor, and names its side the first one. From the launch, a restricted
+Gibbs scan visits all members but the anchor, in random order. A split draws their sides, with the
+probability q. A merge computes the probability q that the scan results in the two current clusters.
+Acceptance probabilities are min(1, R) with
 
     split: R = pi(z') / pi(z) P_ab(z') / (n_c / n q),
     merge: R = pi(z') / pi(z) (n_a + n_b) / n q / P_ab(z).
@@ -36,6 +38,7 @@ from nrprob.engines.sample.target import Partition, Target, occupied, replace_tw
 from nrprob.engines.sample.uniforms import below, in_order
 
 N_LLOYD, N_EM = 4, 5  # passes of 2-means, and of hard assignments
+_RANDOM_SHARE = 0.125  # of launches with random sides
 _FAR_WEIGHT = 0.001  # weight of pairs of distant clusters
 MAX_MEMBERS = 2048  # members of larger moves are left to other moves
 # Nats by which a launch may be longer than one cluster, so that it is certainly scanned. Scans find
@@ -99,19 +102,23 @@ def unknown_pairs(target: Target) -> Pairs:
 
 
 class Launch(NamedTuple):
-    """Sides (m,) by 2-means and hard assignments, and the order of the visits of the scan.
+    """Sides (m,) of the members, and the order of the visits of the scan.
 
     ``order`` (m,) begins with the anchor, and padding comes last. If not ``valid``, all members are
-    on one side.
+    on one side. ``random`` launches have random sides.
     """
 
     side: jax.Array
     order: jax.Array
     valid: jax.Array
+    random: jax.Array
 
 
-def make_launch(sides: Sides, real: jax.Array, u: jax.Array) -> Launch:
-    """Divide the members by 2-means and hard assignments, with uniform variates (4,)."""
+def make_launch(sides: Sides, real: jax.Array, u: jax.Array, random_side: jax.Array) -> Launch:
+    """Divide the members by 2-means and hard assignments, or at random.
+
+    ``u`` (5,) are uniform variates, and ``random_side`` (m,) are independent random sides.
+    """
     y, weight, n = sides.coordinates(), sides.weight, real.sum()
 
     def reassign(side: jax.Array, new: jax.Array) -> jax.Array:
@@ -143,12 +150,16 @@ def make_launch(sides: Sides, real: jax.Array, u: jax.Array) -> Launch:
         return reassign(carry[0], odds > 0), odds
 
     side, odds = jax.lax.fori_loop(0, N_EM, pass_em, (side, jnp.zeros_like(weight)))
-    # 4. The anchor names its side.
+    # 4. Some launches have random sides, whatever the members are.
+    random = u[4] < _RANDOM_SHARE
+    side = jnp.where(random, random_side & real, side)
+    valid = jnp.where(random, side.any() & (~side & real).any(), valid)
+    # 5. The anchor names its side.
     anchor = jnp.where(real, jnp.abs(odds), -1).argmax()
     side = (side != side[anchor]) & real
     order = in_order(u[2:4], len(y), jnp.maximum(n, 1))
     place = (order == anchor).argmax()
-    return Launch(side, order.at[place].set(order[0]).at[0].set(anchor), valid)
+    return Launch(side, order.at[place].set(order[0]).at[0].set(anchor), valid, random)
 
 
 class _Proposal(NamedTuple):
@@ -217,8 +228,10 @@ def propose_launched_move(
     split, accepted : whether the proposal was a split, and whether it was accepted
     """
     size = len(state.labels)
-    u = jax.random.uniform(key, (9 + size,), minval=jnp.finfo(float).tiny)
-    u, noise = u[:9], jnp.log(u[9:]) - jnp.log1p(-u[9:])  # logistic
+    key, key_of_sides = jax.random.split(key)
+    u = jax.random.uniform(key, (10 + size,), minval=jnp.finfo(float).tiny)
+    u, noise = u[:10], jnp.log(u[10:]) - jnp.log1p(-u[10:])  # logistic
+    random_side = jax.random.bernoulli(key_of_sides, shape=(size,))
     pairs = Pairs(
         jax.lax.cond(
             pairs.stale,
@@ -234,7 +247,7 @@ def propose_launched_move(
     joint = jnp.stack([two.sum(1), jnp.zeros_like(two[:, 0])], 1)
     joint = jnp.where(split, two, joint)
     merged_cells, merged_length = replace_two(target, state, slots[0], slots[1], joint)
-    log_u = jnp.log(u[8])
+    log_u = jnp.log(u[9])
 
     # R of a merge increases with q, which is at most 1.
     bound = state.length - merged_length + proposal.log_share - proposal.log_pair
@@ -248,7 +261,7 @@ def propose_launched_move(
             rows = jnp.nonzero(inside, size=capacity, fill_value=size)[0]
             real, near = rows < size, jnp.minimum(rows, size - 1)
             sides = target.launch.sides(target, state, slots, near, real)
-            launch = make_launch(sides, real, u[3:7])
+            launch = make_launch(sides, real, u[3:8], random_side[:capacity])
             x, group = target.x[near], target.group[near]
 
             def sum_sides(side):
@@ -261,7 +274,9 @@ def propose_launched_move(
             # A coin that depends on the launch alone decides whether the scan takes place.
             launched = replace_two(target, state, slots[0], slots[1], sum_sides(launch.side))[1]
             margin = jnp.minimum(_MARGIN + _NATS_PER_MEMBER * real.sum(), _MAX_MARGIN)
-            worth = launch.valid & (jnp.log(u[7]) < merged_length - launched + margin)
+            # One of 2^m random partitions is that much less probable than all of them.
+            margin = jnp.where(launch.random, _MARGIN + real.sum() * jnp.log(2), margin)
+            worth = launch.valid & (jnp.log(u[8]) < merged_length - launched + margin)
 
             def scan(_):
                 current = state.labels[near] == proposal.b

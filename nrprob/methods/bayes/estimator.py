@@ -331,7 +331,7 @@ class MDLMixture(SampledChains):
     2. Split-merge moves, after Jain and Neal (2004), and swaps if there are known groups. The
        concentration is integrated out of their acceptance probabilities. Splits of Gaussian
        clusters whose hyperparameters are sampled begin with 2-means and hard EM on the samples of a
-       cluster, and merges prefer overlapping clusters.
+       cluster, or with random sides. Merges prefer overlapping clusters.
     3. Griddy-Gibbs updates of kappa, nu, s and omega; Metropolis updates of the lambdas; Gibbs
        updates of the scale weights, the degrees of freedom and the concentrations.
 

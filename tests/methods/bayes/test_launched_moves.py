@@ -168,20 +168,21 @@ def sides_of(target, labels):
     return jump_target, jump_target.launch.sides(jump_target, state, jnp.arange(2), *members)
 
 
+@pytest.mark.parametrize("coin", [0.0, 1.0])  # random sides, and sides by 2-means
 @pytest.mark.parametrize("name", slowly("tied, known groups, tempered", *MODELS))
-def test_the_launch_is_the_same_before_and_after_a_merge(name):
+def test_the_launch_is_the_same_before_and_after_a_merge(name, coin):
     target = make(**MODELS[name])
-    u = jnp.asarray([0.3, 0.6, 0.2, 0.7])
+    u = jnp.asarray([0.3, 0.6, 0.2, 0.7, coin])
 
     side = jnp.asarray([False, True, True, False, False, True, False])
 
     @jax.jit
     def launch(sides):
-        return make_launch(sides, sides.real, u), sides.log_odds(side)
+        return make_launch(sides, sides.real, u, ~side), sides.log_odds(side)
 
     both = LABELS, np.where(LABELS == 1, 0, LABELS)
     separate, together = (launch(sides_of(target, labels)[1]) for labels in both)
-    assert separate[0].valid
+    assert separate[0].valid and separate[0].random == (coin == 0)
     for one, other in zip(*map(jax.tree.leaves, (separate[0], together[0])), strict=True):
         np.testing.assert_array_equal(one, other)
     np.testing.assert_allclose(separate[1], together[1], rtol=1e-9)
