@@ -124,8 +124,10 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         ValueError if the initial clusters have singular covariances. At most 10**6.
     penalty : {"code", None}, default="code"
         "code" charges every cluster for its parameters: (p + 1)/2 log n nats for n rows and p
-        parameters, as a two-part code does. With None, the objective is the published one, which
-        charges nothing: ``n_clusters_`` then is usually ``n_clusters``.
+        parameters, as a two-part code does. A small cluster near a larger one may cost less as part
+        of it; covariances with fewer parameters ("diag", "spherical") then keep them apart. With
+        None, the objective is the published one, which charges nothing: ``n_clusters_`` then is
+        usually ``n_clusters``.
     preset : {None, "published"}, default=None
         "published" runs the published algorithm: random initial clusters, rows that move one after
         another, and deletion of every cluster that becomes too small. It sets
