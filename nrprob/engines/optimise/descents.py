@@ -199,9 +199,9 @@ def _descend_one(terms: Terms, rows: Rows, start: DescentStart, limits: Partitio
     def continues(state):
         return ~state.at_rest & (state.count < limits.max_iter)
 
-    never = jnp.asarray(False)
     infinite = jnp.asarray(jnp.inf, mass.dtype)
-    first = _State(start.labels, infinite, jnp.asarray(0, jnp.int32), never, never)
+    at_rest = ~movable.any()
+    first = _State(start.labels, infinite, jnp.asarray(0, jnp.int32), at_rest, at_rest)
     end = jax.lax.while_loop(continues, step, first)
     cells = cells_of(end.labels)
     return Descended(

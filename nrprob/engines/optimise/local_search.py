@@ -311,9 +311,9 @@ class LocalSearch:
         largest = max(int(members.sum()) for members, _ in splits)
         # Few sizes of subsets, since each needs a compiled program.
         r = n
-        while r > _FEW_ROWS and largest <= r // 4:
-            r //= 4
-        all_rows, k = r == n, problem.n_clusters if r == n else 2
+        while r > 4 * _FEW_ROWS and largest <= r // 2:
+            r //= 2
+        all_rows, k = n <= _FEW_ROWS, problem.n_clusters if n <= _FEW_ROWS else 2
         starts, subsets = [], []
         for members, side in splits:
             # All other rows stay in a third cluster, or are left out.
