@@ -99,26 +99,47 @@ def test_a_descent_ends_where_no_allowed_move_or_merger_lowers_the_objective(pro
         assert objective(labels) - float(other.costs.sum()) == pytest.approx(constant, abs=1e-8)
 
 
-def test_a_chain_changes_the_objective_by_what_it_says(problem):
+def test_chains_change_the_objective_by_what_they_say(problem):
     problem, layout, objective = problem
     improved = 0
     for seed in range(6):
         start = start_of(problem, layout, random_labels(seed))
         end = descend(problem.terms, problem.rows, one(start), problem.limits)
         start = start._replace(labels=np.asarray(end.labels[0]))
-        chain, change = improve_by_chains(
+        chains, change = improve_by_chains(
             problem.terms, problem.rows, start, problem.limits, np.int32(N), n_chains=30
         )
-        if not np.isfinite(change):
-            continue
-        improved += 1
-        before, after = (in_order(layout, problem, z) for z in (start.labels, chain))
-        assert objective(after) - objective(before) == pytest.approx(float(change), abs=1e-8)
-        assert change < -problem.limits.tolerance
-        assert np.bincount(after)[np.bincount(after) > 0].min() >= 3
-        # No single move does the same: a chain moves several rows.
-        assert (before != after).sum() > 1
+        before, after = (in_order(layout, problem, z) for z in (start.labels, chains))
+        value, sizes = objective(after), np.bincount(after)
+        assert value - objective(before) == pytest.approx(float(change), abs=1e-8)
+        assert change <= 0 and sizes[sizes > 0].min() >= 3
+        # Neither a descent nor chains improve the result.
+        again = start._replace(labels=np.asarray(chains))
+        end = descend(problem.terms, problem.rows, one(again), problem.limits)
+        assert (np.asarray(end.labels[0]) == chains)[problem.movable].all()
+        _, more = improve_by_chains(
+            problem.terms, problem.rows, again, problem.limits, np.int32(N), n_chains=30
+        )
+        assert more == 0
+        if change < 0:
+            # No single move improved the start, so chains moved several rows.
+            improved += 1
+            assert (before != after).sum() > 1
     assert improved > 1
+
+
+def test_single_moves_come_before_chains(problem):
+    problem, layout, objective = problem
+    start = start_of(problem, layout, random_labels(2))
+    chains, change = improve_by_chains(
+        problem.terms, problem.rows, start, problem.limits, np.int32(1), n_chains=1
+    )
+    before, after = (in_order(layout, problem, z) for z in (start.labels, chains))
+    assert change < -1 and objective(after) - objective(before) == pytest.approx(float(change))
+    end = descend(
+        problem.terms, problem.rows, one(start._replace(labels=np.asarray(chains))), problem.limits
+    )
+    assert (np.asarray(end.labels[0]) == chains)[problem.movable].all()
 
 
 def test_clusters_that_are_not_allowed_are_dissolved(problem):

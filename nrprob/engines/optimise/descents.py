@@ -257,17 +257,14 @@ def descend_subsets(
     return jax.lax.map(descend_subset, (subset, start))
 
 
-class _Chain(NamedTuple):
-    """State of a chain of moves.
+class _Moves(NamedTuple):
+    """Partition on the way of `improve_by_chains`.
 
     Attributes
     ----------
-    labels, locked : (N,) clusters of the rows, and whether they have moved
+    labels, locked : (N,) clusters of the rows, and whether they have moved in this chain
     join, leave : (N, K) and (N,) changes of F by joining each cluster and by leaving the own one
-    change : change of F since the beginning
-    count : number of moves
-    feasible : whether the partition is in the limits and has a lower F than at the beginning
-    ended : whether the chain has ended
+    change : change of F since the beginning of the program
     """
 
     labels: jax.Array
@@ -275,8 +272,28 @@ class _Chain(NamedTuple):
     join: jax.Array
     leave: jax.Array
     change: jax.Array
+
+
+class _Step(NamedTuple):
+    """State of `improve_by_chains`.
+
+    Attributes
+    ----------
+    base : best partition so far
+    current : partition of the present chain; equal to ``base`` while single moves lower F
+    following : row, cluster and change of F of the next move
+    firsts : rows, clusters and changes (n_chains,) of the first moves of chains
+    chain : index of the present chain; -1 while single moves lower F
+    count : number of moves of the present chain
+    ended : whether all chains from ``base`` have failed
+    """
+
+    base: _Moves
+    current: _Moves
+    following: tuple[jax.Array, jax.Array, jax.Array]
+    firsts: tuple[jax.Array, jax.Array, jax.Array]
+    chain: jax.Array
     count: jax.Array
-    feasible: jax.Array
     ended: jax.Array
 
 
@@ -293,73 +310,102 @@ def improve_by_chains(
     *,
     n_chains: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Change one partition by the best chain of moves of different rows.
+    """Improve one partition by single moves and chains of moves, until none lowers F.
 
-    Each of the ``n_chains`` best moves begins a chain, however much it raises F, with at most three
-    first moves of the same row. The row is locked, and the best move of all other rows follows, up
-    to ``depth`` moves. While a cluster is smaller than the floor, only moves into it or out of it
-    are allowed, so that the chain exchanges rows, dissolves a cluster, or fills a new one. A chain
-    ends at the first partition within the limits whose F is lower than before.
+    1. Make the best move of a single row while it lowers F.
+    2. Each of the ``n_chains`` best moves then begins a chain, however much it raises F, with at
+       most three first moves of the same row. The row is locked, and the best move of all other
+       rows follows, up to ``depth`` moves. While a cluster is smaller than the floor, only moves
+       into it or out of it are allowed, so that the chain exchanges rows, dissolves a cluster, or
+       fills a new one. A chain ends at the first partition within the limits whose F is lower than
+       before. Continue with step 1.
 
-    ``start`` has no axis of S. A move costs O(N p). Returns the labels (N,) and the change of F,
-    which is infinite if no chain succeeds.
+    ``start`` has no axis of S. A move costs O(N p). Returns the labels (N,) and the change of F.
     """
     mass, shape = rows.mass.reshape(-1), rows.mass.shape
     k = start.allowed.shape[0]
     movable = start.movable & (mass > 0)
 
-    def changes_of_moves(chain):
-        sizes = jax.ops.segment_sum(mass, chain.labels, k)
+    def sizes_of(labels):
+        return jax.ops.segment_sum(mass, labels, k)
+
+    def changes_of_moves(state, in_chain):
+        """Changes of F (N, K) by permitted moves; in a chain, sizes may leave their limits."""
+        sizes = sizes_of(state.labels)
         exists, is_open = _open_clusters(sizes, start.allowed, start.max_clusters, limits.least)
+        may_leave, may_join = SizeLimits(sizes, limits.floor, limits.least).allowed_moves(
+            mass, state.labels
+        )
         small = exists & (sizes < limits.floor)
-        permitted = is_open & (~small.any() | small | small[chain.labels][:, None])
-        permitted = permitted & (movable & ~chain.locked)[:, None]
-        moves = jnp.arange(k) != chain.labels[:, None]
-        return jnp.where(permitted & moves, chain.join + chain.leave[:, None], jnp.inf)
+        repairs = ~small.any() | small | small[state.labels][:, None]
+        permitted = is_open & jnp.where(in_chain, repairs, may_leave[:, None] & may_join)
+        permitted = permitted & (movable & ~state.locked)[:, None]
+        permitted = permitted & (jnp.arange(k) != state.labels[:, None])
+        return jnp.where(permitted, state.join + state.leave[:, None], jnp.inf)
 
-    def is_feasible(sizes):
-        exists = sizes > limits.least
-        return ~(exists & (sizes < limits.floor)).any() & (exists.sum() <= start.max_clusters)
+    def best_move(changes):
+        best = changes.argmin()
+        return best // k, best % k, changes.reshape(-1)[best]
 
-    def move(chain, row, new, change):
-        old = chain.labels[row]
-        labels = chain.labels.at[row].set(new.astype(chain.labels.dtype))
+    def first_moves(changes):
+        value, cluster = jax.lax.top_k(-changes, min(_MOVES_PER_ROW, k))
+        best, index = jax.lax.top_k(value.reshape(-1), min(n_chains, value.size))
+        return index // value.shape[1], cluster.reshape(-1)[index], -best
+
+    def move(state, row, new, change):
+        pair = jnp.stack([state.labels[row], new.astype(state.labels.dtype)])
+        labels = state.labels.at[row].set(pair[1])
         # Only the changes by joining or leaving the two clusters differ.
-        pair = jnp.stack([old, new.astype(old.dtype)])
         place = jnp.where(labels == pair[0], 0, jnp.where(labels == pair[1], 1, 2))
-        two = label_cells(rows, place.reshape(shape), 2)
-        join, leave = _changes_of_moves(terms, rows, jnp.minimum(place, 1), two)
-        leave = jnp.where(place < 2, leave, chain.leave)
-        total = chain.change + change
-        sizes = jax.ops.segment_sum(mass, labels, k)
-        feasible = is_feasible(sizes) & (total < -limits.tolerance)
-        count = chain.count + 1
-        ended = feasible | (count >= depth) | ~jnp.isfinite(total)
-        return _Chain(
-            labels, chain.locked.at[row].set(True), chain.join.at[:, pair].set(join), leave,
-            total, count, feasible, ended,
+        cells = label_cells(rows, place.reshape(shape), 2)
+        join, leave = _changes_of_moves(terms, rows, jnp.minimum(place, 1), cells)
+        return _Moves(
+            labels, state.locked.at[row].set(True), state.join.at[:, pair].set(join),
+            jnp.where(place < 2, leave, state.leave), state.change + change,
         )  # fmt: skip
 
-    def extend(chain):
-        changes = changes_of_moves(chain)
-        best = changes.argmin()
-        return move(chain, best // k, best % k, changes.reshape(-1)[best])
+    def take_step(step):
+        current, count = move(step.current, *step.following), step.count + 1
+        # Accept the partition if F has fallen and the sizes are within the limits.
+        sizes = sizes_of(current.labels)
+        exists = sizes > limits.least
+        feasible = ~(exists & (sizes < limits.floor)).any() & (exists.sum() <= start.max_clusters)
+        accepted = feasible & (current.change < step.base.change - limits.tolerance)
+        unlocked = current._replace(locked=jnp.zeros_like(current.locked))
+        base = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), unlocked, step.base)
+        # Continue with the best single move if one lowers F, else with the first chain.
+        single = best_move(changes_of_moves(base, False))
+        improves = single[2] < -limits.tolerance
+        firsts = jax.tree.map(
+            lambda a, b: jnp.where(accepted, a, b),
+            first_moves(changes_of_moves(base, True)), step.firsts,
+        )  # fmt: skip
+        # Continue the chain, or begin the next one.
+        longer = best_move(changes_of_moves(current, True))
+        over = accepted | (count >= depth) | ~jnp.isfinite(longer[2])
+        chain = jnp.where(accepted, jnp.where(improves, -1, 0), step.chain + over)
+        ended = chain >= firsts[0].shape[0]
+        first = tuple(values[jnp.maximum(chain, 0)] for values in firsts)
+        following = jax.tree.map(
+            lambda single, first, longer: jnp.where(
+                over, jnp.where(accepted & improves, single, first), longer
+            ),
+            single, first, longer,
+        )  # fmt: skip
+        current = jax.tree.map(lambda a, b: jnp.where(over, a, b), base, current)
+        ended = ended | ~jnp.isfinite(following[2])
+        return _Step(base, current, following, firsts, chain, jnp.where(over, 0, count), ended)
 
     cells = label_cells(rows, start.labels.reshape(shape), k)
     join, leave = _changes_of_moves(terms, rows, start.labels, cells)
-    no = jnp.asarray(False)
-    empty = _Chain(
-        start.labels, jnp.zeros(mass.shape, bool), join, leave,
-        jnp.zeros((), join.dtype), jnp.int32(0), no, no,
-    )  # fmt: skip
-
-    def run_chain(first):
-        chain = jax.lax.while_loop(lambda chain: ~chain.ended, extend, move(empty, *first))
-        return chain.labels, jnp.where(chain.feasible, chain.change, jnp.inf)
-
-    # The best first moves, with a limited number for each row.
-    value, cluster = jax.lax.top_k(-changes_of_moves(empty), min(_MOVES_PER_ROW, k))
-    best, index = jax.lax.top_k(value.reshape(-1), min(n_chains, value.size))
-    firsts = index // value.shape[1], cluster.reshape(-1)[index], -best
-    labels, change = jax.lax.map(run_chain, firsts)
-    return labels[change.argmin()], change.min()
+    base = _Moves(start.labels, jnp.zeros(mass.shape, bool), join, leave, jnp.zeros((), join.dtype))
+    single = best_move(changes_of_moves(base, False))
+    firsts = first_moves(changes_of_moves(base, True))
+    improves = single[2] < -limits.tolerance
+    following = jax.tree.map(
+        lambda single, first: jnp.where(improves, single, first[0]), single, firsts
+    )
+    chain = jnp.where(improves, -1, 0)
+    step = _Step(base, base, following, firsts, chain, jnp.int32(0), ~jnp.isfinite(following[2]))
+    end = jax.lax.while_loop(lambda step: ~step.ended, take_step, step)
+    return end.base.labels, end.base.change

@@ -12,7 +12,6 @@ import numpy as np
 from nrprob.engines.optimise.descents import (
     DescentStart,
     PartitionLimits,
-    descend,
     improve_by_chains,
 )
 from nrprob.engines.optimise.reassign import reassign_sequentially
@@ -24,7 +23,6 @@ from nrprob.statistics.terms import Terms
 TOLERANCE = 1e-9  # smallest change of the objective that counts, in nats per row
 _N_CHAINS, _DEPTH = 3, 20
 _SWEEPS = 1000
-_MOST_CHAINS = 20  # largest number of chains that are made
 
 
 @jit_by_size("build")
@@ -83,14 +81,7 @@ def polish_labels(
         np.asarray(labels, np.int32).reshape(-1), movable.reshape(-1),
         np.arange(n_clusters) < active, np.int32(active), np.bool_(False),
     )  # fmt: skip
-    for _ in range(_MOST_CHAINS):
-        start = DescentStart(*(np.asarray(part)[None] for part in current))
-        end = descend(terms, rows, start, limits)
-        current = current._replace(labels=np.asarray(end.labels[0]))
-        longer, change = improve_by_chains(
-            terms, rows, current, limits, np.int32(_DEPTH), n_chains=_N_CHAINS
-        )
-        if not float(change) < -limits.tolerance:
-            break
-        current = current._replace(labels=np.asarray(longer))
-    return current.labels.reshape(rows.mass.shape)
+    labels, _ = improve_by_chains(
+        terms, rows, current, limits, np.int32(_DEPTH), n_chains=_N_CHAINS
+    )
+    return np.asarray(labels).reshape(rows.mass.shape)
