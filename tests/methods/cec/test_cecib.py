@@ -133,6 +133,7 @@ def test_no_single_row_would_lower_the_objective(covariance, preset):
     assert not (rises & (np.diff(clusters) == 0)).any()
 
 
+@pytest.mark.slow
 def test_clusters_are_empty_or_large_enough():
     X, truth, _ = planted(2)
     start = truth.copy()

@@ -70,6 +70,7 @@ def test_clusters_of_a_single_subset_have_no_gain():
     assert themes > 0.2 and abs(masks) < 1e-9
 
 
+@pytest.mark.slow
 def test_the_number_of_themes_is_selected():
     X, theme, subset = small_themes(0)
     model = CrossPartition("auto", random_state=0).fit(X, subsets=subset)
