@@ -215,7 +215,7 @@ def test_an_interrupted_run_goes_on_exactly(rows, model, tmp_path, monkeypatch):
 def test_a_limit_of_memory_is_named(rows, model, monkeypatch):
     monkeypatch.setattr(sampling, "_MAX_BYTES", 0)
     for rule in ("has_settled", "has_converged"):
-        monkeypatch.setattr(sampling, rule, lambda _: False)
+        monkeypatch.setattr(sampling, rule, lambda *_: False)
     with pytest.warns(ConvergenceWarning, match=r"\(max_memory\); .* or raise thinning"):
         model.set_params(max_samples=2000, num_chains=2).fit(rows)
     assert model.stopped_ == "max_memory"

@@ -103,8 +103,7 @@ def test_auto_needs_subsets_and_features():
 @pytest.mark.parametrize("target", ["B/B", "B/nB"])
 def test_themes_of_balanced_settings_are_exact(target):
     """`python benchmarks/cross_partition_number.py` has more settings and seeds."""
-    for seed in (20, 21, 22):
-        X, labels = make_cross_partition(target, random_state=seed)
-        model = CrossPartition("auto", random_state=seed).fit(X, subsets=labels[:, 1])
-        assert model.n_clusters_ == 5
-        assert adjusted_rand_index(labels[:, 0], model.labels_) == 1
+    X, labels = make_cross_partition(target, random_state=20)
+    model = CrossPartition("auto", random_state=20).fit(X, subsets=labels[:, 1])
+    assert model.n_clusters_ == 5
+    assert adjusted_rand_index(labels[:, 0], model.labels_) == 1
