@@ -62,7 +62,8 @@ class Descent(NamedTuple):
 
 
 def _widen(array: Any) -> Any:
-    """Convert an array of floats to float64."""
+    """Convert an array to NumPy, and floats to float64."""
+    array = np.asarray(array)
     return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array
 
 
@@ -326,14 +327,14 @@ class TermEstimator(LinearClusterer):
             )
         fixed = None if task.fixed is None else task.layout.to_blocks(task.fixed, -1)
         movable = np.ones(labels.shape, bool) if fixed is None else fixed < 0
-        n_clusters = max(bucket_size(self.n_clusters, 64), 2)
+        n_clusters = padded_n_clusters(task.rows, task.layout, self.n_clusters)
         with placement.small_steps_on_cpu():
             new = polish_labels(terms, rows, labels, movable, n_clusters, self.n_clusters)
         if (new == labels)[np.asarray(rows.mass) > 0].all():
             return result
         polished = solve.evaluate_labels(
             task.rows, task.settings, new, fixed,
-            build=task.build, n_clusters=max(self.n_clusters, 2), compressed=compressed,
+            build=task.build, n_clusters=n_clusters, compressed=compressed,
         )  # fmt: skip
         polished = jax.device_get(polished)
         objective, all_labels = best.objective.copy(), best.labels.copy()

@@ -405,7 +405,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         total, smallest = float(parameters.total), float(parameters.smallest)
         # The floor limits the number of clusters.
         most = max(min(self.n_clusters, math.floor(total / smallest)), 1)
-        k = max(bucket_size(most + 1, 64), 3)
+        k = padded_n_clusters(rows, layout, most + 1)
         scaled = prepared.x * np.sqrt(prepared.metric)
         mass = layout.to_blocks(prepared.mass).reshape(-1)
         problem = SearchProblem(
@@ -462,7 +462,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
             task.rows, task.settings.method
         )
         blocks = task.layout.to_blocks(labels.astype(np.int32))
-        k = bucket_size(self.n_clusters + 1, 64)
+        k = padded_n_clusters(task.rows, task.layout, self.n_clusters + 1)
         return float(term_values(terms, task.rows, blocks, n_clusters=k).sum())
 
     @property
