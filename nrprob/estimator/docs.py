@@ -53,8 +53,8 @@ SHARED = {
         "bool",
         """Whether a local search improves the hard labels of the best restart: afterwards, no move
         of one row to another cluster lowers the objective. Published algorithms end without it. It
-        is left out for soft labels, soft known groups, covariates, and rows that are stored or
-        distributed over devices.""",
+        is left out for soft labels, soft known groups, covariates, sparse rows with residual
+        coordination, and rows that are stored or distributed over devices.""",
     ),
     "n_init": (
         "int",
