@@ -286,7 +286,9 @@ class TermEstimator(LinearClusterer):
     @property
     def hard_objective(self) -> bool:  # type: ignore[override]
         """Whether no move of one sample lowers the objective at ``labels_``."""
-        return self.polish and self._descent().solver in SOLVERS and np.isinf(self._descent().beta)
+        descent = self._descent()
+        is_hard = descent.solver != "anneal" or bool(np.isinf(descent.beta))
+        return self.polish and is_hard and descent.solver in SOLVERS
 
     def _objective_at(self, task: Task, labels: np.ndarray) -> float:
         result = solve.evaluate_labels(
@@ -298,10 +300,9 @@ class TermEstimator(LinearClusterer):
 
     def _polishes(self, task: Task) -> bool:
         """Whether a local search improves the hard labels of the best restart."""
-        rows, descent = task.rows, self._minimised
+        rows = task.rows
         return (
-            self.polish
-            and (descent.solver != "anneal" or np.isinf(descent.beta))
+            self.hard_objective
             and isinstance(rows, Rows)
             and rows.share is None
             and task.design.columns is None
