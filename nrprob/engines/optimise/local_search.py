@@ -3,8 +3,9 @@
 F is the objective. The search starts from several partitions. Each descends by moves of single rows
 and by merges, and by splits of clusters. The best continues with compound steps. Every accepted
 step lowers F, so the search ends. It ends at a partition that no step improves: no move of a row,
-merge, proposed split, new division of two near clusters, dissolution of a cluster, chain of moves,
-or split followed by merges. The result depends on the initial partitions only.
+merge, proposed split, new division of two near clusters, dissolution of a cluster, or chain of
+moves. Up to 2,000 rows, no split followed by merges improves it either. The result depends on the
+initial partitions only.
 
 Shapes: N rows with padding, K clusters, m features.
 """
@@ -222,7 +223,7 @@ class LocalSearch:
         yield from self.descend([partition.labels] * len(existing), allowed=allowed)
 
     def _chain(self, partition: Partition) -> Iterator[Partition]:
-        """Make the best chain of moves."""
+        """Move rows, alone and in chains, until no move and no chain lowers F."""
         problem, k = self.problem, self.problem.n_clusters
         n = int((np.asarray(problem.rows.mass) > 0).sum())
         start = DescentStart(

@@ -1,7 +1,7 @@
 """Passes of single moves, and chains of moves with locks, on exact differences of an objective.
 
 Host code in NumPy and float64. An objective has C units and L clusters, and evaluates m labelings
-at a time. Its methods are those of `MoveObjective`. Every accepted step lowers the objective, and
+at a time. It implements `MoveObjective`. Every accepted step lowers the objective, and
 the result depends on the initial labels only.
 """
 

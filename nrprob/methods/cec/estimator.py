@@ -215,7 +215,8 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
        rows whose move lowers n E(Y), and move them. Repeat until no move lowers it.
     3. Merge two clusters or split one cluster if this lowers n E(Y), and continue with step 2.
     4. Improve the best partition by divisions of two near clusters, dissolutions of clusters,
-       chains of moves, and splits followed by merges. Continue with step 2 after each improvement.
+       chains of moves, and, up to 2,000 rows, splits followed by merges. Continue with step 2
+       after each improvement.
 
     Every step lowers the objective. At the end, none of these steps lowers it, among partitions
     whose clusters all have at least ``min_cluster_fraction`` of the rows.

@@ -57,7 +57,6 @@ def search_partition(
     """
     search = LocalSearch(problem)
     partitions: list[Partition] = []
-    best: Partition | None = None
     traces: list[tuple[list[float], list[int]]] = []
     n_starts = 1 if not isinstance(init, str) else min(n_init, _STARTS)
     for i in range(n_starts):
