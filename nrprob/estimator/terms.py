@@ -304,6 +304,7 @@ class TermEstimator(LinearClusterer):
         return (
             self.hard_objective
             and isinstance(rows, Rows)
+            and not isinstance(rows, sharding.ShardedRows)
             and rows.share is None
             and task.design.columns is None
             and (isinstance(rows.x, Dense) or (isinstance(rows.x, Sparse) and self._sums_features))

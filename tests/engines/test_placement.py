@@ -72,7 +72,8 @@ def test_tiny_steps_stay_where_they_were_asked_for(cpu, accelerated, monkeypatch
 @pytest.mark.parametrize(
     ("model", "is_chain"),
     [
-        (IB(2, solver="anneal", n_init=2), False),
+        (IB(2, solver="anneal", n_init=2, polish=False), False),
+        (IB(2, solver="anneal", n_init=2), True),
         (IB(2, solver="sequential", n_init=2), True),
         (COPKMeans(2, n_init=2), True),
         (MDLMixture(energy="nml", num_chains=2, num_warmup=2, num_samples=4), True),
