@@ -119,6 +119,7 @@ REFUSED = {
     "patterns": lambda: datasets.bayes_precision(HUGE, HUGE),
     "cells": lambda: datasets.make_cell_counts(HUGE),
     "views": lambda: datasets.make_gaussian_views(HUGE),
+    "informed views": lambda: datasets.make_informed_views(10, n_views=HUGE, n_features=HUGE),
     "multinomials": lambda: datasets.make_multinomial_2d(HUGE, 2, 2),
     "dialects": lambda: datasets.make_dialect_counts(np.ones((24, 3)), LABELS, HUGE),
 }

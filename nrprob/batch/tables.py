@@ -77,16 +77,26 @@ def load_set(name: str, parameters: Mapping[str, Any] | None = None) -> Table:
 
 
 def generate_set(name: str, parameters: Mapping[str, Any], seed: int | None) -> Table:
-    """Sample a data set from a generator of :mod:`nrprob.datasets`."""
+    """Sample a data set from a generator of :mod:`nrprob.datasets`.
+
+    Views are placed side by side. Must-links and partial labels of the generator are not used,
+    since model files sample them from labelings.
+    """
     from nrprob import datasets
 
     generators = [g for g in dir(datasets) if g.startswith("make_")]
     refuse_unknown(name, generators, f"unknown data.generator; {name!r}")
     try:
-        X, labels = getattr(datasets, name)(**parameters, random_state=seed)
+        result = getattr(datasets, name)(**parameters, random_state=seed)
     except (TypeError, ValueError, OverflowError, MemoryError) as error:
         raise InputError(f"data.parameters do not fit {name}; {error}; see its docstring") from None
-    return Table(X, None, {f"partition_{j}": labels[:, j] for j in range(labels.shape[1])})
+    labelings = {}
+    if isinstance(result, datasets.InformedViews):
+        labelings["known"] = result.known
+        result = np.hstack(result.views), result.clusters
+    X, labels = result
+    labelings |= {f"partition_{j}": labels[:, j] for j in range(labels.shape[1])}
+    return Table(X, None, labelings)
 
 
 def _read_frame(path: Path) -> Any:

@@ -13,6 +13,11 @@ from nrprob.datasets.generators import (
 
 if TYPE_CHECKING:
     from nrprob.datasets.cells import make_cell_counts
+    from nrprob.datasets.informed_views import (
+        InformedViews,
+        make_essential_sources,
+        make_informed_views,
+    )
     from nrprob.datasets.loaders import DataSet, load
     from nrprob.datasets.mixtures import make_four_components
     from nrprob.datasets.shapes import make_planar_shapes
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataSet",
+    "InformedViews",
     "bayes_precision",
     "load",
     "make_binary_partitions",
@@ -34,8 +40,10 @@ __all__ = [
     "make_cross_partition",
     "make_crossed_counts",
     "make_dialect_counts",
+    "make_essential_sources",
     "make_four_components",
     "make_gaussian_views",
+    "make_informed_views",
     "make_multinomial_2d",
     "make_oscillating_counts",
     "make_planar_shapes",
@@ -44,14 +52,17 @@ __all__ = [
 # Imported on first access, since these modules import scipy.sparse.
 _LAZY = {
     "DataSet": "loaders",
+    "InformedViews": "informed_views",
     "load": "loaders",
     "make_cell_counts": "cells",
     "make_competing_pairs": "subsets",
     "make_cross_partition": "subsets",
     "make_crossed_counts": "text_pairs",
     "make_dialect_counts": "text_pairs",
+    "make_essential_sources": "informed_views",
     "make_four_components": "mixtures",
     "make_gaussian_views": "views",
+    "make_informed_views": "informed_views",
     "make_oscillating_counts": "subsets",
     "make_planar_shapes": "shapes",
 }
