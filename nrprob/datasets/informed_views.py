@@ -167,8 +167,8 @@ def make_informed_views(
             f"n_features must be at least n_clusters - 1; got {n_features} for {k} clusters; "
             "raise n_features or lower n_clusters"
         )
-    check_number("separation", separation, low=0, high=1e100)
-    check_number("group_shift", group_shift, low=0, high=1e100)
+    check_number("separation", separation, low=0, high=1e30)
+    check_number("group_shift", group_shift, low=0, high=1e30)
     n_wrong = round(_check_fraction(wrong_links, "wrong_links") * n_must_link)
     if n_wrong and k == 1:
         raise ValueError(
