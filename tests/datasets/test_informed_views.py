@@ -219,8 +219,9 @@ def test_bad_parameters_are_refused():
 
 
 def test_numbers_of_numpy_are_accepted():
-    data = make_informed_views(
-        np.int32(20), separation=np.float32(0.5), group_shift=np.float32(2), random_state=7
-    )
+    with np.errstate(over="raise"):
+        data = make_informed_views(
+            np.int32(20), separation=np.float32(0.5), group_shift=np.float32(2), random_state=7
+        )
     plain = make_informed_views(20, separation=0.5, group_shift=2, random_state=7)
     np.testing.assert_allclose(data.views[0], plain.views[0], rtol=1e-12)
