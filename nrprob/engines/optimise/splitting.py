@@ -20,7 +20,7 @@ Shapes: B blocks of r rows; K *columns* of the memberships, one per cluster, the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -286,6 +286,47 @@ class SplittingEngine:
         q = np.exp(np.asarray(carry[1], float)[..., 0, :n_clusters])
         return (np.asarray(self.mass, float)[..., None] * q).sum((0, 1))
 
+    def single_cluster(self, state: Any, width: int) -> Level:
+        """Level of one cluster, from the initial ``state`` with ``width`` columns."""
+        log_q = np.full((*self.mass.shape, 1, width), -np.inf, self.mass.dtype)
+        log_q[..., 0] = 0
+        single, _ = self.run_to_limit((state, log_q), 1.0, np.arange(width) < 1)
+        return Level(single.carry, 1.0, 0.0, 0, single.values)
+
+    def keep_start(
+        self,
+        start: Any,
+        beta: float,
+        n: int,
+        score: Callable[[np.ndarray], float],
+        trials: list[Trial],
+        report: Report,
+    ) -> Level | None:
+        """Return the best level of n clusters from given memberships; None if clusters merge.
+
+        The inverse temperature rises from ``beta`` until all clusters remain apart, and on while
+        the score of the log memberships increases. ``start`` has state and log memberships.
+        """
+        active = np.arange(start[1].shape[-1]) < n
+        level, best, critical = None, -np.inf, beta
+        for _ in range(TRIALS):
+            result, step = self.run_to_limit(start, beta, active)
+            status = self.trial_status(result, n)
+            trial = Trial(
+                n, beta, status, step, np.nan, np.nan, result.period, result.width, result.n_iter
+            )
+            trials.append(trial)
+            report(trial)
+            value = score(np.asarray(result.carry[1])) if status == SPLIT else -np.inf
+            if level is None:
+                critical = beta
+            elif value <= best:
+                break
+            if status == SPLIT:
+                level, best = Level(result.carry, beta, critical, 0, result.values), value
+            beta *= self.schedule.growth
+        return level
+
     def split_level(
         self, level: Level, n: int, trials: list[Trial], report: Report
     ) -> Level | None:
@@ -432,10 +473,7 @@ def iterate_levels(
     The iterator appends its trials to ``trials``.
     """
     engine = SplittingEngine(make, data, mass, schedule)
-    log_q = np.full((*mass.shape, 1, width), -np.inf, mass.dtype)
-    log_q[..., 0] = 0
-    single, _ = engine.run_to_limit((state, log_q), 1.0, np.arange(width) < 1)
-    level: Level | None = Level(single.carry, 1.0, 0.0, 0, single.values)
+    level: Level | None = engine.single_cluster(state, width)
     for n in range(1, schedule.n_clusters + 1):
         if level is None:
             return
@@ -467,4 +505,41 @@ def follow_path(
     """
     trials: list[Trial] = []
     levels = list(iterate_levels(make, data, mass, state, schedule, width, trials, report))
+    return Path(levels, trials, len(levels) == schedule.n_clusters)
+
+
+def follow_starts(
+    make: Make,
+    data: Any,
+    mass: jax.Array,
+    state: Any,
+    schedule: SplittingSchedule,
+    width: int,
+    starts: Sequence[np.ndarray],
+    score: Callable[[np.ndarray], float],
+    report: Report = lambda trial: None,
+) -> Path:
+    """Path whose levels start at given memberships rather than at splits.
+
+    Parameters other than these are as in `follow_path`.
+
+    Parameters
+    ----------
+    starts : log memberships (B, r, 1, K) of two clusters, of three clusters, and so on
+    score : function of log memberships, which chooses the temperature of a level
+    """
+    engine = SplittingEngine(make, data, mass, schedule)
+    levels = [engine.single_cluster(state, width)]
+    trials: list[Trial] = []
+    # The critical temperature of the first split.
+    equal = jax.tree.map(partial(_duplicate_column, a=0, b=1), levels[0].carry)
+    value, _ = engine.leading_difference(equal, 1.0, np.arange(width) < 2, (0, 1), False)
+    growth = abs(value)
+    beta = _MARGIN / max(growth, ROUNDING)
+    for n, start in enumerate(starts, 2):
+        level = engine.keep_start((state, start), beta, n, score, trials, report)
+        if level is None:
+            break
+        levels.append(level if n > 2 else level._replace(critical=1 / growth))
+        beta = level.beta
     return Path(levels, trials, len(levels) == schedule.n_clusters)

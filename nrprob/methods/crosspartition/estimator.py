@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import numpy as np
 from scipy.special import softmax
-from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.data.labels import list_examples, read_labels
@@ -19,7 +17,7 @@ from nrprob.engines.optimise import limit_cycles, splitting
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Restarts
 from nrprob.estimator.capabilities import Capabilities
-from nrprob.estimator.paths import path_granularities, path_status, trials_frame
+from nrprob.estimator.paths import Granularity, path_granularities, path_status, trials_frame
 from nrprob.exceptions import short_repr, warn
 from nrprob.information import mutual_information
 from nrprob.methods.crosspartition.cycle import TERMS, Counts, Cycle, Fields, compute_fields
@@ -27,9 +25,11 @@ from nrprob.methods.crosspartition.inputs import (
     Subsets,
     read_counts,
     read_subsets,
+    row_masses,
     warn_of_subsets,
 )
-from nrprob.methods.crosspartition.themes import ETAS, ThemeSearch
+from nrprob.methods.crosspartition.selection import fit_number
+from nrprob.methods.crosspartition.themes import ThemeRows
 from nrprob.settings import standard
 from nrprob.statistics.rows import Layout, make_layout, make_rows, padded_count
 
@@ -42,6 +42,7 @@ VARIANTS = {
 }
 AUTO = "auto"
 _DEFAULT_ETA = 0.6  # with a given number of clusters
+_START_DOUBT = 0.1  # share of the initial memberships that is spread over all clusters
 
 
 @dataclass
@@ -64,6 +65,11 @@ class SubsetTask:
     counts: Counts
     layout: Layout
     calls: tuple = ()
+
+    @property
+    def theme_rows(self) -> ThemeRows:
+        """Rows, whose themes are compared by their gains."""
+        return ThemeRows(self.rows, self.mass, self.subsets.share)
 
 
 @parameters.constructor
@@ -92,14 +98,15 @@ class CrossPartition(Clusterer):
     ----------
     n_clusters : int or "auto", default=2
         Number of clusters, from 1 to 1000. "auto" selects the number whose clusters best predict
-        features that were held out, from the other subsets, and takes about three times as long.
+        features that were held out, from the other subsets. The path then starts at these clusters.
     variant : {"CP", "I", "II", "III"}, default="CP"
         Priors in the update, which allow for clusters of unequal sizes: none ("CP"), p*(c) in the
         second step ("I"), p(c) in the fourth step ("II"), or both ("III").
     eta : float or "auto", default="auto"
         Exponent of the geometric mean. Raise it for harder memberships of features; halve it if
         clusters vanish. From 1e-3 to 100. "auto" is 0.6. With ``n_clusters="auto"``, it is the
-        largest of 1.5, 1, 0.6 and 0.3 with which every subset has rows in every cluster.
+        largest of 1.5, 1, 0.6 and 0.3 with which every subset has rows in every cluster, and with
+        which the clusters predict other subsets as well as ``theme_labels_``.
     smoothing : float, default=0
         Weight l of the smoothed rows (1 - l) p(y|x) + l p(y|w), which replace p(y|x). Without
         smoothing, a feature that a cluster lacks in one subset is excluded from the cluster in all
@@ -123,7 +130,7 @@ class CrossPartition(Clusterer):
         Converged if memberships change by less than ``tol`` in a cycle, from 0 to 1.
     random_state : int, RandomState instance or None, default=None
         Determines the splits of all restarts except the first, and with ``n_clusters="auto"`` the
-        features that are held out.
+        features that are held out and the starts of the search for themes.
     <verbose>
 
     Attributes
@@ -148,9 +155,12 @@ class CrossPartition(Clusterer):
     eta_ : float
         Exponent that was used.
     theme_scores_ : pandas.DataFrame
-        With ``n_clusters="auto"``, the numbers of clusters that were compared: columns ``eta``,
+        With ``n_clusters="auto"``, the numbers of clusters that were compared: columns
         ``n_clusters``, ``gain`` (mean held-out log-likelihood gain over the subset's profile, in
         nats per count) and ``error`` (standard error of its difference to the largest gain).
+    theme_labels_ : ndarray of shape (n_samples,)
+        With ``n_clusters="auto"``, the hard labels at which the path started. `fit` warns if
+        ``labels_`` predict other subsets significantly less well.
     empty_cells_ : list of (cluster, subset)
         Pairs of a cluster and a subset that has no rows in the cluster; such a cluster is not
         shared by all subsets.
@@ -165,9 +175,11 @@ class CrossPartition(Clusterer):
         - ``n_clusters``, ``beta``: number of clusters, and inverse temperature
         - ``status``: "split", "merged", "vanished", "oscillating" or "max_iter"
         - ``step``: length of the steps, below 1 if damped
-        - ``growth``: factor by which the difference between the copies grows per cycle
+        - ``growth``: factor by which the difference between the copies grows per cycle; NaN for
+          clusters that started at the labels of themes
         - ``eigenvalue``: leading eigenvalue of the linearised update. For ``beta`` above
-          1 / abs(eigenvalue), the copies separate, or oscillate if it is complex or negative
+          1 / abs(eigenvalue), the copies separate, or oscillate if it is complex or negative; NaN
+          for clusters that started at the labels of themes
         - ``period``, ``width``: period of an oscillation, and largest range of a membership in it
         - ``n_iter``: number of cycles
     status_ : str
@@ -177,7 +189,8 @@ class CrossPartition(Clusterer):
         Whether the update oscillated at any inverse temperature.
     objective_ : float
         -n I(C;Y) of the last solution. It ranks restarts with the same number of clusters; the
-        update does not minimise it.
+        update does not minimise it. With ``n_clusters="auto"``, it is -n times the mean gain of the
+        rows from other subsets.
     objective_trace_ : ndarray of shape (n_solutions,)
         Objective of each solution of ``path_``.
     term_trace_ : pandas.DataFrame
@@ -221,13 +234,20 @@ class CrossPartition(Clusterer):
     for sparse rows), and O(nk + vmk) memory for v subsets. The computation uses float64 for any
     ``X``, since powers of small probabilities underflow otherwise.
 
-    With ``n_clusters="auto"``, the features are split into two halves at random. The path of each
-    half gives labels of the rows, for every number of clusters. The labels are scored on the other
-    half: a row is predicted by the profile of its subset, times the geometric mean of
-    :math:`p(y|c,v) / p(y|v)` over the other subsets v. Clusters within subsets have no gain, since
-    they do not occur in other subsets. The smallest number is selected whose mean gain is within
-    one standard error of the largest, over both halves. A path ends after two numbers without an
-    improvement, and has at most 20 clusters.
+    With ``n_clusters="auto"``, the features are split into two halves at random. Labels of each
+    half, for every number of clusters, are scored on the other half. A row is predicted by the
+    profile of its subset, times the geometric mean of :math:`p(y|c,v) / p(y|v)` over the other
+    subsets v. Clusters within subsets have no gain, since they do not occur in other subsets. The
+    smallest number is selected whose mean gain is within one standard error of the largest, over
+    both halves. The search ends after two numbers without an improvement, and at 20 clusters.
+
+    Labels of a half start at k-means clusters of the leading eigenvectors of :math:`R R^\top`,
+    where R are the rows :math:`\sqrt{p(y|x)}` less the mean of their subset, and where products of
+    two rows of one subset are replaced by 0. Rows are then assigned to the cluster of the largest
+    gain until labels repeat. The best of 10 starts is kept. Labels from all features are the starts
+    of the final path: at every number of clusters, :math:`\beta` rises until the clusters remain
+    apart. If the final clusters have a significantly smaller gain than the labels, the path of
+    splits is followed as well.
 
     The first split depends only on the product of :math:`\beta` and ``eta``. Features of a single
     subset can form a separate cluster; see ``empty_cells_``. Remove them rather than smooth the
@@ -244,8 +264,8 @@ class CrossPartition(Clusterer):
     Marx, Z., Dagan, I. and Shamir, E. (2003), "Identifying structure across pre-partitioned data",
     Advances in Neural Information Processing Systems 16. Variant "III".
 
-    The search for critical inverse temperatures, the tests for oscillation, damping, and the choice
-    of the number of clusters are specific to this package.
+    The search for critical inverse temperatures, the tests for oscillation, damping, and the search
+    for themes with the choice of their number are specific to this package.
 
     Examples
     --------
@@ -287,6 +307,7 @@ class CrossPartition(Clusterer):
     )
     _rarely_finite = ("feature_membership_", "critical_beta_")
     _unit = "the path of splits"
+    _start_labels: ClassVar[tuple[np.ndarray, ...]] = ()  # labels of 2, 3, ... themes
 
     @property
     def _many_clusters(self) -> bool:
@@ -322,34 +343,11 @@ class CrossPartition(Clusterer):
         if self.n_clusters != AUTO:
             super()._fit_samples(X, y, **keywords)
             return
-        model = self._choose_themes(X, y, keywords.get("subsets"))
+        model = fit_number(self, X, y, keywords.get("subsets"))
         parameters = model.get_params(deep=False)
         for name, value in vars(model).items():
             if name not in parameters:
                 setattr(self, name, value)
-
-    def _choose_themes(self, X, y, subsets) -> CrossPartition:
-        """Fit the number of themes by held-out features, with the largest suitable ``eta``."""
-        import pandas as pd
-
-        model = clone(self).set_params(n_clusters=1)
-        counts, _ = model._check_input(X, None)
-        search = ThemeSearch(self, counts, subsets, read_subsets(subsets, counts.shape[0]))
-        etas = ETAS if self.eta == AUTO else (float(self.eta),)
-        for eta in etas:
-            k = search.choose_number(eta)
-            model = clone(self).set_params(n_clusters=k, eta=eta, random_state=self.random_state)
-            if k == 1 and eta != etas[-1]:
-                continue
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                model.fit(X, y, subsets=subsets)
-            if search.is_shared(model.labels_, k):
-                break
-        for warning in caught:
-            warn(str(warning.message), warning.category)
-        model.theme_scores_ = pd.DataFrame(search.scores)
-        return model
 
     def prepare(self, X, y, *, subsets=None) -> SubsetTask:  # type: ignore[override]
         """Validate the input; see `Clusterer.prepare`."""
@@ -360,8 +358,7 @@ class CrossPartition(Clusterer):
         rows, totals = read_counts(X)
         if not totals.any():
             raise ValueError("X must hold counts; got zeros only; pass rows that have some")
-        mass = totals if self.row_weights == "counts" else (totals > 0).astype(float)
-        mass = mass / mass.sum()
+        mass = row_masses(totals, self.row_weights)
         empty = subset_groups.share.T @ mass == 0
         if empty.any():
             raise ValueError(
@@ -386,16 +383,36 @@ class CrossPartition(Clusterer):
         """Follow the path of each restart; see `Clusterer.compute`."""
         random = check_random_state(self.random_state)
         seeds = [None, *(int(random.randint(2**31 - 1)) for _ in range(self.n_init - 1))]
-        return [splitting.follow_path(**self._path_arguments(task, seed)) for seed in seeds]
+        paths = []
+        if self._start_labels:
+            paths.append(self._follow_labels(task))
+            labels = path_granularities(paths[0], task.layout, task.mass)[0][-1].labels
+            if not task.theme_rows.loses_gain(labels, self._start_labels[-1]):
+                return paths
+        paths += [splitting.follow_path(**self._path_arguments(task, seed)) for seed in seeds]
+        return paths
+
+    def _follow_labels(self, task: SubsetTask) -> splitting.Path:
+        """Path whose levels start at the labels of themes."""
+        arguments, data = self._path_arguments(task, None), task.theme_rows
+
+        def log_memberships(labels: np.ndarray, k: int) -> np.ndarray:
+            logs = np.full((len(labels), 1, arguments["width"]), -np.inf)
+            logs[:, 0, :k] = np.log(_START_DOUBT / k)
+            logs[np.arange(len(labels)), 0, labels] = np.log(1 - _START_DOUBT + _START_DOUBT / k)
+            return task.layout.to_blocks(logs)
+
+        def mean_gain(log_q: np.ndarray) -> float:
+            labels = task.layout.from_blocks(log_q)[:, 0].argmax(1)
+            return float(data.mass @ data.shared_gains(labels))
+
+        starts = [log_memberships(labels, k) for k, labels in enumerate(self._start_labels, 2)]
+        return splitting.follow_starts(**arguments, starts=starts, score=mean_gain)
 
     @property
     def _used_eta(self) -> float:
         """Exponent of a fit with a given number of clusters."""
         return _DEFAULT_ETA if self.eta == AUTO else float(self.eta)
-
-    def iterate_levels(self, task: SubsetTask) -> Iterator[splitting.Level]:
-        """Levels of the path of the first restart."""
-        return splitting.iterate_levels(**self._path_arguments(task, None), trials=[])
 
     def _path_arguments(self, task: SubsetTask, seed: int | None) -> dict[str, Any]:
         rows = task.counts.rows
@@ -424,8 +441,7 @@ class CrossPartition(Clusterer):
         n, k = len(task.mass), self.n_clusters
         read = [path_granularities(path, task.layout, task.mass) for path in result]
         traces = [
-            np.array([-n * _cluster_information(task, level.membership) for level in levels])
-            for levels, _ in read
+            np.array([-n * self._level_gain(task, level) for level in levels]) for levels, _ in read
         ]
         n_levels = max(len(path.levels) for path in result)
         objective = np.array([t[-1] if t.size == n_levels else np.inf for t in traces])
@@ -457,6 +473,12 @@ class CrossPartition(Clusterer):
         )
         self._warn_of_empty_cells()
         return self
+
+    def _level_gain(self, task: SubsetTask, level: Granularity) -> float:
+        """Gain by which solutions with the same number of clusters are ranked, in nats."""
+        if not self._start_labels:
+            return _cluster_information(task, level.membership)
+        return float(task.mass @ task.theme_rows.shared_gains(level.labels))
 
     def _store_distributions(self, task: SubsetTask, log_fields: Fields, order: np.ndarray) -> None:
         """Set the distributions of the last solution.

@@ -127,6 +127,15 @@ def read_counts(X: Any) -> tuple[Any, np.ndarray]:
     return X * scale[:, None], totals
 
 
+def row_masses(totals: np.ndarray, weighting: str) -> np.ndarray:
+    """Weights p(x) (n,) of rows with the sums ``totals`` (n,) of their counts.
+
+    Rows have equal weights if ``weighting`` is "equal"; rows without counts have the weight 0.
+    """
+    mass = totals if weighting == "counts" else (totals > 0).astype(float)
+    return mass / (mass.sum() or 1.0)
+
+
 def warn_of_subsets(
     rows: Any, mass: np.ndarray, subsets: Subsets, subsets_given: bool, k: int
 ) -> None:

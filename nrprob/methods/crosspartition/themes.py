@@ -1,26 +1,27 @@
-"""Number of themes that subsets share, by prediction of features that were held out.
+"""Themes that subsets share: labels of the rows, and their number by held-out features.
 
-Shapes: n rows, m features, V subsets, K themes. Labels of the rows come from one half of the
-features, and are scored on the other half.
+Shapes: n rows, m features, V subsets, K themes. A row of subset w is compared with the themes of
+the other subsets alone, so that clusters of a single subset have no influence.
 """
 
 from __future__ import annotations
 
 import warnings
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from scipy.special import logsumexp
-from sklearn.base import clone
+from sklearn.cluster import KMeans
 
-from nrprob.data.validation import check_random_state
-from nrprob.engines.optimise import splitting
-from nrprob.methods.crosspartition.inputs import Subsets
+from nrprob.settings import few_threads
 
-ETAS = (1.5, 1.0, 0.6, 0.3)  # exponents that are compared, in order
 _MAX_THEMES = 20
-_PATIENCE = 2  # levels without an improvement after which a path ends
-_TOL, _MAX_ITER = 1e-5, 1000  # of paths whose labels alone are used
+_PATIENCE = 2  # numbers of themes without an improvement after which the search ends
+_N_STARTS = 10  # k-means starts
+_MAX_REASSIGNMENTS = 30
+_ROUNDING = 1e-9  # difference of gains in nats per count up to which they are equal
 _LIFT_EXPONENTS = np.array([0.25, 0.5, 0.75, 1.0])
 
 
@@ -29,143 +30,209 @@ class ThemeScore(NamedTuple):
 
     Attributes
     ----------
-    eta : exponent of the geometric mean over subsets
     n_clusters : number of themes
     gain : mean gain of rows, in nats per count
-    error : standard error of the difference between this gain and the largest one for this ``eta``
+    error : standard error of the difference between this gain and the largest one
     """
 
-    eta: float
     n_clusters: int
     gain: float
     error: float
 
 
-def shared_gains(rows: Any, mass: np.ndarray, share: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    r"""Log-likelihood gains of rows by what their theme has in common with other subsets.
+class ThemeRows(NamedTuple):
+    """Rows that have themes.
 
-    A row of subset w and theme c is predicted by
-
-    .. math:: m_w(y|c) \propto p(y|w) \prod_{v \ne w}
-        \Big(\frac{p(y|c,v)}{p(y|v)}\Big)^{\lambda\, p(v) / (1 - p(w))}
-
-    and its gain is :math:`\sum_y p(y|x) \log(m_w(y|c) / p(y|w))`. Clusters of a single subset have
-    no gain, since the rows of subset w do not enter the product. The exponent :math:`\lambda` is
-    the best of four. Each p(y|c,v) includes one average row of p(y|v).
-
-    Parameters
+    Attributes
     ----------
     rows : (n, m) p(y|x), dense or sparse
     mass : (n,) p(x)
     share : (n, V) p(w|x)
-    labels : (n,) themes of the rows
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        Gains in nats per count.
     """
-    n, n_subsets = share.shape
-    k = int(labels.max()) + 1
-    member = labels[:, None] == np.arange(k)
-    weights = (share[:, :, None] * member[:, None] * mass[:, None, None]).reshape(n, -1)
-    joint = np.asarray(weights.T @ rows).reshape(n_subsets, k, -1)
-    cells, sizes = weights.sum(0).reshape(n_subsets, k, 1), share.T @ mass
-    profiles = joint.sum(1, keepdims=True) / sizes[:, None, None]
-    occurs = profiles > 0
-    log_profiles = np.log(np.where(occurs, profiles, 1))
-    # Log lifts p(y|c,v) / p(y|v), and their mean over the other subsets.
-    smoothed = (joint + profiles / n) / (cells + 1 / n)
-    lifts = np.where(occurs, np.log(np.where(occurs, smoothed, 1)) - log_profiles, 0)
-    lifts = sizes[:, None, None] * lifts
-    others = (lifts.sum(0) - lifts) / (1 - sizes)[:, None, None]
-    best = np.full(n, -np.inf)
-    for exponent in _LIFT_EXPONENTS:
-        raised = exponent * others
-        total = logsumexp(np.where(occurs, log_profiles + raised, -np.inf), axis=2, keepdims=True)
-        gains = np.where(occurs, raised - total, 0).reshape(n_subsets * k, -1)
-        by_cell = np.asarray(rows @ gains.T).reshape(n, n_subsets, k)
-        by_row = (share * by_cell[np.arange(n), :, labels]).sum(1)
-        if mass @ by_row > mass @ best or not np.isfinite(best).all():
-            best = by_row
-    return best
+
+    rows: Any
+    mass: np.ndarray
+    share: np.ndarray
+
+    def theme_gains(self, labels: np.ndarray, k: int) -> np.ndarray:
+        r"""Log-likelihood gains (n, k) of rows by what themes have in common with other subsets.
+
+        A row of subset w and theme c is predicted by
+
+        .. math:: m_w(y|c) \propto p(y|w) \prod_{v \ne w}
+            \Big(\frac{p(y|c,v)}{p(y|v)}\Big)^{\lambda\, p(v) / (1 - p(w))}
+
+        and its gain is :math:`\sum_y p(y|x) \log(m_w(y|c) / p(y|w))`, in nats per count. Clusters
+        of a single subset have no gain, since the rows of subset w do not enter the product. The
+        exponent :math:`\lambda` is the best of four for ``labels`` (n,), which are the themes of
+        the rows. Each p(y|c,v) includes one average row of p(y|v).
+        """
+        n, n_subsets = self.share.shape
+        member = labels[:, None] == np.arange(k)
+        weights = self.share[:, :, None] * member[:, None] * self.mass[:, None, None]
+        joint = np.asarray(weights.reshape(n, -1).T @ self.rows).reshape(n_subsets, k, -1)
+        cells, sizes = weights.sum(0)[:, :, None], (self.share.T @ self.mass)[:, None, None]
+        profiles = joint.sum(1, keepdims=True) / np.where(sizes > 0, sizes, 1)
+        occurs = profiles > 0
+        log_profiles = np.log(np.where(occurs, profiles, 1))
+        # Log lifts p(y|c,v) / p(y|v), and their mean over the other subsets.
+        smoothed = (joint + profiles / n) / (cells + 1 / n)
+        lifts = np.where(occurs, np.log(np.where(occurs, smoothed, 1)) - log_profiles, 0)
+        others = ((sizes * lifts).sum(0) - sizes * lifts) / np.where(sizes < 1, 1 - sizes, 1)
+        best, highest = np.zeros_like(joint), -np.inf
+        for exponent in _LIFT_EXPONENTS:
+            raised = exponent * others
+            total = logsumexp(
+                np.where(occurs, log_profiles + raised, -np.inf), axis=2, keepdims=True
+            )
+            gains = np.where(occurs, raised - total, 0)
+            if (joint * gains).sum() > highest:
+                best, highest = gains, (joint * gains).sum()
+        by_cell = np.asarray(self.rows @ best.reshape(n_subsets * k, -1).T)
+        return np.einsum("nv,nvk->nk", self.share, by_cell.reshape(n, n_subsets, k))
+
+    def shared_gains(self, labels: np.ndarray) -> np.ndarray:
+        """Gains (n,) of the rows in their themes ``labels`` (n,)."""
+        gains = self.theme_gains(labels, int(labels.max()) + 1)
+        return gains[np.arange(len(labels)), labels]
+
+    def loses_gain(self, labels: np.ndarray, reference: np.ndarray) -> bool:
+        """Whether the mean gain of ``labels`` is significantly below that of ``reference``."""
+        differences = self.shared_gains(reference) - self.shared_gains(labels)
+        mean, error = mean_and_error(differences, self.mass)
+        return bool(mean > error + _ROUNDING)
+
+    def shared_coordinates(self, n_coordinates: int, random: Any) -> np.ndarray:
+        """Coordinates of the rows in which rows of different subsets are similar.
+
+        Features of the rows are square roots of p(y|x), less the mean of their subset. The
+        coordinates (n, n_coordinates) are the leading eigenvectors of the products of rows of
+        different subsets. Products within a subset are left out, and with them its own clusters.
+        """
+        n = len(self.mass)
+        roots, weights = np.sqrt(self.rows), np.sqrt(self.mass)[:, None]
+        means = np.asarray((self.share * self.mass[:, None]).T @ roots)
+        sizes = (self.share.T @ self.mass)[:, None]
+        means = means / np.where(sizes > 0, sizes, 1)
+
+        def multiply(vector: np.ndarray) -> np.ndarray:
+            parts = weights * self.share * vector.reshape(-1, 1)
+            sums = np.asarray(roots.T @ parts) - means.T * parts.sum(0)
+            others = sums.sum(1, keepdims=True) - sums  # sums over the other subsets
+            products = np.asarray(roots @ others) - (means.T * others).sum(0)
+            return (weights * self.share * products).sum(1)
+
+        start = random.standard_normal(n)
+        if not np.abs(multiply(start)).max() > 0:
+            return np.zeros((n, n_coordinates))
+        try:
+            values, vectors = eigsh(
+                LinearOperator((n, n), multiply, dtype=float), n_coordinates, which="LA", v0=start
+            )
+        except ArpackNoConvergence as error:
+            values, vectors = error.eigenvalues, error.eigenvectors
+        vectors = vectors[:, np.argsort(-values)]
+        return vectors / np.where(weights > 0, weights, np.inf)
+
+    def reassign(self, labels: np.ndarray, k: int) -> tuple[float, np.ndarray]:
+        """Assign rows to the themes of other subsets until labels repeat.
+
+        Returns the labels of the largest mean gain, and this gain.
+        """
+        best, seen = (-np.inf, labels), set()
+        for _ in range(_MAX_REASSIGNMENTS):
+            gains = self.theme_gains(labels, k)
+            mean = float(self.mass @ gains[np.arange(len(labels)), labels])
+            if mean > best[0]:
+                best = mean, labels
+            labels = gains.argmax(1)
+            if labels.tobytes() in seen:
+                break
+            seen.add(labels.tobytes())
+        return best
 
 
-class ThemeSearch:
-    """Choice of the number of themes, and of ``eta``.
+class ThemeLabels:
+    """Labels of the rows for every number of themes.
 
     Parameters
     ----------
-    model : `CrossPartition`, whose other parameters apply
-    X : (n, m) counts
-    subsets : subsets as passed to `fit`
-    design : the same subsets
+    data : rows
+    limit : largest number of themes
+    random : source of the starts
     """
 
-    def __init__(self, model: Any, X: Any, subsets: Any, design: Subsets) -> None:
-        self._model, self._subsets, self._share = model, subsets, design.share
-        if self._share.shape[1] == 1:
-            raise ValueError(
-                "n_clusters='auto' needs at least two subsets; got one; pass subsets, or a number "
-                "of clusters"
-            )
-        # Every theme has a row in every subset.
-        rows_per_subset = int((self._share > 0).sum(0).min())
-        self._limit = max(1, min(_MAX_THEMES, rows_per_subset))
-        order = check_random_state(model.random_state).permutation(X.shape[1])
-        size = X.shape[1] // 2  # two halves of the same size share compiled programs
-        if size == 0:
-            raise ValueError(
-                "n_clusters='auto' needs at least two features, half of which are held out; got "
-                "one; pass a number of clusters"
-            )
-        self._halves = [X[:, np.sort(half)] for half in (order[:size], order[size : 2 * size])]
-        self.scores: list[ThemeScore] = []
+    def __init__(self, data: ThemeRows, limit: int, random: np.random.RandomState) -> None:
+        self.data, self._limit, self._random = data, limit, random
 
-    def choose_number(self, eta: float) -> int:
-        """Smallest number of themes whose gain is not significantly below the largest gain.
+    @cached_property
+    def _coordinates(self) -> np.ndarray:
+        return self.data.shared_coordinates(self._limit - 1, self._random)
 
-        The difference of the gains is compared with its standard error over the rows.
+    def find(self, k: int) -> np.ndarray:
+        """Labels (n,) of ``k`` themes, of the largest gain of several starts.
+
+        The starts are k-means clusters of the first k - 1 coordinates.
         """
-        tasks, paths = [], []
-        for half in self._halves:
-            model = clone(self._model).set_params(
-                n_clusters=self._limit,
-                eta=eta,
-                tol=max(self._model.tol, _TOL),
-                max_iter=min(self._model.max_iter, _MAX_ITER),
-            )
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the final fit warns
-                tasks.append(model.prepare(half, None, subsets=self._subsets))
-            paths.append(model.iterate_levels(tasks[-1]))
-        mass = sum(task.mass for task in tasks) / 2
-        gains: list[np.ndarray] = []
-        for k, levels in enumerate(zip(*paths, strict=False), 1):
-            gains.append(self._held_out_gains(tasks, levels, k))
-            means = np.array([mass @ gain for gain in gains])
-            if k - 1 - means.argmax() >= _PATIENCE:
-                break
-        differences = gains[means.argmax()] - np.stack(gains)
-        mean = differences @ mass
-        errors = np.sqrt(((differences - mean[:, None]) ** 2) @ mass**2)
-        self.scores += [
-            ThemeScore(eta, k, float(gain), float(error))
-            for k, (gain, error) in enumerate(zip(means, errors, strict=True), 1)
-        ]
-        return int((mean <= errors).argmax()) + 1
+        n = len(self.data.mass)
+        if k == 1:
+            return np.zeros(n, int)
+        candidates = []
+        with warnings.catch_warnings(), few_threads(n):
+            warnings.simplefilter("ignore")  # k-means warns of equal rows
+            for _ in range(_N_STARTS):
+                kmeans = KMeans(k, n_init=1, random_state=self._random.randint(2**31 - 1))
+                start = kmeans.fit_predict(self._coordinates[:, : k - 1])
+                candidates.append(self.data.reassign(start.astype(int), k))
+        return max(candidates, key=lambda candidate: candidate[0])[1]
 
-    def _held_out_gains(
-        self, tasks: list[Any], levels: tuple[splitting.Level, ...], k: int
-    ) -> np.ndarray:
-        """Gains (n,) of the labels of each half on the features of the other half."""
-        result = np.zeros(len(self._share))
-        for task, level, test in zip(tasks, levels, tasks[::-1], strict=True):
-            log_q = task.layout.from_blocks(np.asarray(level.carry[1]))[:, 0, :k]
-            result += shared_gains(test.rows, test.mass, self._share, log_q.argmax(1)) / 2
-        return result
 
-    def is_shared(self, labels: np.ndarray, k: int) -> bool:
-        """Whether every subset has rows in each of ``k`` themes, by ``labels`` (n,)."""
-        member = labels[:, None] == np.arange(k)
-        return bool((self._share.T @ member > 0).all())
+def choose_number(
+    halves: tuple[ThemeRows, ThemeRows], random: np.random.RandomState
+) -> tuple[int, list[ThemeScore]]:
+    """Smallest number of themes whose held-out gain is not significantly below the largest gain.
+
+    Labels of each half of the features are scored on the other half. The difference of the gains is
+    compared with its standard error over the rows. The scores of all numbers are returned as well.
+    """
+    searches = [ThemeLabels(half, max_themes(half.share), random) for half in halves]
+    mass = (halves[0].mass + halves[1].mass) / 2
+    gains: list[np.ndarray] = []
+    for k in range(1, max_themes(halves[0].share) + 1):
+        pairs = zip(searches, halves[::-1], strict=True)
+        gains.append(np.mean([test.shared_gains(s.find(k)) for s, test in pairs], axis=0))
+        means = np.array([mass @ gain for gain in gains])
+        # A further theme can remain empty, with the same gain up to rounding.
+        best = int((means >= means.max() - _ROUNDING).argmax())
+        if k - 1 - best >= _PATIENCE:
+            break
+    differences = gains[best] - np.stack(gains)
+    mean, errors = mean_and_error(differences, mass)
+    scores = [
+        ThemeScore(k, float(gain), float(error))
+        for k, (gain, error) in enumerate(zip(means, errors, strict=True), 1)
+    ]
+    return int((mean <= errors + _ROUNDING).argmax()) + 1, scores
+
+
+def mean_and_error(values: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means of values (..., n) over rows of weights ``mass`` (n,), and their standard errors."""
+    mean = values @ mass
+    return mean, np.sqrt(((values - mean[..., None]) ** 2) @ mass**2)
+
+
+def max_themes(share: np.ndarray) -> int:
+    """Largest number of themes, each with a row in every subset, from p(w|x) (n, V)."""
+    return max(1, min(_MAX_THEMES, int((share > 0).sum(0).min())))
+
+
+def is_shared(share: np.ndarray, labels: np.ndarray, k: int) -> bool:
+    """Whether every subset has rows in each of ``k`` themes, by ``labels`` (n,)."""
+    member = labels[:, None] == np.arange(k)
+    return bool((share.T @ member > 0).all())
+
+
+def sort_labels(labels: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """Labels (n,) with themes in descending order of the sums of ``mass`` (n,)."""
+    order = np.argsort(-np.bincount(labels, mass), kind="stable")
+    return np.argsort(order)[labels]

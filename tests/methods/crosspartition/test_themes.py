@@ -6,7 +6,7 @@ from scipy import sparse
 
 from nrprob import CrossPartition
 from nrprob.datasets import make_cross_partition
-from nrprob.methods.crosspartition.themes import _LIFT_EXPONENTS, shared_gains
+from nrprob.methods.crosspartition.themes import _LIFT_EXPONENTS, ThemeLabels, ThemeRows
 from nrprob.metrics import adjusted_rand_index
 
 
@@ -59,30 +59,64 @@ def test_gains_are_those_of_the_definition(soft):
     expected = [by_definition(rows, mass, share, labels, e) for e in _LIFT_EXPONENTS]
     best = max(expected, key=lambda gains: mass @ gains)
     for given in (rows, sparse.csr_array(rows)):
-        np.testing.assert_allclose(shared_gains(given, mass, share, labels), best, rtol=1e-9)
+        np.testing.assert_allclose(
+            ThemeRows(given, mass, share).shared_gains(labels), best, rtol=1e-9
+        )
 
 
 def test_clusters_of_a_single_subset_have_no_gain():
     X, labels = make_cross_partition(random_state=1)
     mass, share = np.full(75, 1 / 75), np.eye(3)[labels[:, 1]]
     rows = X / X.sum(1, keepdims=True)
-    themes, masks = (mass @ shared_gains(rows, mass, share, labels[:, c]) for c in (0, 2))
+    data = ThemeRows(rows, mass, share)
+    themes, masks = (mass @ data.shared_gains(labels[:, c]) for c in (0, 2))
     assert themes > 0.2 and abs(masks) < 1e-9
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("soft", [False, True])
+def test_coordinates_are_eigenvectors_of_products_between_subsets(soft):
+    rng = np.random.default_rng(1)
+    rows, mass = rng.dirichlet(np.ones(6), 10), rng.dirichlet(np.ones(10))
+    share = rng.dirichlet(np.ones(3), 10) if soft else np.eye(3)[np.arange(10) % 3]
+    roots, products = np.sqrt(rows), np.zeros((10, 10))
+    means = [np.average(roots, axis=0, weights=mass * share[:, w]) for w in range(3)]
+    for i in range(10):
+        for j in range(10):
+            for v in range(3):
+                for w in {0, 1, 2} - {v}:
+                    product = (roots[i] - means[v]) @ (roots[j] - means[w])
+                    products[i, j] += share[i, v] * share[j, w] * product
+    products *= np.sqrt(np.outer(mass, mass))
+    vectors = np.linalg.eigh(products)[1][:, [-1, -2]] / np.sqrt(mass)[:, None]
+    for given in (rows, sparse.csr_array(rows)):
+        data = ThemeRows(given, mass, share)
+        result = data.shared_coordinates(2, np.random.RandomState(0))
+        signs = np.sign((result * vectors).sum(0))
+        np.testing.assert_allclose(result, signs * vectors, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("target", ["B/B", "B/nB", "nB/B"])
+def test_weak_themes_are_found_below_stronger_clusters_of_subsets(target):
+    """Themes have 200 counts per feature, and clusters within subsets 900."""
+    X, labels = make_cross_partition(target, 200, random_state=4)
+    rows = X / X.sum(1, keepdims=True)
+    data = ThemeRows(rows, np.full(75, 1 / 75), np.eye(3)[labels[:, 1]])
+    result = ThemeLabels(data, 5, np.random.RandomState(0)).find(5)
+    assert adjusted_rand_index(labels[:, 0], result) == 1
+
+
 def test_the_number_of_themes_is_selected():
     X, theme, subset = small_themes(0)
     model = CrossPartition("auto", random_state=0).fit(X, subsets=subset)
     assert model.n_clusters_ == 3 and adjusted_rand_index(theme, model.labels_) == 1
+    assert adjusted_rand_index(theme, model.theme_labels_) == 1
     assert model.membership_.shape == model.predict_proba(X).shape == (24, 3)
     assert (model.predict(X) == model.labels_).all()
+    assert [level.n_clusters for level in model.path_] == [1, 2, 3]
+    assert model.n_clusters == "auto"
     scores = model.theme_scores_
-    assert scores.eta.iloc[-1] == model.eta_ and model.n_clusters == "auto"
-    last = scores[scores.eta == model.eta_]
-    best = last.gain.max()
-    within = last[best - last.gain <= last.error]
-    assert within.n_clusters.min() == 3 and last.n_clusters.max() > 3
+    within = scores[scores.gain.max() - scores.gain <= scores.error + 1e-9]
+    assert within.n_clusters.min() == 3 and scores.n_clusters.max() > 3
     # Clusters of single subsets alone are no themes.
     X, _, subset = small_themes(1, n_themes=0)
     model.set_params(eta=1.0).fit(X, subsets=subset)
@@ -101,9 +135,22 @@ def test_auto_needs_subsets_and_features():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["B/B", "B/nB"])
-def test_themes_of_balanced_settings_are_exact(target):
+@pytest.mark.parametrize("count", [700, 400])
+def test_themes_of_balanced_settings_are_exact(target, count):
     """`python benchmarks/cross_partition_number.py` has more settings and seeds."""
-    X, labels = make_cross_partition(target, random_state=20)
+    X, labels = make_cross_partition(target, count, random_state=20)
     model = CrossPartition("auto", random_state=20).fit(X, subsets=labels[:, 1])
     assert model.n_clusters_ == 5
     assert adjusted_rand_index(labels[:, 0], model.labels_) == 1
+
+
+@pytest.mark.slow
+def test_fit_warns_if_the_clusters_lose_the_themes():
+    """Weak themes of unequal sizes are no fixed point of the cycle."""
+    X, labels = make_cross_partition("nB/B", 400, random_state=500)
+    model = CrossPartition("auto", eta=1.5, random_state=500)
+    with pytest.warns(UserWarning, match="predict other subsets less well .*; see theme_labels_"):
+        model.fit(X, subsets=labels[:, 1])
+    assert model.n_clusters_ == 5
+    assert adjusted_rand_index(labels[:, 0], model.theme_labels_) == 1
+    assert adjusted_rand_index(labels[:, 0], model.labels_) < 0.9

@@ -1,0 +1,104 @@
+"""Fit of cross-partition clustering with the number of themes and ``eta`` that the data select.
+
+Shapes: n rows, m features, V subsets.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from nrprob.data.validation import check_random_state
+from nrprob.exceptions import warn
+from nrprob.methods.crosspartition.inputs import read_counts, row_masses
+from nrprob.methods.crosspartition.themes import (
+    ThemeLabels,
+    ThemeRows,
+    choose_number,
+    is_shared,
+    sort_labels,
+)
+
+_ETAS = (1.5, 1.0, 0.6, 0.3)  # exponents that are compared, in order
+
+
+def fit_number(estimator: Any, X: Any, y: Any, subsets: Any) -> Any:
+    """Fit the number of themes by held-out features, with the largest suitable ``eta``.
+
+    Parameters
+    ----------
+    estimator : `CrossPartition` with ``n_clusters="auto"``
+    X, y, subsets : arguments of its `fit`
+
+    Returns
+    -------
+    CrossPartition
+        The fitted estimator of the selected number of themes.
+    """
+    import pandas as pd
+
+    model = clone(estimator).set_params(n_clusters=1)
+    counts, _ = model._check_input(X, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the final fit warns
+        data = model.prepare(X, y, subsets=subsets).theme_rows
+    random = check_random_state(estimator.random_state)
+    k, scores = choose_number(_half_features(estimator, counts, data.share, random), random)
+    search = ThemeLabels(data, k, random)
+    labels = tuple(search.find(n) for n in range(2, k + 1))
+    themes = labels[-1] if labels else np.zeros(len(data.mass), int)
+    fits = []
+    for eta in _ETAS if isinstance(estimator.eta, str) else (float(estimator.eta),):
+        model = clone(estimator)
+        model.set_params(n_clusters=k, eta=eta, random_state=estimator.random_state)
+        model._start_labels = labels
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(X, y, subsets=subsets)
+        shared = is_shared(data.share, model.labels_, k)
+        fits.append((shared, -model.objective_, model, caught))
+        if shared and not data.loses_gain(model.labels_, themes):
+            break
+    else:
+        # No fit has the themes: take the fit of the largest gain.
+        _, _, model, caught = max(fits, key=lambda fit: fit[:2])
+    for warning in caught:
+        warn(str(warning.message), warning.category)
+    if data.loses_gain(model.labels_, themes):
+        gain, best = (data.mass @ data.shared_gains(z) for z in (model.labels_, themes))
+        warn(
+            "the clusters predict other subsets less well than the themes that determine their "
+            f"number; got a gain of {gain:.3g} instead of {best:.3g} nats per count; see "
+            "theme_labels_ for these themes, or try another variant"
+        )
+    model.theme_labels_ = sort_labels(themes, data.mass)
+    model.theme_scores_ = pd.DataFrame(scores)
+    del model._start_labels
+    return model
+
+
+def _half_features(
+    estimator: Any, counts: Any, share: np.ndarray, random: np.random.RandomState
+) -> tuple[ThemeRows, ThemeRows]:
+    """Two random halves of the features of ``counts`` (n, m)."""
+    if share.shape[1] == 1:
+        raise ValueError(
+            "n_clusters='auto' needs at least two subsets; got one; pass subsets, or a number of "
+            "clusters"
+        )
+    if counts.shape[1] == 1:
+        raise ValueError(
+            "n_clusters='auto' needs at least two features, half of which are held out; got one; "
+            "pass a number of clusters"
+        )
+    halves = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # halves may have rows without counts
+        for half in np.array_split(random.permutation(counts.shape[1]), 2):
+            rows, totals = read_counts(counts[:, np.sort(half)])
+            halves.append(ThemeRows(rows, row_masses(totals, estimator.row_weights), share))
+    first, second = halves
+    return first, second
