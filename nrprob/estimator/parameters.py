@@ -67,7 +67,8 @@ class Choice(NamedTuple):
         """Raise ValueError unless parameter ``name`` may have this value."""
         if self.optional and value is None:
             return
-        check_choice(name, value, self.words() if callable(self.words) else self.words)
+        words = self.words() if callable(self.words) else self.words
+        check_choice(name, value, words, "or None" if self.optional else "")
 
 
 class Checked(NamedTuple):

@@ -325,6 +325,8 @@ def test_rows_that_are_alike_and_wrong_input():
         CECIB(2, covariance="fixed", fixed_covariance=[1.0, 2.0]).fit(X)
     with pytest.raises(ValueError, match="init must hold a label from 0 to 1"):
         CECIB(2, init=truth).fit(X)
+    with pytest.raises(ValueError, match="penalty must be one of 'code' or None; got 'mdl'"):
+        CECIB(2, penalty="mdl").fit(X)
     with pytest.raises(ValueError, match="init must be one of"):
         CECIB(2, init=X).fit(X)
     for kind, known in (("one", np.r_[1, np.full(N - 1, -1)]), ("all", np.zeros(N, int))):
