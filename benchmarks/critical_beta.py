@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from nrprob.methods.cec.critical import UnbiasedEstimates, estimate_critical_beta
+from nrprob.methods.cec.critical import MomentEstimates, estimate_critical_beta
 from nrprob.methods.cec.held_out import HeldOutGains
 from nrprob.methods.cec.inputs import prepare_features
 
@@ -31,14 +31,14 @@ def simplex(n_classes: int, distance: float) -> np.ndarray:
 def pair_estimates(
     rng: np.random.Generator, d: int, n: int, distance: float, n_sets: int
 ) -> np.ndarray:
-    """Unbiased estimates, their errors, and cross-validated ones (n_sets, 3) of two classes."""
+    """Estimates by moments, their errors, and cross-validated ones (n_sets, 3) of two classes."""
     codes, mass, out = np.repeat([0, 1], n), np.ones(2 * n), []
     for i in range(n_sets):
         x = rng.normal(size=(2 * n, d))
         x[n:, 0] += distance
         value = error = [np.nan]
         if n >= d + 2:
-            value, error = UnbiasedEstimates(x, mass, codes, 2, "full")(PAIR)
+            value, error = MomentEstimates(x, mass, codes, 2, "full")(PAIR)
         gains = HeldOutGains(x, mass, codes, "full", np.random.RandomState(i))
         out.append((value[0], error[0], gains.estimate(PAIR)[0]))
     return np.array(out)
@@ -70,12 +70,12 @@ def main() -> None:
         )  # fmt: skip
     columns = ("features", "per class", "noise", "sd", "se", "in 3 se", "3 sd", "6 sd",
                "noise, cv", "3 sd, cv", "6 sd, cv")  # fmt: skip
-    show("Two classes: means of unbiased and of cross-validated estimates", columns, rows)
+    show("Two classes: means of estimates by moments and by cross-validation", columns, rows)
 
     rows = []
     for d in (5, 10, 20):
         means = simplex(5, 3.0) @ np.eye(4, d)
-        for n in (d // 2 + 3, d + 2, 2 * d, 3 * d):
+        for n in sorted({d // 2 + 3, d + 2, d + 3, d + 5, 2 * d, 3 * d}):
             rng = np.random.default_rng([options.seed, d, n])
             codes, weights = np.repeat(np.arange(5), n), []
             for i in range(n_sets // 5):

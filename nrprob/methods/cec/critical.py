@@ -21,7 +21,7 @@ from nrprob.methods.cec.inputs import Prepared
 BETA0_GAUSSIAN_CUT = 0.26977
 _MAX_CLASSES = 12  # classes up to which all of their sets are evaluated
 _MAX_OPERATIONS = 3e9  # operations up to which all sets are evaluated
-_MAX_ERROR = 0.25  # largest standard error with which an unbiased estimate decides
+_MAX_ERROR = 0.25  # largest standard error with which an estimate from moments decides
 _SINGULAR = 1e-10  # relative size of eigenvalues from which a scatter counts as singular
 _ENTRIES = 4_000_000  # numbers per array, which bounds the sets that are evaluated in one call
 
@@ -65,28 +65,42 @@ class CriticalBeta:
             )
 
 
-class UnbiasedEstimates:
-    r"""Unbiased estimates of critical weights, for Gaussian classes.
+class MomentEstimates:
+    r"""Estimates of critical weights from the scatters of Gaussian classes.
 
-    .. math:: \hat\beta_0 = 1 - \frac{\hat G_T - \sum_i p_i \hat G_i}{H(p)}
+    .. math:: \hat\beta_0 = 1 - \frac{\hat G_T - \hat G_W}{H(p)}
 
-    For a scatter matrix W of n samples in D features, with covariance :math:`\Sigma`,
+    :math:`\hat G_T` is the model term of the union. The term within classes :math:`\hat G_W` is
+    either the mean :math:`\sum_i p_i \hat G_i` of the classes (separate), or the term of the pooled
+    scatter :math:`\sum_i W_i` (pooled). Both estimates are unbiased if the classes have one
+    covariance, and the pooled one has a smaller variance. If covariances differ, it errs towards
+    larger weights, since the log determinant is concave. The estimate therefore moves from the
+    pooled estimate :math:`b` to the separate one :math:`a`, by the part
+
+    .. math:: \max\Big(0, 1 - \frac{2 v}{\max(b - a, 0)^2}\Big)
+
+    of the difference, where v is the variance of :math:`b - a` for equal covariances.
+
+    For a scatter matrix W in D features with f degrees of freedom and covariance :math:`\Sigma`,
     :math:`\hat G` is an unbiased estimate of the model term up to a constant. For "full", it is
 
     .. math:: \hat G = \tfrac12 \Big(\log|W| - D \log 2
-        - \sum_{j=1}^{D} \psi\big(\tfrac{n - j}{2}\big)\Big)
+        - \sum_{j=0}^{D-1} \psi\big(\tfrac{f - j}{2}\big)\Big)
 
-    and its variance is :math:`V(n) = \frac14 \sum_j \psi'((n - j) / 2)`. For "diag", the variances
-    of the features have the same form with n - 1 degrees of freedom. For "spherical", the trace of
-    W has Satterthwaite's degrees of freedom. For "fixed", the trace enters without a logarithm. If
-    labels mean nothing, the union of the classes is independent of the ratio of its determinant to
-    those of the classes. The standard error then is
+    and its variance is :math:`V(f) = \frac14 \sum_j \psi'((f - j) / 2)`. For "diag", the variances
+    of the features have the same form with f degrees of freedom. For "spherical", the trace of W
+    has Satterthwaite's degrees of freedom. For "fixed", the trace enters without a logarithm. A
+    class or union of n samples has f = n - 1, and the pooled scatter of k classes has f = n - k.
 
-    .. math:: \sqrt{\sum_i p_i^2 V(n_i) - V(n_T)} / H(p)
+    If labels mean nothing, a scatter is independent of the ratio of its determinant to those of its
+    parts, so that variances are differences. The squared standard errors then are
 
-    The variances of "diag" and "spherical" account for correlations between the features within
-    classes: :math:`V(n) = \frac14 \psi'((n - 1) / 2) \sum_{ab} \rho_{ab}^2` is an upper bound for
-    "diag".
+    .. math:: \frac{\sum_i p_i^2 V(n_i - 1) - V(n_T - 1)}{H(p)^2}, \qquad
+        \frac{V(n_T - k) - V(n_T - 1)}{H(p)^2}
+
+    for the separate and the pooled estimate. The variances of "diag" and "spherical" account for
+    correlations between the features within classes:
+    :math:`V(f) = \frac14 \psi'(f / 2) \sum_{ab} \rho_{ab}^2` is an upper bound for "diag".
 
     Parameters
     ----------
@@ -118,11 +132,13 @@ class UnbiasedEstimates:
                 residuals, mass[labelled], lost, scaled=covariance == "diag"
             )
 
-    def _half_log_dets(self, moments: ClassMoments) -> tuple[np.ndarray, np.ndarray]:
-        """Unbiased model terms (T,) of scatters, and their variances."""
-        d, freedom, scatters = self._d, moments.sizes - 1, moments.scatters
+    def _model_terms(
+        self, scatters: np.ndarray, freedom: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Unbiased model terms (T,) of scatters with ``freedom`` (T,), and their variances."""
+        d = self._d
         if self._covariance == "full":
-            halves = (moments.sizes[:, None] - np.arange(1, d + 1)) / 2
+            halves = (freedom[:, None] - np.arange(d)) / 2
             log_det = np.linalg.slogdet(scatters)[1]
             terms = 0.5 * (log_det - d * np.log(2) - psi(halves).sum(1))
             return terms, 0.25 * polygamma(1, halves).sum(1)
@@ -140,23 +156,39 @@ class UnbiasedEstimates:
 
     def __call__(self, sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Estimates and standard errors (T,) of sets (T, c) of classes that have enough samples."""
-        classes, variances = np.zeros(sets.shape[1]), np.zeros(sets.shape[1])
-        regular = np.eye(sets.shape[1], dtype=bool)[self.enough]
-        if len(regular):
-            classes[self.enough], variances[self.enough] = self._half_log_dets(
-                self._moments.merge(regular)
-            )
         n_chunks = max(1, math.ceil(len(sets) * self._moments.scatters[0].size / _ENTRIES))
-        parts = [
-            self._half_log_dets(self._moments.merge(part))
-            for part in np.array_split(sets, n_chunks)
-        ]
-        unions, union_variances = (np.concatenate(values) for values in zip(*parts, strict=True))
-        shares = sets * self._moments.sizes
-        shares = shares / shares.sum(1, keepdims=True)
-        entropy = label_entropy(sets, self._moments.sizes)
-        variance = np.maximum(shares**2 @ variances - union_variances, 0)
-        return 1 - (unions - shares @ classes) / entropy, np.sqrt(variance) / entropy
+        parts = [self._combine_estimates(part) for part in np.array_split(sets, n_chunks)]
+        values, variances = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return values, np.sqrt(variances)
+
+    def _combine_estimates(self, sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        (separate, pooled), (separate_variance, pooled_variance) = self.separate_and_pooled(sets)
+        variance = np.maximum(separate_variance - pooled_variance, 0)
+        squares = np.maximum(pooled - separate, 0) ** 2
+        exceeds = squares > 2 * variance
+        part = np.where(exceeds, 1 - 2 * variance / np.where(exceeds, squares, 1), 0)
+        values = pooled + part * (separate - pooled)
+        return values, pooled_variance + part**2 * variance
+
+    def separate_and_pooled(self, sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Separate and pooled estimates (2, T) of sets (T, c) of classes, and their variances."""
+        moments, sizes = self._moments, self._moments.sizes
+        unions = moments.merge(sets)
+        shares = sets * sizes / unions.sizes[:, None]
+        # Terms and variances of the classes, the unions and the pooled scatters.
+        class_terms, class_variances = np.zeros((2, len(sizes)))
+        if self.enough.any():
+            class_terms[self.enough], class_variances[self.enough] = self._model_terms(
+                moments.scatters[self.enough], sizes[self.enough] - 1
+            )
+        union_terms, union_variances = self._model_terms(unions.scatters, unions.sizes - 1)
+        pooled_terms, pooled_variances = self._model_terms(
+            np.tensordot(sets.astype(float), moments.scatters, 1), unions.sizes - sets.sum(1)
+        )
+        within = np.stack([shares @ class_terms, pooled_terms])
+        variances = np.stack([shares**2 @ class_variances, pooled_variances]) - union_variances
+        entropy = label_entropy(sets, sizes)
+        return 1 - (union_terms - within) / entropy, np.maximum(variances, 0) / entropy**2
 
 
 def _is_regular(moments: ClassMoments, covariance: str) -> np.ndarray:
@@ -197,16 +229,16 @@ def _squared_entries(
 
 
 class SetEstimates:
-    """Estimates of the critical weights of sets of classes, unbiased or cross-validated.
+    """Estimates of the critical weights of sets of classes, by moments or cross-validation.
 
-    A set has the estimate of `UnbiasedEstimates` if all of its classes are large enough, and if its
+    A set has the estimate of `MomentEstimates` if all of its classes are large enough, and if its
     standard error is at most 0.25. Otherwise it has the estimate of `HeldOutGains` if all of its
-    classes have 5 samples: the largest of many unbiased estimates of large errors is noise.
-    Parameters are as in `UnbiasedEstimates`, and ``random`` is the source of the folds.
+    classes have 5 samples: the largest of many estimates of large errors is noise.
+    Parameters are as in `MomentEstimates`, and ``random`` is the source of the folds.
 
     Attributes
     ----------
-    unbiased : unbiased estimates
+    moments : estimates from moments
     counts : (c,) sizes of the classes: numbers of samples, or sums of weights if smaller
     """
 
@@ -219,7 +251,7 @@ class SetEstimates:
         covariance: str,
         random: np.random.RandomState,
     ) -> None:
-        self.unbiased = UnbiasedEstimates(x, mass, codes, n_classes, covariance)
+        self.moments = MomentEstimates(x, mass, codes, n_classes, covariance)
         weights = np.bincount(codes, mass, minlength=n_classes)
         self.counts = np.minimum(np.bincount(codes, minlength=n_classes), weights)
         self._samples = x, mass, codes
@@ -242,9 +274,9 @@ class SetEstimates:
         so that a choice of the largest one errs to the side where labels count.
         """
         values, errors = np.full((2, len(sets)), np.nan)
-        enough = ~(sets & ~self.unbiased.enough).any(1)
+        enough = ~(sets & ~self.moments.enough).any(1)
         if enough.any():
-            values[enough], errors[enough] = self.unbiased(sets[enough])
+            values[enough], errors[enough] = self.moments(sets[enough])
         imprecise = ~(errors <= _MAX_ERROR)
         values[imprecise] = errors[imprecise] = np.nan
         again = imprecise & ~(sets & ~self._is_splittable).any(1)
@@ -333,13 +365,13 @@ def estimate_critical_beta(
     values, errors = estimates(sets)
     is_pair = sets.sum(1) == 2
     first, second = np.nonzero(sets[is_pair])[1].reshape(-1, 2).T
-    # Pairs of large classes have their unbiased estimate, whatever its standard error.
+    # Pairs of large classes have the estimate from moments, whatever its standard error.
     pairs, pair_errors = np.full((2, c, c), np.nan)
     pairs[first, second] = values[is_pair]
-    enough = estimates.unbiased.enough[first] & estimates.unbiased.enough[second]
+    enough = estimates.moments.enough[first] & estimates.moments.enough[second]
     if enough.any():
         first, second = first[enough], second[enough]
-        pairs[first, second], pair_errors[first, second] = estimates.unbiased(sets[is_pair][enough])
+        pairs[first, second], pair_errors[first, second] = estimates.moments(sets[is_pair][enough])
     for matrix in (pairs, pair_errors):
         np.copyto(matrix, matrix.T, where=np.isnan(matrix))
     missing, reason = np.isnan(values), ""

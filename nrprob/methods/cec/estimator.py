@@ -170,17 +170,20 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     critical_beta_ : ndarray of shape (n_classes, n_classes)
         Estimates of the smallest weight at which two classes are not merged, if
         ``beta="critical"``. Values at or below 0 mean that the features alone keep the classes
-        apart. The estimates are unbiased if both classes have n_features + 2 labelled rows ("full";
-        3 for "diag" and "spherical", 2 for "fixed"), and may then exceed 1. Classes of at least 5
-        labelled rows have a cross-validated estimate, which errs towards 1. NaN otherwise, and on
-        the diagonal.
+        apart. If both classes have n_features + 2 labelled rows ("full"; 3 for "diag" and
+        "spherical", 2 for "fixed"), the estimate comes from their covariances, which are pooled
+        unless they differ significantly; it may exceed 1. Classes of at least 5 labelled rows have
+        a cross-validated estimate, which errs towards 1. NaN otherwise, and on the diagonal.
     critical_beta_se_ : ndarray of shape (n_classes, n_classes)
-        Standard errors of the unbiased estimates if labels have no relation to the features; NaN
-        for cross-validated estimates.
+        Standard errors of the estimates from covariances if labels have no relation to the
+        features; NaN for cross-validated estimates.
     critical_beta_set_ : (float, ndarray)
         Estimate of the set of classes that determines ``beta_``, and the classes of this set. The
         set has the largest difference of the estimate and its standard error. If the standard
         error exceeds 0.25, the cross-validated estimate counts instead, without a difference.
+        With fewer than about 2 * n_features labelled rows per class in 5 features, or
+        n_features + 2 in 10 to 20 features, ``beta_`` is far too large on average: labels then
+        count more than necessary.
     critical_beta_reason_ : str
         Why ``beta_`` is 1 without an estimate; "" if all sets of classes have an estimate.
     objective_ : float
