@@ -68,8 +68,13 @@ class SubsetTask:
 
     @property
     def theme_rows(self) -> ThemeRows:
-        """Rows, whose themes are compared by their gains."""
-        return ThemeRows(self.rows, self.mass, self.subsets.share)
+        """Rows, whose themes are compared by their gains.
+
+        Every row is in its most probable subset. Otherwise a cluster of a single subset would
+        occur in other subsets, if with small probabilities, and its rows would predict themselves.
+        """
+        codes = np.unique(self.subsets.share.argmax(1), return_inverse=True)[1]
+        return ThemeRows(self.rows, self.mass, np.eye(codes.max() + 1)[codes])
 
 
 @parameters.constructor
@@ -239,7 +244,8 @@ class CrossPartition(Clusterer):
     profile of its subset, times the geometric mean of :math:`p(y|c,v) / p(y|v)` over the other
     subsets v. Clusters within subsets have no gain, since they do not occur in other subsets. The
     smallest number is selected whose mean gain is within one standard error of the largest, over
-    both halves. The search ends after two numbers without an improvement, and at 20 clusters.
+    both halves. The search ends after two numbers without an improvement, and at 20 clusters. Rows
+    with probabilities p(w|x) count in their most probable subset.
 
     Labels of a half start at k-means clusters of the leading eigenvectors of :math:`R R^\top`,
     where R are the rows :math:`\sqrt{p(y|x)}` less the mean of their subset, and where products of

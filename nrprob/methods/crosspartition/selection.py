@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from nrprob.data.validation import check_random_state
 from nrprob.exceptions import warn
-from nrprob.methods.crosspartition.inputs import read_counts, row_masses
+from nrprob.methods.crosspartition.inputs import read_counts, read_subsets, row_masses
 from nrprob.methods.crosspartition.themes import (
     ThemeLabels,
     ThemeRows,
@@ -45,6 +45,16 @@ def fit_number(estimator: Any, X: Any, y: Any, subsets: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the final fit warns
         data = model.prepare(X, y, subsets=subsets).theme_rows
+    if read_subsets(subsets, counts.shape[0]).design.n_groups == 1:
+        raise ValueError(
+            "n_clusters='auto' needs at least two subsets; got one; pass subsets, or a number of "
+            "clusters"
+        )
+    if counts.shape[1] == 1:
+        raise ValueError(
+            "n_clusters='auto' needs at least two features, half of which are held out; got one; "
+            "pass a number of clusters"
+        )
     random = check_random_state(estimator.random_state)
     k, scores = choose_number(_half_features(estimator, counts, data.share, random), random)
     search = ThemeLabels(data, k, random)
@@ -84,16 +94,6 @@ def _half_features(
     estimator: Any, counts: Any, share: np.ndarray, random: np.random.RandomState
 ) -> tuple[ThemeRows, ThemeRows]:
     """Two random halves of the features of ``counts`` (n, m)."""
-    if share.shape[1] == 1:
-        raise ValueError(
-            "n_clusters='auto' needs at least two subsets; got one; pass subsets, or a number of "
-            "clusters"
-        )
-    if counts.shape[1] == 1:
-        raise ValueError(
-            "n_clusters='auto' needs at least two features, half of which are held out; got one; "
-            "pass a number of clusters"
-        )
     halves = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # halves may have rows without counts

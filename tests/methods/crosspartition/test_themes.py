@@ -112,11 +112,18 @@ def test_the_number_of_themes_is_selected():
     assert adjusted_rand_index(theme, model.theme_labels_) == 1
     assert model.membership_.shape == model.predict_proba(X).shape == (24, 3)
     assert (model.predict(X) == model.labels_).all()
+    # The memberships are a fixed point of the cycle.
+    np.testing.assert_allclose(model.predict_proba(X), model.membership_, atol=1e-5)
+    assert (model.trials_.status == "split").any() and model.trials_.growth.isna().all()
     assert [level.n_clusters for level in model.path_] == [1, 2, 3]
     assert model.n_clusters == "auto"
     scores = model.theme_scores_
     within = scores[scores.gain.max() - scores.gain <= scores.error + 1e-9]
     assert within.n_clusters.min() == 3 and scores.n_clusters.max() > 3
+    # Rows may have probabilities of the subsets.
+    proba = np.eye(2)[subset] * 0.8 + 0.1
+    again = CrossPartition("auto", random_state=0).fit(X, subsets=proba)
+    assert (again.theme_labels_ == model.theme_labels_).all()
     # Clusters of single subsets alone are no themes.
     X, _, subset = small_themes(1, n_themes=0)
     model.set_params(eta=1.0).fit(X, subsets=subset)
