@@ -13,7 +13,7 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 5e7  # of the draws of one block
 _BLOCK_STEPS = 100  # iterations per block, so that the progress bar moves and kills cost little
+Report = Callable[[int, int, ChainState], None]  # iterations of a block, those that remain, states
 
 
 @dataclass
@@ -95,39 +96,44 @@ class CheckpointedChains:
         return sum(a.nbytes for a in jax.tree.leaves(draw)) - narrow
 
     def advance(
-        self, num_warmup: int, num_draws: int, *, verbose: int = 0, deadline: float = np.inf
+        self,
+        num_warmup: int,
+        num_draws: int,
+        *,
+        report: Report = lambda steps, remaining, states: None,
+        deadline: float = np.inf,
     ) -> None:
         """Run until each chain has a total number of warm-up iterations and draws.
 
         At the ``deadline``, a value of `time.monotonic`, sampling stops after the current block.
-        The warm-up and the first block are always finished.
+        The warm-up and the first block are always finished. After every block, ``report`` gets the
+        iterations of the block, the remaining iterations and the states.
         """
         if self.folder is not None:
             self._load_blocks()
-        total = max(num_warmup - self.n_warm, 0) + max(num_draws - self.n_draws, 0) * self.thinning
-        with _progress_bar(total, verbose) as report:
-            while self.n_warm < num_warmup:
-                step = min(num_warmup - self.n_warm, self.capacity)
-                self._run_block(step, 1)
-                self.n_warm += step
-                self._save_block({}, {})
-                report(step, self.states)
-            if self.n_draws < num_draws:
-                # The warm-up ends when sampling begins, also if the run is resumed with a longer
-                # warm-up.
-                self.n_warm = max(self.n_warm, num_warmup)
-                if num_warmup and not self.n_draws:
-                    self.states = end_warmup(self.states)
-            per_block = max(min(self.capacity, -(-_BLOCK_STEPS // self.thinning)), 1)
-            while self.n_draws < num_draws:
-                step = min(num_draws - self.n_draws, per_block)
-                draws, moves = self._run_block(step, self.thinning)
-                self.draws.append(_shrink_labels(collect(draws, step)))
-                self.moves.append(collect(moves, step))
-                self._save_block(self.draws[-1], self.moves[-1])
-                report(step * self.thinning, self.states)
-                if time.monotonic() >= deadline:
-                    break
+        while self.n_warm < num_warmup:
+            step = min(num_warmup - self.n_warm, self.capacity)
+            self._run_block(step, 1)
+            self.n_warm += step
+            self._save_block({}, {})
+            remaining = max(num_draws - self.n_draws, 0) * self.thinning
+            report(step, num_warmup - self.n_warm + remaining, self.states)
+        if self.n_draws < num_draws:
+            # The warm-up ends when sampling begins, also if the run is resumed with a longer
+            # warm-up.
+            self.n_warm = max(self.n_warm, num_warmup)
+            if num_warmup and not self.n_draws:
+                self.states = end_warmup(self.states)
+        per_block = max(min(self.capacity, -(-_BLOCK_STEPS // self.thinning)), 1)
+        while self.n_draws < num_draws:
+            step = min(num_draws - self.n_draws, per_block)
+            draws, moves = self._run_block(step, self.thinning)
+            self.draws.append(_shrink_labels(collect(draws, step)))
+            self.moves.append(collect(moves, step))
+            self._save_block(self.draws[-1], self.moves[-1])
+            report(step * self.thinning, (num_draws - self.n_draws) * self.thinning, self.states)
+            if time.monotonic() >= deadline:
+                break
 
     def all_draws(self) -> dict[str, np.ndarray]:
         """All draws (n_chains, n_draws, ...), by name."""
@@ -247,21 +253,24 @@ def _join_blocks(blocks: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 @contextmanager
-def _progress_bar(total: int, verbose: int) -> Iterator[Any]:
-    """A progress bar, or nothing."""
-    if not verbose or not total:
-        yield lambda steps, states: None
+def progress_bar(verbose: int) -> Iterator[Report]:
+    """Progress bar of one or several calls of `CheckpointedChains.advance`, if ``verbose`` > 0."""
+    if not verbose:
+        yield lambda steps, remaining, states: None
         return
     from rich import progress as bars
 
     columns = bars.TextColumn("{task.description}"), bars.BarColumn(), bars.TimeRemainingColumn()
+    done = 0
     with bars.Progress(*columns) as progress:
-        task = progress.add_task("sampling", total=total)
 
-        def report_progress(steps: int, states: ChainState) -> None:
+        def report_progress(steps: int, remaining: int, states: ChainState) -> None:
+            nonlocal done
+            task = progress.task_ids[0] if done else progress.add_task("")
+            done += steps
             k = np.asarray(states.draw["n_clusters"])
             text = f"sampling, {k.min()} to {k.max()} clusters"
-            progress.update(task, advance=steps, description=text)
+            progress.update(task, completed=done, total=done + remaining, description=text)
 
         yield report_progress
 
@@ -307,7 +316,8 @@ def sample_partitions(
         kernel = default_kernel(n_rows) if kernel is None else kernel
         states = dispersed(kernel, target, jax.random.PRNGKey(seed), num_chains)
         chains = CheckpointedChains(kernel, target, states, thinning)
-        chains.advance(num_warmup, num_samples, verbose=verbose)
+        with progress_bar(verbose) as report:
+            chains.advance(num_warmup, num_samples, report=report)
     draws, moves = chains.all_draws(), chains.all_moves()
     draws["labels"] = draws["labels"][..., :n_rows]
     return xarray.Dataset(

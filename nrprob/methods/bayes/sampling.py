@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines.placement import small_steps_on_cpu
-from nrprob.engines.sample.checkpoints import CheckpointedChains
+from nrprob.engines.sample.checkpoints import CheckpointedChains, Report, progress_bar
 from nrprob.exceptions import warn
 from nrprob.methods.bayes.draws import MAX_DRAWS, MAX_LABELS, cluster_shares, pool_draws
 from nrprob.methods.bayes.model_settings import ModelSettings
@@ -81,21 +81,22 @@ class SampledChains(ModelSettings):
         """Run the chains to a total number of draws, or until convergence if it is None."""
         self.stopped_, self._diagnosed = "interrupted", None
         try:
-            if num_draws is None:
-                self.stopped_ = self._run_to_convergence(deadline)
-            else:
-                self._run.advance(int(self.num_warmup), num_draws, verbose=self.verbose)
-                self.stopped_ = "num_samples"
+            with progress_bar(self.verbose) as report:
+                if num_draws is None:
+                    self.stopped_ = self._run_to_convergence(report, deadline)
+                else:
+                    self._run.advance(int(self.num_warmup), num_draws, report=report)
+                    self.stopped_ = "num_samples"
         finally:
             # An interrupt by the user keeps the draws so far.
             if self._run.n_draws:
                 self._summarise_draws()
 
-    def _run_to_convergence(self, deadline: float) -> str:
+    def _run_to_convergence(self, report: Report, deadline: float) -> str:
         """Run the chains until they have converged or a budget ends; return the reason."""
         affordable = max(_MAX_BYTES // self._run.draw_bytes, 1000)
         for size in look_sizes(min(int(self.max_samples), affordable)):
-            self._run.advance(int(self.num_warmup), size, verbose=self.verbose, deadline=deadline)
+            self._run.advance(int(self.num_warmup), size, report=report, deadline=deadline)
             if self._run.n_draws < size:
                 return "max_seconds"
             draws = self._select_components(size)

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from nrprob import MDLMixture
 from nrprob.engines.sample import checkpoints
-from nrprob.methods.bayes import sampling
+from nrprob.methods.bayes import sampling, stopping
 from nrprob.methods.bayes.stopping import (
     CLUSTERS,
     MONITORED,
@@ -181,6 +181,15 @@ def test_the_budget_of_draws(rows, model):
         model.fit(rows)
     assert model.stopped_ == "max_samples" and not model.converged_
     assert model.n_iter_ == 80
+
+
+def test_a_run_until_convergence_shows_one_progress_bar(rows, model, monkeypatch, capsys):
+    monkeypatch.setattr(stopping, "_FIRST_LOOK", 20)
+    model.set_params(max_samples=40, num_chains=2, verbose=1)
+    with pytest.warns(ConvergenceWarning, match="40 draws"):
+        model.fit(rows)
+    output = capsys.readouterr().out
+    assert output.count("sampling,") == 1 and "━" in output
 
 
 @MISSING
