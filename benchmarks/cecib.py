@@ -3,8 +3,9 @@
 The claims concern shares of labels, wrong labels, labels of two classes, the label weight, numbers
 of clusters and of iterations, a hierarchy of classes, baselines with the same labels, Gaussian
 mixtures, and the time of a step. Values are means over ten samples of labels, each from the best of
-five restarts; figures of the paper are plots without numbers. The script needs the data sets of the
-paper (NRPROB_DATA); `--quick` uses two of them.
+five restarts, or of fifty for the hierarchy; figures of the paper are plots without numbers. The
+script needs the data sets of the paper (NRPROB_DATA); `--quick` uses two of them and two samples of
+labels, which cannot decide claims about small differences.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def rows_of(name):
 class Cells:
     """Fits of one data set by label sampling: mean NMI and number of clusters, computed once."""
 
-    def __init__(self, X, classes, draws, n_clusters, truth=None):
-        self.X, self.classes, self.n_clusters = X, classes, n_clusters
+    def __init__(self, X, classes, draws, n_clusters, truth=None, n_init=5):
+        self.X, self.classes, self.n_clusters, self.n_init = X, classes, n_clusters, n_init
         self.truth = classes if truth is None else truth
         self.draws, self.found = draws, {}
 
@@ -76,7 +77,7 @@ class Cells:
                 # Without labels, fit with weight 0, to avoid another compilation.
                 model = CECIB(
                     self.n_clusters, beta=beta if fraction else 0.0, preset=preset, reg=1e-3,
-                    n_init=5, random_state=i,
+                    n_init=self.n_init, random_state=i,
                 ).fit(self.X, y)  # fmt: skip
                 each.append((nmi(model.labels_, self.truth), model.n_clusters_))
             self.found[key] = np.mean(each, axis=0)
@@ -260,12 +261,19 @@ def iterations(cells):
 
 
 def hierarchy(draws):
-    """Claim 10, on other data: labels of two classes, with seven groups within them to find."""
+    """Claim 10, on other data: labels of two classes, with seven groups within them to find.
+
+    The best of five restarts of the published algorithm costs 40 to 70 nats more than a fit that
+    starts at the groups, at every weight. The NMI then depends on these local optima more than on
+    the weight: 0.85 at 0.6, 0.83 at 1. Hence fifty restarts, whose costs differ by 6 to 14 nats.
+    The standard deviation of the NMI over samples of labels is 0.03 to 0.05, so that two samples
+    cannot decide the claim.
+    """
     rng = np.random.default_rng(0)
     group = np.arange(284) % 7
     X = rng.normal(size=(284, 5)) + 2.2 * rng.normal(size=(7, 5))[group]
     X[:, 0] += 3.0 * (group >= 3)
-    cell = Cells(X, (group >= 3).astype(int), draws, 10, truth=group)
+    cell = Cells(X, (group >= 3).astype(int), draws, 10, truth=group, n_init=50)
     rows, kept = [], {}
     for wrong in (0.0, 0.1, 0.2, 0.3):
         kept[wrong] = [cell(0.3, beta, wrong=wrong) for beta in (0.0, LOW, 0.6, HIGH)]
