@@ -181,9 +181,9 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         Estimate of the set of classes that determines ``beta_``, and the classes of this set. The
         set has the largest difference of the estimate and its standard error. If the standard
         error exceeds 0.25, the cross-validated estimate counts instead, without a difference.
-        With fewer than about 2 * n_features labelled rows per class in 5 features, or
-        n_features + 2 in 10 to 20 features, ``beta_`` is far too large on average: labels then
-        count more than necessary.
+        With few labelled rows, ``beta_`` is too large on average, so that labels count more than
+        necessary: with fewer than 10 rows per class in 5 features, 12 rows in 10 features, or 22
+        rows in 20 features.
     critical_beta_reason_ : str
         Why ``beta_`` is 1 without an estimate; "" if all sets of classes have an estimate.
     objective_ : float
