@@ -248,9 +248,10 @@ class CrossPartition(Clusterer):
     with probabilities p(w|x) count in their most probable subset.
 
     Labels of a half start at k-means clusters of the leading eigenvectors of :math:`R R^\top`,
-    where R are the rows :math:`\sqrt{p(y|x)}` less the mean of their subset, and where products of
-    two rows of one subset are replaced by 0. Rows are then assigned to the cluster of the largest
-    gain until labels repeat. The best of 10 starts is kept. Labels from all features are the starts
+    where R are the rows :math:`(p(y|x) - p(y|w)) / \sqrt{p(y|w)}` or :math:`\sqrt{p(y|x)}` less the
+    mean of their subset, and where products of two rows of one subset are replaced by 0. Rows are
+    then assigned to the cluster of the largest gain until labels repeat. The best of 10 starts is
+    kept. Labels from all features are the starts
     of the final path: at every number of clusters, :math:`\beta` rises until the clusters remain
     apart. If the final clusters have a significantly smaller gain than the labels, the path of
     splits is followed as well.

@@ -19,7 +19,7 @@ from nrprob.settings import few_threads
 
 _MAX_THEMES = 20
 _PATIENCE = 2  # numbers of themes without an improvement after which the search ends
-_N_STARTS = 10  # k-means starts
+_N_STARTS = 5  # k-means starts for each kind of coordinates
 _MAX_REASSIGNMENTS = 30
 _ROUNDING = 1e-9  # difference of gains in nats per count up to which they are equal
 _LIFT_EXPONENTS = np.array([0.25, 0.5, 0.75, 1.0])
@@ -102,24 +102,27 @@ class ThemeRows(NamedTuple):
         mean, error = mean_and_error(differences, self.mass)
         return bool(mean > error + _ROUNDING)
 
-    def shared_coordinates(self, n_coordinates: int, random: Any) -> np.ndarray:
+    def shared_coordinates(self, n_coordinates: int, random: Any, *, roots: bool) -> np.ndarray:
         """Coordinates of the rows in which rows of different subsets are similar.
 
-        Features of the rows are square roots of p(y|x), less the mean of their subset. The
-        coordinates (n, n_coordinates) are the leading eigenvectors of the products of rows of
-        different subsets. Products within a subset are left out, and with them its own clusters.
+        Features of the rows are p(y|x), less the mean p(y|w) of their subset and divided by its
+        square root, so that features of counts have equal variances; or, with ``roots``, square
+        roots of p(y|x) less their mean, in which rare features have less weight. The coordinates
+        (n, n_coordinates) are the leading eigenvectors of the products of rows of different
+        subsets. Products within a subset are left out, and with them its own clusters.
         """
-        n = len(self.mass)
-        roots, weights = np.sqrt(self.rows), np.sqrt(self.mass)[:, None]
-        means = np.asarray((self.share * self.mass[:, None]).T @ roots)
+        n, weights = len(self.mass), np.sqrt(self.mass)[:, None]
+        rows = np.sqrt(self.rows) if roots else self.rows
         sizes = (self.share.T @ self.mass)[:, None]
-        means = means / np.where(sizes > 0, sizes, 1)
+        means = np.asarray((self.share * self.mass[:, None]).T @ rows)
+        means = (means / np.where(sizes > 0, sizes, 1)).T
+        scales = 1.0 if roots else 1 / np.sqrt(np.where(means > 0, means, np.inf))
 
         def multiply(vector: np.ndarray) -> np.ndarray:
             parts = weights * self.share * vector.reshape(-1, 1)
-            sums = np.asarray(roots.T @ parts) - means.T * parts.sum(0)
-            others = sums.sum(1, keepdims=True) - sums  # sums over the other subsets
-            products = np.asarray(roots @ others) - (means.T * others).sum(0)
+            sums = scales * (np.asarray(rows.T @ parts) - means * parts.sum(0))
+            others = scales * (sums.sum(1, keepdims=True) - sums)  # sums over the other subsets
+            products = np.asarray(rows @ others) - (means * others).sum(0)
             return (weights * self.share * products).sum(1)
 
         start = random.standard_normal(n)
@@ -166,13 +169,16 @@ class ThemeLabels:
         self.data, self._limit, self._random = data, limit, random
 
     @cached_property
-    def _coordinates(self) -> np.ndarray:
-        return self.data.shared_coordinates(self._limit - 1, self._random)
+    def _coordinates(self) -> list[np.ndarray]:
+        return [
+            self.data.shared_coordinates(self._limit - 1, self._random, roots=roots)
+            for roots in (False, True)
+        ]
 
     def find(self, k: int) -> np.ndarray:
         """Labels (n,) of ``k`` themes, of the largest gain of several starts.
 
-        The starts are k-means clusters of the first k - 1 coordinates.
+        The starts are k-means clusters of the first k - 1 coordinates, of two kinds.
         """
         n = len(self.data.mass)
         if k == 1:
@@ -180,9 +186,9 @@ class ThemeLabels:
         candidates = []
         with warnings.catch_warnings(), few_threads(n):
             warnings.simplefilter("ignore")  # k-means warns of equal rows
-            for _ in range(_N_STARTS):
+            for coordinates in self._coordinates * _N_STARTS:
                 kmeans = KMeans(k, n_init=1, random_state=self._random.randint(2**31 - 1))
-                start = kmeans.fit_predict(self._coordinates[:, : k - 1])
+                start = kmeans.fit_predict(coordinates[:, : k - 1])
                 candidates.append(self.data.reassign(start.astype(int), k))
         return max(candidates, key=lambda candidate: candidate[0])[1]
 

@@ -73,24 +73,27 @@ def test_clusters_of_a_single_subset_have_no_gain():
     assert themes > 0.2 and abs(masks) < 1e-9
 
 
+@pytest.mark.parametrize("roots", [False, True])
 @pytest.mark.parametrize("soft", [False, True])
-def test_coordinates_are_eigenvectors_of_products_between_subsets(soft):
+def test_coordinates_are_eigenvectors_of_products_between_subsets(soft, roots):
     rng = np.random.default_rng(1)
     rows, mass = rng.dirichlet(np.ones(6), 10), rng.dirichlet(np.ones(10))
     share = rng.dirichlet(np.ones(3), 10) if soft else np.eye(3)[np.arange(10) % 3]
-    roots, products = np.sqrt(rows), np.zeros((10, 10))
-    means = [np.average(roots, axis=0, weights=mass * share[:, w]) for w in range(3)]
+    features, products = np.sqrt(rows) if roots else rows, np.zeros((10, 10))
+    means = [np.average(features, axis=0, weights=mass * share[:, w]) for w in range(3)]
+    scales = [1 if roots else 1 / np.sqrt(mean) for mean in means]
     for i in range(10):
         for j in range(10):
             for v in range(3):
                 for w in {0, 1, 2} - {v}:
-                    product = (roots[i] - means[v]) @ (roots[j] - means[w])
-                    products[i, j] += share[i, v] * share[j, w] * product
+                    first = scales[v] * (features[i] - means[v])
+                    second = scales[w] * (features[j] - means[w])
+                    products[i, j] += share[i, v] * share[j, w] * first @ second
     products *= np.sqrt(np.outer(mass, mass))
     vectors = np.linalg.eigh(products)[1][:, [-1, -2]] / np.sqrt(mass)[:, None]
     for given in (rows, sparse.csr_array(rows)):
         data = ThemeRows(given, mass, share)
-        result = data.shared_coordinates(2, np.random.RandomState(0))
+        result = data.shared_coordinates(2, np.random.RandomState(0), roots=roots)
         signs = np.sign((result * vectors).sum(0))
         np.testing.assert_allclose(result, signs * vectors, rtol=1e-6, atol=1e-9)
 
