@@ -239,22 +239,22 @@ class CrossPartition(Clusterer):
     for sparse rows), and O(nk + vmk) memory for v subsets. The computation uses float64 for any
     ``X``, since powers of small probabilities underflow otherwise.
 
-    With ``n_clusters="auto"``, the features are split into two halves at random. Labels of each
-    half, for every number of clusters, are scored on the other half. A row is predicted by the
+    With ``n_clusters="auto"``, the features are split into five folds at random. Labels of the rows
+    without a fold, for every number of clusters, are scored on this fold. A row is predicted by the
     profile of its subset, times the geometric mean of :math:`p(y|c,v) / p(y|v)` over the other
     subsets v. Clusters within subsets have no gain, since they do not occur in other subsets. The
     smallest number is selected whose mean gain is within one standard error of the largest, over
-    both halves. The search ends after two numbers without an improvement, and at 20 clusters. Rows
-    with probabilities p(w|x) count in their most probable subset.
+    all folds; 1 is selected within three standard errors. The search ends after two numbers without
+    an improvement, at 5 clusters at least and at 20 clusters at most. Rows with probabilities
+    p(w|x) count in their most probable subset.
 
-    Labels of a half start at k-means clusters of the leading eigenvectors of :math:`R R^\top`,
-    where R are the rows :math:`(p(y|x) - p(y|w)) / \sqrt{p(y|w)}` or :math:`\sqrt{p(y|x)}` less the
-    mean of their subset, and where products of two rows of one subset are replaced by 0. Rows are
-    then assigned to the cluster of the largest gain until labels repeat. The best of 10 starts is
-    kept. Labels from all features are the starts
-    of the final path: at every number of clusters, :math:`\beta` rises until the clusters remain
-    apart. If the final clusters have a significantly smaller gain than the labels, the path of
-    splits is followed as well.
+    Labels start at k-means clusters of the leading eigenvectors of :math:`R R^\top`. R are the rows
+    :math:`(p(y|x) - p(y|w)) / \sqrt{p(y|w)}`, or :math:`\sqrt{p(y|x)}` less the mean of their
+    subset, and products of two rows of one subset are replaced by 0. Rows are then assigned to the
+    cluster of the largest gain until labels repeat. The best of 10 starts is kept. Labels from all
+    features are the starts of the final path: at every number of clusters, :math:`\beta` rises
+    until the clusters remain apart. If the final clusters have a significantly smaller gain than
+    the labels, the path of splits is followed as well.
 
     The first split depends only on the product of :math:`\beta` and ``eta``. Features of a single
     subset can form a separate cluster; see ``empty_cells_``. Remove them rather than smooth the

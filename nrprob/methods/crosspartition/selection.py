@@ -22,6 +22,7 @@ from nrprob.methods.crosspartition.themes import (
     sort_labels,
 )
 
+_N_FOLDS = 5  # of the features
 _ETAS = (1.5, 1.0, 0.6, 0.3)  # exponents that are compared, in order
 
 
@@ -52,11 +53,12 @@ def fit_number(estimator: Any, X: Any, y: Any, subsets: Any) -> Any:
         )
     if counts.shape[1] == 1:
         raise ValueError(
-            "n_clusters='auto' needs at least two features, half of which are held out; got one; "
+            "n_clusters='auto' needs at least two features, some of which are held out; got one; "
             "pass a number of clusters"
         )
     random = check_random_state(estimator.random_state)
-    k, scores = choose_number(_half_features(estimator, counts, data.share, random), random)
+    folds = _feature_folds(estimator, counts, data.share, random)
+    k, scores = choose_number(folds, data.mass, random)
     search = ThemeLabels(data, k, random)
     labels = tuple(search.find(n) for n in range(2, k + 1))
     themes = labels[-1] if labels else np.zeros(len(data.mass), int)
@@ -90,15 +92,17 @@ def fit_number(estimator: Any, X: Any, y: Any, subsets: Any) -> Any:
     return model
 
 
-def _half_features(
+def _feature_folds(
     estimator: Any, counts: Any, share: np.ndarray, random: np.random.RandomState
-) -> tuple[ThemeRows, ThemeRows]:
-    """Two random halves of the features of ``counts`` (n, m)."""
-    halves = []
+) -> list[tuple[ThemeRows, ThemeRows]]:
+    """Rows without a fifth of the features of ``counts`` (n, m), and with this fifth alone."""
+
+    def select(features: np.ndarray) -> ThemeRows:
+        rows, totals = read_counts(counts[:, np.flatnonzero(features)])
+        return ThemeRows(rows, row_masses(totals, estimator.row_weights), share)
+
+    m = counts.shape[1]
+    fold = random.permutation(m) % min(_N_FOLDS, m)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # halves may have rows without counts
-        for half in np.array_split(random.permutation(counts.shape[1]), 2):
-            rows, totals = read_counts(counts[:, np.sort(half)])
-            halves.append(ThemeRows(rows, row_masses(totals, estimator.row_weights), share))
-    first, second = halves
-    return first, second
+        warnings.simplefilter("ignore")  # rows may have no counts in a fold
+        return [(select(fold != f), select(fold == f)) for f in range(fold.max() + 1)]

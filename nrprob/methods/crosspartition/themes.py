@@ -18,6 +18,8 @@ from sklearn.cluster import KMeans
 from nrprob.settings import few_threads
 
 _MAX_THEMES = 20
+_MIN_COMPARED = 5  # two of many weak themes may have no gain that more themes have
+_ERRORS_OF_SINGLE = 3  # standard errors by which several themes must be better than one
 _PATIENCE = 2  # numbers of themes without an improvement after which the search ends
 _N_STARTS = 5  # k-means starts for each kind of coordinates
 _MAX_REASSIGNMENTS = 30
@@ -99,7 +101,7 @@ class ThemeRows(NamedTuple):
     def loses_gain(self, labels: np.ndarray, reference: np.ndarray) -> bool:
         """Whether the mean gain of ``labels`` is significantly below that of ``reference``."""
         differences = self.shared_gains(reference) - self.shared_gains(labels)
-        mean, error = mean_and_error(differences, self.mass)
+        mean, error = mean_and_error(self.mass * differences, self.mass)
         return bool(mean > error + _ROUNDING)
 
     def shared_coordinates(self, n_coordinates: int, random: Any, *, roots: bool) -> np.ndarray:
@@ -194,37 +196,51 @@ class ThemeLabels:
 
 
 def choose_number(
-    halves: tuple[ThemeRows, ThemeRows], random: np.random.RandomState
+    folds: list[tuple[ThemeRows, ThemeRows]], mass: np.ndarray, random: np.random.RandomState
 ) -> tuple[int, list[ThemeScore]]:
     """Smallest number of themes whose held-out gain is not significantly below the largest gain.
 
-    Labels of each half of the features are scored on the other half. The difference of the gains is
-    compared with its standard error over the rows. The scores of all numbers are returned as well.
+    The difference of the gains is compared with its standard error over the rows. There is a single
+    theme unless the difference to its gain exceeds three standard errors: the rows have the same
+    features, so that chance affects their gains together.
+
+    Parameters
+    ----------
+    folds : pairs of rows with the features that determine labels, and with features held out
+    mass : (n,) p(x) with all features
+    random : source of the starts
+
+    Returns
+    -------
+    number : number of themes
+    scores : scores of all numbers that were compared
     """
-    searches = [ThemeLabels(half, max_themes(half.share), random) for half in halves]
-    mass = (halves[0].mass + halves[1].mass) / 2
+    limit = max_themes(folds[0][0].share)
+    searches = [ThemeLabels(train, limit, random) for train, _ in folds]
+    tests = [test for _, test in folds]
     gains: list[np.ndarray] = []
-    for k in range(1, max_themes(halves[0].share) + 1):
-        pairs = zip(searches, halves[::-1], strict=True)
-        gains.append(np.mean([test.shared_gains(s.find(k)) for s, test in pairs], axis=0))
-        means = np.array([mass @ gain for gain in gains])
+    for k in range(1, limit + 1):
+        pairs = zip(searches, tests, strict=True)
+        weighted = [test.mass * test.shared_gains(search.find(k)) for search, test in pairs]
+        gains.append(np.mean(weighted, axis=0))
+        means = np.sum(gains, axis=1)
         # A further theme can remain empty, with the same gain up to rounding.
         best = int((means >= means.max() - _ROUNDING).argmax())
-        if k - 1 - best >= _PATIENCE:
+        if k >= _MIN_COMPARED and k - 1 - best >= _PATIENCE:
             break
-    differences = gains[best] - np.stack(gains)
-    mean, errors = mean_and_error(differences, mass)
+    mean, errors = mean_and_error(gains[best] - np.stack(gains), mass)
     scores = [
         ThemeScore(k, float(gain), float(error))
         for k, (gain, error) in enumerate(zip(means, errors, strict=True), 1)
     ]
-    return int((mean <= errors + _ROUNDING).argmax()) + 1, scores
+    limits = errors * np.where(np.arange(len(errors)) == 0, _ERRORS_OF_SINGLE, 1)
+    return int((mean <= limits + _ROUNDING).argmax()) + 1, scores
 
 
 def mean_and_error(values: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means of values (..., n) over rows of weights ``mass`` (n,), and their standard errors."""
-    mean = values @ mass
-    return mean, np.sqrt(((values - mean[..., None]) ** 2) @ mass**2)
+    """Mean over rows, and its standard error, of values (..., n) times ``mass`` (n,)."""
+    mean = values.sum(-1)
+    return mean, np.sqrt(((values - mean[..., None] * mass) ** 2).sum(-1))
 
 
 def max_themes(share: np.ndarray) -> int:

@@ -123,10 +123,10 @@ def test_the_number_of_themes_is_selected():
     scores = model.theme_scores_
     within = scores[scores.gain.max() - scores.gain <= scores.error + 1e-9]
     assert within.n_clusters.min() == 3 and scores.n_clusters.max() > 3
-    # Rows may have probabilities of the subsets.
+    # Rows with probabilities of subsets count in their most probable subset.
     proba = np.eye(2)[subset] * 0.8 + 0.1
-    again = CrossPartition("auto", random_state=0).fit(X, subsets=proba)
-    assert (again.theme_labels_ == model.theme_labels_).all()
+    task = CrossPartition(3).prepare(X, None, subsets=proba)
+    assert (task.theme_rows.share == np.eye(2)[subset]).all()
     # Clusters of single subsets alone are no themes.
     X, _, subset = small_themes(1, n_themes=0)
     model.set_params(eta=1.0).fit(X, subsets=subset)
