@@ -182,7 +182,7 @@ def essential(settings: Settings) -> Iterator[Row]:
     for removed in ((), *((s,) for s in SOURCES)):
         scores = [
             fit_without(
-                make_essential_sources(random_state=seed), removed, seed, settings.n_init,
+                make_essential_sources(random_state=seed), removed, seed, max(settings.n_init, 10),
                 n_clusters=2,
             )[0]
             for seed in settings.seeds

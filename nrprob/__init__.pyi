@@ -35,12 +35,12 @@ from nrprob.methods.cec.spectral import SemiSupervisedSpectral as SemiSupervised
 from nrprob.methods.cmbc.estimator import CMBC as CMBC
 from nrprob.methods.conditional.estimator import ConditionalMixture as ConditionalMixture
 from nrprob.methods.conditional.spectral import ResidualSpectral as ResidualSpectral
-from nrprob.methods.constrained.cop_kmeans import COPKMeans as COPKMeans
-from nrprob.methods.constrained.mdl import MDLConstrained as MDLConstrained
 from nrprob.methods.crosspartition.estimator import CrossPartition as CrossPartition
 from nrprob.methods.ensemble.condens import CondEns as CondEns
+from nrprob.methods.mdl.constrained import MDLConstrained as MDLConstrained
+from nrprob.methods.mdl.cop_kmeans import COPKMeans as COPKMeans
+from nrprob.methods.mdl.multiview import MDLMultiView as MDLMultiView
 from nrprob.methods.mixture.em import MixtureEM as MixtureEM
-from nrprob.methods.multiview.estimator import MDLMultiView as MDLMultiView
 from nrprob.successive import Exploration as Exploration
 from nrprob.successive import explore as explore
 

@@ -823,7 +823,7 @@ def test_several_devices_give_the_same_results(tmp_path, done):
 NURSERY = """
 import os, sys
 import h5netcdf, pandas, xarray
-import nrprob.methods.constrained.cop_kmeans
+import nrprob.methods.mdl.cop_kmeans
 from nrprob.batch import plan, runner
 from nrprob.cli import app
 plan.BATCH = 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY
 from functools import partial
 from typing import Annotated, Any
@@ -12,33 +13,35 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.codelength import multinomial_complexity
 from nrprob.data.validation import CLUSTERS, LARGEST, MOST, check_random_state
+from nrprob.engines.optimise.move_chains import improve_by_passes
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.pairs import PairTask
 from nrprob.links import Components, InfeasibleConstraints, Pairs, cluster_order
-from nrprob.methods.constrained import search
-from nrprob.methods.constrained.base import ConstrainedSearch
-from nrprob.methods.constrained.codes import Settings
-from nrprob.methods.constrained.limits import (
+from nrprob.methods.mdl import search
+from nrprob.methods.mdl.codes import Settings
+from nrprob.methods.mdl.limits import (
     closer_than,
     farther_than,
     isolated_rows,
     nearest_mates,
 )
-from nrprob.methods.constrained.partition_lengths import PartitionLengths
-from nrprob.methods.constrained.problem import (
+from nrprob.methods.mdl.linked_search import ConstrainedSearch
+from nrprob.methods.mdl.pair_report import Report
+from nrprob.methods.mdl.problem import (
     ConstrainedProblem,
     Described,
+    constrained_objective,
     soft_pairs,
 )
-from nrprob.methods.constrained.refinement import shorten_description
-from nrprob.methods.constrained.report import Report
-from nrprob.methods.constrained.sizes import SizeLimits
+from nrprob.methods.mdl.proposals import improve_labels
+from nrprob.methods.mdl.sizes import SizeLimits
 from nrprob.statistics.features import ALIKE, StandardisedRows
 from nrprob.statistics.rows import coarse_bucket
 
 AUTO = "auto"
+_STARTS = {50: 10, 5000: 3, math.inf: 1}  # refined labelings, by the largest number of components
 
 
 @parameters.constructor
@@ -476,12 +479,17 @@ class MDLConstrained(ConstrainedSearch):
         self, problem: ConstrainedProblem, limits: SizeLimits, starts: list[Described]
     ) -> tuple[Described, list[float], bool]:
         """Shorten the descriptions ``starts``; return the shortest, its trace and convergence."""
-        lengths = PartitionLengths(problem, limits)
+        objective = constrained_objective(problem, limits)
         first = np.unique(problem.parts.node, return_index=True)[1]
         tol = max(self.tol, 1e-10) * len(problem.data.x)
-        z, trace, converged = shorten_description(
-            lengths, [fit.labels[first] for fit in starts], tol, self.max_iter
-        )
+        # Different starts often lead to the same labels.
+        n_starts = next(count for units, count in _STARTS.items() if first.size <= units)
+        distinct: dict[bytes, np.ndarray] = {}
+        for start in starts[:n_starts]:
+            z = improve_by_passes(objective, start.labels[first], tol)
+            distinct.setdefault(objective.key(z), z)
+        results = [improve_labels(objective, z, tol, self.max_iter) for z in distinct.values()]
+        z, trace, converged = min(results, key=lambda result: result[1][-1])
         return problem.describe_labels(z[problem.parts.node]), trace, converged
 
     def _size_limits(self, problem: ConstrainedProblem) -> SizeLimits:

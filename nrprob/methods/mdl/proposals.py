@@ -1,60 +1,73 @@
-"""Local search for a labeling of short description under hard constraints.
+"""Proposals that change the labels of many units of one view at a time, and their refinement.
 
-C components are in at most K clusters. The search proposes labelings (m, C), orders them by their
-exact description lengths, moves single components from the best of them, and accepts the shortest
-description.
+C units are in at most K clusters. Proposals are labelings (m, C). They are ordered by their exact
+description lengths; single moves start from the best of them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
+from nrprob.data.labels import factorize
 from nrprob.engines.optimise.move_chains import improve_by_chains, improve_by_passes
 from nrprob.engines.optimise.split_proposals import propose_splits
-from nrprob.methods.constrained.partition_lengths import PartitionLengths
+from nrprob.methods.mdl.view_objective import ViewObjective
+from nrprob.statistics.groups import group_sums
 
-_STARTS = {50: 10, 5000: 3, math.inf: 1}  # refined labelings, by the largest number of components
 _REFINED = 4  # proposals of a type from which single moves are made
 _EXCHANGES = 16  # exchanges of connected parts, for every pair of clusters
 _MERGES, _DIVISIONS = 64, 32  # pairs of clusters that are merged, and that are divided anew
+_TWICE = 2  # splits of a cluster after which its parts split again
 _NEAR_PAIRS = 3  # pairs of clusters per cluster that are divided anew
 
 
-def shorten_description(
-    lengths: PartitionLengths, starts: Sequence[np.ndarray], tol: float, max_rounds: int
+def improve_labels(
+    objective: ViewObjective,
+    z: np.ndarray,
+    tol: float,
+    max_rounds: int,
+    labelings: Sequence[np.ndarray] = (),
+    *,
+    chains: bool = True,
 ) -> tuple[np.ndarray, list[float], bool]:
-    """Search for a shorter description from several labelings.
+    """Make moves, and accept proposals while they shorten the description.
 
     Parameters
     ----------
-    lengths : description lengths of labelings
-    starts : initial clusters (C,), which satisfy all constraints, in order of preference
+    objective : description length of labels
+    z : (C,) initial clusters, which satisfy all constraints
     tol : smallest decrease of the length, in nats, that counts
-    max_rounds : maximum number of accepted proposals per labeling
+    max_rounds : maximum number of accepted proposals
+    labelings : other groupings (C,) of the units, by which clusters may split
+    chains : whether proposals include chains of moves
 
     Returns
     -------
     z : (C,) clusters that no single move and no proposal improves by more than ``tol``
-    trace : initial length after single moves, and length after every accepted proposal
+    trace : length after the first single moves, and after every accepted proposal
     converged : whether no proposal was left
     """
-    search = _Proposals(lengths)
-    distinct: dict[bytes, np.ndarray] = {}
-    n_starts = next(count for units, count in _STARTS.items() if starts[0].size <= units)
-    for start in starts[:n_starts]:
-        z = improve_by_passes(lengths, start, tol)
-        distinct.setdefault(lengths.key(z), z)
-    results = [search.improve(z, tol, max_rounds) for z in distinct.values()]
-    return min(results, key=lambda result: result[1][-1])
+    z = improve_by_passes(objective, z, tol)
+    proposals = _Proposals(objective, labelings, chains)
+    trace = [float(objective.totals(z[None])[0])]
+    while len(trace) <= max_rounds:
+        for propose in proposals.types:
+            result = _refine_best(objective, z, propose(z), trace[-1], tol)
+            if result is not None:
+                break
+        else:
+            return z, trace, True
+        z, length = result
+        trace.append(length)
+    return z, trace, False
 
 
 def _refine_best(
-    lengths: PartitionLengths, z: np.ndarray, proposals: np.ndarray, current: float, tol: float
+    objective: ViewObjective, z: np.ndarray, proposals: np.ndarray, current: float, tol: float
 ) -> tuple[np.ndarray, float] | None:
     """Make single moves from the shortest proposals; return the result if it is short enough.
 
@@ -62,13 +75,13 @@ def _refine_best(
     """
     if not len(proposals):
         return None
-    estimates = lengths.estimates(proposals, z)
+    estimates = objective.estimates(proposals, z)
     order = np.argsort(estimates, kind="stable")[:_REFINED]
     order = order[np.isfinite(estimates[order])]
     if not order.size:
         return None
-    refined = np.stack([improve_by_passes(lengths, proposals[i], tol) for i in order])
-    totals = lengths.totals(refined)
+    refined = np.stack([improve_by_passes(objective, proposals[i], tol) for i in order])
+    totals = objective.totals(refined)
     best = int(totals.argmin())
     return (refined[best], float(totals[best])) if totals[best] < current - tol else None
 
@@ -76,52 +89,48 @@ def _refine_best(
 class _Proposals:
     """Proposals (m, C) of labelings that differ from present labels (C,) by more than one move."""
 
-    def __init__(self, lengths: PartitionLengths):
-        self.lengths, self.k = lengths, lengths.k
+    def __init__(self, objective: ViewObjective, labelings: Sequence[np.ndarray], chains: bool):
+        self.objective, self.k, self.labelings = objective, objective.k, labelings
         self.types: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
             self.merge_clusters,
             self.exchange_clusters,
             self.split_clusters,
-            self.chain_moves,
+            self.split_twice,
+            self.adopt_labelings,
             self.divide_pairs,
+            *((self.chain_moves,) if chains else ()),
         )
-
-    def improve(
-        self, z: np.ndarray, tol: float, max_rounds: int
-    ) -> tuple[np.ndarray, list[float], bool]:
-        """Accept proposals while they shorten the description; see `shorten_description`."""
-        trace = [float(self.lengths.totals(z[None])[0])]
-        while len(trace) <= max_rounds:
-            for propose in self.types:
-                proposal = _refine_best(self.lengths, z, propose(z), trace[-1], tol)
-                if proposal is not None:
-                    break
-            else:
-                return z, trace, True
-            z, length = proposal
-            trace.append(length)
-        return z, trace, False
 
     def _used_pairs(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Pairs (p, 2) of clusters with rows, and whether cannot-links allow to merge them (p,)."""
         used = np.flatnonzero(np.bincount(z, minlength=self.k))
         pairs = used[np.stack(np.triu_indices(used.size, 1), 1)]
         linked = np.zeros((self.k, self.k), bool)
-        ends = z[self.lengths.early], z[self.lengths.late]
+        ends = tuple(z[units] for units in self.objective.links)
         linked[ends] = linked[ends[::-1]] = True
         return pairs, ~linked[pairs[:, 0], pairs[:, 1]]
+
+    def _scatter_increases(self, z: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+        """Increase (p,) of the scatter of the mean features if two clusters ``pairs`` merge."""
+        mass = self.objective.mass
+        size = np.bincount(z, mass, self.k)
+        centres = group_sums(self.objective.mean * mass[:, None], z, self.k)
+        centres /= np.maximum(size, 1)[:, None]
+        first, second = pairs.T
+        square = ((centres[first] - centres[second]) ** 2).sum(1)
+        return size[first] * size[second] / (size[first] + size[second]) * square
 
     def merge_clusters(self, z: np.ndarray) -> np.ndarray:
         """Proposals in which two clusters are one."""
         pairs, allowed = self._used_pairs(z)
         pairs = pairs[allowed]
-        nearest = np.argsort(self.lengths.scatter_increases(z, pairs), kind="stable")
+        nearest = np.argsort(self._scatter_increases(z, pairs), kind="stable")
         pairs = pairs[nearest[:_MERGES]]
         return np.where(z == pairs[:, 1:], pairs[:, :1], z)
 
     def _linked_parts(self, z: np.ndarray, a: int, b: int) -> np.ndarray:
         """Parts (C,) of two clusters that cannot-links between them connect, as integers."""
-        early, late = self.lengths.early, self.lengths.late
+        early, late = self.objective.links
         edge = np.isin(z[early], (a, b)) & np.isin(z[late], (a, b))
         graph = sparse.coo_array(
             (np.ones(edge.sum(), bool), (early[edge], late[edge])), shape=(z.size, z.size)
@@ -134,8 +143,8 @@ class _Proposals:
         Single moves cannot change components between two clusters whose cannot-links connect them.
         """
         pairs, allowed = self._used_pairs(z)
-        distances, proposals = self.lengths.distances, [np.zeros((0, z.size), z.dtype)]
-        change = distances.changes(z[None], *distances.cluster_statistics(z[None]))[0]
+        proposals = [np.zeros((0, z.size), z.dtype)]
+        change = self.objective.features.changes(z[None])[0]
         for a, b in pairs[~allowed].tolist():
             part = self._linked_parts(z, a, b)
             # The parts whose components alone would shorten the distances most.
@@ -151,10 +160,33 @@ class _Proposals:
         size = np.bincount(z, minlength=self.k)
         return self._split(z, size.nonzero()[0] if size.min() == 0 else [], int(size.argmin()))
 
+    def split_twice(self, z: np.ndarray) -> np.ndarray:
+        """Proposals in which a cluster splits in three, if two clusters are empty.
+
+        Three equally distant groups may need more nats for a word of two than they save.
+        """
+        empty = np.flatnonzero(np.bincount(z, minlength=self.k) == 0)
+        if empty.size < 2:
+            return np.zeros((0, z.size), z.dtype)
+        proposals = [np.zeros((0, z.size), z.dtype)]
+        for c in np.unique(z).tolist():
+            for once in self._split(z, [c], int(empty[0]))[:_TWICE]:
+                proposals.append(self._split(once, [c, int(empty[0])], int(empty[1])))
+        return np.concatenate(proposals)
+
+    def adopt_labelings(self, z: np.ndarray) -> np.ndarray:
+        """Proposals to take over other groupings of the units, without cannot-links."""
+        proposals = [np.zeros((0, z.size), z.dtype)]
+        for labeling in self.labelings if not self.objective.links[0].size else ():
+            codes = factorize(labeling)[0].astype(z.dtype)
+            if labeling.min() >= 0 and codes.max() < self.k:
+                proposals.append(codes[None])
+        return np.concatenate(proposals)
+
     def divide_pairs(self, z: np.ndarray) -> np.ndarray:
         """Proposals in which two near clusters are divided anew, or merged while another splits."""
         pairs, allowed = self._used_pairs(z)
-        nearest = np.argsort(self.lengths.scatter_increases(z, pairs), kind="stable")
+        nearest = np.argsort(self._scatter_increases(z, pairs), kind="stable")
         proposals = [np.zeros((0, z.size), z.dtype)]
         for i, pair in enumerate(nearest[: min(_NEAR_PAIRS * self.k, _DIVISIONS)]):
             a, b = pairs[pair].tolist()
@@ -174,7 +206,7 @@ class _Proposals:
         The parts that cannot-links connect keep their clusters in ``z``, or exchange them.
         """
         part = self._linked_parts(z, a, b)
-        votes = self.lengths.mass * np.where(proposals == z, -1, 1)
+        votes = self.objective.mass * np.where(proposals == z, -1, 1)
         sums = [np.bincount(part, row) for row in votes]
         exchanged = np.reshape(sums, (len(votes), part.max() + 1)) > 0
         inside = (z == a) | (z == b)
@@ -182,7 +214,7 @@ class _Proposals:
 
     def chain_moves(self, z: np.ndarray) -> np.ndarray:
         """Proposal of a chain of moves, if any shortens the description."""
-        result = improve_by_chains(self.lengths, z, 0.0)
+        result = improve_by_chains(self.objective, z, 0.0)
         return np.zeros((0, z.size), z.dtype) if result is None else result[None]
 
     def _split(self, z: np.ndarray, clusters: Iterable[int], new: int) -> np.ndarray:
@@ -193,8 +225,13 @@ class _Proposals:
             if members.size < 2:
                 continue
             parts = propose_splits(
-                self.lengths.mean[members], self.lengths.mass[members], None, 0.0
+                self.objective.mean[members], self.objective.mass[members], None, 0.0
             )
+            for labeling in self.labelings:
+                inside = labeling[members]
+                values = np.unique(inside)
+                parts += [inside == value for value in values[: None if values.size > 2 else 1]]
+            parts = [part for part in parts if part.any() and not part.all()]
             masks = np.zeros((len(parts), z.size), bool)
             if parts:
                 masks[:, members] = parts

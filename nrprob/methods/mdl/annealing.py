@@ -25,8 +25,8 @@ from nrprob import codelength
 from nrprob.engines.hash_rng import fold_in, hashed_noise, hashed_uniform
 from nrprob.engines.optimise.iterate import empty_trace, iterate
 from nrprob.engines.programs import jit_by_size
-from nrprob.methods.multiview import joint_cells
-from nrprob.methods.multiview.joint_cells import NEVER
+from nrprob.methods.mdl import joint_cells
+from nrprob.methods.mdl.joint_cells import NEVER
 from nrprob.statistics.rows import Dense, Rows
 from nrprob.statistics.xlogx import xlogx
 

@@ -18,7 +18,7 @@ from nrprob.data.frames import check_same_order
 from nrprob.data.validation import MOST, check_number, check_rows
 from nrprob.engines.optimise import solve
 from nrprob.exceptions import short_repr
-from nrprob.methods.multiview.lengths import Configuration
+from nrprob.methods.mdl.configurations import Configuration
 from nrprob.statistics.features import check_range
 from nrprob.statistics.rows import Layout, Rows, bucket_size
 
@@ -53,6 +53,27 @@ class View:
                 f"{name} has no variance; got n_samples={len(x)} equal rows; leave the view out"
             )
         return cls(mean, scale)
+
+    @classmethod
+    def from_counts(cls, x: np.ndarray, features: str, v: int) -> View:
+        """Check binary features or counts (n, d), which have no centring and scaling.
+
+        Raises
+        ------
+        ValueError
+            If values are outside of the domain of ``features``.
+        """
+        if features == "bernoulli" and not np.isin(x, (0, 1)).all():
+            raise ValueError(
+                f"features='bernoulli' needs 0 or 1; got other values in view {v}; binarise the "
+                "view, or use features='gaussian'"
+            )
+        if features == "multinomial" and ((x < 0) | (x != np.round(x))).any():
+            raise ValueError(
+                f"features='multinomial' needs counts; got negative values or fractions in view "
+                f"{v}; use features='gaussian'"
+            )
+        return cls(np.zeros(x.shape[1]), 1.0)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Centre and scale rows (n, d)."""

@@ -31,12 +31,16 @@ from nrprob.links import (
     feasible_start,
     pairs_from_labels,
 )
-from nrprob.methods.constrained import partition_lengths
-from nrprob.methods.constrained.label_codes import code_words
-from nrprob.methods.constrained.partition_lengths import PartitionLengths
-from nrprob.methods.constrained.problem import ConstrainedProblem, StandardisedRows, soft_pairs
-from nrprob.methods.constrained.search import search_partition
-from nrprob.methods.constrained.sizes import SizeLimits
+from nrprob.methods.mdl import linked_words
+from nrprob.methods.mdl.label_codes import code_words
+from nrprob.methods.mdl.problem import (
+    ConstrainedProblem,
+    StandardisedRows,
+    constrained_objective,
+    soft_pairs,
+)
+from nrprob.methods.mdl.search import search_partition
+from nrprob.methods.mdl.sizes import SizeLimits
 from nrprob.metrics import contingency
 
 # All data have one shape, so that few programs are compiled: at most 16 rows are in pairs.
@@ -365,7 +369,7 @@ def test_differences_of_single_moves_are_exact():
         apart = both[~same] if seed else NONE
         task = problem(X, both[same][:2], apart, True, k)
         limits = SizeLimits(np.bincount(task.parts.node), task.parts.edges, 0, 14)
-        lengths = PartitionLengths(task, limits)
+        lengths = constrained_objective(task, limits)
         nodes = z[np.unique(task.parts.node, return_index=True)[1]]
         # Two states at a time; the second one has different clusters.
         states = np.stack([nodes, k - 1 - nodes])
@@ -389,11 +393,12 @@ def test_lengths_at_fixed_weights_are_upper_bounds(k, monkeypatch):
     X, z = rows(k), rng.integers(3, size=N)  # the fourth cluster is empty
     both = rng.integers(N, size=(40, 2))
     task = problem(X, NONE, both[z[both[:, 0]] != z[both[:, 1]]], True, k)
-    lengths = PartitionLengths(task, SizeLimits(np.ones(N, int), task.parts.edges, 0, N))
+    limits = SizeLimits(np.ones(N, int), task.parts.edges, 0, N)
+    lengths = constrained_objective(task, limits)
     states = np.stack([z, k - 1 - z])
     exact, totals = lengths.differences(states), lengths.totals(states)
     for name in ("_EXACT", "_FEW_WORDS"):
-        monkeypatch.setattr(partition_lengths, name, 0)
+        monkeypatch.setattr(linked_words, name, 0)
     bounds = lengths.differences(states)
     assert (np.isinf(bounds) == np.isinf(exact)).all()
     finite = np.isfinite(exact)

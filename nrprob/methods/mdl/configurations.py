@@ -131,7 +131,7 @@ def selection_table(configurations: Sequence[Configuration], every: Any, bests: 
     """DataFrame with one row per configuration: numbers of clusters, and lengths of its best run.
 
     ``bests`` (configurations,) are the indices of the best runs in ``every``, a
-    `nrprob.methods.multiview.solver.MultiviewSolution`.
+    `nrprob.methods.mdl.annealing.MultiviewSolution`.
     """
     import pandas as pd
 

@@ -13,12 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.special import xlogy
 
-from nrprob import colouring
 from nrprob.codelength import exponential_length, multinomial_complexity
-from nrprob.links import Components, Pairs, feasible_start
-from nrprob.methods.constrained.codes import APART, SOFT_APART, SOFT_LINK, Nodes
-from nrprob.methods.constrained.label_codes import code_words, flags_length, pair_savings
+from nrprob.links import Components, feasible_start
+from nrprob.methods.mdl.codes import APART, SOFT_APART, SOFT_LINK, Nodes
+from nrprob.methods.mdl.count_tables import CountTable
+from nrprob.methods.mdl.feature_lengths import IsotropicLengths
+from nrprob.methods.mdl.label_codes import code_words, flags_length, pair_savings
+from nrprob.methods.mdl.linked_words import LinkedWords, transmission_order
+from nrprob.methods.mdl.sizes import SizeLimits
+from nrprob.methods.mdl.view_objective import ViewObjective
 from nrprob.statistics.features import StandardisedRows
 from nrprob.statistics.groups import group_means, group_sums
 from nrprob.statistics.rows import cluster_means, coarse_bucket, pad_columns
@@ -119,18 +124,12 @@ class ConstrainedProblem:
 
     def __post_init__(self):
         self.start, self.q = feasible_start(self.parts, self.k)
-        # Order the components that all pairs together would form: the order must not depend on
-        # which soft pairs are retained. With K > Q for these, the code is complete.
-        closure = Components(self.parts.n_nodes, [Pairs(self.link.nodes, "")], [])
-        edges = np.sort(closure.node[np.concatenate([self.parts.edges, self.apart.nodes])], axis=1)
-        edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)
-        order, _ = colouring.inductive_order(colouring.adjacency_sets(closure.n_nodes, edges))
-        rank = np.empty(closure.n_nodes, np.int64)
-        rank[order] = np.arange(order.size)
-        node = self.parts.node
-        self.positions = _inverse_permutation(
-            np.lexsort((np.arange(node.size), node, rank[closure.node[node]]))
+        # With K > Q for all pairs together, the code is complete.
+        order = transmission_order(
+            self.parts.n_nodes, self.link.nodes, self.parts.edges, self.apart.nodes
         )
+        node = self.parts.node
+        self.positions = _inverse_permutation(np.lexsort((np.arange(node.size), order[node])))
         first = np.unique(node, return_index=True)[1]
         self.node_positions = self.positions[first]
 
@@ -270,6 +269,21 @@ class ConstrainedProblem:
         row_costs = self.weight * (np.log(result.scales) + square / result.scales)
         cost = group_sums(row_costs, self.parts.node)
         return cost - np.log(np.maximum(result.weights, 0.5 / self.parts.n_nodes))
+
+
+def constrained_objective(problem: ConstrainedProblem, limits: SizeLimits) -> ViewObjective:
+    """Description length of labels of the components, under hard constraints only."""
+    x, parts, k = problem.data.x, problem.parts, problem.k
+    features = IsotropicLengths(
+        x, parts.node, k, problem.weight, problem.bounds, problem.shared, centres_coded=False
+    )
+    charges = np.array([problem.number_length(c) for c in range(k + 1)]) + problem.scale_length
+    if len(parts.edges):
+        words = LinkedWords(parts.n_nodes, parts.edges, problem.node_positions, k)
+        return ViewObjective(features, k, words, [], charges, limits)
+    charges += xlogy(parts.n_nodes, parts.n_nodes)
+    table = CountTable(np.ones((parts.n_nodes, 1)), k)
+    return ViewObjective(features, k, None, [table], charges, limits)
 
 
 _NONE = np.zeros((0, 2), np.int64)

@@ -12,7 +12,7 @@ from nrprob import metrics
 from nrprob.estimator.base import Clusterer, fitted_labelings
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.exceptions import warn
-from nrprob.methods.multiview.views import check_tables, cut_views, is_view_list
+from nrprob.methods.mdl.views import check_tables, cut_views, is_view_list
 
 
 class ViewClusterer(Clusterer):
@@ -23,13 +23,15 @@ class ViewClusterer(Clusterer):
     ``restarts_``, its array over all restarts).
     """
 
-    capabilities = Capabilities(known=(), labels=False, views=True, finds_number=True, alone=True)
+    capabilities = Capabilities(
+        pairs=True, predicts_classes=False, views=True, finds_number=True, alone=True
+    )
     _many_clusters = False
     alternatives_: np.ndarray
     _single: bool
     _runs: dict[str, np.ndarray]
 
-    def fit(self, X, y=None):  # type: ignore[override]
+    def fit(self, X, y=None, *, known=None, must_link=None, cannot_link=None):  # type: ignore[override]
         """Cluster the rows of all views.
 
         Parameters
@@ -39,7 +41,14 @@ class ViewClusterer(Clusterer):
             several views side by side. Computation is in float32 if all input is float32, and
             otherwise in float64.
         y : array-like of shape (n_samples,), optional
-            Ignored; present for pipelines.
+            Partial labels, -1 where unknown: classes that the clusters of the first view encode. A
+            class may have several clusters. Few labels decide between nearly equal descriptions,
+            and never overrule the features.
+        known : array-like of shape (n_samples,) or (n_samples, n_labelings), optional
+            Known groups, whose additive effects on continuous features, or whose frequencies of
+            binary features and counts, are fitted together with the clusters.
+        must_link, cannot_link : int array-like of shape (n_pairs, 2), optional
+            Pairs of rows that share a cluster of the first view, or have different ones.
 
         Returns
         -------
@@ -47,10 +56,12 @@ class ViewClusterer(Clusterer):
 
         Raises
         ------
+        InfeasibleConstraints
+            A ValueError, if no clustering satisfies hard constraints.
         ValueError
             If the data do not fit the parameters; the message says what to change.
         """
-        return self._fit(X, y)
+        return self._fit(X, y, known=known, must_link=must_link, cannot_link=cannot_link)
 
     def _split_views(self, X: Any, *, reset: bool) -> list[np.ndarray]:
         """Check the input; return the rows of every view as arrays of one dtype."""
@@ -79,18 +90,22 @@ class ViewClusterer(Clusterer):
             self._check_number(name, size, low=1, high=most, integer=True)
         return tuple(int(size) for size in sizes)
 
-    def fit_predict(self, X, y=None):  # type: ignore[override]
+    def fit_predict(  # type: ignore[override]
+        self, X, y=None, *, known=None, must_link=None, cannot_link=None
+    ):
         """Cluster the rows of all views, and return their labels.
 
         Parameters
         ----------
-        X, y : as in `fit`
+        X, y, known, must_link, cannot_link : as in `fit`
 
         Returns
         -------
         ndarray of shape (n_samples, n_views), or (n_samples,) for a single table
         """
-        return fitted_labelings(self.fit(X, y))
+        return fitted_labelings(
+            self.fit(X, y, known=known, must_link=must_link, cannot_link=cannot_link)
+        )
 
     @property
     def labels_(self):  # type: ignore[override]
@@ -150,19 +165,19 @@ class ViewClusterer(Clusterer):
         check_is_fitted(self)
         return metrics.predictive_rate(self.alternatives_, truth)
 
-    def predict_proba(self, X):  # type: ignore[override]
+    def predict_proba(self, X, *, known=None):  # type: ignore[override]
         """One-hot encoding of the labels that `predict` returns.
 
         Parameters
         ----------
-        X : as in `fit`
+        X, known : as in `predict`
 
         Returns
         -------
         list of ndarray of shape (n_samples, n_clusters), one per view
             For a single table, one ndarray.
         """
-        labels = self.predict(X)
+        labels = self.predict(X, known=known)
         sizes = [m.size for m in self.margins_]
         if self._single:
             return np.eye(sizes[0])[labels]

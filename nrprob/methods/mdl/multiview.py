@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
@@ -12,45 +10,27 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.data.labels import read_labels
-from nrprob.data.validation import CLUSTERS, check_random_state
-from nrprob.engines.optimise import solve
+from nrprob.data.design import DesignEncoder
+from nrprob.data.validation import CLUSTERS
 from nrprob.estimator import parameters
-from nrprob.estimator.calls import at_once
 from nrprob.exceptions import short_repr
-from nrprob.methods.multiview.base import ViewClusterer
-from nrprob.methods.multiview.cell_moves import ViewLengths, shorten_description
-from nrprob.methods.multiview.lengths import (
-    CELLS,
+from nrprob.methods.mdl.annealed_restarts import AnnealedRestarts
+from nrprob.methods.mdl.annealing import MultiviewSolution
+from nrprob.methods.mdl.cell_moves import ViewLengths, shorten_description
+from nrprob.methods.mdl.configurations import (
     Configuration,
     best_cells,
     dependence_gain,
-    first_splits,
     row_scores,
     selection_table,
 )
-from nrprob.methods.multiview.solver import (
-    SMOOTHING,
-    Design,
-    MultiviewParameters,
-    MultiviewSolution,
-    Runs,
-    solve_multiview,
-)
-from nrprob.methods.multiview.views import (
-    View,
-    Views,
-    feature_columns,
-    is_view_list,
-    view_statistics,
-)
-from nrprob.statistics.rows import (
-    active_mask,
-    bucket_size,
-    make_layout,
-    make_rows,
-    padded_count,
-)
+from nrprob.methods.mdl.feature_lengths import COVARIANCES
+from nrprob.methods.mdl.informed_fit import FEATURES
+from nrprob.methods.mdl.informed_length import InformedLength, Target
+from nrprob.methods.mdl.informed_views import InformedTask, InformedViews
+from nrprob.methods.mdl.label_forests import MAX_CELLS
+from nrprob.methods.mdl.views import View, Views, is_view_list, view_statistics
+from nrprob.statistics.rows import make_layout, make_rows
 
 __all__ = ["MDLMultiView"]
 
@@ -58,46 +38,75 @@ GEOMETRIES = ("gaussian", "exp")
 SIGMAS = ("view", "cluster")
 E_STEPS = ("stochastic", "mean-field")
 CENTRE_CODES = ("half_log", "none")
-# Initial temperatures of the restarts in turn, in units of the critical temperature.
-STARTS = (1.0, 0.4, 0.16)
 
 _FEW_ROWS, _REFINED = 50, 3  # all restarts are refined up to this number of rows, else three
-_END = 0.05  # final temperature of annealing, before hard assignments
 
 
 @parameters.constructor
-class MDLMultiView(ViewClusterer):
+class MDLMultiView(InformedViews, AnnealedRestarts):
     r"""Minimum description length clustering of the same samples in several views.
 
-    Every view has its own clusters. A two-part code describes a row by its clusters in all views,
-    and by its squared distance r to the cluster centre in each view. Joint coding of the clusters
-    is shorter if views depend on each other, so views share information as far as that shortens the
-    description. The fit minimises over labels and centres the description length, in nats,
+    Every view has separate clusters, and one description length codes all that is known. The fit
+    minimises over the labels :math:`z_v` of the views, in nats,
 
-    .. math:: L = \log C(\textstyle\prod_v K_v, N) - \sum_{cells} n \log \frac{n}{N}
-        + \sum_v \left[w_v \left(N \log s_v + \frac{R_v}{s_v}\right) + PC_v
-        + \frac{K_v d_v}{2} \log \frac{N}{2 \pi}\right], \qquad s_v = R_v / N
+    .. math:: L = \sum_v F_v(z_v) + W(z_1, ..., z_V) + Y(z_1)
 
-    where N is the number of rows. A cell is a combination of clusters, one of each view, and n is
-    its number of rows. :math:`\log C(K, N)` is the parametric complexity of a multinomial with K
-    cells. View v has :math:`K_v` clusters, :math:`d_v` features, the sum :math:`R_v` of the squared
-    distances r, the mean squared distance :math:`s_v` with its parametric complexity :math:`PC_v`,
-    and :math:`w_v = d_v/2`. The last term encodes the centres.
+    where :math:`F_v` is the length of the features of view v given its clusters and known groups,
+    W is the length of the labels, which are coded jointly, and Y is the length of the classes ``y``
+    given the clusters of the first view. Pairs change the words of the first view. Views share
+    information as far as that shortens the description.
+
+    Without pairs, and with at most 512 combinations of clusters, W is the code of one table,
+    :math:`\log C(\prod_v K_v, N) - \sum_{cells} n \log (n/N)`. N is the number of rows, and n the
+    number of rows in a cell, which is a combination of clusters, one of each view. :math:`\log C`
+    is the parametric complexity of a multinomial. Otherwise W is the code of a directed forest
+    over the views: labels of a root are coded alone, labels of another view given those of its
+    parent.
+
+    The features of a view with d features and K clusters have a Gaussian code with one scale
+    (``covariance="isotropic"``),
+
+    .. math:: F = w \left(N \log s + \frac{R}{s}\right) + PC + \frac{K d}{2} \log \frac{N}{2 \pi},
+        \qquad s = R / N, \quad w = d / 2
+
+    where R is the sum of the squared distances from the cluster centres and PC the parametric
+    complexity of s. The last term codes the centres. Other covariances replace the first term by
+    the maximum of the Gaussian log likelihood, and charge for their parameters.
 
     Parameters
     ----------
-    n_clusters : int, tuple of int or "auto", default=2
-        Number of clusters, the same for all views or one per view. "auto" tries all combinations
-        from 1 to ``max_clusters``, in one compiled program, and selects the combination of the
-        shortest description.
+    n_clusters : int, "auto", or tuple of both, default=2
+        Number of clusters, the same for all views or one per view. "auto" selects the number of the
+        shortest description, by merges and splits.
     views : sequence of int, optional
         Numbers of columns of the views, if `fit` gets a single table with the views side by side.
+    features : {"gaussian", "bernoulli", "multinomial"} or tuple of them, default="gaussian"
+        Type of the features, the same for all views or one per view: continuous, binary, or counts.
+        Binary features and counts are coded by normalised maximum likelihood in every cluster, or
+        in every pair of a cluster and a known group.
+    covariance : {"auto", "isotropic", "diagonal", "full", "full_cluster"}, default="auto"
+        Covariance of continuous features. "isotropic", "diagonal" and "full" are shared by the
+        clusters; "full_cluster" is a full covariance per cluster. A shared covariance divides
+        clusters of different shapes, so that "auto" is "full_cluster" where numbers of clusters
+        are selected, unless ``sigma`` or ``geometry`` ask for published codes, and "isotropic"
+        otherwise.
+    constraints : {"hard", "soft"}, default="hard"
+        "hard" satisfies every pair or raises InfeasibleConstraints. "soft" retains pairs if that
+        shortens the description; use it if pairs may be wrong.
+    known_words : {"marginal", "given"}, default="marginal"
+        "marginal" codes the clusters of the first view without the known groups, and suits clusters
+        that are nearly independent of the groups. "given" codes them given the groups, and suits
+        clusters that depend on the groups. If ``known_dependence_`` is clearly positive, try
+        "given".
+    view_gain : bool, default=False
+        Whether to compute ``view_gain_``, which refits twice per view.
     dependent : bool or "auto", default=True
         Whether the clusters of all views are coded jointly; False clusters every view separately.
         "auto" fits both and selects the shorter description.
     sigma : {"view", "cluster"}, default="view"
-        Scale s: one per view, or one per cluster, as in the tables of Yin (2007). With "cluster",
-        the optima of L include very small clusters, and "auto" selects too many clusters.
+        Scale s of isotropic clusters: one per view, or one per cluster, as in the tables of Yin
+        (2007). With "cluster", the optima of L include very small clusters, and "auto" selects too
+        many clusters.
     geometry : {"gaussian", "exp"}, default="gaussian"
         "gaussian" encodes rows by an isotropic normal density, w = d/2. "exp" encodes squared
         distances by an exponential density, w = 1, as published. Both agree for two features;
@@ -107,11 +116,10 @@ class MDLMultiView(ViewClusterer):
         "mean-field" uses the probabilities of all cells. It never increases the free energy at a
         fixed temperature, and depends little on the initial values, so restarts hardly differ.
     max_clusters : int or tuple of int, default=5
-        Largest numbers of clusters for ``n_clusters="auto"``, at most 256. There are ``n_init``
-        restarts per combination, and at most 4096 combinations.
+        Largest numbers of clusters for "auto", at most 256.
     centre_code : {"half_log", "none"}, default="half_log"
-        Whether L includes the code of the centres. It affects only the selection of numbers of
-        clusters.
+        Whether L includes the code of the centres of isotropic clusters. It affects only the
+        selection of numbers of clusters.
     scale_range : tuple of float, default=(1e-3, 10.0)
         Bounds of s, in units of the view's total variance, from 1e-12 to 1e12. Lower the first if
         clusters are much tighter than the view.
@@ -148,9 +156,10 @@ class MDLMultiView(ViewClusterer):
     dependent_ : bool
         Whether the labels are coded jointly.
     pdl_, cdl_, tdl_ : float
-        Partition description length (labels coded by their frequencies), cluster description length
-        (distances without constants: ``w n log s`` unless a bound of s is active), and their sum,
-        as in the tables of Yin (2007).
+        Lengths of the labels and of the features, and their sum. Fits that are not annealed include
+        parametric complexities. Annealed fits leave them out, as the tables of Yin (2007) do:
+        labels coded by their frequencies, and distances without constants (``w n log s`` unless a
+        bound of s is active).
     complexity_ : float
         Remaining terms of L: parametric complexities, constants, and the code of the centres.
     objective_ : float
@@ -166,13 +175,26 @@ class MDLMultiView(ViewClusterer):
     scales_ : list of ndarray of shape (n_clusters,), or a single ndarray
         Mean squared distance s of every cluster.
     joint_ : ndarray of shape (n_clusters of view 1, n_clusters of view 2, ...) or None
-        Shares of the cells; None if labels are coded separately.
+        Shares of the cells; None if the labels are not coded by one table.
     margins_ : list of ndarray of shape (n_clusters,)
         Shares of the clusters of every view.
     selection_ : pandas.DataFrame
-        One row per configuration, which consists of the numbers of clusters and of the coding of
-        the labels. The columns are the configuration and the description lengths of its best
-        restart.
+        Numbers of clusters and joint code of the restarts, with their shortest description lengths.
+    forest_ : ndarray of shape (n_views,)
+        Parent of every view in the forest of the joint code; -1 for roots, and for a table.
+    words_saved_ : ndarray of shape (n_views,)
+        Nats by which the joint code of all labels is shorter than the shortest joint code of the
+        other views plus a separate code of this view, at the fitted labels.
+    view_gain_ : ndarray of shape (n_views,)
+        Nats by which the description of all views is shorter than the shortest descriptions of this
+        view and of the other views. Only with ``view_gain=True``.
+    uninformative_views_ : list of int
+        Views with a single cluster.
+    unlinked_views_ : list of int
+        Views whose labels are shortest when they are coded alone.
+    known_dependence_ : float
+        Nats by which the labels of the first view are shorter given the known groups. Only with
+        ``known``.
     temperatures_ : ndarray
         Temperature of every entry of ``objective_trace_``; 0 for hard assignments.
     objective_trace_ : ndarray
@@ -194,7 +216,8 @@ class MDLMultiView(ViewClusterer):
 
     Notes
     -----
-    A restart has these steps:
+    With given numbers of clusters, isotropic covariance, a table or separate codes, and nothing
+    known, a restart has these steps:
 
     1. Initialise centres at random rows, with clusters of equal size.
     2. E-step at the current temperature: sample cells, or compute their probabilities.
@@ -204,7 +227,7 @@ class MDLMultiView(ViewClusterer):
        the cell of its shortest code.
 
     The three shortest restarts are then refined by exact description lengths; up to 50 rows, all
-    restarts are refined, and with "auto" the shortest restart of each combination:
+    restarts are refined:
 
     6. Move single rows between cells, in all views at once, while that shortens the description.
     7. Make chains of such moves with locks, which may first lengthen the description; then repeat
@@ -212,9 +235,20 @@ class MDLMultiView(ViewClusterer):
 
     If rows times cells exceed 2e7, rows move in single views only, without chains.
 
-    With n rows, :math:`K_v` clusters and :math:`d_v` features per view, a step costs :math:`O(n
-    \sum_v K_v d_v)` plus a product over the joint table. Memory per restart is :math:`O(n \sum_v
-    K_v)`. Joint tables have at most 4096 cells.
+    All other fits start at one cluster, at the means of the classes, and at k-means++ centres of
+    all views together and of single views. Exact description lengths decide about every step:
+
+    1. Move rows in one view, and in two views or a tree of views at once.
+    2. Merge clusters, split them in two or three, divide pairs of near clusters anew, or adopt the
+       clusters of another view. Refit the forest after every step.
+    3. Improve the three shortest results by chains of moves, and repeat step 2.
+
+    Above 20,000 rows, only step 1 is made. Memory is :math:`O(n \sum_v K_v d_v)`. The warning of
+    views that share their errors compares canonical correlations of the residuals within clusters;
+    such views are not independent given the clusters, as the code assumes.
+
+    Few labels are worth a few nats each. They decide between descriptions of nearly equal length,
+    and never overrule the features. A class may have several clusters.
 
     Lengths of ``geometry="gaussian"`` exclude the constant ``w N log(2 pi / d)``. Multiplying a
     view by a changes them by ``2 w N log(a)``; shifts and rotations do not change them.
@@ -245,6 +279,11 @@ class MDLMultiView(ViewClusterer):
     n_clusters: Any = 2
     _: KW_ONLY
     views: Any = None
+    features: Any = "gaussian"
+    covariance: Annotated[str, parameters.Choice(("auto", *COVARIANCES))] = "auto"
+    constraints: Annotated[str, parameters.Choice(("hard", "soft"))] = "hard"
+    known_words: Annotated[str, parameters.Choice(("marginal", "given"))] = "marginal"
+    view_gain: parameters.Flag = False
     dependent: bool = True
     sigma: Annotated[str, parameters.Choice(SIGMAS)] = "view"
     geometry: Annotated[str, parameters.Choice(GEOMETRIES)] = "gaussian"
@@ -278,31 +317,72 @@ class MDLMultiView(ViewClusterer):
             for value in np.ravel(self.start).tolist():
                 self._check_number("start", value, low=1e-9, high=1e9)
 
-    def prepare(self, X, y, known=None) -> Views:
+    def prepare(  # type: ignore[override]
+        self, X, y, known=None, *, must_link=None, cannot_link=None
+    ) -> Views | InformedTask:
         """Check the input and lay it out; see `Clusterer.prepare`."""
         self.check_parameters()
         self._check_one_device()
         tables = self._split_views(X, reset=True)
         n, n_views = tables[0].shape[0], len(tables)
-        if y is not None:
-            read_labels(y, n)
         self._single = n_views == 1 and not is_view_list(X) and self.views is None
         self.view_sizes_ = tuple(x.shape[1] for x in tables)
-        candidates, largest = self._candidate_sizes(n, n_views)
-        self._views = [View.from_rows(x, f"view {v}") for v, x in enumerate(tables)]
+        sizes, selected = self._cluster_limits(n, n_views)
+        self._kinds = self._feature_kinds(n_views)
+        self._views = [
+            View.from_rows(x, f"view {v}") if kind == "gaussian" else View.from_counts(x, kind, v)
+            for v, (x, kind) in enumerate(zip(tables, self._kinds, strict=True))
+        ]
         scaled = [view(x) for view, x in zip(self._views, tables, strict=True)]
         self._weights = np.asarray(
             [1.0 if self.geometry == "exp" else d / 2 for d in self.view_sizes_]
         )
+        self._encoder = DesignEncoder()
+        design = self._encoder.fit(known, n)
+        self._check_groups(design)
+        if design.memberships is not None:
+            raise ValueError(
+                "known must hold labels for this estimator; got Memberships; pass the most "
+                "probable labels, or use CCIB"
+            )
+        self._groups, self._groups_count = design.codes, design.n_groups
+        self._covariance = self.covariance
+        if self.covariance == "auto":
+            published = self.sigma == "cluster" or self.geometry == "exp"
+            self._covariance = "full_cluster" if any(selected) and not published else "isotropic"
+        task = self._informed_task(
+            [x.astype(np.float64) for x in scaled], sizes, selected, y, self._groups,
+            must_link, cannot_link,
+        )  # fmt: skip
+        self._check_scales(task)
+        plain = self._covariance == "isotropic" and set(self._kinds) == {"gaussian"}
+        nothing_known = (
+            task.classes is None and not task.groups.any()
+            and not len(task.must_link) + len(task.cannot_link)
+        )  # fmt: skip
+        few = not any(self._coding_choices()) or math.prod(sizes) <= MAX_CELLS
+        if any(selected) or not (plain and nothing_known and few) or self.view_gain:
+            return task
+        return self._annealed_task(scaled, sizes)
+
+    def _annealed_task(self, scaled: list[np.ndarray], sizes: tuple[int, ...]) -> Views:
+        """Lay out restarts that are annealed, with given numbers of clusters."""
+        n = len(scaled[0])
         layout = make_layout(np.zeros(n, int), 1)
         task = Views(n, scaled, make_rows(view_statistics(scaled), layout, 1), layout)
         starts = self._start_temperatures(scaled)
-        settings = self._solver_parameters(task, starts, largest)
+        settings = self._solver_parameters(task, starts, sizes)
         for dependent in self._coding_choices():
-            configurations = [Configuration(sizes, dependent) for sizes in candidates]
+            configurations = [Configuration(sizes, dependent)]
             task.configurations += configurations
-            task.calls += self._solver_calls(task, configurations, largest, settings, starts)
+            task.calls += self._solver_calls(task, configurations, sizes, settings, starts)
         return task
+
+    def compute(self, task):
+        """Run all restarts; see `Clusterer.compute`."""
+        if isinstance(task, InformedTask):
+            return self._search_informed(task)
+        return super().compute(task)
 
     @property
     def _coded_sizes(self) -> tuple[int, ...] | None:
@@ -312,122 +392,59 @@ class MDLMultiView(ViewClusterer):
     def _coding_choices(self) -> tuple[bool, ...]:
         return (True, False) if self.dependent == "auto" else (bool(self.dependent),)
 
-    def _candidate_sizes(
-        self, n: int, n_views: int
-    ) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
-        """Candidate numbers of clusters, and the largest number of every view."""
-        if isinstance(self.n_clusters, str):
-            self._check_choice("n_clusters", self.n_clusters, ("auto",), "or numbers")
-            bounds = self._sizes_per_view("max_clusters", self.max_clusters, n_views, 256)
-            largest = tuple(min(bound, n) for bound in bounds)
-            if math.prod(largest) > CELLS:
-                raise ValueError(
-                    f"n_clusters='auto' tries at most {CELLS} combinations of clusters; got "
-                    f"{' x '.join(map(str, largest))}; lower max_clusters"
-                )
-            candidates = list(itertools.product(*(range(1, k + 1) for k in largest)))
-        else:
-            largest = self._sizes_per_view("n_clusters", self.n_clusters, n_views, CLUSTERS)
-            candidates = [largest]
-        if max(largest) > n:
+    def _feature_kinds(self, n_views: int) -> tuple[str, ...]:
+        kinds = (
+            self.features if isinstance(self.features, list | tuple) else (self.features,) * n_views
+        )
+        if len(kinds) != n_views:
             raise ValueError(
-                f"n_samples={n} should be >= n_clusters={max(largest)}; "
+                f"features must be one name, or one per view; got {len(kinds)} for {n_views} "
+                "view(s); pass that many"
+            )
+        for kind in kinds:
+            self._check_choice("features", kind, FEATURES)
+        return tuple(kinds)
+
+    def _cluster_limits(self, n: int, n_views: int) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+        """Largest number of clusters of every view, and whether the number is selected."""
+        counts = self.n_clusters
+        if not isinstance(counts, np.ndarray | list | tuple):
+            counts = (counts,) * n_views
+        selected = tuple(isinstance(count, str) for count in counts)
+        for number in counts:
+            if isinstance(number, str):
+                self._check_choice("n_clusters", number, ("auto",), "or numbers")
+        bounds = self._sizes_per_view("max_clusters", self.max_clusters, n_views, 256)
+        filled = [
+            bounds[min(v, n_views - 1)] if isinstance(number, str) else number
+            for v, number in enumerate(counts)
+        ]
+        sizes = self._sizes_per_view("n_clusters", filled, n_views, CLUSTERS)
+        sizes = tuple(min(k, n) if auto else k for k, auto in zip(sizes, selected, strict=True))
+        if max(sizes) > n:
+            raise ValueError(
+                f"n_samples={n} should be >= n_clusters={max(sizes)}; "
                 "lower n_clusters or pass more rows"
             )
-        if any(self._coding_choices()) and math.prod(largest) > CELLS:
+        return sizes, selected
+
+    def _check_scales(self, task: InformedTask) -> None:
+        """Raise ValueError for a scale per cluster with options that it does not support."""
+        if self.sigma == "cluster" and (task.groups.any() or self._covariance != "isotropic"):
             raise ValueError(
-                f"a joint table may have {CELLS} cells; got {' x '.join(map(str, largest))} "
-                "clusters; use fewer, or dependent=False"
+                "sigma='cluster' has isotropic clusters without known groups; got "
+                f"covariance={self._covariance!r}; use covariance='full_cluster', or sigma='view'"
             )
-        return candidates, largest
-
-    def _solver_parameters(
-        self, task: Views, starts: np.ndarray, largest: Sequence[int]
-    ) -> MultiviewParameters:
-        """Settings of the solver that all runs share."""
-        dtype = task.rows.mass.dtype
-        # At lower temperatures, probabilities of the rarest cells underflow.
-        rarest = -math.log(SMOOTHING / (task.n + SMOOTHING * math.prod(largest)))
-        end = max(_END, rarest / (80 if dtype == np.float32 else 600))
-        top = starts.max()
-        levels = max(math.ceil(math.log(top / end) / math.log(self.cooling)), 1)
-        low, high = map(float, self.scale_range)
-        return MultiviewParameters(
-            columns=feature_columns(self.view_sizes_, task.rows.x.n_statistics, dtype),
-            first=np.cumsum([0, *largest[:-1]], dtype=np.int32),
-            weights=self._weights.astype(dtype),
-            low=np.asarray(low, dtype),
-            high=np.asarray(high, dtype),
-            per_cluster=np.asarray(self.sigma == "cluster"),
-            cooling=np.asarray(self.cooling, dtype),
-            top=np.asarray(top, dtype),
-            n_anneal=np.asarray(self.n_steps * levels, np.int32),
-            n_steps=np.asarray(self.n_steps, np.int32),
-            max_iter=np.asarray(self.max_iter, np.int32),
-        )
-
-    def _solver_calls(
-        self,
-        task: Views,
-        configurations: list[Configuration],
-        largest: tuple[int, ...],
-        settings: MultiviewParameters,
-        starts: np.ndarray,
-    ) -> list[solve.SolverCall]:
-        """Calls of the compiled program for all restarts of configurations with the same coding."""
-        n, dtype, n_init = task.n, task.rows.mass.dtype, self.n_init
-        total = len(configurations) * n_init
-        # One run per configuration and restart.
-        random = check_random_state(self.random_state)
-        runs = Runs(
-            seed=random.randint(2**31 - 1, size=total).astype(np.uint32),
-            active=np.repeat(np.asarray([c.sizes for c in configurations], np.int32), n_init, 0),
-            start=np.tile(np.resize(starts, n_init), len(configurations)).astype(dtype),
-            constant=np.repeat(
-                [c.constant_length(n, self._coded_sizes) for c in configurations], n_init
-            ),
-        )
-        # Split the runs into calls that fit into memory.
-        sizes = self._padded_sizes(task, largest) if len(configurations) == 1 else largest
-        table = math.prod(sizes[:-1]) if configurations[0].dependent and len(largest) > 2 else 0
-        nbytes = task.rows.mass.size * (6 * sum(sizes) + 2 * table) * dtype.itemsize
-        size = at_once(total, nbytes)
-        data = sum(a.nbytes for a in jax.tree.leaves(task.rows))
-        static = (("design", Design(sizes, configurations[0].view_groups, self.e_step)),)
-        return [
-            solve.SolverCall(
-                solve_multiview,
-                (
-                    task.rows,
-                    settings,
-                    Runs(*(values[first : first + size] for values in runs)),
-                ),
-                static,
-                data + nbytes * size,
-            )
-            for first in range(0, total, size)
-        ]
-
-    def _padded_sizes(self, task: Views, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Numbers of clusters of all views, padded so that few distinct programs are compiled."""
-        few, jointly = tuple(padded_count(k, 1) for k in sizes), any(self._coding_choices())
-        cells, p = math.prod(few) if jointly else 0, task.rows.x.n_statistics
-        entries = [task.layout.n_slots * max(p, cells // size) for size in few]
-        if all(active_mask(k, e) is not None for k, e in zip(sizes, entries, strict=True)):
-            return few
-        few = tuple(max(bucket_size(k, 64), 2) for k in sizes)
-        return sizes if task.n > 16384 or (jointly and math.prod(few) > CELLS) else few
-
-    def _start_temperatures(self, scaled: list[np.ndarray]) -> np.ndarray:
-        """Initial temperatures of the restarts."""
-        if not isinstance(self.start, str):
-            return np.ravel(np.asarray(self.start, float))
-        return 1.2 * first_splits(scaled, self._weights) * np.asarray(STARTS)
 
     # Results
 
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
+        if isinstance(task, InformedTask):
+            self._finish_informed(task, result)
+            limits = zip(task.sizes, task.counts_used, strict=True)
+            self._check_result(tuple(0 if selected else k for k, selected in limits))
+            return self
         # Lengths in the original units: the scaling of the rows shifts them.
         shift = self._unit_length(task.n)
         every: MultiviewSolution = jax.tree.map(lambda *runs: np.concatenate(runs), *result)
@@ -473,7 +490,8 @@ class MDLMultiView(ViewClusterer):
         falling = np.minimum(falling, starts[index])
         self.temperatures_ = np.where(step < settings.n_anneal, falling, 0.0)
         self._set_codes(task, configuration, best.labels)
-        self._check_result(configuration)
+        self._check_result(configuration.sizes)
+        self._set_annealed_reports(configuration, best.labels)
         return self
 
     def _lengths(self, task: Views, configuration: Configuration) -> ViewLengths:
@@ -481,8 +499,10 @@ class MDLMultiView(ViewClusterer):
         shared = self.sigma == "view"
         return ViewLengths(task.tables, configuration, self._weights, bounds, shared)
 
-    def _objective_at(self, task: Views, labels: np.ndarray) -> float:
+    def _objective_at(self, task: Views | InformedTask, labels: np.ndarray) -> float:
         """Description length of labels (n, V), or (n,) for one view."""
+        if isinstance(task, InformedTask):
+            return self._informed_length_at(task, labels.reshape(len(task.tables[0]), -1))
         labels = labels.reshape(task.n, -1)
         used = labels.max(0) + 1
         return min(
@@ -540,18 +560,29 @@ class MDLMultiView(ViewClusterer):
         self.cluster_centers_ = centres[0] if single else centres
         self.scales_ = scales[0] if single else scales
 
-    def _check_result(self, configuration: Configuration) -> None:
-        for v, (k, expected) in enumerate(zip(self._present, configuration.sizes, strict=True)):
-            if k < expected:
+    def _set_annealed_reports(self, configuration: Configuration, labels: np.ndarray) -> None:
+        """Set the reports about views, for labels (n, V)."""
+        length = InformedLength(
+            [], configuration.sizes, (False,) * len(configuration.sizes),
+            "table" if configuration.dependent else "independent",
+            Target(np.arange(len(labels))),
+        )  # fmt: skip
+        self._costs = None
+        self.forest_ = length.parents
+        self._set_reports(length, labels, None)
+
+    def _check_result(self, sizes: tuple[int, ...]) -> None:
+        for v, present in enumerate(self._present):
+            if present < sizes[v]:
                 self._warn_degenerate(
-                    f"found {k} clusters in view {v}, fewer than n_clusters={expected}"
+                    f"found {present} clusters in view {v}, fewer than n_clusters={sizes[v]}"
                 )
             self._warn_small_clusters(np.bincount(self.alternatives_[:, v]), f" in view {v}")
         self._warn_convergence()
 
     # New rows
 
-    def predict(self, X):  # type: ignore[override]
+    def predict(self, X, *, known=None):  # type: ignore[override]
         """Predict the clusters of new rows in all views.
 
         A row gets the combination of clusters with the shortest description under the fitted
@@ -560,6 +591,9 @@ class MDLMultiView(ViewClusterer):
         Parameters
         ----------
         X : as in `fit`
+        known : array-like of shape (n_samples,), optional
+            Known group of every row, as in `fit`. A group that did not occur in `fit` has no
+            effect.
 
         Returns
         -------
@@ -572,6 +606,16 @@ class MDLMultiView(ViewClusterer):
                 f"views must have the columns of the fit; got {[x.shape[1] for x in tables]} for "
                 f"{list(self.view_sizes_)}; pass the same views in the same order"
             )
+        design = self._encoder.transform(known, len(tables[0]), new_groups=known is not None)
+        if self._costs is not None:
+            known_groups = int(self._groups_count)
+            groups = np.where(design.codes < known_groups, design.codes, -1)
+            costs = [
+                cost(view(x).astype(np.float64), groups)
+                for cost, view, x in zip(self._costs, self._views, tables, strict=True)
+            ]
+            labels = self._shares.predict(costs)
+            return labels[:, 0] if self._single else labels
         single = self._single
         centres: Any = [self.cluster_centers_] if single else self.cluster_centers_
         scales: Any = [self.scales_] if single else self.scales_

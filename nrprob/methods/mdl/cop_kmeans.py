@@ -16,10 +16,10 @@ from nrprob.engines.programs import jit_by_size
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
 from nrprob.links import Components, cluster_order, feasible_start
-from nrprob.methods.constrained.base import ConstrainedSearch
-from nrprob.methods.constrained.codes import APART, Nodes, cluster_statistics, squared_distances
-from nrprob.methods.constrained.problem import lay_out, place_components
-from nrprob.methods.constrained.search import SearchResult, assign_in_order
+from nrprob.methods.mdl.codes import APART, Nodes, cluster_statistics, squared_distances
+from nrprob.methods.mdl.linked_search import ConstrainedSearch
+from nrprob.methods.mdl.problem import lay_out, place_components
+from nrprob.methods.mdl.search import SearchResult, assign_in_order
 from nrprob.statistics.features import ALIKE, StandardisedRows
 from nrprob.statistics.rows import cluster_means, coarse_bucket, pad_columns
 

@@ -1,6 +1,6 @@
 """Compiled search for a clustering of short description under pairwise constraints.
 
-`nrprob.methods.constrained.codes` defines nodes, words and types of pairs. Shapes: C nodes, the
+`nrprob.methods.mdl.codes` defines nodes, words and types of pairs. Shapes: C nodes, the
 first B of which take part in pairs; at most D neighbours of a node; K clusters; d features.
 """
 
@@ -17,7 +17,7 @@ from nrprob.engines.hash_rng import fold_in, hashed_uniform
 from nrprob.engines.optimise.iterate import empty_trace, iterate, map_restarts
 from nrprob.engines.optimise.kmeans import kmeans_plus_plus, squared_distances_from
 from nrprob.engines.programs import jit_by_size
-from nrprob.methods.constrained.codes import (
+from nrprob.methods.mdl.codes import (
     TINY,
     Code,
     Coder,

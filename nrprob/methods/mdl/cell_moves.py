@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import xlogy
 
 from nrprob.engines.optimise.move_chains import improve_by_chains, improve_by_passes
-from nrprob.methods.multiview.lengths import Configuration
+from nrprob.methods.mdl.configurations import Configuration
 from nrprob.statistics.squared_distances import DistanceLengths, cluster_sums
 
 _MOST_MOVES = 20_000_000  # rows times cells up to which rows move in all views at once

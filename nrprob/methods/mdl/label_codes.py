@@ -3,7 +3,7 @@
 One code word is sent for the first row of every set of linked rows. It encodes a cluster among the
 clusters that no earlier cannot-linked row has. The weights, which are cluster probabilities, are
 renormalised over these clusters: Yin (2007), sections 5.4.1 and 5.4.2. This module has the
-definitions in NumPy and float64; `nrprob.methods.constrained.codes` has the same definitions in
+definitions in NumPy and float64; `nrprob.methods.mdl.codes` has the same definitions in
 compiled form. There are n rows, k clusters and p pairs of a type.
 """
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nrprob.methods.constrained.label_codes import pair_savings
-from nrprob.methods.constrained.problem import ConstrainedProblem, Described
+from nrprob.methods.mdl.label_codes import pair_savings
+from nrprob.methods.mdl.problem import ConstrainedProblem, Described
 
 if TYPE_CHECKING:
     import pandas as pd

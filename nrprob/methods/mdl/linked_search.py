@@ -10,8 +10,8 @@ import jax
 from nrprob.engines.placement import small_steps_on_cpu
 from nrprob.estimator.calls import at_once
 from nrprob.estimator.pairs import PairEstimator
-from nrprob.methods.constrained.codes import Nodes
-from nrprob.methods.constrained.search import SearchResult
+from nrprob.methods.mdl.codes import Nodes
+from nrprob.methods.mdl.search import SearchResult
 from nrprob.statistics.rows import coarse_bucket
 
 

@@ -1,1 +1,0 @@
-"""Clustering under must-link and cannot-link pairs."""

@@ -1,0 +1,1 @@
+"""Clustering by minimum description length: several views, pairs, labels and known groups."""

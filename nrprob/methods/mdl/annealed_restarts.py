@@ -1,0 +1,115 @@
+"""Annealed restarts of `nrprob.MDLMultiView` with given numbers of clusters, in one program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from nrprob.data.validation import check_random_state
+from nrprob.engines.optimise import solve
+from nrprob.estimator.calls import at_once
+from nrprob.methods.mdl.annealing import (
+    SMOOTHING,
+    Design,
+    MultiviewParameters,
+    Runs,
+    solve_multiview,
+)
+from nrprob.methods.mdl.configurations import CELLS, Configuration, first_splits
+from nrprob.methods.mdl.view_estimator import ViewClusterer
+from nrprob.methods.mdl.views import Views, feature_columns
+from nrprob.statistics.rows import active_mask, bucket_size, padded_count
+
+# Initial temperatures of the restarts in turn, in units of the critical temperature.
+STARTS = (1.0, 0.4, 0.16)
+_END = 0.05  # final temperature of annealing, before hard assignments
+
+
+class AnnealedRestarts(ViewClusterer):
+    """Multi-view clusterer whose restarts are annealed in one compiled program."""
+
+    def _solver_parameters(
+        self, task: Views, starts: np.ndarray, largest: Sequence[int]
+    ) -> MultiviewParameters:
+        """Settings of the solver that all runs share."""
+        dtype = task.rows.mass.dtype
+        # At lower temperatures, probabilities of the rarest cells underflow.
+        rarest = -math.log(SMOOTHING / (task.n + SMOOTHING * math.prod(largest)))
+        end = max(_END, rarest / (80 if dtype == np.float32 else 600))
+        top = starts.max()
+        levels = max(math.ceil(math.log(top / end) / math.log(self.cooling)), 1)
+        low, high = map(float, self.scale_range)
+        return MultiviewParameters(
+            columns=feature_columns(self.view_sizes_, task.rows.x.n_statistics, dtype),
+            first=np.cumsum([0, *largest[:-1]], dtype=np.int32),
+            weights=self._weights.astype(dtype),
+            low=np.asarray(low, dtype),
+            high=np.asarray(high, dtype),
+            per_cluster=np.asarray(self.sigma == "cluster"),
+            cooling=np.asarray(self.cooling, dtype),
+            top=np.asarray(top, dtype),
+            n_anneal=np.asarray(self.n_steps * levels, np.int32),
+            n_steps=np.asarray(self.n_steps, np.int32),
+            max_iter=np.asarray(self.max_iter, np.int32),
+        )
+
+    def _solver_calls(
+        self,
+        task: Views,
+        configurations: list[Configuration],
+        largest: tuple[int, ...],
+        settings: MultiviewParameters,
+        starts: np.ndarray,
+    ) -> list[solve.SolverCall]:
+        """Calls of the compiled program for all restarts of configurations with the same coding."""
+        n, dtype, n_init = task.n, task.rows.mass.dtype, self.n_init
+        total = len(configurations) * n_init
+        # One run per configuration and restart.
+        random = check_random_state(self.random_state)
+        runs = Runs(
+            seed=random.randint(2**31 - 1, size=total).astype(np.uint32),
+            active=np.repeat(np.asarray([c.sizes for c in configurations], np.int32), n_init, 0),
+            start=np.tile(np.resize(starts, n_init), len(configurations)).astype(dtype),
+            constant=np.repeat(
+                [c.constant_length(n, self._coded_sizes) for c in configurations], n_init
+            ),
+        )
+        # Split the runs into calls that fit into memory.
+        sizes = self._padded_sizes(task, largest) if len(configurations) == 1 else largest
+        table = math.prod(sizes[:-1]) if configurations[0].dependent and len(largest) > 2 else 0
+        nbytes = task.rows.mass.size * (6 * sum(sizes) + 2 * table) * dtype.itemsize
+        size = at_once(total, nbytes)
+        data = sum(a.nbytes for a in jax.tree.leaves(task.rows))
+        static = (("design", Design(sizes, configurations[0].view_groups, self.e_step)),)
+        return [
+            solve.SolverCall(
+                solve_multiview,
+                (
+                    task.rows,
+                    settings,
+                    Runs(*(values[first : first + size] for values in runs)),
+                ),
+                static,
+                data + nbytes * size,
+            )
+            for first in range(0, total, size)
+        ]
+
+    def _padded_sizes(self, task: Views, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Numbers of clusters of all views, padded so that few distinct programs are compiled."""
+        few, jointly = tuple(padded_count(k, 1) for k in sizes), any(self._coding_choices())
+        cells, p = math.prod(few) if jointly else 0, task.rows.x.n_statistics
+        entries = [task.layout.n_slots * max(p, cells // size) for size in few]
+        if all(active_mask(k, e) is not None for k, e in zip(sizes, entries, strict=True)):
+            return few
+        few = tuple(max(bucket_size(k, 64), 2) for k in sizes)
+        return sizes if task.n > 16384 or (jointly and math.prod(few) > CELLS) else few
+
+    def _start_temperatures(self, scaled: list[np.ndarray]) -> np.ndarray:
+        """Initial temperatures of the restarts."""
+        if not isinstance(self.start, str):
+            return np.ravel(np.asarray(self.start, float))
+        return 1.2 * first_splits(scaled, self._weights) * np.asarray(STARTS)

@@ -1,0 +1,303 @@
+r"""One description length for several views, pairs, labels and known groups.
+
+The labels z_v of n samples in V views minimise
+
+.. math:: L(z_1, ..., z_V) = \sum_v F_v(z_v) + W(z_1, ..., z_V) + Y(z_1)
+
+where F_v are the lengths of the features of view v and of its parameters, W is the joint code of
+the labels, with pairs, and Y is the code of the known classes given the clusters of the first view.
+An unknown number of clusters K_v adds log K_max. All lengths are in nats.
+
+Host code in NumPy and float64. The first view is the target of pairs and classes. Its units are
+must-link components; the units of all other views are samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.special import xlogy
+
+from nrprob.codelength import multinomial_complexity
+from nrprob.methods.mdl.count_tables import CountTable, SizeTable, one_hot
+from nrprob.methods.mdl.feature_lengths import ClusterCovarianceLengths, FeatureLengths
+from nrprob.methods.mdl.label_forests import (
+    edge_length,
+    forest_choice,
+    root_length,
+    shortest_forest,
+)
+from nrprob.methods.mdl.linked_words import LinkedWords, SoftWords
+from nrprob.methods.mdl.sizes import SizeLimits
+from nrprob.methods.mdl.view_objective import ViewObjective
+from nrprob.statistics.groups import group_sums
+
+
+@dataclass
+class Target:
+    """What is known about the clusters of the first view.
+
+    Attributes
+    ----------
+    unit : (n,) unit of every sample: its must-link component
+    words : words under cannot-links or soft pairs; None without them
+    classes : (n,) known class of every sample, -1 if unknown; None without classes
+    groups : (n,) known groups that the labels are encoded given; None if they do not depend on them
+    limits : limits on the numbers of samples; None without limits
+    complexities : (K + 1,) parametric complexity of the words by number of clusters; by default,
+        of a multinomial
+    """
+
+    unit: np.ndarray
+    words: LinkedWords | SoftWords | None = None
+    classes: np.ndarray | None = None
+    groups: np.ndarray | None = None
+    limits: SizeLimits | None = None
+    complexities: np.ndarray | None = None
+
+    def __post_init__(self):
+        self.n_units = int(self.unit.max()) + 1
+        self.first = np.unique(self.unit, return_index=True)[1]
+
+
+@dataclass
+class InformedLength:
+    """Description length of labels (n, V), and its parts that depend on one or two views.
+
+    Attributes
+    ----------
+    features : lengths of the features of every view
+    sizes : largest number of clusters of every view
+    counts_used : for every view, whether its number of clusters is the number of those with samples
+    code : joint code of the labels: "table", "forest" or "independent"
+    target : what is known about the clusters of the first view
+    constant : length that no labels change
+    parents : (V,) parent of every view in the forest, -1 for roots; see `refit`
+    """
+
+    features: Sequence[FeatureLengths]
+    sizes: tuple[int, ...]
+    counts_used: tuple[bool, ...]
+    code: str
+    target: Target
+    constant: float = 0.0
+    parents: np.ndarray = field(init=False)
+
+    def __post_init__(self):
+        self.n, self.n_views = self.target.unit.size, len(self.sizes)
+        self.parents = np.full(self.n_views, -1)
+
+    # Labels
+
+    def unit_labels(self, v: int, labels: np.ndarray) -> np.ndarray:
+        """Labels of the units of a view, from labels (n, V) of the samples."""
+        return labels[self.target.first, 0] if v == 0 else labels[:, v]
+
+    def sample_labels(self, v: int, z: np.ndarray) -> np.ndarray:
+        """Labels (..., n) of the samples in a view, from labels (..., C) of its units."""
+        return z[..., self.target.unit] if v == 0 else z
+
+    def n_clusters(self, v: int, labels: np.ndarray) -> int:
+        """Number K_v of clusters that the code has words for."""
+        return int(np.unique(labels[:, v]).size) if self.counts_used[v] else self.sizes[v]
+
+    def _table(self, u: int, v: int, labels: np.ndarray) -> np.ndarray:
+        table = np.zeros((self.sizes[u], self.sizes[v]))
+        np.add.at(table, (labels[:, u], labels[:, v]), 1)
+        return table
+
+    # Lengths
+
+    def _complexity(self, k: int) -> float:
+        """Parametric complexity of the words of the first view, for ``k`` clusters."""
+        if self.target.complexities is not None:
+            return float(self.target.complexities[k])
+        return float(multinomial_complexity(max(k, 1), self.target.n_units))
+
+    def root(self, v: int, labels: np.ndarray) -> float:
+        """Length of the labels of a view by themselves, or given the known groups."""
+        k, target = self.n_clusters(v, labels), self.target
+        if v:
+            return root_length(np.bincount(labels[:, v]), k)
+        z = self.unit_labels(0, labels)
+        if target.groups is not None:
+            return edge_length(self._group_table(z), k)
+        if target.words is not None:
+            return float(target.words.totals(z[None])[0]) + self._complexity(k)
+        return root_length(np.bincount(z), 1) + self._complexity(k)
+
+    def _group_table(self, z: np.ndarray) -> np.ndarray:
+        """Numbers (G, K) of units by group and cluster."""
+        assert self.target.groups is not None
+        groups = self.target.groups[self.target.first]
+        table = np.zeros((int(groups.max()) + 1, self.sizes[0]))
+        np.add.at(table, (groups, z), 1)
+        return table
+
+    def edge(self, u: int, v: int, labels: np.ndarray) -> float:
+        """Length of the labels of view v given those of view u."""
+        return edge_length(self._table(u, v, labels), self.n_clusters(v, labels))
+
+    def word_length(self, labels: np.ndarray) -> float:
+        """Length W of the labels (n, V)."""
+        if self.code == "table":
+            counts = np.unique(labels, axis=0, return_counts=True)[1]
+            cells = math.prod(self.n_clusters(v, labels) for v in range(self.n_views))
+            return root_length(counts, cells)
+        return self.forest_length(labels, self.parents)
+
+    def forest_length(
+        self, labels: np.ndarray, parents: np.ndarray, without: int | None = None
+    ) -> float:
+        """Length of the labels (n, V) for ``parents`` (V,); one view may be left out."""
+        views = [v for v in range(self.n_views) if v != without]
+        parts = [
+            self.root(v, labels) if parents[v] < 0 else self.edge(int(parents[v]), v, labels)
+            for v in views
+        ]
+        return sum(parts) + (forest_choice(len(views)) if self.code == "forest" else 0.0)
+
+    def class_length(self, labels: np.ndarray) -> float:
+        """Length Y of the known classes given the clusters of the first view."""
+        if self.target.classes is None:
+            return 0.0
+        return self._class_table().total(self.unit_labels(0, labels))
+
+    def feature_length(self, v: int, labels: np.ndarray) -> float:
+        """Length F_v of the features and parameters of a view."""
+        k = self.n_clusters(v, labels)
+        length = float(self.features[v].totals(self.unit_labels(v, labels)[None])[0])
+        choice = math.log(self.sizes[v]) if self.counts_used[v] else 0.0
+        return length + self.features[v].parameter_length(k, self.n) + choice
+
+    def total(self, labels: np.ndarray) -> float:
+        """Description length L of labels (n, V)."""
+        length = sum(self.feature_length(v, labels) for v in range(self.n_views))
+        return length + self.word_length(labels) + self.class_length(labels) + self.constant
+
+    def refit(self, labels: np.ndarray) -> None:
+        """Fit the effects of the groups and the forest to labels (n, V), where that is shorter."""
+        for v, features in enumerate(self.features):
+            if isinstance(features, ClusterCovarianceLengths):
+                features.fit_effects(self.unit_labels(v, labels))
+        if self.code == "forest" and self.n_views > 1:
+            self.parents = self.shortest_parents(labels)
+
+    def shortest_parents(self, labels: np.ndarray, without: int | None = None) -> np.ndarray:
+        """Parents (V,) in the shortest forest for labels (n, V); one view may be left out."""
+        views = [v for v in range(self.n_views) if v != without]
+        roots = np.array([self.root(v, labels) for v in views])
+        edges = np.array(
+            [[self.edge(u, v, labels) if u != v and v else np.inf for v in views] for u in views]
+        )
+        parents = np.full(self.n_views, -1)
+        for v, u in zip(views, shortest_forest(roots, edges, free=views[0] != 0), strict=True):
+            parents[v] = views[u] if u >= 0 else -1
+        return parents
+
+    # Objectives of the search
+
+    def _class_table(self) -> CountTable:
+        classes = self.target.classes
+        assert classes is not None
+        n_classes = int(classes.max()) + 1
+        compositions = group_sums(
+            one_hot(classes, n_classes), self.target.unit, self.target.n_units
+        )
+        return CountTable(compositions, self.sizes[0], np.array([n_classes]))
+
+    def target_changes(self, v: int, labels: np.ndarray) -> np.ndarray | float:
+        """Changes (C, K) of the code of the classes; infinite where cannot-links forbid a move."""
+        target = self.target
+        if v or (target.classes is None and target.words is None):
+            return 0.0
+        z = self.unit_labels(0, labels)
+        result = np.zeros((z.size, self.sizes[0]))
+        if target.classes is not None:
+            result += self._class_table().changes(z)
+        if target.words is not None:
+            result[np.isinf(target.words.changes(z[None])[0])] = np.inf
+        result[np.arange(z.size), z] = 0
+        return result
+
+    def _parts(
+        self, v: int, labels: np.ndarray, skipped: int | None = None
+    ) -> tuple[list, LinkedWords | SoftWords | None, np.ndarray]:
+        """Tables, words and charges of a view, without the edge to or from the view ``skipped``."""
+        target, k_max = self.target, self.sizes[v]
+        used = np.maximum(np.arange(k_max + 1), 1) if self.counts_used[v] else None
+
+        def by_number(function):
+            if used is None:
+                return np.full(k_max + 1, function(k_max))
+            return np.array([function(int(k)) for k in used])
+
+        tables: list = []
+        charges = by_number(lambda k: self.features[v].parameter_length(k, self.n))
+        words = None
+        parent = int(self.parents[v])
+        ones = np.ones((target.n_units if v == 0 else self.n, 1))
+        if v == 0 and target.classes is not None:
+            tables.append(self._class_table())
+        if self.code == "table":
+            others = [u for u in range(self.n_views) if u != v]
+            rest = math.prod(self.n_clusters(u, labels) for u in others)
+            if skipped is None:
+                cell = np.zeros(self.n, np.int64)
+                if others:
+                    cell = np.unique(labels[:, others], axis=0, return_inverse=True)[1].ravel()
+                tables.append(CountTable(one_hot(cell, int(cell.max()) + 1), k_max))
+            charges += by_number(lambda k: multinomial_complexity(k * rest, self.n))
+            return tables, words, charges
+        if v == 0 and target.groups is not None:
+            groups = target.groups[target.first]
+            composition = one_hot(groups, int(groups.max()) + 1)
+            tables.append(CountTable(composition, k_max))
+            n_words = composition.sum(0)
+            charges += by_number(lambda k: multinomial_complexity(k, n_words).sum())
+        elif v == 0 and target.words is not None:
+            words = target.words
+            charges += by_number(self._complexity)
+        elif parent < 0:
+            tables.append(CountTable(ones, k_max))
+            charges += by_number(
+                self._complexity if v == 0 else lambda k: multinomial_complexity(k, self.n)
+            )
+        elif parent != skipped:
+            composition = one_hot(labels[:, parent], self.sizes[parent])
+            tables.append(CountTable(composition, k_max))
+            n_words = composition.sum(0)
+            charges += by_number(lambda k: multinomial_complexity(k, n_words).sum())
+        else:
+            n_words = np.bincount(labels[:, parent])
+            charges += by_number(lambda k: multinomial_complexity(k, n_words).sum())
+        for w in np.flatnonzero(self.parents == v).tolist():
+            if w == skipped:
+                # The code of the children, without the pairs of clusters.
+                counts = np.arange(self.n + 1.0)
+                complexity = multinomial_complexity(self.n_clusters(w, labels), counts)
+                values = xlogy(counts, counts) + complexity
+                tables.append(SizeTable(values, self.features[v].mass, k_max))
+                continue
+            composition = one_hot(labels[:, w], self.sizes[w])
+            if v == 0:
+                composition = group_sums(composition, target.unit, target.n_units)
+            # Symbols of clusters without samples have no words.
+            used = composition.sum(0) > 0
+            k_child = self.n_clusters(w, labels)
+            columns = composition[:, used]
+            if k_child > used.sum():
+                columns = np.pad(columns, ((0, 0), (0, k_child - int(used.sum()))))
+            tables.append(CountTable(columns, k_max, np.array([k_child])))
+        return tables, words, charges
+
+    def view_objective(
+        self, v: int, labels: np.ndarray, skipped: int | None = None
+    ) -> ViewObjective:
+        """Objective of the labels of one view; the forest and all other labels are fixed."""
+        tables, words, charges = self._parts(v, labels, skipped)
+        limits = self.target.limits if v == 0 else None
+        return ViewObjective(self.features[v], self.sizes[v], words, tables, charges, limits)

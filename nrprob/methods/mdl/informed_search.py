@@ -1,0 +1,328 @@
+"""Local search for the labels of several views that minimise one description length.
+
+Every accepted step lowers the description length, and the result depends on the initial labels
+only. Host code in NumPy and float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import xlogy
+
+from nrprob.engines.optimise.move_chains import improve_by_chains, improve_by_passes
+from nrprob.methods.mdl.informed_length import InformedLength
+from nrprob.methods.mdl.proposals import improve_labels
+from nrprob.statistics.groups import group_sums
+from nrprob.statistics.squared_distances import cluster_sums
+
+_MOST_MOVES = 20_000_000  # samples times cells up to which samples move in several views at once
+_MOST_CHAINED = 1_000_000  # samples times cells up to which chains of such moves are made
+
+
+class SearchResult(NamedTuple):
+    """Result of a search.
+
+    Attributes
+    ----------
+    labels : (n, V) labels
+    total : description length
+    trace : description length after every accepted step
+    converged : whether no step was left
+    """
+
+    labels: np.ndarray
+    total: float
+    trace: list[float]
+    converged: bool
+
+
+class CellObjective:
+    """Objective of moves of samples in several views at once, with all other labels fixed.
+
+    The clusters of the objective are cells, combinations of clusters of the views. It implements
+    `nrprob.engines.optimise.move_chains.MoveObjective`. Samples that share a unit with others do
+    not move. Moves that change a number of clusters are left out, since the codes of all views
+    depend on it.
+
+    Parameters
+    ----------
+    length : description length
+    views : indices of the views
+    labels : (n, V) present labels
+    """
+
+    def __init__(self, length: InformedLength, views: tuple[int, ...], labels: np.ndarray):
+        self._length, self._views, self._labels = length, views, labels
+        self._objectives = [
+            length.view_objective(v, labels, skipped=next(u for u in views if u != v))
+            for v in views
+        ]
+        self.sizes = tuple(length.sizes[v] for v in views)
+        self._clusters = np.stack(np.unravel_index(np.arange(math.prod(self.sizes)), self.sizes))
+        mass = length.features[0].mass
+        single = mass[length.target.unit] == 1
+        self.samples = np.flatnonzero(single if 0 in views else np.ones(length.n, bool))
+        fixed = np.setdiff1d(np.arange(length.n), self.samples)
+        self._fixed = np.bincount(self.cells(labels)[fixed], minlength=self._clusters.shape[1])
+
+    def cells(self, labels: np.ndarray) -> np.ndarray:
+        """Cells (n,) of labels (n, V)."""
+        return np.ravel_multi_index(tuple(labels[:, self._views].T), self.sizes)
+
+    def labels(self, z: np.ndarray) -> np.ndarray:
+        """Labels (n, V) of cells (q,) of the samples that may move."""
+        labels = self._labels.copy()
+        labels[self.samples[:, None], np.array(self._views)] = self._clusters[:, z].T
+        return labels
+
+    def _units(self, i: int, labels: np.ndarray) -> np.ndarray:
+        return self._length.unit_labels(self._views[i], labels)
+
+    def totals(self, z: np.ndarray) -> np.ndarray:
+        """Lengths (m,) of cells (m, q)."""
+        count = self._fixed + cluster_sums(z, np.ones(z.shape[1]), self._clusters.shape[1])
+        result = -xlogy(count, count).sum(1)
+        labels = [self.labels(cells) for cells in z]
+        for i, objective in enumerate(self._objectives):
+            result += objective.totals(np.stack([self._units(i, part) for part in labels]))
+        return result
+
+    def differences(self, z: np.ndarray, *, relaxed: bool = False) -> np.ndarray:
+        """Change (m, q, cells) of the length if one sample alone moves to another cell."""
+        return np.stack([self._differences(cells, relaxed) for cells in z])
+
+    def _differences(self, z: np.ndarray, relaxed: bool) -> np.ndarray:
+        count = self._fixed + np.bincount(z, minlength=self._clusters.shape[1])
+        value, fewer = xlogy(count, count), np.maximum(count - 1, 0)
+        joining, leaving = value - xlogy(count + 1, count + 1), value - xlogy(fewer, fewer)
+        result = joining + leaving[z][:, None]
+        labels = self.labels(z)
+        for i, objective in enumerate(self._objectives):
+            v, units = self._views[i], self._units(i, labels)
+            change = objective.differences(units[None], relaxed=relaxed)[0]
+            if self._length.counts_used[v]:
+                size = np.bincount(units, minlength=objective.k)
+                change = change + np.where(size == 0, np.inf, 0)
+                change[size[units] == 1] = np.inf
+                change[np.arange(units.size), units] = 0
+            index = self._length.target.unit[self.samples] if v == 0 else self.samples
+            result += change[index][:, self._clusters[i]]
+        result[np.arange(z.size), z] = 0.0
+        return result
+
+    def violations(self, z: np.ndarray) -> np.ndarray | None:
+        """Return None; moves that violate limits on sizes are left out."""
+        return None
+
+    def together(self, units: np.ndarray) -> np.ndarray:
+        """Select samples that may move at the same time, from ``units`` in order of preference."""
+        if 0 not in self._views:
+            return units
+        index = self._length.target.unit[self.samples]
+        chosen = self._objectives[self._views.index(0)].together(index[units])
+        return units[np.isin(index[units], chosen)]
+
+
+def tree_messages(
+    length: InformedLength, root: int, labels: np.ndarray, changes: list[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Best labels of every unit in all views of a tree, under the current shares of clusters.
+
+    Parameters
+    ----------
+    length : description length
+    root : root of the tree
+    labels : (n, V) present labels
+    changes : for every view, changes (C, K) of the length of the features by single moves
+
+    Returns
+    -------
+    labels : (n, V) best labels; views outside of the tree are unchanged
+    gain : decrease of the approximate length by unit of the root
+    """
+    rows = np.arange(length.n)
+    unit = length.target.unit if root == 0 else rows
+    best: dict[int, np.ndarray] = {}
+    edges = np.zeros(length.n)  # costs of the present labels of all views below the root
+
+    def costs_below(v: int) -> np.ndarray:
+        """Costs (n, K) of the clusters of view v, with the views below at their best."""
+        cost = np.zeros((length.n, length.sizes[v]))
+        for w in np.flatnonzero(length.parents == v).tolist():
+            table = np.zeros((length.sizes[v], length.sizes[w]))
+            np.add.at(table, (labels[:, v], labels[:, w]), 1)
+            share = (table + 0.5) / (table + 0.5).sum(1, keepdims=True)
+            below = (costs_below(w) + changes[w])[:, None] - np.log(share)  # (n, K_v, K_w)
+            best[w] = below.argmin(2)
+            cost += below.min(2)
+            edges[:] -= np.log(share[labels[:, v], labels[:, w]])
+        return cost
+
+    cost = group_sums(costs_below(root), unit, int(unit.max()) + 1) + changes[root]
+    present = length.unit_labels(root, labels)
+    counts = np.bincount(present, minlength=length.sizes[root]) + 0.5
+    words = -np.log(counts / counts.sum())
+    cost += words + length.target_changes(root, labels)
+    now = words[present] + group_sums(edges, unit, len(cost))
+    new = labels.copy()
+    new[:, root] = length.sample_labels(root, cost.argmin(1))
+
+    def assign(v: int) -> None:
+        for w in np.flatnonzero(length.parents == v).tolist():
+            new[:, w] = best[w][rows, new[:, v]]
+            assign(w)
+
+    assign(root)
+    return new, now - cost.min(1)
+
+
+class InformedSearch:
+    """Search for the shortest description from given labels.
+
+    Parameters
+    ----------
+    length : description length
+    tol : smallest decrease, in nats, that counts
+    max_rounds : maximum number of accepted proposals per view
+    """
+
+    def __init__(self, length: InformedLength, tol: float, max_rounds: int):
+        self.length, self.tol, self.max_rounds = length, tol, max_rounds
+
+    def _joint_views(self) -> list[tuple[int, ...]]:
+        """Sets of views in which samples move at once."""
+        length = self.length
+        if length.n_views == 1 or length.code == "independent":
+            return []
+        groups = [tuple(range(length.n_views))]
+        if length.code == "forest":
+            groups = [(int(u), v) for v, u in enumerate(length.parents) if u >= 0]
+        return [
+            views
+            for views in groups
+            if length.n * math.prod(length.sizes[v] for v in views) <= _MOST_MOVES
+        ]
+
+    def descend(self, labels: np.ndarray) -> tuple[np.ndarray, float]:
+        """Move single units, in one view and in several views at once; return labels and length."""
+        length = self.length
+        length.refit(labels)
+        total = length.total(labels)
+        while True:
+            new = labels.copy()
+            for v in range(length.n_views):
+                objective = length.view_objective(v, new)
+                z = improve_by_passes(objective, length.unit_labels(v, new), self.tol)
+                new[:, v] = length.sample_labels(v, z)
+            for views in self._joint_views():
+                cells = CellObjective(length, views, new)
+                z = improve_by_passes(cells, cells.cells(new)[cells.samples], self.tol)
+                new = cells.labels(z)
+            new = self._move_through_trees(new)
+            length.refit(new)
+            shorter = length.total(new)
+            if not shorter < total - self.tol:
+                length.refit(labels)
+                return labels, total
+            labels, total = new, shorter
+
+    def _move_through_trees(self, labels: np.ndarray) -> np.ndarray:
+        """Move units in all views of a tree of the forest at once, while that is shorter.
+
+        Min-sum messages give the best labels of every unit under the current shares of clusters.
+        The first 1, 2, 4, ... units, in the order of their gains, get these labels; exact lengths
+        decide.
+        """
+        length = self.length
+        if length.code != "forest" or (length.parents < 0).all():
+            return labels
+        current = length.total(labels)
+        while True:
+            changes = [
+                length.features[v].changes(length.unit_labels(v, labels)[None])[0]
+                for v in range(length.n_views)
+            ]
+            best, best_total = labels, current
+            for root in np.flatnonzero(length.parents < 0):
+                if not (length.parents == root).any():
+                    continue
+                unit = length.target.unit if root == 0 else np.arange(length.n)
+                proposal, gain = tree_messages(length, int(root), labels, changes)
+                order = np.argsort(-gain, kind="stable")[: int((gain > self.tol).sum())]
+                powers = 2 ** np.arange(order.size.bit_length())
+                for count in np.unique(np.append(powers[powers < order.size], order.size)):
+                    moved = np.isin(unit, order[:count])
+                    new = np.where(moved[:, None], proposal, labels)
+                    total = length.total(new)
+                    if total < best_total - self.tol:
+                        best, best_total = new, total
+            if best_total == current:
+                return labels
+            labels, current = best, best_total
+
+    def improve(self, labels: np.ndarray, *, chains: bool = True) -> SearchResult:
+        """Make moves and accept proposals until none shortens the description.
+
+        Proposals include chains of moves with ``chains`` only.
+        """
+        labels, total = self.descend(labels)
+        trace, converged, rounds = [total], True, 0
+        improved = True
+        while improved and rounds <= self.max_rounds:
+            improved = False
+            steps = self._view_steps(chains)
+            for propose in (*steps, self._chain_cells) if chains else steps:
+                new, finished = propose(labels)
+                converged &= finished
+                if new is None:
+                    continue
+                new, shorter = self.descend(new)
+                if shorter < total - self.tol:
+                    labels, total, improved = new, shorter, True
+                    trace.append(total)
+                    rounds += 1
+                else:
+                    self.length.refit(labels)
+        return SearchResult(labels, total, trace, converged and not improved)
+
+    def _view_steps(self, chains: bool):
+        def step(v):
+            return lambda labels: self._improve_view(v, labels, chains)
+
+        return [step(v) for v in range(self.length.n_views)]
+
+    def _improve_view(
+        self, v: int, labels: np.ndarray, chains: bool
+    ) -> tuple[np.ndarray | None, bool]:
+        """Improve the labels of one view by proposals; None if none is shorter."""
+        length = self.length
+        objective = length.view_objective(v, labels)
+        present = length.unit_labels(v, labels)
+        # Clusters may split by the clusters of other views, or be replaced by them.
+        first = length.target.first if v == 0 else slice(None)
+        others = [u for u in range(length.n_views) if u != v]
+        labelings = [labels[first, u] for u in others] if length.code != "independent" else []
+        if v == 0 and length.target.classes is not None:
+            labelings.append(length.target.classes[first])
+        z, _, converged = improve_labels(
+            objective, present, self.tol, self.max_rounds, labelings, chains=chains
+        )
+        if np.array_equal(z, present):
+            return None, converged
+        new = labels.copy()
+        new[:, v] = length.sample_labels(v, z)
+        return new, converged
+
+    def _chain_cells(self, labels: np.ndarray) -> tuple[np.ndarray | None, bool]:
+        """Make one chain of moves in several views at once; None if none is shorter."""
+        for views in self._joint_views():
+            if self.length.n * math.prod(self.length.sizes[v] for v in views) > _MOST_CHAINED:
+                continue
+            cells = CellObjective(self.length, views, labels)
+            z = improve_by_chains(cells, cells.cells(labels)[cells.samples], self.tol)
+            if z is not None:
+                return cells.labels(z), True
+        return None, True

@@ -1,0 +1,352 @@
+"""Multi-view clustering with known groups, pairs, labels, and unknown numbers of clusters."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nrprob.data.labels import read_labels
+from nrprob.data.validation import check_random_state
+from nrprob.exceptions import warn
+from nrprob.links import Components, Pairs, check_cannot_link, check_pairs, feasible_start
+from nrprob.methods.mdl.cluster_costs import ClusterCosts, GaussianCosts
+from nrprob.methods.mdl.configurations import dependence_gain
+from nrprob.methods.mdl.informed_fit import (
+    initial_labels,
+    make_features,
+    residual_correlations,
+    search_labels,
+    words_saved,
+)
+from nrprob.methods.mdl.informed_length import InformedLength, Target
+from nrprob.methods.mdl.informed_search import SearchResult
+from nrprob.methods.mdl.label_forests import MAX_CELLS, edge_length
+from nrprob.methods.mdl.label_shares import LabelShares
+from nrprob.methods.mdl.linked_words import LinkedWords, SoftWords, transmission_order
+from nrprob.methods.mdl.view_estimator import ViewClusterer
+from nrprob.statistics.groups import group_means, group_sums
+from nrprob.statistics.rows import cluster_means
+
+_NO_PAIRS = np.zeros((0, 2), np.int64)
+_LINKED_ERRORS = 0.4  # canonical correlation of residuals above which views share their errors
+
+
+@dataclass
+class InformedTask:
+    """Validated input of one fit.
+
+    Attributes
+    ----------
+    tables : rows of every view; continuous views are centred and scaled
+    sizes : largest number of clusters of every view
+    counts_used : for every view, whether the number of clusters is selected
+    groups : (n,) known group of every sample
+    must_link, cannot_link : (p, 2) pairs of samples
+    classes : (n,) known class of every sample, -1 if unknown; None without classes
+    """
+
+    tables: list[np.ndarray]
+    sizes: tuple[int, ...]
+    counts_used: tuple[bool, ...]
+    groups: np.ndarray
+    must_link: np.ndarray
+    cannot_link: np.ndarray
+    classes: np.ndarray | None
+    calls: list[Any] = field(default_factory=list)
+
+    def without_view(self, v: int) -> InformedTask:
+        """Input without view ``v``; pairs and classes belong to the first view."""
+        keep = [u for u in range(len(self.tables)) if u != v]
+        return self._select(keep, has_target=v != 0)
+
+    def only_view(self, v: int) -> InformedTask:
+        """Input with view ``v`` alone."""
+        return self._select([v], has_target=v == 0)
+
+    def _select(self, views: Sequence[int], *, has_target: bool) -> InformedTask:
+        return InformedTask(
+            [self.tables[v] for v in views],
+            tuple(self.sizes[v] for v in views),
+            tuple(self.counts_used[v] for v in views),
+            self.groups,
+            self.must_link if has_target else _NO_PAIRS,
+            self.cannot_link if has_target else _NO_PAIRS,
+            self.classes if has_target else None,
+        )
+
+
+class InformedViews(ViewClusterer):
+    """Multi-view clusterer that codes whatever is known; see `InformedLength`."""
+
+    _kinds: tuple[str, ...]
+    _costs: list[ClusterCosts] | None
+    membership_: Any
+    n_clusters_: Any
+    cluster_centers_: Any
+    scales_: Any
+
+    def _informed_task(
+        self, scaled: list[np.ndarray], sizes: tuple[int, ...], counts_used: tuple[bool, ...],
+        y: Any, groups: np.ndarray, must_link: Any, cannot_link: Any,
+    ) -> InformedTask:  # fmt: skip
+        n = len(scaled[0])
+        classes = None
+        if y is not None:
+            names, codes = read_labels(y, n)
+            classes = codes.astype(np.int64) if names.size else None
+        return InformedTask(
+            scaled, sizes, counts_used, groups, check_pairs(must_link, n, "must_link"),
+            check_cannot_link(cannot_link, n), classes,
+        )  # fmt: skip
+
+    def _length(self, task: InformedTask, dependent: bool) -> InformedLength:
+        """Description length of labels, for one joint code of the labels."""
+        n, n_views = len(task.tables[0]), len(task.tables)
+        hard, linked = self.constraints == "hard", len(task.must_link) + len(task.cannot_link) > 0
+        must, cannot = (
+            [Pairs(pairs, name)] if hard else []
+            for pairs, name in (
+                (task.must_link, "must_link"), (task.cannot_link, "cannot_link")
+            )
+        )  # fmt: skip
+        parts = Components(n, must, cannot)
+        words: LinkedWords | SoftWords | None = None
+        if hard and len(parts.edges):
+            start, _ = feasible_start(parts, task.sizes[0])
+            positions = transmission_order(parts.n_nodes, _NO_PAIRS, parts.edges)
+            words = LinkedWords(parts.n_nodes, parts.edges, positions, task.sizes[0], start)
+        elif linked and not hard:
+            links, apart = _distinct(task.must_link), _distinct(task.cannot_link)
+            words = SoftWords(n, links, apart, transmission_order(n, links, apart), task.sizes[0])
+        conditional = self.known_words == "given" and task.groups.any()
+        if conditional and words is not None:
+            raise ValueError(
+                "known_words='given' takes must-links with constraints='hard' only; got "
+                f"{len(task.cannot_link)} cannot-links and constraints={self.constraints!r}; use "
+                "known_words='marginal'"
+            )
+        target = Target(parts.node, words, task.classes, task.groups if conditional else None)
+        code = "independent"
+        if dependent:
+            few = math.prod(task.sizes) <= MAX_CELLS
+            code = "table" if few and not linked and not conditional else "forest"
+        features = [
+            make_features(
+                x, parts.node if v == 0 else np.arange(n), task.groups, k,
+                features=kind, covariance=self._covariance,
+                weight=1.0 if self.geometry == "exp" else x.shape[1] / 2,
+                bounds=(float(self.scale_range[0]), float(self.scale_range[1])),
+                shared=self.sigma == "view", centres_coded=self.centre_code == "half_log",
+            )
+            for v, (x, k, kind) in enumerate(
+                zip(task.tables, task.sizes, self._kinds[: n_views], strict=True)
+            )
+        ]  # fmt: skip
+        constant = 0.0
+        if n_views == len(self._kinds):
+            constant = self._unit_length(n)
+        return InformedLength(features, task.sizes, task.counts_used, code, target, constant)
+
+    def _search(
+        self, task: InformedTask, dependent: bool, seed: int
+    ) -> tuple[InformedLength, SearchResult, list[SearchResult]]:
+        length = self._length(task, dependent)
+        random = np.random.RandomState(seed)
+        starts = initial_labels(length, self.n_init, random)
+
+        def report(count: int, total: float) -> None:
+            if self.verbose:
+                print(f"restarts {count}: objective {total:.6g} nats")
+
+        best, results = search_labels(length, starts, 1e-9 * length.n, self.max_iter, report)
+        return length, best, results
+
+    def _informed_length_at(self, task: InformedTask, labels: np.ndarray) -> float:
+        """Description length of labels (n, V); infinite if they violate a hard constraint."""
+        if self.constraints == "hard":
+            must, cannot = labels[task.must_link, 0], labels[task.cannot_link, 0]
+            if (must[:, 0] != must[:, 1]).any() or (cannot[:, 0] == cannot[:, 1]).any():
+                return np.inf
+        totals = []
+        for dependent in self._coding_choices():
+            length = self._length(task, dependent)
+            length.refit(labels)
+            totals.append(length.total(labels))
+        return min(totals)
+
+    def _search_informed(self, task: InformedTask) -> list[Any]:
+        """Search with every joint code of the labels that the parameters allow."""
+        seed = check_random_state(self.random_state).randint(2**31 - 1)
+        runs = [self._search(task, dependent, seed) for dependent in self._coding_choices()]
+        gains = None
+        if self.view_gain and len(task.tables) > 1:
+            gains = self._view_gains(task, min(run[1].total for run in runs), seed)
+        return [(runs, gains)]
+
+    def _view_gains(self, task: InformedTask, total: float, seed: int) -> np.ndarray:
+        """Nats (V,) by which one description of all views is shorter than two descriptions."""
+        gains = []
+        kinds = self._kinds
+        for v in range(len(task.tables)):
+            rest = [u for u in range(len(task.tables)) if u != v]
+            parts = []
+            for part, views in ((task.only_view(v), [v]), (task.without_view(v), rest)):
+                self._kinds = (*(kinds[u] for u in views), "")  # no constant of the units
+                parts.append(self._search(part, True, seed)[1].total)
+            self._kinds = kinds
+            gains.append(sum(parts) + self._unit_length(len(task.tables[0])) - total)
+        return np.array(gains)
+
+    def _finish_informed(self, task: InformedTask, result: list[Any]) -> None:
+        """Set the fitted attributes."""
+        runs, gains = result[0]
+        chosen = min(runs, key=lambda run: run[1].total)
+        length, best, results = chosen
+        length.refit(best.labels)
+        labels = _compact(best.labels, task)
+        if any(task.counts_used):
+            length.parents = length.parents.copy()
+        self._runs = {
+            "labels": np.stack([r.labels for r in results]),
+            "objective": np.array([r.total for r in results]),
+            "pdl": np.array([length.word_length(r.labels) for r in results]),
+            "cdl": np.array([self._features_length(length, r.labels) for r in results]),
+            "converged": np.array([r.converged for r in results]),
+            "start": np.zeros(len(results)),
+        }
+        self.dependent_ = length.code != "independent"
+        self.objective_ = float(best.total)
+        self.pdl_ = length.word_length(best.labels)
+        self.cdl_ = self._features_length(length, best.labels)
+        self.tdl_ = self.pdl_ + self.cdl_
+        self.complexity_ = self.objective_ - self.tdl_
+        self.converged_ = best.converged
+        self.objective_trace_ = np.array(best.trace)
+        self.n_iter_ = len(best.trace)
+        self.temperatures_ = np.zeros(self.n_iter_)
+        self.selection_ = _selection_table(runs)
+        self.forest_ = length.parents
+        self._set_reports(length, best.labels, gains)
+        self._set_clusters(task, length, labels)
+        self._check_errors(task, length, best.labels)
+
+    @staticmethod
+    def _features_length(length: InformedLength, labels: np.ndarray) -> float:
+        parts = (length.feature_length(v, labels) for v in range(length.n_views))
+        return sum(parts) + length.constant
+
+    def _set_reports(
+        self, length: InformedLength, labels: np.ndarray, gains: np.ndarray | None
+    ) -> None:
+        views = range(length.n_views)
+        self.words_saved_ = words_saved(length, labels)
+        self.uninformative_views_ = [v for v in views if np.unique(labels[:, v]).size == 1]
+        parents = length.parents
+        if length.code == "table":
+            parents = length.shortest_parents(labels)
+        self.unlinked_views_ = [v for v in views if parents[v] < 0 and not (parents == v).any()]
+        if gains is not None:
+            self.view_gain_ = gains
+        groups = self._groups
+        if groups.any():
+            table = np.zeros((int(groups.max()) + 1, length.sizes[0]))
+            np.add.at(table, (groups, labels[:, 0]), 1)
+            k = length.n_clusters(0, labels)
+            alone = np.bincount(labels[:, 0], minlength=length.sizes[0])[None].astype(float)
+            self.known_dependence_ = edge_length(alone, k) - edge_length(table, k)
+
+    def _set_clusters(self, task: InformedTask, length: InformedLength, labels: np.ndarray) -> None:
+        """Set labels (n, V), and what predictions need about their clusters."""
+        n, sizes = labels.shape[0], []
+        for v, k in enumerate(length.sizes):
+            sizes.append(int(labels[:, v].max()) + 1 if task.counts_used[v] else k)
+        fitted = self._length(
+            InformedTask(
+                task.tables, tuple(sizes), tuple(False for _ in sizes), task.groups,
+                task.must_link, task.cannot_link, task.classes,
+            ),
+            self.dependent_,
+        )  # fmt: skip
+        if fitted.code == "table" and length.code != "table":
+            fitted.code = length.code
+        fitted.parents = length.parents
+        self._shares = LabelShares.from_labels(fitted, labels)
+        self._costs = [
+            features.cost_model(fitted.unit_labels(v, labels))
+            for v, features in enumerate(fitted.features)
+        ]
+        centres, scales = [], []
+        for v, (x, k, cost) in enumerate(zip(task.tables, sizes, self._costs, strict=True)):
+            z, view = labels[:, v], self._views[v]
+            if isinstance(cost, GaussianCosts) and task.groups.any():
+                x = x - cost.effects[task.groups]
+            size = np.bincount(z, minlength=k)
+            means = cluster_means(group_sums(x, z, k), size)
+            means = np.where(size[:, None] > 0, means, x.mean(0))
+            square = np.bincount(z, ((x - means[z]) ** 2).sum(1), minlength=k)
+            centres.append(view.mean + view.scale * means)
+            scales.append(view.scale**2 * square / np.maximum(size, 1))
+        self.margins_ = [
+            np.bincount(z, minlength=k) / n for z, k in zip(labels.T, sizes, strict=True)
+        ]
+        self.joint_ = None if self._shares.cells is None else self._shares.cells / n
+        self.dependence_gain_ = dependence_gain(labels, sizes)
+        self._present = tuple(np.unique(column).size for column in labels.T)
+        membership = [np.eye(k)[z] for k, z in zip(sizes, labels.T, strict=True)]
+        single = self._single
+        self.alternatives_ = labels
+        self.membership_ = membership[0] if single else membership
+        self.n_clusters_ = self._present[0] if single else self._present
+        self.cluster_centers_ = centres[0] if single else centres
+        self.scales_ = scales[0] if single else scales
+
+    def _check_errors(self, task: InformedTask, length: InformedLength, labels: np.ndarray) -> None:
+        """Warn of views with correlated residuals, whose evidence counts twice."""
+        residuals = []
+        for v, x in enumerate(task.tables):
+            cell = labels[:, v] * (int(task.groups.max()) + 1) + task.groups
+            cell = np.unique(cell, return_inverse=True)[1].ravel()
+            residuals.append(x - group_means(x, cell, int(cell.max()) + 1)[cell])
+        correlations, n = residual_correlations(residuals), len(labels)
+        for u, v in itertools.combinations(range(len(residuals)), 2):
+            noise = 3 * math.sqrt((residuals[u].shape[1] + residuals[v].shape[1]) / n)
+            if correlations[u, v] > max(_LINKED_ERRORS, noise):
+                warn(
+                    f"views {u} and {v} share their errors (canonical correlation "
+                    f"{correlations[u, v]:.2f} within clusters), so that their evidence counts "
+                    "twice; stack them into one view"
+                )
+
+
+def _distinct(pairs: np.ndarray) -> np.ndarray:
+    """Distinct pairs (p, 2) of different samples, in order."""
+    pairs = np.sort(pairs, axis=1)
+    return np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0).reshape(-1, 2)
+
+
+def _compact(labels: np.ndarray, task: InformedTask) -> np.ndarray:
+    """Labels (n, V) in which clusters without samples of a selected number come last."""
+    result = labels.copy()
+    for v, used in enumerate(task.counts_used):
+        if used:
+            result[:, v] = np.unique(labels[:, v], return_inverse=True)[1].ravel()
+    return result
+
+
+def _selection_table(runs: list[Any]) -> Any:
+    """DataFrame of the shortest length of the restarts, by numbers of clusters and joint code."""
+    import pandas as pd
+
+    rows = []
+    for length, _, results in runs:
+        for result in results:
+            present = [np.unique(column).size for column in result.labels.T]
+            rows.append([*present, length.code != "independent", result.total])
+    names = [f"n_clusters_{v}" for v in range(len(rows[0]) - 2)] + ["dependent"]
+    table = pd.DataFrame(rows, columns=[*names, "objective"])
+    return table.groupby(names, as_index=False).min()

@@ -1,0 +1,428 @@
+"""Exact lengths of the words of must-link components, and their changes by single moves.
+
+The units are must-link components. C components are in K clusters; m labelings are evaluated at a
+time. `nrprob.methods.mdl.label_codes` defines the words. Here, the words of a labeling are counted
+by the clusters that they encode, and by the sets of clusters that are open to them. Lengths are
+without the parametric complexity of the weights.
+
+Host code in NumPy and float64.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import xlogy
+
+from nrprob import colouring
+from nrprob.links import Components, InfeasibleConstraints, Pairs
+from nrprob.methods.mdl.label_codes import flags_length, optimal_words
+from nrprob.statistics.squared_distances import cluster_sums
+
+_CHUNK = 4_000_000  # entries of a table that are computed at a time
+_EXACT = 1_000_000  # entries of the tables of words up to which every move is evaluated exactly
+_FEW_WORDS = 1000  # linked components times clusters up to which proposals are ordered exactly
+_MASK_BITS = 62
+
+
+def _cluster_codes(k: int) -> np.ndarray:
+    """Integers (K,) whose sums identify sets of clusters."""
+    bits = np.left_shift(1, np.arange(min(k, _MASK_BITS)), dtype=np.int64)
+    more = np.random.default_rng(0).integers(2**62, size=k - bits.size)
+    return np.concatenate([bits, more])
+
+
+def transmission_order(n_units: int, links: np.ndarray, *apart: np.ndarray) -> np.ndarray:
+    """Positions (C,) of components in the inductive order of the cannot-links.
+
+    The order is that of the components which all soft must-links would form, so that it does not
+    depend on which pairs are retained.
+
+    Parameters
+    ----------
+    n_units : number C of components
+    links : (p, 2) components in soft must-links
+    apart : arrays (e, 2) of components in cannot-links
+    """
+    closure = Components(n_units, [Pairs(links, "")], [])
+    edges = np.sort(closure.node[np.concatenate(apart)], axis=1)
+    edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)
+    order, _ = colouring.inductive_order(colouring.adjacency_sets(closure.n_nodes, edges))
+    rank = np.empty(closure.n_nodes, np.int64)
+    rank[order] = np.arange(order.size)
+    positions = np.empty(n_units, np.int64)
+    positions[np.lexsort((np.arange(n_units), rank[closure.node]))] = np.arange(n_units)
+    return positions
+
+
+class LinkedWords:
+    """Words of components under hard cannot-links.
+
+    Parameters
+    ----------
+    n_units : number C of components
+    edges : (e, 2) cannot-linked components
+    positions : (C,) position of every component in the order of transmission
+    k : number K of clusters
+    start : (C,) clusters that satisfy the cannot-links, if known
+
+    Attributes
+    ----------
+    early, late : (e,) components of every cannot-link; the word of ``early`` is sent first
+    """
+
+    def __init__(
+        self,
+        n_units: int,
+        edges: np.ndarray,
+        positions: np.ndarray,
+        k: int,
+        start: np.ndarray | None = None,
+    ):
+        self.k, self._n_units, self._positions, self._start = k, n_units, positions, start
+        swap = positions[edges[:, 0]] > positions[edges[:, 1]]
+        ends = np.where(swap[:, None], edges[:, ::-1], edges)
+        self.early, self.late = ends[np.argsort(ends[:, 0], kind="stable")].T
+        self.bound = np.unique(ends)
+        self._place = np.full(n_units, -1)
+        self._place[self.bound] = np.arange(self.bound.size)
+        self._neighbours = colouring.adjacency_sets(n_units, edges)
+        self._cluster_code = _cluster_codes(k)
+
+    def totals(self, z: np.ndarray) -> np.ndarray:
+        """Lengths (m,) of the words of labels (m, C), which satisfy the cannot-links."""
+        # Many labelings have many different sets of open clusters.
+        words = max(self.bound.size * self.k, 1)
+        step = max(1, min(_CHUNK // z.shape[1], math.isqrt(_CHUNK // words)))
+        return _in_chunks(z, step, self._shortest_words)
+
+    def estimates(self, z: np.ndarray, present: np.ndarray) -> np.ndarray:
+        """Upper bounds (m,) of the lengths, at the weights of labels ``present`` (C,).
+
+        They take less time than `totals` if there are many cannot-links.
+        """
+        if self.bound.size * self.k <= _FEW_WORDS:
+            return self.totals(z)
+        _, _, open_, index = self._open_sets(present[None])
+        count = cluster_sums(present[None], np.ones(present.size), self.k)
+        w = self._positive_weights(optimal_words(count, _histogram(index, len(open_)), open_)[1])[0]
+
+        def words_length(part):
+            count = cluster_sums(part, np.ones(part.shape[1]), self.k)
+            available = (self._taken(part) == 0) @ w
+            return np.log(np.maximum(available, 1e-300)).sum(1) - count @ np.log(w)
+
+        step = max(1, _CHUNK // max(z.shape[1], self.bound.size * self.k))
+        return _in_chunks(z, step, words_length)
+
+    def changes(self, z: np.ndarray) -> np.ndarray:
+        """Change (m, C, K) of the lengths if one component moves; infinite across links."""
+        return self._word_changes(z)
+
+    def together(self, units: np.ndarray) -> np.ndarray:
+        """Units without a cannot-link to an earlier unit of the sequence ``units``."""
+        chosen: set[int] = set()
+        for unit in units.tolist():
+            if not self._neighbours[unit] & chosen:
+                chosen.add(unit)
+        return np.array([unit for unit in units.tolist() if unit in chosen])
+
+    def separate(self, z: np.ndarray) -> np.ndarray:
+        """Labels (C,) near ``z`` that satisfy the cannot-links; components move in order.
+
+        A component moves to the smallest open cluster. If none is open, the result is the known
+        start; without one, InfeasibleConstraints is raised.
+        """
+        z = z.copy()
+        for unit in self.bound[np.argsort(self._positions[self.bound], kind="stable")].tolist():
+            earlier = [n for n in self._neighbours[unit] if self._precedes(n, unit)]
+            taken = set(z[earlier].tolist())
+            if z[unit] in taken:
+                open_ = [c for c in range(self.k) if c not in taken]
+                if not open_ and self._start is not None:
+                    return self._start.astype(z.dtype)
+                if not open_:
+                    raise InfeasibleConstraints(
+                        "the cannot-links leave no cluster for a sample; got "
+                        f"{self.k} clusters; raise the number of clusters, or use "
+                        "constraints='soft'"
+                    )
+                z[unit] = open_[0]
+        return z
+
+    def _precedes(self, first: int, second: int) -> bool:
+        return bool(self._positions[first] < self._positions[second])
+
+    def _shortest_words(self, z: np.ndarray) -> np.ndarray:
+        """Length (m,) of the words at their best weights."""
+        count = cluster_sums(z, np.ones(z.shape[1]), self.k)
+        _, _, open_, index = self._open_sets(z)
+        return optimal_words(count, _histogram(index, len(open_)), open_)[0]
+
+    def _open_sets(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Sets of clusters that are open to the words.
+
+        Returns
+        -------
+        taken : (m, B, K) numbers of earlier words across cannot-links, by the cluster they encode
+        codes : (m, B) codes of the clusters that are taken
+        open_ : (U, K) distinct sets of open clusters
+        index : (m, C) index of the set of every word
+        """
+        taken = self._taken(z)
+        codes = (taken > 0) @ self._cluster_code
+        flat = np.append(codes.ravel(), 0)
+        _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
+        sets = np.concatenate([taken.reshape(-1, self.k) > 0, np.zeros((1, self.k), bool)])
+        index = np.full(z.shape, inverse[-1])
+        index[:, self.bound] = inverse[:-1].reshape(codes.shape)
+        return taken, codes, ~sets[first], index
+
+    def _positive_weights(self, w: np.ndarray) -> np.ndarray:
+        """Weights (m, K) in which no cluster is impossible."""
+        w = np.maximum(w, 1 / self._n_units)
+        return w / w.sum(1, keepdims=True)
+
+    def _taken(self, z: np.ndarray) -> np.ndarray:
+        """Numbers (m, B, K) of earlier words across cannot-links, by the cluster they encode."""
+        m, b, k = len(z), self.bound.size, self.k
+        place = (np.arange(m)[:, None] * b + self._place[self.late]) * k + z[:, self.early]
+        return np.bincount(place.ravel(), minlength=m * b * k).reshape(m, b, k)
+
+    def _word_changes(self, z: np.ndarray) -> np.ndarray:
+        """Change (m, C, K) of the length of the words by every move; infinite across links."""
+        (m, c), k = z.shape, self.k
+        count = cluster_sums(z, np.ones(c), self.k)
+        step = np.eye(k)
+        shifts = count[:, None, None] - step[:, None] + step  # (m, K, K, K): from, to
+        taken, codes, open_, index = self._open_sets(z)
+        histogram = _histogram(index, len(open_))
+        before, weights = optimal_words(count, histogram, open_)
+        if m * k * (k + self.bound.size) * len(open_) * k <= _EXACT:
+            # Components without cannot-links change the counts only.
+            free = count - cluster_sums(z[:, self.bound], np.ones(self.bound.size), k)
+            valid = np.repeat(free[:, :, None] > 0, k, 2)
+            rows = np.broadcast_to(histogram[:, None, None], (m, k, k, len(open_)))
+            table = np.full((m, k, k), np.inf)
+            table[valid] = optimal_words(shifts[valid], rows[valid], open_)[0]
+            length = self._bound_lengths(z, shifts, taken, codes, open_, index)
+        else:
+            table, length = self._lengths_at_weights(z, count, taken, weights)
+        result = np.take_along_axis(table - before[:, None, None], z[:, :, None], 1)
+        # A component cannot join a cluster across a cannot-link, in either order.
+        across, source = taken > 0, self._place[self.early]
+        np.logical_or.at(across, (np.arange(m)[:, None], source, z[:, self.late]), True)
+        result[:, self.bound] = np.where(across, np.inf, length - before[:, None, None])
+        return result
+
+    def _lengths_at_weights(self, z, count, taken, weights) -> tuple[np.ndarray, np.ndarray]:
+        """Upper bounds of the length of the words if a component moves; the weights are fixed.
+
+        The arguments are variables of `_word_changes`.
+
+        Returns
+        -------
+        table, length : (m, K, K) bounds by clusters before and after the move, for components
+            without cannot-links; (m, B, K) bounds for components with cannot-links
+        """
+        w = self._positive_weights(weights)
+        log_w, available = np.log(w), ((taken == 0) @ w[:, :, None])[:, :, 0]
+        total = np.log(available).sum(1) - (count * log_w).sum(1)
+        table = total[:, None, None] + log_w[:, :, None] - log_w[:, None]
+        # The word of the component, and the later words across its cannot-links.
+        result = np.take_along_axis(table, z[:, self.bound, None], 1)
+        later, present = self._place[self.late], z[:, self.early]
+        near, old = taken[:, later], available[:, later, None]
+        opens = np.take_along_axis(near, present[:, :, None], 2) == 1
+        new = old + opens * np.take_along_axis(w, present, 1)[:, :, None]
+        new = np.log(np.maximum(new - (near == 0) * w[:, None], 1e-300)) - np.log(old)
+        new = np.where(np.arange(self.k) == present[:, :, None], 0, new)
+        sources, first = np.unique(self._place[self.early], return_index=True)
+        result[:, sources] += np.add.reduceat(new, first, 1)
+        return table, result
+
+    def _bound_lengths(self, z, shifts, taken, codes, open_, index) -> np.ndarray:
+        """Length (m, B, K) of the words if a component with cannot-links moves.
+
+        The arguments are variables of `_word_changes`. The move changes the clusters that are open
+        to the later words across cannot-links.
+        """
+        m, k, b = len(z), self.k, self.bound.size
+        present, later = z[:, self.early], self._place[self.late]
+        near = taken[:, later]  # (m, e, K)
+        opens = np.take_along_axis(near, present[:, :, None], 2)[:, :, 0] == 1
+        old = codes[:, later]
+        new = (old - opens * self._cluster_code[present])[:, :, None]
+        new = new + (near == 0) * self._cluster_code
+        new = np.where(np.arange(k) == present[:, :, None], old[:, :, None], new)
+        # Distinct sets before and after the moves.
+        flat, first, inverse = np.unique(new, return_index=True, return_inverse=True)
+        e, to = np.divmod(first % (len(later) * k), k)
+        state = first // (len(later) * k)
+        sets = near[state, e] > 0
+        same = present[state, e] == to
+        rows = np.arange(len(flat))
+        sets[rows, present[state, e]] &= same | ~opens[state, e]
+        sets[rows, to] = True
+        # Sets before the moves come first; sets that occur in both lists may stay double.
+        all_open = np.concatenate([open_, ~sets])
+        old_index = index[:, self.late]
+        new_index = inverse.reshape(new.shape) + len(open_)
+        histogram = _histogram(index, len(open_))
+        source = self._place[self.early]
+        across = taken > 0
+        np.logical_or.at(across, (np.arange(m)[:, None], source, z[:, self.late]), True)
+        out = np.full((m, b, k), np.inf)
+        size = len(all_open)
+        chunk = max(1, _CHUNK // (m * k * size))
+        for start in range(0, b, chunk):
+            units = slice(start, min(start + chunk, b))
+            first, last = np.searchsorted(source, (units.start, units.stop))
+            links = slice(first, last)
+            # Number of words of every open set, after every move of these components.
+            tables = np.zeros((m, units.stop - start, k, size))
+            tables[..., : len(open_)] = histogram[:, None, None]
+            state, unit = np.arange(m)[:, None, None], (source[links] - start)[:, None]
+            np.add.at(tables, (state, unit, np.arange(k), new_index[:, links]), 1)
+            np.add.at(tables, (state, unit, np.arange(k), old_index[:, links, None]), -1)
+            counts = shifts[np.arange(m)[:, None], z[:, self.bound[units]]]
+            valid = ~across[:, units]
+            out[:, units][valid] = optimal_words(counts[valid], tables[valid], all_open)[0]
+        return out
+
+
+def _histogram(index: np.ndarray, size: int) -> np.ndarray:
+    """Number (m, U) of words by their open set, from indices (m, C) below ``size``."""
+    m = len(index)
+    flat = (index + size * np.arange(m)[:, None]).ravel()
+    return np.bincount(flat, minlength=m * size).reshape(m, size).astype(float)
+
+
+def _in_chunks(z: np.ndarray, step: int, function: Callable) -> np.ndarray:
+    parts = [function(z[i : i + step]) for i in range(0, len(z), step)]
+    return np.concatenate([np.zeros(0), *parts])
+
+
+class SoftWords:
+    """Words and flags under soft pairs: of each type, all satisfied pairs are retained, or none.
+
+    A retained must-link joins two components to one word. A retained cannot-link excludes the
+    cluster of the earlier word. The shortest of the possible choices counts.
+
+    Parameters
+    ----------
+    n_units : number C of components
+    links, apart : (p, 2) pairs of components in soft must-links and in soft cannot-links
+    positions : (C,) position of every component in the order of transmission
+    k : number K of clusters
+    """
+
+    def __init__(
+        self, n_units: int, links: np.ndarray, apart: np.ndarray, positions: np.ndarray, k: int
+    ):
+        self.k = k
+        self._bound = np.unique(np.concatenate([links, apart]))
+        self._free = np.setdiff1d(np.arange(n_units), self._bound)
+        # Components in pairs are numbered in the order of transmission.
+        self._bound = self._bound[np.argsort(positions[self._bound], kind="stable")]
+        place = np.full(n_units, -1)
+        place[self._bound] = np.arange(self._bound.size)
+        self._links, self._apart = place[links], place[apart]
+        self._flags = [
+            np.array([flags_length(i, len(pairs)) for i in range(len(pairs) + 1)])
+            for pairs in (links, apart)
+        ]
+        self._cluster_code = _cluster_codes(k)
+
+    def totals(self, z: np.ndarray) -> np.ndarray:
+        """Lengths (m,) of the words and flags of labels (m, C)."""
+        free = z[:, self._free]
+        count = cluster_sums(free, np.ones(free.shape[1]), self.k)
+        return self._lengths(z[:, self._bound], count)
+
+    def estimates(self, z: np.ndarray, present: np.ndarray) -> np.ndarray:
+        """Lengths (m,), as `totals`."""
+        return self.totals(z)
+
+    def changes(self, z: np.ndarray) -> np.ndarray:
+        """Change (m, C, K) of the lengths if one component moves."""
+        return np.stack([self._changes(labels) for labels in z])
+
+    def together(self, units: np.ndarray) -> np.ndarray:
+        """All components may move at the same time."""
+        return units
+
+    def _changes(self, z: np.ndarray) -> np.ndarray:
+        k, bound = self.k, z[self._bound]
+        free = np.bincount(z[self._free], minlength=k).astype(float)
+        before = self._lengths(bound[None], free[None])[0]
+        result = np.zeros((z.size, k))
+        # Components without pairs change the counts only.
+        eye = np.eye(k)
+        shifted = free + eye[None] - eye[:, None]  # (from, to, K)
+        possible = free > 0
+        table = np.zeros((k, k))
+        counts = shifted[possible].reshape(-1, k)
+        table[possible] = (
+            self._lengths(np.tile(bound, (len(counts), 1)), counts) - before
+        ).reshape(-1, k)
+        result[self._free] = table[z[self._free]]
+        b = bound.size
+        moved = np.tile(bound, (b, k, 1))
+        moved[np.arange(b)[:, None], np.arange(k), np.arange(b)[:, None]] = np.arange(k)
+        lengths = self._lengths(moved.reshape(-1, b), np.tile(free, (b * k, 1)))
+        result[self._bound] = lengths.reshape(b, k) - before
+        return result
+
+    def _lengths(self, z: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """Lengths (q,) for labels (q, B) of the components in pairs, and counts (q, K)."""
+        same = [z[:, pairs[:, 0]] == z[:, pairs[:, 1]] for pairs in (self._links, self._apart)]
+        satisfied = same[0], ~same[1]
+        best = np.full(len(z), np.inf)
+        choices = [(True, False) if len(p) else (False,) for p in (self._links, self._apart)]
+        for link_on, apart_on in itertools.product(*choices):
+            retained = satisfied[0] & link_on, satisfied[1] & apart_on
+            flags = sum(table[on.sum(1)] for table, on in zip(self._flags, retained, strict=True))
+            best = np.minimum(best, flags + self._words(z, free, *retained))
+        return best
+
+    def _words(
+        self, z: np.ndarray, free: np.ndarray, links: np.ndarray, apart: np.ndarray
+    ) -> np.ndarray:
+        """Lengths (q,) of the words for masks (q, p) of retained pairs."""
+        q, b = z.shape
+        # Linked components share the first word: propagate the smallest index.
+        root = np.tile(np.arange(b), (q, 1))
+        while True:
+            first, second = (root[:, self._links[:, i]] for i in (0, 1))
+            low = np.where(links, np.minimum(first, second), b)
+            new = root.copy()
+            state = np.arange(q)[:, None]
+            for i in (0, 1):
+                np.minimum.at(new, (state, np.broadcast_to(self._links[:, i], low.shape)), low)
+            if (new == root).all():
+                break
+            root = new
+        is_root = root == np.arange(b)
+        index = np.where(is_root, z, self.k)
+        count = free + cluster_sums(index, np.ones(b), self.k + 1)[:, : self.k]
+        if not apart.any():
+            total = count.sum(1)
+            return xlogy(total, total) - xlogy(count, count).sum(1)
+        # The later word of a retained cannot-link excludes the cluster of the earlier word.
+        ends = [root[:, self._apart[:, i]] for i in (0, 1)]
+        early, late = np.minimum(*ends), np.maximum(*ends)
+        taken = np.zeros((q, b, self.k), bool)
+        state = np.broadcast_to(np.arange(q)[:, None], early.shape)[apart]
+        taken[state, late[apart], np.take_along_axis(z, early, 1)[apart]] = True
+        codes = np.append((taken @ self._cluster_code).ravel(), 0)
+        _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        sets = np.concatenate([taken.reshape(-1, self.k), np.zeros((1, self.k), bool)])[first]
+        index = inverse[:-1].reshape(q, b)
+        often = np.zeros((q, len(first)))
+        np.add.at(often, (np.arange(q)[:, None], index), is_root)
+        often[:, inverse[-1]] += free.sum(1)
+        return optimal_words(count, often, ~sets)[0]

@@ -1,0 +1,125 @@
+"""Description length of the labels of one view, with the labels of all other views fixed.
+
+Host code in NumPy and float64. C units are in at most K clusters; m labelings are evaluated at a
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nrprob.data.labels import factorize
+from nrprob.methods.mdl.count_tables import CountTable
+from nrprob.methods.mdl.feature_lengths import FeatureLengths
+from nrprob.methods.mdl.linked_words import LinkedWords, SoftWords
+from nrprob.methods.mdl.sizes import SizeLimits
+from nrprob.statistics.squared_distances import cluster_sums
+
+_CHUNK = 4_000_000  # entries of a table that are computed at a time
+_NO_LINKS = np.zeros(0, np.int64)
+
+
+class ViewObjective:
+    """Sum of the terms that depend on the labels of one view.
+
+    It implements `nrprob.engines.optimise.move_chains.MoveObjective`.
+
+    Attributes
+    ----------
+    features : lengths of the features
+    k : largest number K of clusters
+    words : words under cannot-links or soft pairs; None if ``tables`` have the code of the labels
+    tables : counts by cluster: codes of the labels, of classes, and of labels of other views
+    charges : (K + 1,) length that depends on the number of clusters with units only
+    limits : limits on the numbers of samples; None without limits
+    mean, mass : (C, d), (C,) mean features of the units, and their numbers of samples
+    """
+
+    def __init__(
+        self,
+        features: FeatureLengths,
+        k: int,
+        words: LinkedWords | SoftWords | None,
+        tables: Sequence[CountTable],
+        charges: np.ndarray,
+        limits: SizeLimits | None = None,
+    ):
+        self.features, self.k, self.words = features, k, words
+        self.tables, self.charges, self.limits = tables, charges, limits
+        self.mean, self.mass = features.mean, features.mass
+
+    @property
+    def links(self) -> tuple[np.ndarray, np.ndarray]:
+        """Units (e,) at the earlier and at the later end of every hard cannot-link."""
+        if isinstance(self.words, LinkedWords):
+            return self.words.early, self.words.late
+        return _NO_LINKS, _NO_LINKS
+
+    @staticmethod
+    def key(z: np.ndarray) -> bytes:
+        """Key of a labeling (C,) that does not depend on the order of the clusters."""
+        return factorize(z)[0].tobytes()
+
+    def _used(self, z: np.ndarray) -> np.ndarray:
+        """Numbers (m,) of clusters with units."""
+        return (cluster_sums(z, self.mass, self.k) > 0).sum(1)
+
+    def _partial_totals(self, z: np.ndarray) -> np.ndarray:
+        """Lengths (m,) without words, infinite if limits on sizes are violated."""
+        step = max(1, _CHUNK // z.shape[1])
+        parts = [self.features.totals(z[i : i + step]) for i in range(0, len(z), step)]
+        result = np.concatenate([np.zeros(0), *parts]) + self.charges[self._used(z)]
+        for table in self.tables:
+            result += [table.total(labels) for labels in z]
+        broken = self.violations(z)
+        return result if broken is None else np.where(broken.any(1), np.inf, result)
+
+    def totals(self, z: np.ndarray) -> np.ndarray:
+        """Lengths (m,) of labels (m, C); infinite if a limit on sizes is violated."""
+        result = self._partial_totals(z)
+        return result if self.words is None else result + self.words.totals(z)
+
+    def estimates(self, z: np.ndarray, present: np.ndarray) -> np.ndarray:
+        """Upper bounds (m,) of the lengths of labels (m, C), given the ``present`` labels (C,)."""
+        result = self._partial_totals(z)
+        return result if self.words is None else result + self.words.estimates(z, present)
+
+    def differences(self, z: np.ndarray, *, relaxed: bool = False) -> np.ndarray:
+        """Change (m, C, K) of the length if one unit alone moves; 0 where it stays."""
+        m, c = z.shape
+        step = max(1, _CHUNK // (c * self.k))
+        if m > step:
+            parts = [self.differences(z[i : i + step], relaxed=relaxed) for i in range(0, m, step)]
+            return np.concatenate(parts)
+        result = self.features.changes(z)
+        for table in self.tables:
+            for labels, change in zip(z, result, strict=True):
+                change += table.changes(labels)
+        # Number of clusters with units, before and after the move.
+        size = cluster_sums(z, self.mass, self.k)
+        present = np.take_along_axis(size, z, 1)
+        used = (size > 0).sum(1)
+        after = used[:, None, None] - (present == self.mass)[:, :, None] + (size == 0)[:, None]
+        result += self.charges[after] - self.charges[used][:, None, None]
+        if self.words is not None:
+            result += self.words.changes(z)
+        if self.violations(z) is not None and not relaxed:
+            assert self.limits is not None
+            result[size[:, None] + self.mass[:, None] > self.limits.high] = np.inf
+            result[present - self.mass < self.limits.low] = np.inf
+        np.put_along_axis(result, z[:, :, None], 0.0, 2)
+        return result
+
+    def violations(self, z: np.ndarray) -> np.ndarray | None:
+        """Clusters (m, K) whose numbers of samples violate the limits; None without limits."""
+        limits = self.limits
+        if limits is None or (limits.low == 0 and limits.high >= self.mass.sum()):
+            return None
+        size = cluster_sums(z, self.mass, self.k)
+        return (size < limits.low) | (size > limits.high)
+
+    def together(self, units: np.ndarray) -> np.ndarray:
+        """Select units that may move at the same time, from ``units`` in order of preference."""
+        return units if self.words is None else self.words.together(units)

@@ -1,1 +1,0 @@
-"""Joint clustering of several views of the same rows."""
