@@ -74,7 +74,7 @@ def _check_cell(model: ModelFile, data: DataSets, cell: Experiment, where: str) 
             if is_external:
                 check_external(estimator, inputs.X)
             elif isinstance(estimator, Clusterer):
-                if registry.find_method(cell.name).capabilities.pairs:
+                if inputs.pairs:  # may be infeasible for some pairs only
                     estimator.check_parameters()
                 else:
                     estimator.prepare(inputs.X, inputs.y, **inputs.known)

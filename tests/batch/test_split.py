@@ -221,7 +221,7 @@ def test_the_example_of_the_page_is_valid():
         ),
         (
             PAIRS,
-            {"split__use_labels": True, "methods__0__name": "mdl-multiview"},
+            {"split__use_labels": True, "methods__0__name": "coala"},
             "takes no target label",
         ),
         (PAIRS, {"constraints__pairs": None}, "constraints: a number of pairs is needed"),

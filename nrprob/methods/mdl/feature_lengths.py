@@ -32,6 +32,7 @@ from nrprob.statistics.squared_distances import DistanceLengths
 COVARIANCES = ("isotropic", "diagonal", "full", "full_cluster")
 _CHUNK = 4_000_000  # entries of a table that are computed at a time
 _POOLED_RIDGE = 1e-6  # added to a pooled covariance, in units of the variances of the features
+_LEAST_VARIANCE = 1e-6  # of a feature, in units of the mean variance
 _TOO_SMALL = 1e6  # penalty per missing sample of a cluster without a covariance, in nats
 _CLUSTER_RIDGE = 1e-3  # added to the covariance of a cluster, in the same units
 
@@ -62,6 +63,12 @@ class FeatureLengths(Protocol):
     def cost_model(self, z: np.ndarray) -> ClusterCosts:
         """Lengths of new samples in the clusters of labels ``z`` (C,)."""
         ...
+
+
+def _positive_variances(x: np.ndarray) -> np.ndarray:
+    """Variances (d,) of features (n, d); a constant feature has a small one instead of 0."""
+    variances = x.var(0)
+    return np.maximum(variances, _LEAST_VARIANCE * variances.mean())
 
 
 def cluster_totals(values: np.ndarray, z: np.ndarray, k: int) -> np.ndarray:
@@ -147,7 +154,7 @@ class PooledLengths:
         self._weight, self._bounds = weight, bounds
         n_groups, n_units = int(groups.max()) + 1, int(unit.max()) + 1
         size = np.bincount(groups, minlength=n_groups)
-        self.variance = x.var(0)
+        self.variance = _positive_variances(x)
         self._group_means = group_means(x, groups, n_groups)
         self.adjusted = x - self._group_means[groups]
         self.mass = np.bincount(unit, minlength=n_units)
@@ -323,7 +330,7 @@ class ClusterCovarianceLengths:
         self._pooled = PooledLengths(x, unit, groups, k, "full", 1.0, (0.0, np.inf))
         self._unit, self._groups = unit, groups
         self.k, self.mass, self.mean = k, self._pooled.mass, self._pooled.mean
-        self._ridge = np.diag(_CLUSTER_RIDGE * x.var(0))
+        self._ridge = np.diag(_CLUSTER_RIDGE * _positive_variances(x))
         self._set_features(self._pooled.adjusted)
 
     def _set_features(self, x: np.ndarray) -> None:

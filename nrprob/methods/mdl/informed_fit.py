@@ -26,7 +26,7 @@ from nrprob.methods.mdl.linked_words import LinkedWords
 
 FEATURES = ("gaussian", "bernoulli", "multinomial")
 _IMPROVED = 3  # starts that are improved by chains of moves
-_MOST_PROPOSALS = 20_000  # samples up to which many samples move at a time
+_MOST_PROPOSALS = 10_000  # samples up to which clusters are split
 
 
 def make_features(
@@ -126,11 +126,8 @@ def search_labels(
     search = InformedSearch(length, tol, max_rounds)
     results: list[SearchResult] = []
     for i, labels in enumerate(starts):
-        if length.n > _MOST_PROPOSALS:
-            moved, total = search.descend(labels)
-            results.append(SearchResult(moved, total, [total], True))
-        else:
-            results.append(search.improve(labels, chains=False))
+        splits = length.n <= _MOST_PROPOSALS
+        results.append(search.improve(labels, splits=splits, chains=False))
         progress(i + 1, min(result.total for result in results))
     order = np.argsort([result.total for result in results], kind="stable")
     distinct: dict[bytes, int] = {}

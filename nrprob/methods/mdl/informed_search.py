@@ -263,17 +263,19 @@ class InformedSearch:
                 return labels
             labels, current = best, best_total
 
-    def improve(self, labels: np.ndarray, *, chains: bool = True) -> SearchResult:
+    def improve(
+        self, labels: np.ndarray, *, splits: bool = True, chains: bool = True
+    ) -> SearchResult:
         """Make moves and accept proposals until none shortens the description.
 
-        Proposals include chains of moves with ``chains`` only.
+        Proposals are merges; with ``splits`` also splits, and with ``chains`` chains of moves.
         """
         labels, total = self.descend(labels)
         trace, converged, rounds = [total], True, 0
         improved = True
         while improved and rounds <= self.max_rounds:
             improved = False
-            steps = self._view_steps(chains)
+            steps = self._view_steps(splits, chains)
             for propose in (*steps, self._chain_cells) if chains else steps:
                 new, finished = propose(labels)
                 converged &= finished
@@ -288,14 +290,14 @@ class InformedSearch:
                     self.length.refit(labels)
         return SearchResult(labels, total, trace, converged and not improved)
 
-    def _view_steps(self, chains: bool):
+    def _view_steps(self, splits: bool, chains: bool):
         def step(v):
-            return lambda labels: self._improve_view(v, labels, chains)
+            return lambda labels: self._improve_view(v, labels, splits, chains)
 
         return [step(v) for v in range(self.length.n_views)]
 
     def _improve_view(
-        self, v: int, labels: np.ndarray, chains: bool
+        self, v: int, labels: np.ndarray, splits: bool, chains: bool
     ) -> tuple[np.ndarray | None, bool]:
         """Improve the labels of one view by proposals; None if none is shorter."""
         length = self.length
@@ -308,7 +310,13 @@ class InformedSearch:
         if v == 0 and length.target.classes is not None:
             labelings.append(length.target.classes[first])
         z, _, converged = improve_labels(
-            objective, present, self.tol, self.max_rounds, labelings, chains=chains
+            objective,
+            present,
+            self.tol,
+            self.max_rounds,
+            labelings,
+            splits=splits,
+            chains=chains,
         )
         if np.array_equal(z, present):
             return None, converged

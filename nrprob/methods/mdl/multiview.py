@@ -243,9 +243,9 @@ class MDLMultiView(InformedViews, AnnealedRestarts):
        clusters of another view. Refit the forest after every step.
     3. Improve the three shortest results by chains of moves, and repeat step 2.
 
-    Above 20,000 rows, only step 1 is made. Memory is :math:`O(n \sum_v K_v d_v)`. The warning of
-    views that share their errors compares canonical correlations of the residuals within clusters;
-    such views are not independent given the clusters, as the code assumes.
+    Above 10,000 rows, rows move and clusters merge only. Memory is :math:`O(n \sum_v K_v d_v)`. The
+    warning of views that share their errors compares canonical correlations of the residuals
+    within clusters; such views are not independent given the clusters, as the code assumes.
 
     Few labels are worth a few nats each. They decide between descriptions of nearly equal length,
     and never overrule the features. A class may have several clusters.

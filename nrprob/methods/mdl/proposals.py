@@ -32,6 +32,7 @@ def improve_labels(
     max_rounds: int,
     labelings: Sequence[np.ndarray] = (),
     *,
+    splits: bool = True,
     chains: bool = True,
 ) -> tuple[np.ndarray, list[float], bool]:
     """Make moves, and accept proposals while they shorten the description.
@@ -43,6 +44,7 @@ def improve_labels(
     tol : smallest decrease of the length, in nats, that counts
     max_rounds : maximum number of accepted proposals
     labelings : other groupings (C,) of the units, by which clusters may split
+    splits : whether proposals include more than merges
     chains : whether proposals include chains of moves
 
     Returns
@@ -52,7 +54,7 @@ def improve_labels(
     converged : whether no proposal was left
     """
     z = improve_by_passes(objective, z, tol)
-    proposals = _Proposals(objective, labelings, chains)
+    proposals = _Proposals(objective, labelings, splits, chains)
     trace = [float(objective.totals(z[None])[0])]
     while len(trace) <= max_rounds:
         for propose in proposals.types:
@@ -89,15 +91,24 @@ def _refine_best(
 class _Proposals:
     """Proposals (m, C) of labelings that differ from present labels (C,) by more than one move."""
 
-    def __init__(self, objective: ViewObjective, labelings: Sequence[np.ndarray], chains: bool):
+    def __init__(
+        self,
+        objective: ViewObjective,
+        labelings: Sequence[np.ndarray],
+        splits: bool,
+        chains: bool,
+    ):
         self.objective, self.k, self.labelings = objective, objective.k, labelings
-        self.types: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
-            self.merge_clusters,
+        more = (
             self.exchange_clusters,
             self.split_clusters,
             self.split_twice,
             self.adopt_labelings,
             self.divide_pairs,
+        )
+        self.types: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
+            self.merge_clusters,
+            *(more if splits else ()),
             *((self.chain_moves,) if chains else ()),
         )
 
