@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,9 @@ class InformedTask:
     groups : (n,) known group of every sample
     must_link, cannot_link : (p, 2) pairs of samples
     classes : (n,) known class of every sample, -1 if unknown; None without classes
+    kinds : types of the features of every view
+    conditional : whether the labels of the first view are coded given the known groups
+    constant : difference of lengths between the units of X and the scaled rows
     """
 
     tables: list[np.ndarray]
@@ -57,6 +60,9 @@ class InformedTask:
     must_link: np.ndarray
     cannot_link: np.ndarray
     classes: np.ndarray | None
+    kinds: tuple[str, ...]
+    conditional: bool
+    constant: float
     calls: list[Any] = field(default_factory=list)
 
     def without_view(self, v: int) -> InformedTask:
@@ -77,6 +83,9 @@ class InformedTask:
             self.must_link if has_target else _NO_PAIRS,
             self.cannot_link if has_target else _NO_PAIRS,
             self.classes if has_target else None,
+            tuple(self.kinds[v] for v in views),
+            self.conditional and has_target,
+            0.0,
         )
 
 
@@ -101,12 +110,13 @@ class InformedViews(ViewClusterer):
             classes = codes.astype(np.int64) if names.size else None
         return InformedTask(
             scaled, sizes, counts_used, groups, check_pairs(must_link, n, "must_link"),
-            check_cannot_link(cannot_link, n), classes,
+            check_cannot_link(cannot_link, n), classes, self._kinds,
+            self.known_words == "given" and bool(groups.any()), self._unit_length(n),
         )  # fmt: skip
 
     def _length(self, task: InformedTask, dependent: bool) -> InformedLength:
         """Description length of labels, for one joint code of the labels."""
-        n, n_views = len(task.tables[0]), len(task.tables)
+        n = len(task.tables[0])
         hard, linked = self.constraints == "hard", len(task.must_link) + len(task.cannot_link) > 0
         must, cannot = (
             [Pairs(pairs, name)] if hard else []
@@ -123,18 +133,17 @@ class InformedViews(ViewClusterer):
         elif linked and not hard:
             links, apart = _distinct(task.must_link), _distinct(task.cannot_link)
             words = SoftWords(n, links, apart, transmission_order(n, links, apart), task.sizes[0])
-        conditional = self.known_words == "given" and task.groups.any()
-        if conditional and words is not None:
+        if task.conditional and words is not None:
             raise ValueError(
                 "known_words='given' takes must-links with constraints='hard' only; got "
                 f"{len(task.cannot_link)} cannot-links and constraints={self.constraints!r}; use "
                 "known_words='marginal'"
             )
-        target = Target(parts.node, words, task.classes, task.groups if conditional else None)
+        target = Target(parts.node, words, task.classes, task.groups if task.conditional else None)
         code = "independent"
         if dependent:
             few = math.prod(task.sizes) <= MAX_CELLS
-            code = "table" if few and not linked and not conditional else "forest"
+            code = "table" if few and not linked and not task.conditional else "forest"
         features = [
             make_features(
                 x, parts.node if v == 0 else np.arange(n), task.groups, k,
@@ -144,13 +153,10 @@ class InformedViews(ViewClusterer):
                 shared=self.sigma == "view", centres_coded=self.centre_code == "half_log",
             )
             for v, (x, k, kind) in enumerate(
-                zip(task.tables, task.sizes, self._kinds[: n_views], strict=True)
+                zip(task.tables, task.sizes, task.kinds, strict=True)
             )
         ]  # fmt: skip
-        constant = 0.0
-        if n_views == len(self._kinds):
-            constant = self._unit_length(n)
-        return InformedLength(features, task.sizes, task.counts_used, code, target, constant)
+        return InformedLength(features, task.sizes, task.counts_used, code, target, task.constant)
 
     def _search(
         self, task: InformedTask, dependent: bool, seed: int
@@ -191,15 +197,12 @@ class InformedViews(ViewClusterer):
     def _view_gains(self, task: InformedTask, total: float, seed: int) -> np.ndarray:
         """Nats (V,) by which one description of all views is shorter than two descriptions."""
         gains = []
-        kinds = self._kinds
         for v in range(len(task.tables)):
-            rest = [u for u in range(len(task.tables)) if u != v]
-            parts = []
-            for part, views in ((task.only_view(v), [v]), (task.without_view(v), rest)):
-                self._kinds = (*(kinds[u] for u in views), "")  # no constant of the units
-                parts.append(self._search(part, True, seed)[1].total)
-            self._kinds = kinds
-            gains.append(sum(parts) + self._unit_length(len(task.tables[0])) - total)
+            parts = (
+                self._search(part, True, seed)[1].total
+                for part in (task.only_view(v), task.without_view(v))
+            )
+            gains.append(sum(parts) + task.constant - total)
         return np.array(gains)
 
     def _finish_informed(self, task: InformedTask, result: list[Any]) -> None:
@@ -209,8 +212,6 @@ class InformedViews(ViewClusterer):
         length, best, results = chosen
         length.refit(best.labels)
         labels = _compact(best.labels, task)
-        if any(task.counts_used):
-            length.parents = length.parents.copy()
         self._runs = {
             "labels": np.stack([r.labels for r in results]),
             "objective": np.array([r.total for r in results]),
@@ -266,12 +267,8 @@ class InformedViews(ViewClusterer):
         for v, k in enumerate(length.sizes):
             sizes.append(int(labels[:, v].max()) + 1 if task.counts_used[v] else k)
         fitted = self._length(
-            InformedTask(
-                task.tables, tuple(sizes), tuple(False for _ in sizes), task.groups,
-                task.must_link, task.cannot_link, task.classes,
-            ),
-            self.dependent_,
-        )  # fmt: skip
+            replace(task, sizes=tuple(sizes), counts_used=(False,) * len(sizes)), self.dependent_
+        )
         if fitted.code == "table" and length.code != "table":
             fitted.code = length.code
         fitted.parents = length.parents
