@@ -286,11 +286,9 @@ class InformedLength:
             if v == 0:
                 composition = group_sums(composition, target.unit, target.n_units)
             # Symbols of clusters without samples have no words.
-            used = composition.sum(0) > 0
+            columns = composition[:, composition.sum(0) > 0]
             k_child = self.n_clusters(w, labels)
-            columns = composition[:, used]
-            if k_child > used.sum():
-                columns = np.pad(columns, ((0, 0), (0, k_child - int(used.sum()))))
+            columns = np.pad(columns, ((0, 0), (0, k_child - columns.shape[1])))
             tables.append(CountTable(columns, k_max, np.array([k_child])))
         return tables, words, charges
 

@@ -252,6 +252,8 @@ class InformedSearch:
                 unit = length.target.unit if root == 0 else np.arange(length.n)
                 proposal, gain = tree_messages(length, int(root), labels, changes)
                 order = np.argsort(-gain, kind="stable")[: int((gain > self.tol).sum())]
+                if root == 0 and length.target.words is not None:
+                    order = length.target.words.together(order)
                 powers = 2 ** np.arange(order.size.bit_length())
                 for count in np.unique(np.append(powers[powers < order.size], order.size)):
                     moved = np.isin(unit, order[:count])

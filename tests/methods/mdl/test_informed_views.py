@@ -42,6 +42,21 @@ def test_all_that_is_known_is_used(data):
         model.predict(data.views)
 
 
+def test_hard_pairs_hold_whatever_they_cost(data):
+    rng, clusters = np.random.default_rng(3), data.clusters[:, 0]
+    pairs = rng.permutation(len(clusters)).reshape(-1, 2)
+    same = clusters[pairs[:, 0]] == clusters[pairs[:, 1]]
+    cannot, must = pairs[same][:6], pairs[~same][:6]  # all of them are wrong
+    model = MDLMultiView(3, **ROUND).fit(data.views, must_link=must, cannot_link=cannot)
+    labels = model.alternatives_[:, 0]
+    assert (labels[must[:, 0]] == labels[must[:, 1]]).all()
+    assert (labels[cannot[:, 0]] != labels[cannot[:, 1]]).all()
+    soft = clone(model).set_params(constraints="soft")
+    soft.fit(data.views, must_link=must, cannot_link=cannot)
+    wrong = soft.alternatives_[cannot, 0]
+    assert (wrong[:, 0] == wrong[:, 1]).any()
+
+
 def test_an_annealed_and_a_searched_fit_have_one_objective(data):
     model = MDLMultiView(3, n_init=3, random_state=0).fit(data.views)
     searched = clone(model).set_params(view_gain=True).fit(data.views)
