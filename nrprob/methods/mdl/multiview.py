@@ -600,6 +600,7 @@ class MDLMultiView(InformedViews, AnnealedRestarts):
         ndarray of shape (n_samples, n_views), or (n_samples,) for a single table
         """
         check_is_fitted(self)
+        X, known = self._split_known(X, known)
         tables = self._split_views(X, reset=False)
         if tuple(x.shape[1] for x in tables) != self.view_sizes_:
             raise ValueError(
