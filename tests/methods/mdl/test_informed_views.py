@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
 from nrprob import MDLMultiView
-from nrprob.datasets.informed_views import make_essential_sources, make_informed_views
+from nrprob.datasets import make_essential_sources, make_informed_views
 from nrprob.links import InfeasibleConstraints
 
 ROUND = {"covariance": "isotropic", "n_init": 3, "random_state": 0}
