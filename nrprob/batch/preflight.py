@@ -74,7 +74,8 @@ def _check_cell(model: ModelFile, data: DataSets, cell: Experiment, where: str) 
             if is_external:
                 check_external(estimator, inputs.X)
             elif isinstance(estimator, Clusterer):
-                if inputs.pairs:  # may be infeasible for some pairs only
+                capabilities = registry.find_method(cell.name).capabilities
+                if capabilities.pairs and (inputs.pairs or not capabilities.views):
                     estimator.check_parameters()
                 else:
                     estimator.prepare(inputs.X, inputs.y, **inputs.known)
