@@ -92,8 +92,9 @@ class MomentEstimates:
     has Satterthwaite's degrees of freedom. For "fixed", the trace enters without a logarithm. A
     class or union of n samples has f = n - 1, and the pooled scatter of k classes has f = n - k.
 
-    If labels mean nothing, a scatter is independent of the ratio of its determinant to those of its
-    parts, so that variances are differences. The squared standard errors then are
+    Suppose that the labels are independent of the features. Then a scatter is independent of the
+    ratio between its determinant and the determinants of its parts. The variance of an estimate is
+    therefore a difference of variances, and the squared standard errors are
 
     .. math:: \frac{\sum_i p_i^2 V(n_i - 1) - V(n_T - 1)}{H(p)^2}, \qquad
         \frac{V(n_T - k) - V(n_T - 1)}{H(p)^2}

@@ -54,7 +54,7 @@ class CountCosts:
 
     Attributes
     ----------
-    log_shares : (G + 1, K, J) log frequencies of the symbols; the last group is that of new groups
+    log_shares : (G + 1, K, J) log frequencies of the symbols; the last entry serves new groups
     features : "bernoulli" or "multinomial"
     """
 

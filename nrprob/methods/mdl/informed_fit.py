@@ -48,8 +48,8 @@ def initial_labels(
 ) -> list[np.ndarray]:
     """Initial labels (n, V): one cluster, means of classes, and k-means++ centres.
 
-    Centres are those of all views together, and of every view, in turn. Numbers of clusters that
-    the search selects are random.
+    k-means++ uses the features of all views together in every second start, and each view alone in
+    the others. If the search selects a number of clusters, its initial value is random.
     """
     target, views = length.target, range(length.n_views)
     tables = [f.mean[target.unit] if v == 0 else f.mean for v, f in enumerate(length.features)]
@@ -112,7 +112,7 @@ def search_labels(
 
     Parameters
     ----------
-    length : description length; its forest and its effects are those of the result
+    length : description length; on return, its forest and its effects fit the best labels
     starts : initial labels (n, V)
     tol : smallest decrease of the length, in nats, that counts
     max_rounds : maximum number of accepted proposals per start

@@ -38,7 +38,7 @@ from nrprob.statistics.groups import group_sums
 
 @dataclass
 class Target:
-    """What is known about the clusters of the first view.
+    """Side information about the clusters of the first view.
 
     Attributes
     ----------
