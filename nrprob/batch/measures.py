@@ -1,4 +1,4 @@
-"""Measures, tables and figures of a report, as model files declare them."""
+"""Measures, saved outputs, tables and figures of a report, as model files declare them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pydantic import Field, FiniteFloat, field_validator, model_validator
 from nrprob.batch.formats import PICTURE
 from nrprob.batch.splits import Strict
 
-__all__ = ["OF_SPLIT", "Figure", "Measure", "Metric", "Report", "Setting", "Statistic", "Table"]
+__all__ = [
+    "OF_SPLIT", "Figure", "Measure", "Metric", "Report", "Save", "Setting", "Statistic", "Table",
+]  # fmt: skip
 
 Metric = Literal[
     "normalized_mutual_information", "matched_accuracy", "purity", "rand_index",
@@ -80,10 +82,14 @@ class Setting(Strict):
     ``where`` selects fits by values of parameters of the data or of the methods, or of elements of
     these parameters ("dims.0", "partial_labels.fraction", "split.labelled"). ``published`` has
     values by method, measure and statistic. The method "A / B" stands for the ratio of the means of
-    two methods; its statistic "p" is the p-value of a paired t-test of A and B.
+    two methods; its statistic "p" is the p-value of a paired t-test of A and B. ``ids`` name values
+    of the tables in the folder ``published`` beside the model file
+    (`nrprob.batch.published.Published`), which `read_model` inserts into ``published``. The
+    beginning of an id, up to a slash, names all values whose ids begin with it.
     """
 
     where: dict[str, Any] = Field(default_factory=dict)
+    ids: list[str] = Field(default_factory=list)
     published: dict[str, dict[str, dict[Statistic, FiniteFloat]]] = Field(default_factory=dict)
     note: str = ""
 
@@ -120,6 +126,14 @@ class Figure(Strict):
     methods: list[str] = Field(default_factory=list)
     where: dict[str, Any] = Field(default_factory=dict)
     log_x: bool = False
+
+
+class Save(Strict):
+    """Outputs of every fit to save, in addition to its measures."""
+
+    labels: bool = True
+    memberships: bool = False
+    traces: bool = True
 
 
 class Report(Strict):

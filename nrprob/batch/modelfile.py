@@ -19,7 +19,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nrprob.batch import registry
-from nrprob.batch.schema import MAX_DEPTH, ModelFile
+from nrprob.batch.published import insert_published
+from nrprob.batch.schema import BUILT_IN, MAX_DEPTH, ModelFile
 from nrprob.exceptions import InputError, short_repr
 from nrprob.files import as_path, refuse_link
 
@@ -174,6 +175,9 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
                 f"results are named after the model file; {path} would name no folder; rename it"
             )
         content, name, folder = _read_toml(path), str(path), path.parent
+    names = content.get("measures", {})
+    measures = {*(names if isinstance(names, Mapping) else ()), *BUILT_IN, "infeasible"}
+    content = insert_published(content, folder, measures)
     try:
         model = ModelFile.model_validate(content)
     except ValidationError as error:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator, model_validator
 
 from nrprob.batch import registry
-from nrprob.batch.measures import OF_SPLIT, Figure, Measure, Report, Table
+from nrprob.batch.measures import OF_SPLIT, Figure, Measure, Report, Save, Table
 from nrprob.batch.parameters import FLAT, root_name
 from nrprob.batch.splits import MAX_FITS, Constraints, PartialLabels, Split, Strict
 
@@ -164,7 +164,9 @@ class MethodSpec(BaseModel):
     """A method by its name; every other key is a parameter of its estimator.
 
     ``grid`` lists values of parameters; the method is fitted with all their combinations. ``title``
-    names the method in reports and in published values. ``runs`` overrides ``runs`` of the file.
+    names the method in reports and in published values; ``printed`` is the name of the method in
+    published values, if this is another name. ``recommended`` marks the method that the ledger
+    compares with the best published method. ``runs`` overrides ``runs`` of the file.
     With ``use_labels = false``, the method gets neither target labels nor the labels of a split.
     ``where`` restricts the method to data sets with these parameters. If it is a list of tables, a
     data set must match one of them.
@@ -174,6 +176,8 @@ class MethodSpec(BaseModel):
 
     name: str
     title: str = ""
+    printed: str = ""
+    recommended: bool = False
     note: str = ""
     runs: Count | None = None
     use_labels: bool = True
@@ -214,14 +218,6 @@ class MethodSpec(BaseModel):
     def label(self) -> str:
         """Title, or else the name of the class."""
         return self.title or registry.find_method(self.name).class_name
-
-
-class Save(Strict):
-    """Outputs of every fit to save, in addition to its measures."""
-
-    labels: bool = True
-    memberships: bool = False
-    traces: bool = True
 
 
 class ModelFile(Strict):

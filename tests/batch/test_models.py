@@ -244,13 +244,18 @@ def test_published_alternatives_are_those_printed():
                 place = SHAPES[setting]
             elif table == "Table 2":
                 place = {"keep.pose": ["left", "right", "straight"]}
-            elif table == "Table 3" and (setting, row["method"]) != ("Vowel", "Algo2"):
+            elif table == "Table 3":
                 table += f", {setting}"
             else:
                 continue
             right[key(table, place, row["method"], row["metric"], "mean")] = float(row["value"])
-    assert methods == {"NACI", "COALA", "Algo1", "Algo2", "ADFT", "Dec-kmeans", "ConvEM", "CAMI"}
-    assert ours == right
+    compared = {"NACI", "COALA", "Algo1", "Algo2", "ADFT", "CIB", "Dec-kmeans", "ConvEM", "CAMI"}
+    assert methods == compared | {"NACI, as printed"}
+    # The values of NACI also belong to its published settings.
+    twice = {at: value for at, value in ours.items() if at[2] == "NACI, as printed"}
+    assert twice
+    assert all(ours[(*at[:2], "NACI", *at[3:])] == value for at, value in twice.items())
+    assert {at: value for at, value in ours.items() if at not in twice} == right
 
 
 def test_clusters_left_and_iterations_are_those_printed():

@@ -1,0 +1,174 @@
+"""Published values that model files name by their ids, from tables next to the model files.
+
+The folder ``published`` beside a model file holds CSV files with one printed value per row, and the
+columns of `Published`.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_args
+
+from nrprob.batch import registry
+from nrprob.batch.measures import Statistic
+from nrprob.exceptions import InputError
+from nrprob.files import reading, refuse_link
+
+__all__ = ["FOLDER", "GOALS", "Published", "insert_published", "read_published", "select_published"]
+
+FOLDER = "published"  # name of the folder beside the model files
+# Goals of printed values, and the directions of measures (`nrprob.batch.measures.Measure`).
+GOALS = {"higher": "high", "lower": "low", "agree": "agree", "none": "none"}
+MAX_BYTES = 2**22  # bytes of one file
+
+
+@dataclass(frozen=True)
+class Published:
+    """A printed value.
+
+    Attributes
+    ----------
+    id : source, table, row, method and column, joined by slashes
+    source : name of the publication, with which the names of its model files begin
+    table, row, column, method : place of the value. The column is a measure and a statistic, such
+        as "error, mean". Inputs of an experiment have no method
+    value : the printed value, or a value that follows from the printed one
+    decimals : number of printed decimals
+    goal : "higher" or "lower" if such values are better, "agree" if a value of the same setting
+        must be equal, and "none" for inputs, run times and values without a goal
+    data : whether the data of the experiment are available
+    """
+
+    id: str
+    source: str
+    table: str
+    row: str
+    column: str
+    method: str
+    value: float
+    decimals: int
+    goal: str
+    data: bool
+
+    @property
+    def measure(self) -> str:
+        """Name of the measure."""
+        return self.column.rpartition(", ")[0]
+
+    @property
+    def statistic(self) -> str:
+        """Statistic of the measure."""
+        return self.column.rpartition(", ")[2]
+
+
+_COLUMNS = [field.name for field in fields(Published)]
+
+
+def read_published(folder: Path) -> dict[str, Published]:
+    """Published values of all CSV files of a folder, by id; empty without such a folder.
+
+    Raises InputError if a file cannot be read, a value is invalid or an id occurs twice.
+    """
+    refuse_link(folder)
+    result: dict[str, Published] = {}
+    for path in sorted(folder.glob("*.csv")):
+        refuse_link(path)
+        with reading(path, "published values", "correct the file"):
+            for entry in _read_entries(path):
+                if entry.id in result:
+                    raise ValueError(f"two rows have the id {entry.id!r}")
+                result[entry.id] = entry
+    return result
+
+
+def _read_entries(path: Path) -> Iterator[Published]:
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"the file has more than {MAX_BYTES} bytes")
+    reader = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
+    if reader.fieldnames != _COLUMNS:
+        raise ValueError(f"the columns are not {', '.join(_COLUMNS)}")
+    for row in reader:
+        if None in row or None in row.values():
+            raise ValueError(f"line {reader.line_num} has not {len(_COLUMNS)} columns")
+        value, decimals = float(row["value"]), int(row["decimals"])
+        choices = (row["goal"] in GOALS, row["data"] in ("yes", "no"))
+        if math.isnan(value) or not 0 <= decimals <= 15 or not all(choices):
+            raise ValueError(f"line {reader.line_num} has an invalid value")
+        yield Published(
+            **row | {"value": value, "decimals": decimals, "data": row["data"] == "yes"}
+        )
+
+
+def select_published(
+    ids: Sequence[str], published: Mapping[str, Published], where: str
+) -> list[Published]:
+    """Published values with these ids, or whose ids begin with these texts and a slash.
+
+    Raises InputError for a text that selects nothing; ``where`` is its key in the model file.
+    """
+    result: dict[str, Published] = {}
+    for text in ids:
+        selected = [p for p in published.values() if f"{p.id}/".startswith(f"{text}/")]
+        if not selected:
+            nearest = registry.suggest_name(text, _beginnings(text, published))
+            raise InputError(f"there is no such published value; {where} = {text!r}; {nearest}")
+        result |= {entry.id: entry for entry in selected}
+    return [*result.values()]
+
+
+def _beginnings(text: str, published: Mapping[str, Published]) -> list[str]:
+    """Beginnings of ids with as many slashes as a text."""
+    n_parts = text.count("/") + 1
+    return [*dict.fromkeys("/".join(name.split("/")[:n_parts]) for name in published)]
+
+
+def insert_published(
+    content: dict[str, Any], folder: Path, measures: Collection[str]
+) -> dict[str, Any]:
+    """Insert the published values that the settings of a model file name into ``published``.
+
+    ``content`` is the file before its validation, which checks everything that this function
+    leaves out. Values of other measures than ``measures`` are skipped, and values in the file have
+    precedence. A value belongs to the method with its title, and to methods whose key ``printed``
+    names it. Raises InputError for an unknown id.
+    """
+    if not any(setting.get("ids") for _, setting in _settings(content)):
+        return content
+    content, published = copy.deepcopy(content), read_published(folder / FOLDER)
+    methods = _tables(content, "methods")
+    for where, setting in _settings(content):
+        ids, inline = setting.get("ids", []), setting.get("published", {})
+        is_list = isinstance(ids, list) and all(isinstance(text, str) for text in ids)
+        if not (is_list and isinstance(inline, Mapping)):
+            continue
+        values: dict[str, Any] = {}
+        for entry in select_published(ids, published, f"{where}.ids"):
+            if entry.measure not in measures or entry.statistic not in get_args(Statistic):
+                continue
+            titles = [m.get("title") for m in methods if m.get("printed") == entry.method]
+            for title in filter(None, [*titles, entry.method]):
+                statistics = values.setdefault(title, {}).setdefault(entry.measure, {})
+                statistics[entry.statistic] = entry.value
+        setting["published"] = {**values, **inline}
+    return content
+
+
+def _settings(content: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the settings of all tables of a model file, each with its key."""
+    for i, table in enumerate(_tables(content, "tables")):
+        for j, setting in enumerate(_tables(table, "settings")):
+            yield f"tables.{i}.settings.{j}", setting
+
+
+def _tables(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Tables under a key; values of other types are left to the validation."""
+    tables = content.get(name, [])
+    return [t for t in tables if isinstance(t, dict)] if isinstance(tables, list) else []
