@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import xarray
@@ -59,10 +60,13 @@ def measured(cell, value):
     )  # fmt: skip
 
 
-def make_run(folder, model, value=None, keep=lambda cell: True, numpy=lambda cell: "2.0"):
-    """A folder of results in the form of `nrprob run`."""
+def make_run(
+    folder, model, value=None, keep=lambda cell: True, numpy=lambda cell: "2.0", **circumstances
+):
+    """A folder of results in the form of `nrprob run`; ``model`` is a model or its file."""
     value = value or random_value(0)
-    plan = expand(read_model(model))
+    origin = {} if isinstance(model, dict) else {"model_file": {str(model): ""}}
+    plan = replace(expand(read_model(model)), origin=origin)
     store = Store(folder)
     store.open(plan)
     cells = [cell for batch in plan.batches for cell in batch.cells if keep(cell)]
@@ -72,7 +76,7 @@ def make_run(folder, model, value=None, keep=lambda cell: True, numpy=lambda cel
             fits = {c: measured(c, value) for c in cells if numpy(c) == version}
             made = {
                 "started": "2005-05-01T12:30:00+00:00", "host": "a host", "device": "1 x cpu",
-                "versions": json.dumps({"numpy": version}),
+                "versions": json.dumps({"numpy": version}), **circumstances,
             }  # fmt: skip
             store.write(plan.batches[0], netcdf_bytes(fits_to_dataset(fits, made)))
     return folder

@@ -34,8 +34,7 @@ def test_the_model_file_of_the_page_is_valid():
 
 
 def test_every_key_is_on_the_page():
-    from nrprob.batch.measures import Figure, Measure, Setting, Table
-    from nrprob.batch.measures import Save
+    from nrprob.batch.measures import Figure, Measure, Save, Setting, Table
     from nrprob.batch.schema import Data, ModelFile
 
     for kind in (ModelFile, Data, Measure, Save, Setting, Table, Figure):

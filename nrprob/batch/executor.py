@@ -293,6 +293,8 @@ def execute_batch(executor: Executor, cells: Sequence[Experiment], where: str = 
             "host": platform.node(),
             "device": f"{len(devices)} x {devices[0].device_kind}",
             "versions": json.dumps(package_versions()),
+            # All fits of a batch have the same method.
+            "defaults": json.dumps(registry.find_method(cells[0].name).defaults),
         }
         dataset = fits_to_dataset(fits, circumstances, labels=executor.model.save.labels)
         done.content = netcdf_bytes(dataset)

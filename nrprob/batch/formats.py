@@ -10,10 +10,11 @@ The module imports no package that loads slowly, so that wrong names are reporte
 from __future__ import annotations
 
 import csv
+import io
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from nrprob.files import reading
 
 __all__ = [
     "EVIDENCE", "MANIFEST", "PAGE", "PICTURE", "PLAN", "RESULTS", "check_file", "column_names",
-    "escape", "is_fit_folder", "is_table", "npz_names", "read_csv", "require_columns",
-    "require_part", "results_in", "separator", "unescape", "with_labelings", "write_csv",
+    "escape", "is_fit_folder", "is_table", "npz_names", "read_csv", "read_records",
+    "require_columns", "require_part", "results_in", "separator", "unescape", "with_labelings",
+    "write_csv",
 ]  # fmt: skip
 
 PAGE = "report.html"
@@ -34,6 +36,7 @@ RESULTS = ("labels.csv", SUMMARY, PAGE)  # files of a clustering, without plots
 PICTURE = "summary.png"
 EVIDENCE = "evidence.png"
 PLAN = "plan.json"  # the plan of a model file, in every folder of a run
+MAX_RECORDS = 2**22  # bytes of a file of records
 MANIFEST = "manifest.json"  # digests of the files of a run
 ROWS = "X"  # the array of rows in an NPZ file
 _TEXTS = (".csv", ".tsv")
@@ -226,3 +229,21 @@ def read_csv(path: Path, separator: str) -> Any:
     for name, column in frame.select_dtypes(exclude=["number", "bool"]).items():
         frame[name] = column.map(unescape)
     return frame
+
+
+def read_records(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield the rows of a small CSV file as texts by column.
+
+    Raises ValueError for other columns than ``columns`` and for incomplete rows.
+    """
+    with path.open("rb") as file:
+        content = file.read(MAX_RECORDS + 1)
+    if len(content) > MAX_RECORDS:
+        raise ValueError(f"the file has more than {MAX_RECORDS} bytes")
+    reader = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
+    if reader.fieldnames != [*columns]:
+        raise ValueError(f"the columns are not {', '.join(columns)}")
+    for row in reader:
+        if None in row or None in row.values():
+            raise ValueError(f"line {reader.line_num} has not {len(columns)} columns")
+        yield row

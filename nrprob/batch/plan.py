@@ -29,9 +29,10 @@ from nrprob.files import digest
 
 __all__ = [
     "Batch", "Experiment", "Plan", "check_seed", "expand", "file_digest", "find_differences",
-    "matches", "select",
+    "matches", "select", "shared_identity",
 ]  # fmt: skip
 
+QUICK = 5  # a quick run computes one of so many repeats
 BATCH = 32  # number of fits per batch; a killed run loses at most one batch of them
 _REFERENCE = re.compile(r"data\.(\w+(?:\.\d+)*)")
 
@@ -246,7 +247,7 @@ def expand(model: ModelFile) -> Plan:
                 "method out"
             )
     # List the fits: every data set with every setting, amount, repeat and run of every method.
-    shared = _shared_identity(model)
+    shared = shared_identity(model)
     cells = []
     for number, case, i, spec in pairs:
         labels = {"partial_labels": {"use_labels": spec.use_labels}}
@@ -271,7 +272,7 @@ def expand(model: ModelFile) -> Plan:
     return Plan(model, tuple(cells), tuple(_make_batches(cells)))
 
 
-def _shared_identity(model: ModelFile, file: str | None = None) -> dict[str, Any]:
+def shared_identity(model: ModelFile, file: str | None = None) -> dict[str, Any]:
     """Part of the identity that all fits share; ``file`` is the digest of the data file."""
     data = model.data
     optional = ("rows", "views", "components")
@@ -319,7 +320,7 @@ def find_differences(
         # The data file may have been deleted.
         file = stored["data"].get("file")
         if file not in shared:
-            shared[file] = _shared_identity(model, file)
+            shared[file] = shared_identity(model, file)
         planned = _identity(model, shared[file], cell)
         if planned != identities[cell.id]:
             difference = _describe_difference(stored, json.loads(planned))
@@ -362,11 +363,13 @@ def matches(cell: Experiment, where: Mapping[str, Any]) -> bool:
     return all(look_up(values, name) == value for name, value in where.items())
 
 
-def select(plan: Plan, only: Sequence[str]) -> set[str]:
+def select(plan: Plan, only: Sequence[str], quick: bool = False) -> set[str]:
     """Identifiers of the planned fits that meet all conditions NAME=VALUE.
 
-    NAME is ``method`` (a title or a name), ``table``, ``repeat``, ``run`` or a parameter. Raises
-    InputError if a condition cannot be read, or no fit meets them all.
+    NAME is ``method`` (a title or a name), ``table``, ``repeat``, ``run`` or a parameter. With
+    ``quick``, the fits are one of `QUICK` data sets of every case or, with one data set per case,
+    one of `QUICK` runs of every method. Raises InputError if a condition cannot be read, or no fit
+    meets them all.
     """
     is_list = isinstance(only, list | tuple)
     if not is_list or not all(isinstance(condition, str) for condition in only):
@@ -397,7 +400,15 @@ def select(plan: Plan, only: Sequence[str]) -> set[str]:
             values = dict.fromkeys(value for _, value in pairs)
             registry.refuse_unknown(text, values, f"no cell has that value; --only {condition}")
             cells = [cell for cell, value in pairs if value == text]
-    return {cell.id for cell in cells}
+    return {cell.id for cell in cells if not quick or _is_quick(plan.model, cell)}
+
+
+def _is_quick(model: ModelFile, cell: Experiment) -> bool:
+    """Whether a quick run computes a planned fit: one of `QUICK` data sets or runs, rounded up."""
+    if model.data.repeats > 1:
+        return cell.repeat * QUICK < model.data.repeats
+    runs = {method.label: method.runs or model.runs for method in model.methods}
+    return cell.run * QUICK < runs[cell.method]
 
 
 def _in_settings(cell: Experiment, settings: Sequence[Setting]) -> bool:

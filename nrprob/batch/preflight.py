@@ -114,13 +114,15 @@ def _unknown_attributes(model: ModelFile) -> list[str]:
     ]
 
 
-def try_out(plan: Plan, folder: Path | str, only: Sequence[str] = ()) -> set[str]:
+def try_out(
+    plan: Plan, folder: Path | str, only: Sequence[str] = (), quick: bool = False
+) -> set[str]:
     """Test whether a run can write its files; return the identifiers of the selected fits.
 
-    The fits meet the conditions ``only``; see `nrprob.batch.plan.select`. The test leaves no files
+    ``only`` and ``quick`` select fits; see `nrprob.batch.plan.select`. The test leaves no files
     behind. Raises InputError if no fit meets the conditions, or results cannot be written.
     """
-    cells = select(plan, only)
+    cells = select(plan, only, quick)
     names: list[str] = []
     if plan.model.is_single:
         names = [*RESULTS, *filter(None, [plan.model.report.picture])]

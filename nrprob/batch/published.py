@@ -7,8 +7,6 @@ columns of `Published`.
 from __future__ import annotations
 
 import copy
-import csv
-import io
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from nrprob.batch import registry
+from nrprob.batch.formats import read_records
 from nrprob.batch.measures import Statistic
 from nrprob.exceptions import InputError
 from nrprob.files import reading, refuse_link
@@ -25,7 +24,6 @@ __all__ = ["FOLDER", "GOALS", "Published", "insert_published", "read_published",
 FOLDER = "published"  # name of the folder beside the model files
 # Goals of printed values, and the directions of measures (`nrprob.batch.measures.Measure`).
 GOALS = {"higher": "high", "lower": "low", "agree": "agree", "none": "none"}
-MAX_BYTES = 2**22  # bytes of one file
 
 
 @dataclass(frozen=True)
@@ -88,23 +86,17 @@ def read_published(folder: Path) -> dict[str, Published]:
 
 
 def _read_entries(path: Path) -> Iterator[Published]:
-    with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"the file has more than {MAX_BYTES} bytes")
-    reader = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
-    if reader.fieldnames != _COLUMNS:
-        raise ValueError(f"the columns are not {', '.join(_COLUMNS)}")
-    for row in reader:
-        if None in row or None in row.values():
-            raise ValueError(f"line {reader.line_num} has not {len(_COLUMNS)} columns")
+    for number, row in enumerate(read_records(path, _COLUMNS), 2):
         value, decimals = float(row["value"]), int(row["decimals"])
         choices = (row["goal"] in GOALS, row["data"] in ("yes", "no"))
         if math.isnan(value) or not 0 <= decimals <= 15 or not all(choices):
-            raise ValueError(f"line {reader.line_num} has an invalid value")
-        yield Published(
-            **row | {"value": value, "decimals": decimals, "data": row["data"] == "yes"}
-        )
+            raise ValueError(f"line {number} has an invalid value")
+        values: dict[str, Any] = {
+            "value": value,
+            "decimals": decimals,
+            "data": row["data"] == "yes",
+        }
+        yield Published(**{**row, **values})
 
 
 def select_published(

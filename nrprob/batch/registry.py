@@ -70,6 +70,12 @@ class Method:
         parameters = inspect.signature(self.load()).parameters.items()
         return [name for name, parameter in parameters if parameter.default is parameter.empty]
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Default values of the parameters of the constructor."""
+        parameters = inspect.signature(self.load()).parameters.items()
+        return {name: p.default for name, p in parameters if p.default is not p.empty}
+
     def words(self, parameter: str) -> list[str]:
         """Valid strings of a parameter, from its annotation."""
         from nrprob.estimator.parameters import parameter_checks
@@ -109,6 +115,11 @@ class ExternalMethod(Method):
             alone=True,
             arrays=("nn",) if quadratic else ("nk", *_COVARIANCES.get(self.class_name, ())),
         )
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Empty: the defaults of another package depend on its version."""
+        return {}
 
     @property
     def purpose(self) -> str:

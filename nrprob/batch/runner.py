@@ -72,6 +72,7 @@ def run_plan(
     *,
     devices: Sequence[jax.Device] | None = None,
     only: Sequence[str] = (),
+    quick: bool = False,
     progress: Progress | None = None,
     scheduler: str | Client | None = None,
 ) -> Outcome:
@@ -82,7 +83,7 @@ def run_plan(
     These errors are raised before the first fit and before anything is written.
     """
     progress = progress or Progress()
-    chosen = try_out(plan, folder, only)
+    chosen = try_out(plan, folder, only, quick)
     store = Store(folder)
     finished = store.finished()  # before anything is written: a damaged file stops the run here
     outcome = Outcome(Path(folder), reused=len(chosen & finished))
@@ -179,6 +180,7 @@ def run(
     *,
     devices: Sequence[jax.Device] | None = None,
     only: Sequence[str] = (),
+    quick: bool = False,
     progress: Progress | None = None,
     scheduler: str | Client | None = None,
     allow_large: bool = False,
@@ -198,6 +200,9 @@ def run(
         Devices to use, by default all of `jax.devices`. A CPU is one device with all its cores.
     only : sequence of str
         Conditions NAME=VALUE that select fits.
+    quick : bool, default=False
+        Whether to compute only a fifth of the repeats, rounded up: of the data sets of every case
+        or, with one data set per case, of the runs of every method. A later run computes the rest.
     progress : Progress, optional
         Receives the progress of the run.
     scheduler : str or distributed.Client, optional
@@ -266,8 +271,9 @@ def run(
         if folder is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
         outcome = run_plan(
-            plan, folder, devices=devices, only=only, progress=progress, scheduler=scheduler
-        )
+            plan, folder, devices=devices, only=only, quick=quick, progress=progress,
+            scheduler=scheduler,
+        )  # fmt: skip
         dataset = Store(folder).gather()
     if outcome.failed:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The command line: ``nrprob fit``, ``explore``, ``run``, ``check``, ``report``, ``methods``.
+"""The command line: ``nrprob fit``, ``explore``, ``run``, ``check``, ``report``, ``ledger``...
 
 Results go to standard output; progress, warnings and errors go to standard error. An error that the
 user can correct is one line, with exit code 2. Packages that load slowly are imported inside a
@@ -18,6 +18,7 @@ from typer import Argument, Option
 from nrprob.caching import set_environment
 from nrprob.cli.explore import explore
 from nrprob.cli.fit import fit
+from nrprob.cli.ledger import ledger
 from nrprob.cli.run import check, run
 from nrprob.cli.terminal import in_one_line, print_result, show_spinner
 from nrprob.exceptions import InputError
@@ -30,7 +31,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (fit, explore, run, check):
+for _command in (fit, explore, run, check, ledger):
     app.command()(_command)
 
 

@@ -58,6 +58,13 @@ def run(
             "repeatable.",
         ),
     ] = None,
+    quick: Annotated[
+        bool,
+        Option(
+            "--quick",
+            help="Compute a fifth of the data sets or, with one data set, of the runs.",
+        ),
+    ] = False,
     scheduler: Annotated[
         str | None,
         Option(
@@ -82,7 +89,7 @@ def run(
     chosen = None if scheduler else _select_devices(devices)
     failed = False
     for path, plan in plans:
-        preflight.try_out(plan, folders[path], only or ())
+        preflight.try_out(plan, folders[path], only or (), quick)
     # A folder may have files of a single run with other fits; the new results replace them.
     outdated = {folders[path] for path, plan in plans if _is_of_another(plan, folders[path])}
     for path, folder in folders.items():
@@ -99,6 +106,7 @@ def run(
                         folders[path],
                         devices=chosen,
                         only=only or (),
+                        quick=quick,
                         progress=bar,
                         scheduler=client,
                     )

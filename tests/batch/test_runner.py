@@ -928,3 +928,21 @@ def test_killed_many_times(tmp_path):
     results = batch.load(out)
     assert results.sizes["cell"] == 2 * repeats
     assert_same_results(results, batch.run(spec, tmp_path / "alone"))
+
+
+@pytest.mark.parametrize(
+    ("repeats", "runs", "count"), [(10, 3, 2 * 3), (7, 1, 2), (1, 11, 3), (1, 1, 1)]
+)
+def test_a_quick_run_computes_a_fifth_of_the_repeats(repeats, runs, count):
+    spec = {
+        "data": {"generator": "make_binary_partitions", "repeats": repeats},
+        "runs": runs,
+        "methods": [{"name": "ib", "n_clusters": 2}],
+    }
+    planned = plan.expand(read_model(spec))
+    cells = [c for c in planned.cells if c.id in plan.select(planned, [], quick=True)]
+    assert len(cells) == count
+    # The first data sets and runs, so that a full run computes the rest.
+    assert {(c.repeat, c.run) for c in cells} == {
+        (i, j) for i in range(-(-repeats // 5)) for j in range(runs if repeats > 1 else count)
+    }

@@ -174,18 +174,23 @@ def count_decimals(values: Iterable[float]) -> int:
     return max((len(text.partition(".")[2]) for text in texts), default=0)
 
 
-def judge(ours: Value, published: float, goal: str, decimals: int = 0) -> Mark | None:
-    """Compare our value with a published one; None if ``goal`` is neither "high" nor "low".
+def judge(
+    ours: Value, published: float, goal: str, decimals: int = 0, n_errors: float = 2
+) -> Mark | None:
+    """Compare our value with a published one; None if ``goal`` is "none".
 
     Our value reaches the published one if it is at least as good, or equal after rounding to
     ``decimals``. With 0 decimals, values are not rounded, since the precision of published integers
-    is unknown. Otherwise our value is "within" two standard errors of the published one, or
-    "worse".
+    is unknown. Otherwise our value is "within" ``n_errors`` standard errors of the published one,
+    or "worse". With the goal "agree", no value is better than another, and published integers are
+    taken as rounded.
     """
     if goal == "none" or np.isnan(ours.value):
         return None
-    deficit = published - ours.value if goal == "high" else ours.value - published
-    is_equal = decimals > 0 and abs(round(ours.value, decimals) - published) <= _ROUNDING
+    difference = published - ours.value
+    deficit = {"high": difference, "low": -difference, "agree": abs(difference)}[goal]
+    is_rounded = decimals > 0 or goal == "agree"
+    is_equal = is_rounded and abs(round(ours.value, decimals) - published) <= _ROUNDING
     if deficit <= _ROUNDING or is_equal:
         return "reached"
-    return "within" if deficit <= 2 * np.nan_to_num(ours.error) + _ROUNDING else "worse"
+    return "within" if deficit <= n_errors * np.nan_to_num(ours.error) + _ROUNDING else "worse"

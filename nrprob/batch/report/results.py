@@ -76,11 +76,13 @@ def collect_results(dataset: xarray.Dataset, plan: Plan) -> Results:
             result[PREFIX + name] = dataset[variable].values
         for name in _CIRCUMSTANCES:
             result[name] = dataset[name].values
+        # Earlier versions did not record the default parameters.
+        result["defaults"] = dataset["defaults"].values if "defaults" in dataset else ""
         if "refusal" in dataset:
             refused = dataset["refusal"].values.astype(str) != ""
             result[PREFIX + "infeasible"] = refused.astype(float)
     else:
-        names = [*(PREFIX + name for name in (*measures, *built_in)), *_CIRCUMSTANCES]
+        names = [*(PREFIX + name for name in (*measures, *built_in)), *_CIRCUMSTANCES, "defaults"]
         result = pd.DataFrame(np.nan, index=pd.Index([], dtype=object), columns=names)
     # Equal methods of two titles share their fits.
     frame = frame.join(result[~result.index.duplicated()], on="cell")
