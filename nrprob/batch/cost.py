@@ -23,6 +23,8 @@ from nrprob import datasets
 from nrprob.batch import formats, registry
 from nrprob.batch.plan import Experiment, Plan
 from nrprob.batch.schema import SELECTORS, ModelFile
+from nrprob.data.reading.spreadsheets import SPREADSHEETS, read_sheet
+from nrprob.data.reading.text_files import detect_compression, format_of, open_binary
 from nrprob.datasets.sizes import (
     VALUE,
     Size,
@@ -188,6 +190,8 @@ def _file_size(path: Path, model: ModelFile) -> Size | None:
             from pyarrow.parquet import read_metadata
 
             samples = read_metadata(path).num_rows
+        elif format_of(path) in SPREADSHEETS:
+            samples = len(read_sheet(path, None)[1])
         else:
             samples = _count_lines(path)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, ImportError):
@@ -197,7 +201,7 @@ def _file_size(path: Path, model: ModelFile) -> Size | None:
 
 
 def _count_lines(path: Path) -> int:
-    with path.open("rb") as file:
+    with open_binary(path, detect_compression(path)) as file:
         parts = iter(lambda: file.read(2**20), b"")
         counts = [(part.count(b"\n"), part.count(b"\r")) for part in parts]
     return max(map(sum, zip(*counts, strict=True)), default=0)

@@ -1,8 +1,4 @@
-"""File formats of data and results: checks that read no data, and CSV files.
-
-Spreadsheets evaluate a text cell that begins with ``=``, ``+``, ``-`` or ``@``, also after a tab or
-a line break. The writer of CSV files puts a single quote before such a text, and the reader removes
-it.
+"""File formats of data and results: checks that read no data, and writing of CSV files.
 
 The module imports no package that loads slowly, so that wrong names are reported at once.
 """
@@ -20,14 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from nrprob.batch.registry import refuse_unknown
+from nrprob.data.reading.formulas import escape
+from nrprob.data.reading.frames import TEXT_FILES, file_header
+from nrprob.data.reading.options import ReadingOptions
+from nrprob.data.reading.spreadsheets import SPREADSHEETS
+from nrprob.data.reading.text_files import COMPRESSED, format_of
 from nrprob.exceptions import InputError
 from nrprob.files import reading
 
 __all__ = [
     "EVIDENCE", "MANIFEST", "PAGE", "PICTURE", "PLAN", "RESULTS", "check_file", "column_names",
-    "escape", "is_fit_folder", "is_table", "npz_names", "read_csv", "read_records",
-    "require_columns", "require_part", "results_in", "separator", "unescape", "with_labelings",
-    "write_csv",
+    "is_fit_folder", "is_table", "npz_names", "read_records", "require_columns", "require_part",
+    "results_in", "with_labelings", "write_csv",
 ]  # fmt: skip
 
 PAGE = "report.html"
@@ -38,18 +38,16 @@ EVIDENCE = "evidence.png"
 PLAN = "plan.json"  # the plan of a model file, in every folder of a run
 MAX_RECORDS = 2**22  # bytes of a file of records
 MANIFEST = "manifest.json"  # digests of the files of a run
+_DETECTED = ReadingOptions()  # the file says how it is to be read
 ROWS = "X"  # the array of rows in an NPZ file
-_TEXTS = (".csv", ".tsv")
-_SUFFIXES = (*_TEXTS, ".parquet", ".npz", ".h5ad")
+_SUFFIXES = (*TEXT_FILES, *SPREADSHEETS, ".parquet", ".npz", ".h5ad")
 _PICTURES = re.compile(
     rf"{re.escape(PICTURE)}|{re.escape(EVIDENCE)}|clustering_\d+(_evidence)?\.png"
 )
-# Beginning of a formula, perhaps after single quotes. A text with such quotes gets one more quote,
-# so that two different texts are never written alike.
-_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 # Format -> package that reads it, and the extra that installs the package.
-_READERS = {".parquet": ("pyarrow", "parquet"), ".h5ad": ("anndata", "cells")}
+_READERS = {".parquet": ("pyarrow", "parquet"), ".h5ad": ("anndata", "cells")} | dict.fromkeys(
+    SPREADSHEETS, ("python_calamine", "excel")
+)
 
 
 def check_file(path: Path) -> None:
@@ -59,15 +57,16 @@ def check_file(path: Path) -> None:
     """
     if not path.is_file():
         raise InputError(f"no such data file; {path}; check the path")
-    if path.suffix not in _SUFFIXES:
+    suffix = format_of(path)
+    if suffix not in _SUFFIXES:
         raise InputError(
             "cannot tell the format from the file's name; "
-            f"{path}; use one of {', '.join(_SUFFIXES)}"
+            f"{path}; use one of {', '.join(_SUFFIXES)}, text also with {', '.join(COMPRESSED)}"
         )
-    package, extra = _READERS.get(path.suffix, ("", ""))
+    package, extra = _READERS.get(suffix, ("", ""))
     if package and find_spec(package) is None:
         raise InputError(
-            f"reading {path.suffix[1:]} needs {package}, which is not installed; {path}; "
+            f"reading {suffix[1:]} needs {package}, which is not installed; {path}; "
             f"run pip install 'nrprob[{extra}]'"
         )
 
@@ -88,12 +87,7 @@ def is_fit_folder(folder: Path) -> bool:
 
 def is_table(path: Path) -> bool:
     """Whether a file contains the columns of one table, and not a matrix."""
-    return path.suffix not in (".npz", ".h5ad")
-
-
-def separator(path: Path) -> str:
-    """Separator of the columns of a text file."""
-    return "\t" if path.suffix == ".tsv" else ","
+    return format_of(path) not in (".npz", ".h5ad")
 
 
 def require_columns(names: Collection[str], available: Collection[str], path: Path) -> None:
@@ -102,31 +96,26 @@ def require_columns(names: Collection[str], available: Collection[str], path: Pa
         refuse_unknown(name, available, f"{path} has no such column; {name!r}")
 
 
-def column_names(path: Path) -> list[str]:
+def column_names(path: Path, options: ReadingOptions = _DETECTED) -> list[str]:
     """Column names of a file.
 
-    They are names of arrays for an NPZ file, and of columns of ``obs`` for annotated data. Raises
-    InputError if the file does not exist or is damaged.
+    They are names of arrays for an NPZ file, and of columns of ``obs`` for annotated data.
+    ``options`` say how a text file or a spreadsheet is to be read. Raises InputError if the file
+    does not exist or is damaged.
     """
     check_file(path)
-    with reading(path, f"the file as {path.suffix[1:].upper()}", "check its contents"):
-        if path.suffix == ".npz":
+    suffix = format_of(path)
+    with reading(path, f"the file as {suffix[1:].upper()}", "check its contents"):
+        if suffix == ".npz":
             with zipfile.ZipFile(path) as archive:
                 return npz_names([name.removesuffix(".npy") for name in archive.namelist()])
-        if path.suffix == ".h5ad":
+        if suffix == ".h5ad":
             return _obs_names(path)
-        names = _parquet_names(path) if path.suffix == ".parquet" else _text_names(path)
-    between, others = ("tabs", {";", ","}) if separator(path) == "\t" else ("commas", {";", "\t"})
-    if len(names) == 1 and path.suffix in _TEXTS and others & {*names[0]}:
-        raise InputError(
-            f"columns must be separated by {between}; {path} has a single column {names[0]!r}; "
-            "save the table as CSV with commas, or as TSV with tabs"
-        )
-    if twice := [name for name, times in Counter(names).items() if times > 1]:
-        raise InputError(
-            f"columns need different names; {', '.join(twice)} in {path}; rename one of each"
-        )
-    return names
+        if suffix == ".parquet":
+            return _parquet_names(path)
+        header = file_header(path, options)
+        assert header is not None
+        return header.names[1:] if header.has_index else header.names
 
 
 def npz_names(arrays: list[str]) -> list[str]:
@@ -134,24 +123,17 @@ def npz_names(arrays: list[str]) -> list[str]:
     return [ROWS] if {"format", "shape", "data"} <= set(arrays) else arrays
 
 
-def _text_names(path: Path) -> list[str]:
-    """Column names of a CSV or TSV file, with the names that pandas would use."""
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        try:
-            names = next(line for line in csv.reader(file, delimiter=separator(path)) if line)
-        except (csv.Error, StopIteration) as error:
-            raise ValueError(str(error) or "there is nothing in it") from error
-    # pandas' names of unnamed columns; the first unnamed column is its index.
-    names = [unescape(name) or f"Unnamed: {j}" for j, name in enumerate(names)]
-    return names[1:] if names[0].startswith("Unnamed: 0") else names
-
-
 def _parquet_names(path: Path) -> list[str]:
     from pyarrow.parquet import read_schema
 
     schema = read_schema(path)
     index = (schema.pandas_metadata or {}).get("index_columns", [])
-    return [name for name in schema.names if name not in index]
+    names = [name for name in schema.names if name not in index]
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise InputError(
+            f"columns need different names; {', '.join(twice)} in {path}; rename one of each"
+        )
+    return names
 
 
 def _obs_names(path: Path) -> list[str]:
@@ -178,22 +160,6 @@ def require_part(path: Path, kind: str, name: str) -> None:
         refuse_unknown(name, list(file.get(group, ())), f"{path} has no such {kind}; {name!r}")
 
 
-def _needs_quote(text: str) -> bool:
-    """Whether a spreadsheet may evaluate a text as a formula; numbers are safe."""
-    return _FORMULA.match(text) is not None and _NUMBER.fullmatch(text) is None
-
-
-def escape(value: Any) -> Any:
-    """Put a single quote before a text that a spreadsheet may evaluate as a formula."""
-    return f"'{value}" if isinstance(value, str) and _needs_quote(value) else value
-
-
-def unescape(value: Any) -> Any:
-    """Remove the single quote of `escape`."""
-    escaped = isinstance(value, str) and value.startswith("'") and _needs_quote(value[1:])
-    return value[1:] if escaped else value
-
-
 def with_labelings(columns: Mapping[str, Any], labelings: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of results and labelings; a labeling named like a result gets the suffix "(data)"."""
     result = dict(columns)
@@ -218,17 +184,6 @@ def write_csv(columns: Mapping[str, Any]) -> str:
     returns = any(isinstance(cell, str) and "\r" in cell for cell in cells)
     quoting = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
     return frame.to_csv(index=False, quoting=quoting)
-
-
-def read_csv(path: Path, separator: str) -> Any:
-    """Read a CSV or TSV file as a pandas frame, and unescape text cells and headers."""
-    import pandas as pd
-
-    frame = pd.read_csv(path, sep=separator)
-    frame.columns = frame.columns.map(unescape)
-    for name, column in frame.select_dtypes(exclude=["number", "bool"]).items():
-        frame[name] = column.map(unescape)
-    return frame
 
 
 def read_records(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:

@@ -43,7 +43,7 @@ def _describe_preparation(plan: Plan) -> dict[str, Any]:
     """Describe the columns of the first data set: preparation, and warnings about them."""
     data, first = plan.model.data, plan.cells[0]
     table = load_selected(plan.model, first.data, first.seed)
-    names, notes, warnings = table.feature_names, list[str](), list[str]()
+    names, notes, warnings = table.feature_names, list(table.notes), list[str]()
     scales: dict[str, tuple[float, float]] = {}
     if text := table.left_out:
         verb = "is" if len(text) == 1 else "are"

@@ -1,13 +1,13 @@
 """Data sets of batch runs and the command line: a feature matrix and named labelings of its rows.
 
-There are three sources: a file (CSV, Parquet, NPZ), a data set by name
+There are three sources: a file, a data set by name
 (:func:`nrprob.datasets.load`), or a generator.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,14 @@ import numpy as np
 import scipy.sparse
 
 from nrprob.batch import formats
-from nrprob.batch.formats import ROWS, read_csv, require_columns
+from nrprob.batch.formats import ROWS, require_columns
 from nrprob.batch.registry import refuse_unknown
 from nrprob.data.annotated import feature_names_of, is_annotated, matrix_of
 from nrprob.data.labels import are_blank
+from nrprob.data.reading.conversion import Problem, ReadingRecord
+from nrprob.data.reading.frames import read_frame
+from nrprob.data.reading.options import ReadingOptions
+from nrprob.data.reading.text_files import format_of
 from nrprob.exceptions import InputError
 from nrprob.files import read_npz, read_sparse, reading
 
@@ -43,6 +47,7 @@ class Table:
     row_names : names of the rows; None without names
     left_out : names of text columns of the file that are not features
     views : for every view, the indices of its columns; None without views
+    notes : what was detected and changed while the file was read
     """
 
     X: Any
@@ -52,6 +57,7 @@ class Table:
     row_names: np.ndarray | None = None
     left_out: list[str] = field(default_factory=list)
     views: list[np.ndarray] | None = None
+    notes: list[str] = field(default_factory=list)
 
     def rows(self, chosen: np.ndarray) -> Table:
         """Return the table with the chosen rows only."""
@@ -99,23 +105,6 @@ def generate_set(name: str, parameters: Mapping[str, Any], seed: int | None) -> 
     return Table(X, None, labelings)
 
 
-def _read_frame(path: Path) -> Any:
-    """Read a CSV, TSV or Parquet file as a pandas frame."""
-    import pandas as pd
-
-    if path.suffix == ".parquet":
-        frame = pd.read_parquet(path)
-    else:
-        frame = read_csv(path, formats.separator(path))
-        if len(frame.columns) and str(frame.columns[0]).startswith("Unnamed: 0"):
-            # pandas writes its index as a first column without a name.
-            frame = frame.set_index(frame.columns[0])
-    if not len(frame):
-        raise InputError(f"the table has no rows; {path}; check its contents")
-    frame.columns = [str(c) for c in frame.columns]
-    return frame
-
-
 def _read_npz(path: Path) -> dict[str, Any]:
     arrays = read_npz(path)
     if formats.npz_names(list(arrays)) == list(arrays):
@@ -130,12 +119,41 @@ def _read_h5ad(path: Path) -> Any:
         return anndata.read_h5ad(path)
 
 
-def read_contents(path: Path) -> Any:
-    """Contents of a file: a pandas frame, a dictionary of arrays, or annotated data."""
-    formats.column_names(path)  # raises for invalid names
-    read = {".npz": _read_npz, ".h5ad": _read_h5ad}.get(path.suffix, _read_frame)
-    with reading(path, f"the file as {path.suffix[1:].upper()}", "check its contents"):
-        return read(path)
+def read_contents(
+    path: Path,
+    options: ReadingOptions | None = None,
+    record: ReadingRecord | None = None,
+    *,
+    exclude: Collection[str] = (),
+    relevant: Collection[str] | None = None,
+) -> Any:
+    """Contents of a file: a pandas frame, a dictionary of arrays, or annotated data.
+
+    The arguments are as in `nrprob.data.reading.frames.read_frame`; without a ``record``, the
+    function raises InputError for columns that cannot be used.
+    """
+    options, problems = options or ReadingOptions(), record or ReadingRecord()
+    formats.column_names(path, options)  # raises for invalid names
+    suffix = format_of(path)
+    with reading(path, f"the file as {suffix[1:].upper()}", "check its contents"):
+        if suffix == ".npz":
+            return _read_npz(path)
+        if suffix == ".h5ad":
+            return _read_h5ad(path)
+        frame = read_frame(path, options, problems, exclude=exclude, relevant=relevant)
+    if record is None:
+        _refuse_problems(problems.problems, path)
+    return frame
+
+
+def _refuse_problems(problems: Sequence[Problem], path: Path) -> None:
+    """Raise InputError if columns of a file cannot be used as they are."""
+    if problems:
+        got = ", ".join(problem.got for problem in problems)
+        remedies = ", ".join(dict.fromkeys(problem.remedy for problem in problems))
+        raise InputError(
+            f"columns must hold numbers or text; {path} has {got}; {remedies}, or leave columns out"
+        )
 
 
 def find_matrix(arrays: Mapping[str, Any], path: Path) -> Any:
@@ -183,12 +201,16 @@ def read_table(
 ) -> Table:
     """Read rows from a file.
 
-    The file is CSV, TSV or Parquet with named columns; NPZ by ``numpy.savez`` (array ``X``, or the
-    only matrix) or by ``scipy.sparse.save_npz``; or H5AD (``X`` and columns of ``obs``). Features
-    are the ``columns``, by default all numeric ones, without those to ``drop`` and the
-    ``labelings``.
+    The file is text, a spreadsheet or Parquet with named columns; NPZ by ``numpy.savez`` (array
+    ``X``, or the only matrix) or by ``scipy.sparse.save_npz``; or H5AD (``X`` and columns of
+    ``obs``). Features are the ``columns``, by default all numeric ones, without those to ``drop``
+    and the ``labelings``.
     """
-    source = read_contents(path)
+    # Problems of columns that are neither features nor labelings do not matter.
+    used = {*columns, *labelings} if columns else None
+    record = ReadingRecord()
+    source = read_contents(path, None, record, relevant=used)
+    _refuse_problems([p for p in record.problems if not {*p.columns} <= {*drop}], path)
     if is_annotated(source):
         X, names = select_columns(
             matrix_of(source), feature_names_of(source) or [], columns, drop, path
@@ -227,7 +249,10 @@ def read_table(
     elif X.dtype == bool:
         X = X.astype(np.int8)
     labels = {name: frame[name].to_numpy() for name in labelings}
-    return Table(X, numeric, labels, row_names=frame.index.to_numpy(), left_out=text)
+    return Table(
+        X, numeric, labels, row_names=frame.index.to_numpy(), left_out=text,
+        notes=[*record.notes, *record.warnings],
+    )  # fmt: skip
 
 
 def read_column(source: Any, name: str, path: Path) -> np.ndarray:

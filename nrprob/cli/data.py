@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nrprob.batch.registry import METHODS
 from nrprob.cli.options import Column, DataOptions
-from nrprob.cli.terminal import print_note, print_warning
+from nrprob.cli.terminal import TableError, print_note, print_warning
 from nrprob.exceptions import InputError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from nrprob.batch.tables import Table
+    from nrprob.data.preparation.prepare import Prepared
+    from nrprob.data.reading.conversion import Problem, ReadingRecord
 
 __all__ = [
     "LoadedData",
@@ -95,9 +97,12 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     import scipy.sparse
 
     from nrprob.batch import tables
+    from nrprob.data.annotated import describe_counts, is_annotated
     from nrprob.data.frames import is_frame
     from nrprob.data.preparation.prepare import prepare_table
     from nrprob.data.preparation.record import as_option
+    from nrprob.data.reading.conversion import ReadingRecord
+    from nrprob.data.reading.options import ReadingOptions
     from nrprob.files import digest
 
     if options.missing == "keep" and not mixed:
@@ -108,13 +113,25 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
         )
     # Read every file once, then the features and all label columns.
     files = dict.fromkeys([options.data, *(file for file, _ in options.label_columns)])
-    sources = {file: tables.read_contents(file) for file in files}
+    record = ReadingRecord(has_options=True)
+    sources = {}
+    for file in files:
+        is_data = file.resolve() == options.data.resolve()
+        sources[file] = tables.read_contents(
+            file,
+            options.reading if is_data else ReadingOptions(),
+            record,
+            exclude=options.categorical,
+        )
+    problems = _split_problems(record, options)
     X, row_names, names = _read_rows(options, sources[options.data])
     n, scaled = X.shape[0], options.standardize
     label_values = {
         place: _read_column(sources[place[0]], place, n) for place in options.label_columns
     }
-    units = options.data.suffix.lower() != ".h5ad"  # in AnnData, all genes have one unit
+    units = not is_annotated(sources[options.data])  # in AnnData, all genes have one unit
+    if not units and (note := describe_counts(sources[options.data], **options.part)):
+        record.notes.append(note)
     known = _name_columns(options.labelings["known"], label_values)
     if scipy.sparse.issparse(X):
         tables.check_values(tables.Table(X, names))
@@ -126,19 +143,29 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
         "known": known_table, "standardize": scaled, "names": names, "say": as_option,
         "units": units, "chosen": bool(options.columns),
     }  # fmt: skip
-    ready = None
-    if mixed:
-        ready = prepare_table(X, missing=options.missing or "keep", **settings)
-        if _covariates(ready.known) is not None and has_text_or_missing(ready.X):
-            ready = None  # effects of covariates need complete numeric columns
-    if ready is None:
-        ready = prepare_table(
-            X, categories="indicators", missing=options.missing or "error", **settings
-        )  # fmt: skip
+
+    def prepare_features(features: Any) -> Prepared:
+        if mixed:
+            ready = prepare_table(features, missing=options.missing or "keep", **settings)
+            # Effects of covariates need complete numeric columns.
+            if _covariates(ready.known) is None or not has_text_or_missing(ready.X):
+                return ready
+        return prepare_table(
+            features, categories="indicators", missing=options.missing or "error", **settings
+        )
+
+    ready = _prepare_or_refuse(prepare_features, X, problems, mixed)
+    ready.notes[:0] = record.notes
+    ready.warnings[:0] = record.warnings
     # Rows may have been left out; select the same rows of names and labelings.
     rows = ready.rows_
     if row_names is None and len(rows) < n:
         row_names = np.arange(n)
+    if options.id is None and ready.identifiers_ and isinstance(X.index, pd.RangeIndex):
+        # The first column that identifies rows.
+        name = ready.identifiers_[0]
+        row_names = X[name].to_numpy()
+        ready.notes.append(f"{name!r} names the rows of the results; --id names another column")
     table = tables.Table(
         ready.frame if mixed and is_frame(X) else ready.X,
         None if names is None else ready.feature_names_,
@@ -191,6 +218,66 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     return data
 
 
+def _split_problems(record: ReadingRecord, options: DataOptions) -> list[Problem]:
+    """Problems of feature columns; label columns stay text, of which the record gets a warning."""
+    problems = []
+    unused = {*options.drop, *([] if options.id is None else [options.id])}
+    for problem in record.problems:
+        names = {*problem.columns} - unused
+        if names & {name for _, name in options.label_columns}:
+            record.warnings.append(f"labels are read as text; got {problem.got}")
+        elif names and (not options.columns or names & {*options.columns}):
+            problems.append(problem)
+    return problems
+
+
+def _prepare_or_refuse(
+    prepare: Callable[[Any], Prepared], X: Any, problems: list[Problem], mixed: bool
+) -> Prepared:
+    """Prepare the features ``X``, or raise one error with all problems of the table.
+
+    ``problems`` were found when the file was read. To find further problems, the columns with
+    known problems are left out.
+
+    Raises
+    ------
+    TableError
+        If the table has problems; the error names a command that settles them.
+    """
+    from nrprob.data.preparation.columns import MOST_VALUES
+    from nrprob.data.preparation.record import (
+        MissingValues,
+        UnfitColumns,
+        as_option,
+        unfit_columns,
+    )
+    from nrprob.data.reading.conversion import Problem, as_command_options
+
+    missing: list[str] = []
+    while True:
+        names = [name for problem in problems for name in problem.columns]
+        try:
+            ready = prepare(X.drop(columns=names) if names else X)
+        except UnfitColumns as error:
+            problems = [*problems, *error.problems]
+            continue
+        except MissingValues as error:
+            missing.append(str(error))
+        except ValueError:  # perhaps no feature is left
+            if not problems:
+                raise
+        break
+    if not problems and not missing:
+        return ready
+    texts = "text" if mixed else f"text of up to {MOST_VALUES} values"
+    lines = [str(unfit_columns(problems, texts, as_option))] if problems else []
+    if missing:
+        problems = [*problems, Problem("", "", [], {"missing": ["drop"]})]
+    raise TableError(
+        "\n".join([*lines, *missing]), f"{command_line()} {as_command_options(problems)}"
+    )
+
+
 def command_line() -> str:
     """Return the command as it was typed."""
     return shlex.join(["nrprob", *sys.argv[1:]])
@@ -208,14 +295,12 @@ def _read_rows(
     from nrprob.data.frames import is_frame
 
     if is_frame(source):
+        ids = [] if options.id is None else [options.id]
         feature_columns = options.columns or [
-            c for c in source if c not in {*options.drop, *options.data_labels}
+            c for c in source if c not in {*options.drop, *options.data_labels, *ids}
         ]
-        return (
-            _set_kinds(source[feature_columns], options),
-            source.index.to_numpy(),
-            feature_columns,
-        )
+        index = source.index if options.id is None else source[options.id]
+        return _set_kinds(source[feature_columns], options), index.to_numpy(), feature_columns
     names, row_names = None, None
     if isinstance(source, Mapping):
         X = tables.find_matrix(source, options.data)

@@ -13,18 +13,25 @@ from nrprob.cli.options import (
     Categorical,
     Columns,
     Data,
+    Decimal,
     Drop,
+    Encoding,
+    Id,
     Known,
     Layer,
     Missing,
     Names,
+    NaValues,
     Number,
     Obsm,
     Ordered,
     Seed,
+    Sep,
+    Sheet,
     Standardize,
     Test,
     parse_n_clusters,
+    parse_reading,
     read_options,
     significance_level,
 )
@@ -88,6 +95,12 @@ def explore(
     drop: Drop = None,
     categorical: Categorical = None,
     ordered: Ordered = None,
+    id: Id = None,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    na_values: NaValues = None,
+    sheet: Sheet = None,
     feature_names: Names = None,
     layer: Layer = None,
     obsm: Obsm = None,
@@ -113,7 +126,7 @@ def explore(
     part = {"layer": layer, "obsm": obsm}
     options = read_options(
         data, columns_of, columns, drop, categorical, ordered, feature_names, part, standardize,
-        missing,
+        missing, id, parse_reading(sep, decimal, encoding, na_values, sheet),
     )  # fmt: skip
     # Read the data, and check that `explore` can cluster them.
     output = find_output(out, force, RESULTS)

@@ -5,13 +5,14 @@ The module imports no package that loads slowly, so that the command reports a w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from nrprob.cli.validation import check_at_least
+from nrprob.data.reading.options import ReadingOptions, parse_options
 from nrprob.exceptions import InputError
 
 __all__ = [
@@ -20,24 +21,36 @@ __all__ = [
     "DataOptions",
     "Columns",
     "Data",
+    "Decimal",
     "Drop",
+    "Encoding",
+    "Id",
     "Known",
     "Layer",
     "Missing",
+    "NaValues",
     "Names",
     "Number",
     "Obsm",
     "Ordered",
     "Seed",
+    "Sep",
+    "Sheet",
     "Standardize",
     "Test",
     "parse_n_clusters",
+    "parse_reading",
     "read_options",
     "significance_level",
 ]
 
 # Options of `nrprob fit` and `nrprob explore`.
-Data = Annotated[Path, Argument(help="Data: a CSV, TSV, Parquet, NPZ or H5AD file.")]
+Data = Annotated[
+    Path,
+    Argument(
+        help="Data: a CSV, TSV, TXT (also compressed), Excel, ODS, Parquet, NPZ or H5AD file."
+    ),
+]
 Known = Annotated[
     list[str] | None,
     Option(
@@ -72,6 +85,40 @@ Names = Annotated[
         help="Feature names of an NPZ file: a text file with one name per line, FILE:COLUMN, or a "
         "KEY of DATA."
     ),
+]
+Id = Annotated[
+    str | None,
+    Option(
+        "--id",
+        help="Column with a name for every row, which labels.csv and the page show; not a feature.",
+    ),
+]
+Sep = Annotated[
+    str | None,
+    Option(
+        help="Separator of the columns of a text file: comma, semicolon, tab, space, pipe or a "
+        "character; detected by default."
+    ),
+]
+Decimal = Annotated[
+    str | None,
+    Option(help="Decimal separator, comma or point; by default every column decides."),
+]
+Encoding = Annotated[
+    str | None,
+    Option(help="Encoding of a text file, such as cp1252 or utf-16; detected by default."),
+]
+NaValues = Annotated[
+    list[str] | None,
+    Option(
+        "--na-values",
+        help="Texts that stand for missing values, separated by commas, or repeated. Empty cells, "
+        "and NA, ?, - and the like in columns of numbers, are missing in any case.",
+    ),
+]
+Sheet = Annotated[
+    str | None,
+    Option(help="Sheet of a spreadsheet, by name or number; by default the first with content."),
 ]
 Layer = Annotated[
     str | None, Option(help="Layer of an H5AD file that holds the features; X by default.")
@@ -127,6 +174,8 @@ class DataOptions:
     names : file and column of the feature names; the column is empty for a text file
     part : argument ``layer`` or ``obsm`` of `nrprob.rows_of`; empty for X
     standardize, missing : as in `nrprob.prepare`; ``missing`` is None by default
+    id : column with the names of the rows; None without one
+    reading : how the files are to be read
     """
 
     data: Path
@@ -139,6 +188,8 @@ class DataOptions:
     part: dict[str, str]
     standardize: bool | str
     missing: str | None
+    id: str | None = None
+    reading: ReadingOptions = field(default_factory=ReadingOptions)
 
     @property
     def label_columns(self) -> list[Column]:
@@ -164,8 +215,12 @@ def read_options(
     part: dict[str, str | None],
     standardize: bool | None,
     missing: str | None,
+    id: str | None = None,
+    reading: ReadingOptions | None = None,
 ) -> DataOptions:
     """Parse the options, and check them against the columns of the files.
+
+    ``reading`` says how text files and spreadsheets are to be read.
 
     Raises
     ------
@@ -180,7 +235,8 @@ def read_options(
             "--missing drop"
         )
     # Split the texts of the options into files and column names.
-    available = {data: formats.column_names(data)}
+    reading = reading or ReadingOptions()
+    available = {data: formats.column_names(data, reading)}
     options = DataOptions(
         data,
         {
@@ -195,6 +251,8 @@ def read_options(
         {kind: name for kind, name in part.items() if name is not None},
         "auto" if standardize is None else standardize,
         missing,
+        id,
+        reading,
     )
     # Check the features: the part of an H5AD file, the columns of a table, or a named matrix.
     for kind, name in options.part.items():
@@ -205,9 +263,11 @@ def read_options(
         )
     _check_kinds(options)
     if formats.is_table(data):
-        named = [*options.columns, *options.drop, *options.categorical, *options.ordered]
+        ids = [id] if id is not None else []
+        named = [*options.columns, *options.drop, *options.categorical, *options.ordered, *ids]
         formats.require_columns(named, available[data], data)
-        if not options.columns and not set(available[data]) - {*options.drop, *options.data_labels}:
+        unused = {*options.drop, *options.data_labels, *ids}
+        if not options.columns and not set(available[data]) - unused:
             raise InputError(
                 f"no feature column is left; {data}; drop fewer columns, or name features with "
                 "--columns"
@@ -223,6 +283,10 @@ def read_options(
                 f"columns of obsm have no names; --obsm {options.part['obsm']}; leave out "
                 "--columns and --drop"
             )
+    if id is not None and not formats.is_table(data):
+        raise InputError(
+            f"--id names a column of a table; got --id {id} for {data}; leave the option out"
+        )
     # Check the columns of labelings and of feature names.
     for option, places in options.labelings.items():
         for file, name in places:
@@ -237,9 +301,17 @@ def read_options(
     ]
     for file, name in others:
         if file not in available:
-            available[file] = formats.column_names(file)
+            available[file] = formats.column_names(file, reading)
         formats.require_columns([name], available[file], file)
     return options
+
+
+def parse_reading(
+    sep: str | None, decimal: str | None, encoding: str | None, na_values: list[str] | None,
+    sheet: str | None,
+) -> ReadingOptions:  # fmt: skip
+    """Parse the options that say how a text file or a spreadsheet is to be read."""
+    return parse_options(sep, decimal, encoding, _split_names(na_values), sheet)
 
 
 def _check_kinds(options: DataOptions) -> None:

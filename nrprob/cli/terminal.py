@@ -16,7 +16,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from nrprob.exceptions import InputError
+
 __all__ = [
+    "TableError",
     "get_console",
     "record_warnings",
     "in_one_line",
@@ -25,6 +28,22 @@ __all__ = [
     "print_warning",
     "show_spinner",
 ]
+
+
+class TableError(InputError):
+    """A table cannot be clustered as it is.
+
+    Attributes
+    ----------
+    command : command that settles all problems of the table; empty without one
+    """
+
+    def __init__(self, message: str, command: str = "") -> None:
+        super().__init__(message, command)
+        self.message, self.command = message, command
+
+    def __str__(self) -> str:
+        return self.message
 
 
 def get_console(stderr: bool = False) -> Console:
@@ -100,6 +119,9 @@ def in_one_line(translate: Callable[[str], str] = str) -> Iterator[None]:
             raise
         for line in translate(str(error)).strip().splitlines():
             get_console(stderr=True).print(f"[bold red]error:[/] {escape(replace_controls(line))}")
+        if isinstance(error, TableError) and error.command:
+            remedy = escape(replace_controls(error.command))
+            get_console(stderr=True).print(f"[bold]this command settles it:[/] {remedy}")
         raise typer.Exit(2) from None
 
 

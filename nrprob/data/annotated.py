@@ -6,6 +6,7 @@ The package anndata is not imported; attributes of the object show which parts i
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -129,6 +130,29 @@ def matrix_of(X: Any) -> Any:
         return result
     # A view of other data has its own array type.
     return np.array(result) if isinstance(result, np.ndarray) else result.copy()
+
+
+def describe_counts(adata: Any, *, layer: str | None = None, obsm: str | None = None) -> str:
+    """Say whether the features of annotated data are raw counts, and where other raw counts are.
+
+    The text is empty for counts and for an entry of obsm.
+    """
+    if obsm is not None or has_counts(matrix_of(AnnotatedRows(adata, layer))):
+        return ""
+    what = "X" if layer is None else f"layer {layer!r}"
+    layers = [name for name, values in adata.layers.items() if name and has_counts(values)]
+    text = f"{what} holds no raw counts and is fitted as measurements"
+    if layers:
+        text += f"; layer {layers[0]!r} holds counts: --layer {shlex.quote(layers[0])} fits these"
+    elif adata.raw is not None and has_counts(adata.raw.X):
+        text += "; raw.X holds counts: store them as X or as a layer to fit these"
+    return text
+
+
+def has_counts(values: Any) -> bool:
+    """Whether a matrix, dense or sparse, holds whole numbers from 0 on only."""
+    entries = values.data if hasattr(values, "tocsr") else np.asarray(values)
+    return bool((entries >= 0).all() and (entries == np.floor(entries)).all())
 
 
 def feature_names_of(X: Any) -> list[str] | None:

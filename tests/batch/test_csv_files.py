@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from nrprob.batch import formats
-from nrprob.batch.formats import escape, read_csv, unescape, with_labelings, write_csv
+from nrprob.batch.formats import with_labelings, write_csv
+from nrprob.batch.tables import read_contents
 from nrprob.cli import app
+from nrprob.data.reading.conversion import ReadingRecord
+from nrprob.data.reading.formulas import escape, unescape
 
 HOSTILE = [
     "=1+1", "@SUM(A1)", "+1+cmd|' /C calc'!A0", "-2+3", "\t=1+1", "\r=1+1", "a\r=1+1", "'=1+1",
@@ -26,6 +29,11 @@ TEXTS = st.text(
     ),
     max_size=8,
 )
+
+
+def read_csv(path):
+    """Contents of a file; columns that are mostly numbers stay text."""
+    return read_contents(path, record=ReadingRecord())
 
 
 def dangerous(cell):
@@ -63,7 +71,7 @@ def test_what_was_written_is_read_back(tmp_path_factory, head, texts):
     text = write_csv({"number": numbers, f"{head}_": [*texts, "word"]})
     assert not [cell for cell in cells(text) if dangerous(cell)]
     path.write_text(text, newline="")
-    frame = read_csv(path, ",")
+    frame = read_csv(path)
     assert list(frame) == formats.column_names(path) == ["number", f"{head}_"]
     np.testing.assert_array_equal(frame["number"], numbers)
     assert frame[f"{head}_"].tolist() == [*texts, "word"]
@@ -104,7 +112,7 @@ def test_no_written_cell_is_a_formula(hostile, tmp_path, command):
     written = path.read_text()
     assert "'=HYPERLINK(1)" in written and "'@59" in written
     assert not [cell for cell in cells(written) if dangerous(cell)]
-    frame, source = read_csv(path, ","), pd.read_csv(hostile)
+    frame, source = read_csv(path), pd.read_csv(hostile)
     for name in ("=known", "@other"):
         assert frame[name].tolist() == source[name].tolist()
     assert frame["row"].tolist() == source["Unnamed: 0"].tolist()
@@ -113,7 +121,7 @@ def test_no_written_cell_is_a_formula(hostile, tmp_path, command):
     again += ["--compare", "@other", "--n-init", "2", "--no-plot", "--out", tmp_path / "again"]
     result = CliRunner().invoke(app, [str(argument) for argument in again])
     assert result.exit_code == 0, result.output
-    frame = read_csv(tmp_path / "again" / "labels.csv", ",")
+    frame = read_csv(tmp_path / "again" / "labels.csv")
     assert frame["=known"].tolist() == source["=known"].tolist()
 
 

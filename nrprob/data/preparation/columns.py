@@ -12,7 +12,6 @@ from nrprob.data.frames import kind_of_value
 MOST_VALUES = 20  # maximum number of distinct values of a text column that becomes binary columns
 _FEW = 10  # minimum number of values for the checks of suspicious columns
 _FAR = 10  # minimum distance of a code for missing values, in ranges of all other values
-_MOSTLY = 0.8  # minimum share of numbers in a text column that was meant to be numeric
 
 _TIME = r"\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?\s*(Z|[+-]\d{2}:?\d{2})?"
 _MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|sept|oct|nov|dec|january|february|march|april|"
@@ -26,8 +25,6 @@ _DAYS = (
 )  # fmt: skip
 _HOUR = r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d*)?)?"  # two digits, since 1:10 may be a ratio
 _DATE = re.compile(rf"\s*(({'|'.join(_DAYS)})([t ]{_TIME})?|{_HOUR})\s*", re.IGNORECASE)
-_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
-_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _IDENTIFIER = re.compile(
     r"(.*[\s_.:-])?(id|ids|idx|uuid|guid|rowid|rownum|identifier)([\s_.:-].*)?|unnamed: \d+"
 )
@@ -93,29 +90,6 @@ def is_binary(values: np.ndarray) -> bool:
 def differs_in_every_row(values: Any) -> bool:
     """Whether all non-missing values of a text column are distinct."""
     return len(values) > 2 and values.is_unique
-
-
-def first_non_number(values: Any) -> str | None:
-    """First value of a text column that is not a number, if nearly all other values are numbers.
-
-    If fewer values are numbers, the result is None.
-    """
-    import pandas as pd
-
-    numeric = pd.to_numeric(values.astype(object), errors="coerce").notna().to_numpy()
-    if numeric.all() or numeric.mean() < _MOSTLY:
-        return None
-    return str(values.iloc[int(np.flatnonzero(~numeric)[0])])
-
-
-def has_decimal_commas(values: Any) -> bool:
-    """Whether nearly all values of a text column are numbers with a decimal comma.
-
-    At least one value must have a comma, since values such as "12" are numbers anyway.
-    """
-    texts = [str(value) for value in values]
-    shares = [sum(map(bool, map(regex.fullmatch, texts))) for regex in (_COMMA, _WHOLE)]
-    return shares[0] > 0 and sum(shares) >= _MOSTLY * len(texts)
 
 
 def is_identifier(name: str, values: np.ndarray) -> bool:

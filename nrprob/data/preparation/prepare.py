@@ -17,8 +17,6 @@ from nrprob.data.preparation.columns import (
     MOST_VALUES,
     as_numbers,
     differs_in_every_row,
-    first_non_number,
-    has_decimal_commas,
     is_float,
     is_index,
     kind_of_column,
@@ -30,8 +28,14 @@ from nrprob.data.preparation.encoding import (
     warn_of_suspicious,
 )
 from nrprob.data.preparation.missing_values import missing_rows, select_complete_rows
-from nrprob.data.preparation.record import Record, Say, UnfitColumns, as_python
+from nrprob.data.preparation.record import Record, Say, as_python, unfit_columns
 from nrprob.data.preparation.scales import standardise_features
+from nrprob.data.reading.conversion import (
+    Problem,
+    ReadingRecord,
+    TextSource,
+    convert_texts,
+)
 from nrprob.data.validation import check_choice, check_not_masked
 from nrprob.exceptions import short_repr, warn
 from nrprob.known import Memberships
@@ -66,6 +70,8 @@ class Prepared:
     indicators_ : dict
         For every binary column made from booleans or text: the column of the table, its value at 0
         and its value at 1. The value at 0 is empty if several values become 0.
+    identifiers_ : list of str
+        Columns of a frame that are left out since they identify rows.
     notes : list of str
         Sentences about changes.
     warnings : list of str
@@ -79,6 +85,7 @@ class Prepared:
     scales_: dict[str, tuple[float, float]] = field(default_factory=dict)
     kinds_: dict[str, str] = field(default_factory=dict)
     indicators_: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    identifiers_: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -103,7 +110,9 @@ def prepare(
 ) -> Prepared:
     """Prepare a table for a fit, and report the changes.
 
-    Numeric columns of a frame are kept, booleans become 0 and 1, and text becomes categories.
+    Numeric columns of a frame are kept, booleans become 0 and 1, and text becomes categories. Text
+    columns of numbers become numeric: decimal commas, separators of thousands, percent and currency
+    signs are read, and texts such as "NA", "?" or "-" among numbers become missing values.
     Columns that identify rows are left out: text whose values hardly repeat, and integers that look
     like an index. Text with a single value and empty columns are left out, too. Dates raise
     ValueError. Arrays must be numeric.
@@ -228,7 +237,11 @@ def prepare_table(
     if not X.shape[1]:
         raise ValueError(f"no feature is left; got {say('drop', drop)}; drop fewer columns")
     preparation = _TablePreparation(say, categories=categories)
-    columns = preparation.select_features(X, chosen)
+    record = ReadingRecord()
+    X = convert_texts(X, record, TextSource())
+    preparation.notes += record.notes
+    preparation.warnings += record.warnings
+    columns = preparation.select_features(X, chosen, record.problems)
     return preparation.finish(columns, known, len(X), missing, standardize, of_frame=True)
 
 
@@ -330,6 +343,7 @@ class _TablePreparation(Record):
             ready.feature_names_ = list(selected)
             ready.kinds_ = dict(zip(selected, infer_kinds(ready.X), strict=True))
         ready.notes, ready.warnings = self.notes, self.warnings
+        ready.identifiers_ = self.identifiers
         return ready
 
     def select_rows(
@@ -356,39 +370,40 @@ class _TablePreparation(Record):
                 )
         return rows, _take_known_rows(known if frame is None else frame, rows, n)
 
-    def select_features(self, X: pd.DataFrame, chosen: bool) -> dict[str, pd.Series]:
+    def select_features(
+        self, X: pd.DataFrame, chosen: bool, problems: list[Problem]
+    ) -> dict[str, pd.Series]:
         """Select the columns that can be features: numbers, booleans, and text of few values.
 
         Text that identifies rows, constant text, empty columns and indices are left out, with
-        notes. ``chosen`` states that the user has chosen the columns, so indices stay.
+        notes. ``chosen`` states that the user has chosen the columns, so indices stay. ``problems``
+        are columns whose texts cannot be read as numbers.
 
         Raises
         ------
         ValueError
             If a column can be neither used nor left out, or no feature is left.
         """
-        # Find the type of every column, and among text columns the numbers written as text.
+        # Find the type of every column.
         kinds = {name: kind_of_column(X[name]) for name in X}
+        kinds |= dict.fromkeys((n for problem in problems for n in problem.columns), "unreadable")
         texts = {name: X[name].dropna() for name, kind in kinds.items() if kind == "text"}
-        commas = [name for name, values in texts.items() if has_decimal_commas(values)]
-        texts = {name: values for name, values in texts.items() if name not in commas}
-        stray = {name: first_non_number(values) for name, values in texts.items()}
-        unique = [n for n, v in texts.items() if differs_in_every_row(v) and stray[n] is None]
+        unique = [name for name, values in texts.items() if differs_in_every_row(values)]
         constant = [name for name, values in texts.items() if values.nunique() == 1]
         empty = [n for n, kind in kinds.items() if kind == "empty" or not X[n].notna().any()]
         n_values = {n: v.nunique() for n, v in texts.items() if n not in unique}
-        kinds |= dict.fromkeys(commas, "comma")
         rare = []
         if self.keeps:
             rare = [n for n, k in n_values.items() if hardly_repeat(k, len(texts[n]))]
-            rare = [name for name in rare if stray[name] is None and name not in constant]
+            rare = [name for name in rare if name not in constant]
             n_values = {}
-        self._refuse_columns(kinds, {n: v for n, v in stray.items() if v is not None}, n_values)
+        self._refuse_columns(kinds, problems, n_values)
         self.note_columns(unique, "{} left out: text that differs in every row identifies rows")
         self.note_columns(rare, "{} left out: the values of this text hardly repeat")
         self.note_columns(constant, "{} left out: text of one value has no information")
         self.note_columns(empty, "{} left out: no row has a value")
         left_out = {*unique, *rare, *constant, *empty}
+        self.identifiers = [name for name in unique if X[name].notna().all()]
         # Leave out row indices, unless no other feature would be left.
         if not chosen:
             indices = [n for n in X if kinds[n] == "number" and n not in left_out]
@@ -396,6 +411,7 @@ class _TablePreparation(Record):
             if len(left_out) + len(indices) < X.shape[1]:
                 self.note_columns(indices, "{} left out: whole numbers that differ in every row")
                 left_out.update(indices)
+                self.identifiers += indices
         features = {name: X[name] for name in X if name not in left_out}
         if not features:
             raise ValueError(
@@ -405,43 +421,42 @@ class _TablePreparation(Record):
         return features
 
     def _refuse_columns(
-        self, kinds: dict[str, str], stray: dict[str, str], n_values: dict[str, int]
+        self, kinds: dict[str, str], problems: list[Problem], n_values: dict[str, int]
     ) -> None:
         """Raise one error for all columns that cannot be features.
 
         Parameters
         ----------
         kinds : type of every column
-        stray : for columns of numbers written as text, the first value that is not a number
+        problems : columns whose texts cannot be read as numbers
         n_values : number of distinct values of text columns
         """
-        got: dict[str, str] = {}
-        remedies: list[str] = []
-        if dates := [name for name, kind in kinds.items() if kind == "date"]:
-            got |= {name: f"dates in {name!r}" for name in dates}
-            remedies.append("convert dates to numbers")
-        if mixed := [name for name, kind in kinds.items() if kind == "mixed"]:
-            got |= {name: f"several kinds of values in {name!r}" for name in mixed}
-            remedies.append("give a column one kind of values")
-        if others := [name for name, kind in kinds.items() if kind == "object"]:
-            got |= {name: f"lists or other objects in {name!r}" for name in others}
-            remedies.append("convert objects to numeric columns")
-        if commas := [name for name, kind in kinds.items() if kind == "comma"]:
-            got |= {name: f"commas in the numbers of {name!r}" for name in commas}
-            remedies.append("write numbers with decimal points")
-        if stray:
-            got |= {n: f"{value!r} among the numbers in {n!r}" for n, value in stray.items()}
-            remedies.append("leave cells without a number empty")
-        if many := {n: k for n, k in n_values.items() if k > MOST_VALUES and n not in stray}:
-            got |= {name: f"{k} values of text in {name!r}" for name, k in many.items()}
-            remedies.append("merge values of text, or name the column as known")
-        if got:
+        unfit = {
+            "date": ("dates in", "convert dates to numbers"),
+            "mixed": ("several kinds of values in", "give a column one kind of values"),
+            "object": ("lists or other objects in", "convert objects to numeric columns"),
+        }
+        problems = [
+            *(
+                Problem(f"{unfit[kind][0]} {name!r}", unfit[kind][1], [name], {"drop": [name]})
+                for name, kind in kinds.items()
+                if kind in unfit
+            ),
+            *problems,
+            *(
+                Problem(
+                    f"{n} values of text in {name!r}",
+                    "merge values of text, or name the column as known",
+                    [name],
+                    {"drop": [name]},
+                )
+                for name, n in n_values.items()
+                if n > MOST_VALUES
+            ),
+        ]
+        if problems:
             texts = "text" if self.keeps else f"text of up to {MOST_VALUES} values"
-            raise UnfitColumns(
-                f"columns must hold numbers, booleans or {texts}; got {', '.join(got.values())}; "
-                f"{', '.join(remedies)}, or leave columns out with {self.say('drop', list(got))}",
-                list(got),
-            )
+            raise unfit_columns(problems, texts, self.say)
 
     def _read_known(self, known: Any, missing: str) -> pd.DataFrame | None:
         """Return the known columns as a frame; None for arrays and without known structure.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nrprob.data.frames import quote_names
+from nrprob.data.reading.conversion import Problem
 
 Say = Callable[[str, Any], str]
 
@@ -21,13 +22,33 @@ class UnfitColumns(ValueError):
 
     Attributes
     ----------
-    columns : list of str
-        Names of the columns that cannot be features.
+    problems : list of Problem
+        The columns that cannot be features, and why.
     """
 
-    def __init__(self, message: str, columns: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
         super().__init__(message)  # arguments from which a pickle restores the exception
-        self.columns = list(columns)
+        self.problems = list(problems)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that cannot be features."""
+        return [name for problem in self.problems for name in problem.columns]
+
+
+def unfit_columns(problems: Sequence[Problem], texts: str, say: Say) -> UnfitColumns:
+    """One error for all columns that cannot be features.
+
+    ``texts`` describes the admissible text, and ``say`` is as in `Record`.
+    """
+    error = UnfitColumns("", problems)
+    remedies = ", ".join(dict.fromkeys(problem.remedy for problem in problems))
+    message = (
+        f"columns must hold numbers, booleans or {texts}; got "
+        f"{', '.join(problem.got for problem in problems)}; {remedies}, or leave columns out with "
+        f"{say('drop', error.columns)}"
+    )
+    return UnfitColumns(message, problems)
 
 
 def as_python(option: str, value: Any) -> str:
@@ -55,6 +76,7 @@ class Record:
     categories : treatment of text, "keep" or "indicators"
     notes : descriptions of the changes
     warnings : descriptions of suspicious columns
+    identifiers : columns that are left out since they identify rows
     indicators : for the name of every binary column, the column of the table from which it was
         made, the value that became 0, and the value that became 1
     """
@@ -64,6 +86,7 @@ class Record:
     categories: str = "keep"
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    identifiers: list[str] = field(default_factory=list)
     indicators: dict[str, tuple[str, str, str]] = field(default_factory=dict)
 
     @property

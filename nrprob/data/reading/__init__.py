@@ -1,0 +1,1 @@
+"""Read tables from files, and detect how a file stores its table."""
