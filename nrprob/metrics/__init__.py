@@ -3,6 +3,7 @@
 Labels are compared for equality only, so they may have any hashable type.
 """
 
+from nrprob.metrics.memberships import soft_jaccard_index
 from nrprob.metrics.partitions import (
     IndependenceTest,
     adjusted_rand_index,
@@ -22,6 +23,7 @@ from nrprob.metrics.partitions import (
     variation_of_information,
 )
 from nrprob.metrics.quality import dunn_index, silhouette_width, vector_quantization_error
+from nrprob.metrics.relations import is_coarsening, is_consistent, is_proportional
 from nrprob.metrics.solutions import mean_dissimilarity, pairwise_agreement, score_solutions
 
 __all__ = [
@@ -33,6 +35,9 @@ __all__ = [
     "hubert_difference",
     "hubert_gamma",
     "independence_test",
+    "is_coarsening",
+    "is_consistent",
+    "is_proportional",
     "jaccard_index",
     "matched_accuracy",
     "matching_rate",
@@ -45,6 +50,7 @@ __all__ = [
     "rand_index",
     "score_solutions",
     "silhouette_width",
+    "soft_jaccard_index",
     "variation_of_information",
     "vector_quantization_error",
 ]

@@ -621,7 +621,7 @@ def adjusted_rand_index(labels: Labels, truth: Labels) -> float:
     return float(adjusted_rand_score(b, a))
 
 
-def jaccard_index(labels: Labels, truth: Labels) -> float:
+def jaccard_index(labels: Labels, truth: Labels, *, subsets: Labels | None = None) -> float:
     r"""Jaccard index: pairs together in both labelings, divided by pairs together in at least one.
 
     .. math:: n_{11} / (n_{11} + n_{10} + n_{01})
@@ -633,6 +633,8 @@ def jaccard_index(labels: Labels, truth: Labels) -> float:
     ----------
     labels, truth : sequence of hashable, each of shape (n_samples,)
         Two labelings of the same samples.
+    subsets : sequence of hashable of shape (n_samples,), optional
+        If given, only pairs of samples from different subsets count.
 
     Returns
     -------
@@ -647,6 +649,7 @@ def jaccard_index(labels: Labels, truth: Labels) -> float:
 
     See Also
     --------
+    soft_jaccard_index : Index of soft partitions, or of samples in several classes.
     pair_f_measure : Harmonic mean of the precision and the recall of pairs.
     fowlkes_mallows_index : Geometric mean of the precision and the recall of pairs.
 
@@ -658,6 +661,12 @@ def jaccard_index(labels: Labels, truth: Labels) -> float:
     """
     both, only_labels, only_truth, _ = _count_pairs(labels, truth)
     together = both + only_labels + only_truth
+    if subsets is not None:
+        a, b = _encode_pair(labels, truth, LABELS_TRUTH)
+        groups = _encode_pair(labels, subsets, ("labels", "subsets"))[1]
+        for group in range(groups.max() + 1):  # subtract the pairs within subsets
+            within = _count_pairs(a[groups == group], b[groups == group])
+            both, together = both - within[0], together - sum(within[:3])
     return both / together if together else 1.0
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from scipy import sparse
 from scipy.special import softmax
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.data.validation import check_random_state
@@ -339,6 +340,36 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
             If the data do not fit the parameters; the message says what to change.
         """
         return self._fit(X, y, sample_weight=sample_weight)
+
+    def objective_of(self, X, labels, y=None) -> float:
+        """Objective of a given partition, with the parameters of this estimator.
+
+        With ``penalty=None``, it is n times the cost E_beta of the publication.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Continuous features.
+        labels : array-like of shape (n_samples,)
+            Clusters of the rows, at most ``n_clusters``.
+        y : array-like of shape (n_samples,), optional
+            Partial labels, -1 where unknown.
+
+        Returns
+        -------
+        float
+            In nats; infinite if a cluster is smaller than ``min_cluster_fraction`` allows.
+        """
+        values, codes = np.unique(np.asarray(labels), return_inverse=True)
+        if len(values) > self.n_clusters or codes.ndim != 1 or len(codes) != len(X):
+            raise ValueError(
+                f"labels must have one entry per row and at most {self.n_clusters} clusters; got "
+                f"shape {codes.shape} and {len(values)} clusters; raise n_clusters, or correct them"
+            )
+        model = clone(self)
+        model.check_parameters()
+        with standard():
+            return model._objective_at(model.prepare(X, y), codes)
 
     def prepare(self, X, y, known=None, sample_weight=None) -> LabelledTask:
         """Check the input and lay it out; see `Clusterer.prepare`."""
