@@ -113,7 +113,7 @@ class PlanDigests:
         if not all(fits):
             return ""
         definition = list(self._measures.get(measure, ())) or [measure]
-        defaults = _defaults_of_metric(definition[0])
+        defaults = _without_none(_defaults_of_metric(definition[0]))
         content = [self._shared, definition, defaults, fits]
         text = json.dumps(content, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -123,15 +123,22 @@ class PlanDigests:
         if cell.id not in self._texts:
             data = self._model.data
             content = {
-                "data": _defaults_of_generator(data.generator) | cell.data,
+                "data": _without_none(_defaults_of_generator(data.generator) | cell.data),
                 "seeds": [cell.seed, data.repeats],
                 "method": cell.name,
-                "parameters": registry.find_method(cell.name).defaults | cell.parameters,
+                "parameters": _without_none(
+                    registry.find_method(cell.name).defaults | cell.parameters
+                ),
                 "sampling": cell.sampling,
                 "runs": self._runs[cell.method],
             }
             self._texts[cell.id] = json.dumps(content, sort_keys=True, default=str)
         return self._texts[cell.id]
+
+
+def _without_none(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters that are not None, so that a new optional parameter outdates nothing."""
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _defaults_of_generator(name: str | None) -> dict[str, Any]:

@@ -152,7 +152,13 @@ def test_a_changed_default_outdates_an_entry(monkeypatch):
     assert digests_of() != before
     monkeypatch.undo()
     assert digests_of() == before
-    # An explicit value of the default is the same plan.
+    # A new parameter that is None does not change the plan, nor does the value of the default.
+    present = registry.Method.defaults.fget
+    monkeypatch.setattr(
+        registry.Method, "defaults", property(lambda method: present(method) | {"new": None})
+    )
+    assert digests_of() == before
+    monkeypatch.undo()
     value = registry.METHODS["ccib"].defaults["max_iter"]
     assert digests_of(FILE.replace("n_clusters = 2", f"n_clusters = 2\nmax_iter = {value}", 1)) == (
         before
