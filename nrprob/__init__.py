@@ -18,6 +18,7 @@ _OBJECTS = {
     "explore": "nrprob.successive",
     "recommend": "nrprob.advice",
     "Exploration": "nrprob.successive",
+    "median_partition": "nrprob.methods.ensemble.median",
     "describe_clusters": "nrprob.description",
     "prepare": "nrprob.data.preparation.prepare",
     "rows_of": "nrprob.data.annotated",

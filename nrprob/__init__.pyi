@@ -37,6 +37,7 @@ from nrprob.methods.conditional.estimator import ConditionalMixture as Condition
 from nrprob.methods.conditional.spectral import ResidualSpectral as ResidualSpectral
 from nrprob.methods.crosspartition.estimator import CrossPartition as CrossPartition
 from nrprob.methods.ensemble.condens import CondEns as CondEns
+from nrprob.methods.ensemble.median import median_partition as median_partition
 from nrprob.methods.mdl.constrained import MDLConstrained as MDLConstrained
 from nrprob.methods.mdl.cop_kmeans import COPKMeans as COPKMeans
 from nrprob.methods.mdl.multiview import MDLMultiView as MDLMultiView
