@@ -72,6 +72,8 @@ class LinkedWords:
     Attributes
     ----------
     early, late : (e,) components of every cannot-link; the word of ``early`` is sent first
+    bound : (B,) components in cannot-links
+    place : (C,) positions of the components in ``bound``, -1 for all others
     """
 
     def __init__(
@@ -87,8 +89,8 @@ class LinkedWords:
         ends = np.where(swap[:, None], edges[:, ::-1], edges)
         self.early, self.late = ends[np.argsort(ends[:, 0], kind="stable")].T
         self.bound = np.unique(ends)
-        self._place = np.full(n_units, -1)
-        self._place[self.bound] = np.arange(self.bound.size)
+        self.place = np.full(n_units, -1)
+        self.place[self.bound] = np.arange(self.bound.size)
         self._neighbours = colouring.adjacency_sets(n_units, edges)
         self._cluster_code = _cluster_codes(k)
 
@@ -189,7 +191,7 @@ class LinkedWords:
     def _taken(self, z: np.ndarray) -> np.ndarray:
         """Numbers (m, B, K) of earlier words across cannot-links, by the cluster they encode."""
         m, b, k = len(z), self.bound.size, self.k
-        place = (np.arange(m)[:, None] * b + self._place[self.late]) * k + z[:, self.early]
+        place = (np.arange(m)[:, None] * b + self.place[self.late]) * k + z[:, self.early]
         return np.bincount(place.ravel(), minlength=m * b * k).reshape(m, b, k)
 
     def _word_changes(self, z: np.ndarray) -> np.ndarray:
@@ -213,7 +215,7 @@ class LinkedWords:
             table, length = self._lengths_at_weights(z, count, taken, weights)
         result = np.take_along_axis(table - before[:, None, None], z[:, :, None], 1)
         # A component cannot join a cluster across a cannot-link, in either order.
-        across, source = taken > 0, self._place[self.early]
+        across, source = taken > 0, self.place[self.early]
         np.logical_or.at(across, (np.arange(m)[:, None], source, z[:, self.late]), True)
         result[:, self.bound] = np.where(across, np.inf, length - before[:, None, None])
         return result
@@ -234,13 +236,13 @@ class LinkedWords:
         table = total[:, None, None] + log_w[:, :, None] - log_w[:, None]
         # The word of the component, and the later words across its cannot-links.
         result = np.take_along_axis(table, z[:, self.bound, None], 1)
-        later, present = self._place[self.late], z[:, self.early]
+        later, present = self.place[self.late], z[:, self.early]
         near, old = taken[:, later], available[:, later, None]
         opens = np.take_along_axis(near, present[:, :, None], 2) == 1
         new = old + opens * np.take_along_axis(w, present, 1)[:, :, None]
         new = np.log(np.maximum(new - (near == 0) * w[:, None], 1e-300)) - np.log(old)
         new = np.where(np.arange(self.k) == present[:, :, None], 0, new)
-        sources, first = np.unique(self._place[self.early], return_index=True)
+        sources, first = np.unique(self.place[self.early], return_index=True)
         result[:, sources] += np.add.reduceat(new, first, 1)
         return table, result
 
@@ -251,7 +253,7 @@ class LinkedWords:
         to the later words across cannot-links.
         """
         m, k, b = len(z), self.k, self.bound.size
-        present, later = z[:, self.early], self._place[self.late]
+        present, later = z[:, self.early], self.place[self.late]
         near = taken[:, later]  # (m, e, K)
         opens = np.take_along_axis(near, present[:, :, None], 2)[:, :, 0] == 1
         old = codes[:, later]
@@ -272,7 +274,7 @@ class LinkedWords:
         old_index = index[:, self.late]
         new_index = inverse.reshape(new.shape) + len(open_)
         histogram = _histogram(index, len(open_))
-        source = self._place[self.early]
+        source = self.place[self.early]
         across = taken > 0
         np.logical_or.at(across, (np.arange(m)[:, None], source, z[:, self.late]), True)
         out = np.full((m, b, k), np.inf)
@@ -318,20 +320,26 @@ class SoftWords:
     links, apart : (p, 2) pairs of components in soft must-links and in soft cannot-links
     positions : (C,) position of every component in the order of transmission
     k : number K of clusters
+
+    Attributes
+    ----------
+    bound : (B,) components in pairs, in the order of transmission
+    links, apart : (p, 2) positions in ``bound`` of the components of the pairs
+    flags : lengths of the flags of both types, by the number of retained pairs
     """
 
     def __init__(
         self, n_units: int, links: np.ndarray, apart: np.ndarray, positions: np.ndarray, k: int
     ):
         self.k = k
-        self._bound = np.unique(np.concatenate([links, apart]))
-        self._free = np.setdiff1d(np.arange(n_units), self._bound)
+        self.bound = np.unique(np.concatenate([links, apart]))
+        self._free = np.setdiff1d(np.arange(n_units), self.bound)
         # Components in pairs are numbered in the order of transmission.
-        self._bound = self._bound[np.argsort(positions[self._bound], kind="stable")]
+        self.bound = self.bound[np.argsort(positions[self.bound], kind="stable")]
         place = np.full(n_units, -1)
-        place[self._bound] = np.arange(self._bound.size)
-        self._links, self._apart = place[links], place[apart]
-        self._flags = [
+        place[self.bound] = np.arange(self.bound.size)
+        self.links, self.apart = place[links], place[apart]
+        self.flags = [
             np.array([flags_length(i, len(pairs)) for i in range(len(pairs) + 1)])
             for pairs in (links, apart)
         ]
@@ -341,7 +349,7 @@ class SoftWords:
         """Lengths (m,) of the words and flags of labels (m, C)."""
         free = z[:, self._free]
         count = cluster_sums(free, np.ones(free.shape[1]), self.k)
-        return self._lengths(z[:, self._bound], count)
+        return self._lengths(z[:, self.bound], count)
 
     def estimates(self, z: np.ndarray, present: np.ndarray) -> np.ndarray:
         """Lengths (m,), as `totals`."""
@@ -356,7 +364,7 @@ class SoftWords:
         return units
 
     def _changes(self, z: np.ndarray) -> np.ndarray:
-        k, bound = self.k, z[self._bound]
+        k, bound = self.k, z[self.bound]
         free = np.bincount(z[self._free], minlength=k).astype(float)
         before = self._lengths(bound[None], free[None])[0]
         result = np.zeros((z.size, k))
@@ -374,18 +382,18 @@ class SoftWords:
         moved = np.tile(bound, (b, k, 1))
         moved[np.arange(b)[:, None], np.arange(k), np.arange(b)[:, None]] = np.arange(k)
         lengths = self._lengths(moved.reshape(-1, b), np.tile(free, (b * k, 1)))
-        result[self._bound] = lengths.reshape(b, k) - before
+        result[self.bound] = lengths.reshape(b, k) - before
         return result
 
     def _lengths(self, z: np.ndarray, free: np.ndarray) -> np.ndarray:
         """Lengths (q,) for labels (q, B) of the components in pairs, and counts (q, K)."""
-        same = [z[:, pairs[:, 0]] == z[:, pairs[:, 1]] for pairs in (self._links, self._apart)]
+        same = [z[:, pairs[:, 0]] == z[:, pairs[:, 1]] for pairs in (self.links, self.apart)]
         satisfied = same[0], ~same[1]
         best = np.full(len(z), np.inf)
-        choices = [(True, False) if len(p) else (False,) for p in (self._links, self._apart)]
+        choices = [(True, False) if len(p) else (False,) for p in (self.links, self.apart)]
         for link_on, apart_on in itertools.product(*choices):
             retained = satisfied[0] & link_on, satisfied[1] & apart_on
-            flags = sum(table[on.sum(1)] for table, on in zip(self._flags, retained, strict=True))
+            flags = sum(table[on.sum(1)] for table, on in zip(self.flags, retained, strict=True))
             best = np.minimum(best, flags + self._words(z, free, *retained))
         return best
 
@@ -397,12 +405,12 @@ class SoftWords:
         # Linked components share the first word: propagate the smallest index.
         root = np.tile(np.arange(b), (q, 1))
         while True:
-            first, second = (root[:, self._links[:, i]] for i in (0, 1))
+            first, second = (root[:, self.links[:, i]] for i in (0, 1))
             low = np.where(links, np.minimum(first, second), b)
             new = root.copy()
             state = np.arange(q)[:, None]
             for i in (0, 1):
-                np.minimum.at(new, (state, np.broadcast_to(self._links[:, i], low.shape)), low)
+                np.minimum.at(new, (state, np.broadcast_to(self.links[:, i], low.shape)), low)
             if (new == root).all():
                 break
             root = new
@@ -413,7 +421,7 @@ class SoftWords:
             total = count.sum(1)
             return xlogy(total, total) - xlogy(count, count).sum(1)
         # The later word of a retained cannot-link excludes the cluster of the earlier word.
-        ends = [root[:, self._apart[:, i]] for i in (0, 1)]
+        ends = [root[:, self.apart[:, i]] for i in (0, 1)]
         early, late = np.minimum(*ends), np.maximum(*ends)
         taken = np.zeros((q, b, self.k), bool)
         state = np.broadcast_to(np.arange(q)[:, None], early.shape)[apart]

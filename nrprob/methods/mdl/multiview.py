@@ -27,8 +27,9 @@ from nrprob.methods.mdl.configurations import (
 from nrprob.methods.mdl.feature_lengths import COVARIANCES
 from nrprob.methods.mdl.informed_fit import FEATURES
 from nrprob.methods.mdl.informed_length import InformedLength, Target
-from nrprob.methods.mdl.informed_views import InformedTask, InformedViews
+from nrprob.methods.mdl.informed_views import InformedTask
 from nrprob.methods.mdl.label_forests import MAX_CELLS
+from nrprob.methods.mdl.posterior import SampledViews
 from nrprob.methods.mdl.views import View, Views, is_view_list, view_statistics
 from nrprob.statistics.rows import make_layout, make_rows
 
@@ -43,7 +44,7 @@ _FEW_ROWS, _REFINED = 50, 3  # all restarts are refined up to this number of row
 
 
 @parameters.constructor
-class MDLMultiView(InformedViews, AnnealedRestarts):
+class MDLMultiView(SampledViews, AnnealedRestarts):
     r"""Minimum description length clustering of the same samples in several views.
 
     Every view has separate clusters, and one description length codes all that is known. The fit

@@ -1,0 +1,153 @@
+"""Complete codes of the features and labels of several views, as a `ViewsTarget`.
+
+A complete code is the negative logarithm of a probability distribution. exp(-L) is a posterior only
+for such codes. Binary features and counts are coded by normalised maximum likelihood, as in fits.
+The lengths of continuous features of fits are not complete, since they charge for parameters by
+half a logarithm or fit scales to all samples. In their place, every cluster has a normal
+distribution with a conjugate prior, whose parameters are integrated out.
+
+n samples have labels in V views.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import gammaln, xlogy
+
+from nrprob.codelength import multinomial_table
+from nrprob.engines.sample.target import Target
+from nrprob.methods.mdl.count_tables import one_hot
+from nrprob.methods.mdl.informed_length import InformedLength
+from nrprob.methods.mdl.label_forests import forest_choice
+from nrprob.methods.mdl.pair_words import compile_words
+from nrprob.methods.mdl.view_target import ViewsTarget
+from nrprob.statistics.codes import (
+    MAX_TABLE_STEPS,
+    BinaryCode,
+    CellCode,
+    CodeTerm,
+    CountCode,
+    NormalWishart,
+    code_term,
+    count_tables,
+)
+from nrprob.statistics.gaussians import second_moments
+
+# Hyperparameters of Gaussian clusters, for features of unit variance: the number of samples that
+# the prior of a mean counts for, the prior mean of the variance, and its degrees of freedom.
+_GRIDS = np.logspace(-3, 0, 7), np.logspace(-3, 0, 13), np.array([1.0, 3.0, 10.0, 30.0])
+GAUSSIAN_PRIORS = np.stack([grid.ravel() for grid in np.meshgrid(*_GRIDS, indexing="ij")], 1)
+
+
+def make_view(
+    x: np.ndarray, kind: str, k: int, groups: np.ndarray, classes: np.ndarray | None, *, full: bool
+) -> Target:
+    """Make the target of the features of one view, without the labels.
+
+    Parameters
+    ----------
+    x : (n, d) features
+    kind : "gaussian", "bernoulli" or "multinomial"
+    k : number of slots for clusters
+    groups : (n,) known group of every sample; every cluster and group has a separate code
+    classes : (n,) classes that the clusters encode, -1 if unknown; None without classes
+    full : whether the covariance of continuous features is full, rather than diagonal
+    """
+    (n, d), n_groups = x.shape, int(groups.max()) + 1
+    statistics = [x]
+    if kind == "gaussian":
+        statistics.append(second_moments(x, "full" if full else "diag"))
+        kappa, variance, freedom = GAUSSIAN_PRIORS[0]
+        code: CellCode = NormalWishart(kappa, variance, freedom, d, full, np.asarray(1.0))
+    elif kind == "bernoulli":
+        code = BinaryCode(*count_tables(2, n), 0, d)
+    else:
+        total = round(x.sum())
+        if d * (total + 1) > MAX_TABLE_STEPS:
+            raise ValueError(
+                "an exact table of complexities takes too long; got a view of counts with "
+                f"{d} features and a total of {total}; leave out features or samples"
+            )
+        code = CountCode(*count_tables(d, total), 0, d)
+    terms: list[CodeTerm] = [code_term(code, by_group=n_groups > 1)]
+    if classes is not None:
+        n_classes, first = int(classes.max()) + 1, sum(s.shape[1] for s in statistics)
+        tables = count_tables(n_classes, int((classes >= 0).sum()))
+        terms.append(code_term(CountCode(*tables, first, first + n_classes, True)))
+        statistics.append(one_hot(classes, n_classes))
+    rows = np.concatenate([*statistics, np.ones((n, 1))], 1).astype(np.float64)
+    target = Target(
+        tuple(terms), np.zeros(k + 1), rows, groups.astype(np.int32), None, np.float64(1), n_groups
+    )
+    return jax.tree.map(jnp.asarray, target)
+
+
+def make_views_target(
+    length: InformedLength, tables: list[np.ndarray], kinds: tuple[str, ...], groups: np.ndarray,
+    *, full: bool, constant: float,
+) -> ViewsTarget:  # fmt: skip
+    """Make the target of a sampler from the description length of a fit and from its data.
+
+    The codes of the labels, pairs and classes are those of ``length``.
+
+    Parameters
+    ----------
+    length : description length
+    tables, kinds : features (n, d) of every view, and their types
+    groups : (n,) known group of every sample
+    full : whether the covariances of continuous features are full
+    constant : length that does not depend on the labels
+    """
+    side, n, n_views = length.target, length.n, length.n_views
+    k = max(length.sizes)
+    sizes, used = np.array(length.sizes), np.array(length.counts_used)
+    units = [np.flatnonzero(side.unit == c) for c in range(side.n_units)]
+    unit_size = np.array([samples.size for samples in units])
+    members = np.full((side.n_units, int(unit_size.max())), n)
+    for row, samples in zip(members, units, strict=True):
+        row[: samples.size] = samples
+    count = np.arange(n + 2)
+    complexity = np.concatenate([np.zeros((1, n + 2)), multinomial_table(k, count)])
+    # Numbers of clusters of the code by numbers of clusters with samples.
+    code_sizes = np.where(used[:, None], np.maximum(np.arange(k + 1), 1), sizes[:, None])
+    root_charge = xlogy(n, n) + complexity[code_sizes, n]
+    word_group = np.zeros(n, int) if side.groups is None else side.groups
+    n_words = np.bincount(word_group[side.first])
+    if side.complexities is not None:
+        root_charge[0] = np.asarray(side.complexities)[code_sizes[0]]
+    else:
+        root_charge[0] = sum(complexity[code_sizes[0], n] for n in n_words)
+    if side.words is None:
+        root_charge[0] += xlogy(n_words, n_words).sum()
+    # Number of sets of slots for the clusters with samples.
+    slots, occupied = sizes[:, None], np.minimum(np.arange(k + 1), sizes[:, None])
+    slot_charge = gammaln(slots + 1) - gammaln(occupied + 1) - gammaln(slots - occupied + 1)
+    slot_charge = np.where(used[:, None], slot_charge, 0.0)
+    code, table_charge = length.code, np.zeros(1)
+    if code == "table" and n_views == 1:
+        code = "forest"
+    if code == "table":
+        table = multinomial_table(int(sizes.prod()), n)
+        table_charge = np.concatenate([[0.0], xlogy(n, n) + table])
+    constant += float(np.log(sizes[used]).sum())
+    continuous = [kind == "gaussian" for kind in kinds]
+    constant += sum(continuous) * float(np.log(len(GAUSSIAN_PRIORS)))
+    priors = tuple(jnp.asarray(GAUSSIAN_PRIORS) if is_grid else None for is_grid in continuous)
+    constant += forest_choice(n_views) if code == "forest" else 0.0
+    views = tuple(
+        make_view(x, kind, size, groups, side.classes if v == 0 else None, full=full)
+        for v, (x, kind, size) in enumerate(zip(tables, kinds, length.sizes, strict=True))
+    )
+    arrays = {
+        "unit": side.unit, "word_group": word_group, "members": members, "unit_size": unit_size,
+        "sizes": sizes, "used": used, "x_log_x": xlogy(count, count), "complexity": complexity,
+        "root_charge": root_charge, "slot_charge": slot_charge, "table_charge": table_charge,
+        "constant": np.float64(constant),
+    }  # fmt: skip
+    return ViewsTarget(
+        views=views, priors=priors, pair_words=compile_words(side.words),
+        n_word_groups=n_words.size, code=code,
+        **{name: jnp.asarray(array) for name, array in arrays.items()},
+    )  # fmt: skip

@@ -1,0 +1,297 @@
+"""Posterior of the labels of several views, under their description length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from nrprob.data.frames import check_same_order, extract_known
+from nrprob.data.validation import MOST, check_random_state
+from nrprob.engines.placement import small_steps_on_cpu
+from nrprob.engines.sample.chains import begin_at
+from nrprob.engines.sample.checkpoints import CheckpointedChains, progress_bar
+from nrprob.exceptions import warn
+from nrprob.methods.mdl.complete_codes import GAUSSIAN_PRIORS, make_views_target
+from nrprob.methods.mdl.informed_fit import initial_labels
+from nrprob.methods.mdl.informed_views import InformedTask, InformedViews
+from nrprob.methods.mdl.view_kernel import ViewsKernel
+from nrprob.posterior import diagnose, to_arviz
+from nrprob.settings import standard
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray
+
+_LARGEST_R_HAT, _SMALLEST_ESS = 1.05, 100
+_DIMS = {
+    "labels": ("view", "observation"),
+    "parents": ("view",),
+    "n_clusters": ("view",),
+    "hyperparameters": ("view", "hyperparameter"),
+}
+
+
+@dataclass
+class ViewPosterior:
+    """Draws from the posterior of the labels of several views.
+
+    Attributes
+    ----------
+    draws : xarray.Dataset
+        ``labels`` (chain, draw, view, observation); ``n_clusters`` (chain, draw, view), the number
+        of clusters with samples; ``log_density`` (chain, draw), minus the description length in
+        nats, in units of X. Also ``parents`` (chain, draw, view) if labels are coded by a forest,
+        -1 for roots; and ``hyperparameters`` (chain, draw, view, hyperparameter) of continuous
+        views, for standardised features.
+    sample_stats : xarray.Dataset
+        Numbers of proposed and accepted moves since the previous draw, (chain, draw).
+    diagnostics : pandas.DataFrame
+        Result of `nrprob.posterior.diagnose` for every view, and for the log density and the edges
+        of the forest.
+    converged : bool
+        Whether R-hat is below 1.05 and the bulk ESS at least 100, for all of these quantities.
+    """
+
+    draws: xarray.Dataset
+    sample_stats: xarray.Dataset
+    diagnostics: pd.DataFrame
+    converged: bool
+
+    def labels(self, view: int = 0) -> xarray.DataArray:
+        """Labels (chain, draw, observation) of one view, for the functions of `nrprob.posterior`.
+
+        Parameters
+        ----------
+        view : int, default=0
+            Index of the view.
+        """
+        return self.draws["labels"].isel(view=view)
+
+    def to_arviz(self) -> Any:
+        """Draws in the container type of the installed ArviZ; see `nrprob.posterior.to_arviz`.
+
+        Labels of all views are in the group ``partition``. Functions of `nrprob.posterior` need the
+        labels of one view: pass ``labels(view)`` to them.
+        """
+        posterior = {str(name): a for name, a in self.draws.items() if name != "labels"}
+        stats = {str(name): a for name, a in self.sample_stats.items()}
+        labels = {"labels": self.draws["labels"]}
+        return to_arviz(posterior, partition=labels, sample_stats=stats)
+
+
+class SampledViews(InformedViews):
+    """Multi-view clusterer whose description length can be sampled."""
+
+    def sample_posterior(
+        self, X, y=None, *, known=None, must_link=None, cannot_link=None,
+        num_samples=1000, num_warmup=500, num_chains=4, thinning=1, random_state=None,
+    ) -> ViewPosterior:  # fmt: skip
+        r"""Sample the posterior of the labels of all views.
+
+        .. math:: p(z_1, ..., z_V, forest \mid X) \propto \exp(-L)
+
+        The description length L is the objective of the fit, with complete codes only. Binary
+        features, counts, labels, pairs and classes have the same codes as in `fit`. Labels that are
+        coded by a forest are sampled together with the forest. Clusters of continuous features have
+        normal distributions with conjugate priors, whose parameters are integrated out; their
+        covariances are full for ``covariance="full"`` and "full_cluster", and diagonal otherwise.
+        The method does not need a fit, and does not change a fitted model.
+
+        Parameters
+        ----------
+        X, y, must_link, cannot_link : as in `fit`
+        known : array-like of shape (n_samples,) or (n_samples, n_labelings), optional
+            Known groups, with separate frequencies of binary features and counts. Continuous views
+            take no known groups.
+        num_samples : int, default=1000
+            Draws of every chain.
+        num_warmup : int, default=500
+            Iterations of every chain before the first draw.
+        num_chains : int, default=4
+            Number of chains, from different initial labels. At most 1000.
+        thinning : int, default=1
+            Iterations from one draw to the next.
+        random_state : int, RandomState instance or None, default=None
+            Seed; None takes the ``random_state`` of the estimator.
+
+        Returns
+        -------
+        ViewPosterior
+            Draws, counts of moves and diagnostics. If the user interrupts sampling, the result has
+            the draws so far.
+
+        Raises
+        ------
+        InfeasibleConstraints
+            A ValueError, if no clustering satisfies hard constraints.
+        ValueError
+            If the data do not fit the parameters; the message says what to change.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the chains disagree, or if there are too few effective draws.
+
+        See Also
+        --------
+        nrprob.posterior.point_estimate : Point estimate of a partition from draws of labels.
+        MDLMixture : Bayesian mixture of a single view.
+
+        Notes
+        -----
+        The posterior is one of unordered partitions: it sums the probabilities of the labelings of
+        a partition. With a given number of clusters K, clusters may be empty, and a partition into
+        k clusters has K! / (K - k)! labelings. With "auto", numbers of clusters from 1 to
+        ``max_clusters`` have equal probabilities, and a partition into k clusters has k! labelings.
+        ``log_density`` belongs to a single labeling. ``dependent="auto"`` is the same as True.
+        ``sigma``, ``geometry``, ``scale_range`` and ``centre_code`` have no effect.
+
+        Conjugate priors, for standardised features: the mean of a cluster has the prior
+        :math:`N(0, \Sigma / \kappa)`, and its covariance an inverse-Wishart distribution of mean
+        :math:`v I` with :math:`d + 1 + f` degrees of freedom. :math:`\kappa`, v and f are sampled
+        from a grid.
+
+        An iteration samples the labels of every sample in all views at once; moves must-linked
+        samples together; and proposes to split, merge or redivide clusters of a random view. It
+        takes time :math:`O(n (V^2 K^2 + \sum_v K_v d_v))`.
+
+        References
+        ----------
+        S. Jain and R. M. Neal (2004), "A split-merge Markov chain Monte Carlo procedure for the
+        Dirichlet process mixture model", Journal of Computational and Graphical Statistics 13(1),
+        doi:10.1198/1061860043001. D. B. Dahl (2005), "Sequentially-allocated merge-split sampler
+        for conjugate and nonconjugate Dirichlet process mixture models", technical report, Texas
+        A&M University.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from nrprob import MDLMultiView
+        >>> from nrprob.posterior import n_clusters
+        >>> z = np.repeat([0, 1], 30)
+        >>> views = [np.eye(2)[z] @ np.ones((2, 4)) * z[:, None] for _ in range(2)]
+        >>> model = MDLMultiView("auto", features="bernoulli", max_clusters=3)
+        >>> posterior = model.sample_posterior(views, num_samples=500, random_state=0)
+        >>> posterior.labels(1).shape
+        (4, 500, 60)
+        >>> int(n_clusters(posterior.labels(1))["probability"].idxmax())
+        2
+        """
+        for name, value, low, high in (
+            ("num_samples", num_samples, 1, MOST), ("num_warmup", num_warmup, 0, MOST),
+            ("num_chains", num_chains, 1, 1000), ("thinning", thinning, 1, MOST),
+        ):  # fmt: skip
+            self._check_number(name, value, low=low, high=high, integer=True)
+        random = check_random_state(self.random_state if random_state is None else random_state)
+        check_same_order(X, y=y)
+        X, known = extract_known(X, known)
+        # A copy prepares the data, so that a fitted model does not change. A fit with view gains
+        # is never annealed, and its task therefore holds all that is known.
+        model = clone(self).set_params(view_gain=True)
+        with standard(), small_steps_on_cpu():
+            task = model.prepare(X, y, known, must_link=must_link, cannot_link=cannot_link)
+            chains = model._start_chains(task, int(num_chains), int(thinning), random)
+            with progress_bar(self.verbose) as report:
+                try:
+                    chains.advance(int(num_warmup), int(num_samples), report=report)
+                except KeyboardInterrupt:
+                    if not chains.n_draws:
+                        raise
+                    warn(
+                        f"sampling was interrupted; got {chains.n_draws} of {num_samples} draws; "
+                        "call sample_posterior again for all draws"
+                    )
+        return _summarise_chains(chains)
+
+    def _start_chains(
+        self, task: InformedTask, num_chains: int, thinning: int, random: np.random.RandomState
+    ) -> CheckpointedChains:
+        """Initial states of chains, from starts of the search."""
+        kinds, tables = task.kinds, list(task.tables)
+        continuous = [v for v, kind in enumerate(kinds) if kind == "gaussian"]
+        if continuous and task.groups.any():
+            raise ValueError(
+                "sample_posterior takes known groups with binary features and counts only; got "
+                f"known for the continuous view {continuous[0]}; leave known out, or use "
+                "MDLMixture for one view"
+            )
+        constant, n = 0.0, len(tables[0])
+        for v in continuous:
+            scale = tables[v].std(0)
+            scale[scale == 0] = 1
+            tables[v] = tables[v] / scale
+            constant += n * float(np.log(scale * self._views[v].scale).sum())
+        length = self._length(task, bool(self.dependent))
+        labels = np.stack(initial_labels(length, num_chains, random)).swapaxes(1, 2)
+        target = make_views_target(
+            length, tables, kinds, task.groups,
+            full=self._covariance in ("full", "full_cluster"), constant=constant,
+        )  # fmt: skip
+        kernel = ViewsKernel()
+        keys = jax.random.split(jax.random.PRNGKey(random.randint(2**31 - 1)), num_chains)
+        states = begin_at(kernel, target, jnp.asarray(labels), keys)
+        return CheckpointedChains(kernel, target, states, thinning)
+
+
+def _summarise_chains(chains: CheckpointedChains) -> ViewPosterior:
+    """Draws and diagnostics of chains."""
+    import pandas as pd
+    import xarray
+
+    draws, target = chains.all_draws(), chains.target
+    prior = draws.pop("prior")
+    continuous = [grid is not None for grid in target.priors]
+    if any(continuous):
+        values = np.where(np.array(continuous)[:, None], GAUSSIAN_PRIORS[prior], np.nan)
+        draws["hyperparameters"] = values
+    has_forest = target.code == "forest" and target.n_views > 1
+    if not has_forest:
+        del draws["parents"]
+    data = xarray.Dataset(
+        {name: (("chain", "draw", *_DIMS.get(name, ())), a) for name, a in draws.items()}
+    )
+    if any(continuous):
+        data = data.assign_coords(hyperparameter=["kappa", "variance", "freedom"])
+    moves = chains.all_moves()
+    idle = {name for name, a in moves.items() if not a.any()}
+    stats = xarray.Dataset(
+        {name: (("chain", "draw"), a) for name, a in moves.items() if name not in idle}
+    )
+    extra = {"log_density": draws["log_density"]}
+    if has_forest:
+        extra |= _edge_traces(draws["parents"])
+    parts = []
+    for v in range(target.n_views):
+        table = diagnose(
+            draws["labels"][:, :, v], pairs=5, extra=extra if v == 0 else None, random_state=0
+        )
+        common = [name in extra for name in table.index]
+        names = np.where(common, table.index, table.index + f" (view {v})")
+        parts.append(table.set_axis(pd.Index(names, name="quantity")))
+    table = pd.concat(parts)
+    enough = (table["r_hat"] < _LARGEST_R_HAT) & (table["ess_bulk"] >= _SMALLEST_ESS)
+    if not enough.all():
+        worst = table["r_hat"].fillna(np.inf).idxmax()
+        warn(
+            f"the chains have not converged; got R-hat of at most {table['r_hat'][worst]:.3f} "
+            f"({worst}) and {table['ess_bulk'].min():.0f} effective draws at least, after "
+            f"{chains.n_draws} draws; look at diagnostics, and raise num_warmup and num_samples",
+            ConvergenceWarning,
+        )
+    return ViewPosterior(data, stats, table, bool(enough.all()))
+
+
+def _edge_traces(parents: np.ndarray) -> dict[str, np.ndarray]:
+    """Traces (chain, draw) of edges between two views, in any direction."""
+    n_views = parents.shape[2]
+    return {
+        f"edge[{u},{v}]": ((parents[..., v] == u) | (parents[..., u] == v)).astype(float)
+        for u in range(n_views)
+        for v in range(u + 1, n_views)
+    }

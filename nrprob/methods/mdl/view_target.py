@@ -1,0 +1,335 @@
+r"""Description length of the labels of several views, as the target of a sampler.
+
+The target is the distribution of the labels z_v of n samples in V views, and of a forest,
+
+.. math:: p(z_1, ..., z_V, forest) \propto \exp(-L), \qquad
+    L = \sum_v F_v(z_v) + W(z_1, ..., z_V, forest) + Y(z_1),
+
+of the terms of `nrprob.methods.mdl.informed_length`, for features with complete codes. Known
+classes are features of the first view. A state has slots for K_v clusters. If the number of
+clusters is selected, a partition into k clusters has k! labelings of k labels, and K_v!/(K_v - k)!
+states. The target therefore divides exp(-L) by the number of sets of k slots. Then all states of a
+partition together have the probability of its labelings.
+
+A *cost* of a label is the increase of the length if a sample gets this label, given the labels of
+all other samples. The joint cost of the labels of one sample in all views is a sum of node costs
+(V, K) and edge costs (V, K, K) on the forest, or a vector of costs of cells for the code by one
+table. K is the largest K_v; G is a number of known groups, and p a number of statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.engines.sample.target import Target, sum_cells
+from nrprob.methods.mdl.pair_words import PairWords
+from nrprob.trees import node
+
+IMPOSSIBLE = 1e30  # cost of a label that a sample cannot have; finite, so that sums are numbers
+_STATIC: dict[str, Any] = {"static": True}
+
+
+def choose_category(logits: jax.Array, u: jax.Array) -> jax.Array:
+    """Category with unnormalised log probabilities (K,), by inversion of a uniform."""
+    sums = jnp.cumsum(jnp.exp(logits - logits.max()))
+    return jnp.minimum((sums <= u * sums[-1]).sum(), logits.size - 1).astype(jnp.int32)
+
+
+class Counts(NamedTuple):
+    """Sufficient statistics of labels.
+
+    Attributes
+    ----------
+    cells : for every view, statistics (G, K_v, p) by known group and cluster
+    sizes : (V, K) numbers of samples of the clusters
+    words : (G, K) numbers of words of the first view, by known group if words depend on it
+    pairs : (V, V, K, K) numbers of samples by clusters of two views; empty for a table
+    joint : numbers of samples by cell; empty unless the code is a table
+    """
+
+    cells: tuple[jax.Array, ...]
+    sizes: jax.Array
+    words: jax.Array
+    pairs: jax.Array
+    joint: jax.Array
+
+
+class Costs(NamedTuple):
+    """Costs of the labels of one sample.
+
+    Attributes
+    ----------
+    nodes : (V, K) costs of the clusters, with those of words of roots
+    edges : (V, K, K) costs of the clusters, last, given the cluster of the parent
+    cells : costs of cells under one table, without ``nodes``; empty for a forest
+    word : (K,) part of ``nodes`` that a free word of the first view costs
+    """
+
+    nodes: jax.Array
+    edges: jax.Array
+    cells: jax.Array
+    word: jax.Array
+
+
+@node
+class ViewsTarget:
+    """Distribution over the labels of V views, and over forests.
+
+    Attributes
+    ----------
+    views : codes of the features of every view, with all samples
+    priors : for every continuous view, grid (P, 3) of the hyperparameters kappa, variance and
+        freedom of its clusters; None for other views
+    unit, word_group : (n,) unit of every sample in the first view, and group of its words
+    members, unit_size : (C, M), (C,) samples of every unit, padded, and their number
+    sizes, used : (V,) numbers of slots, and whether the number of clusters is selected
+    x_log_x : (n + 2,) table of x log x
+    complexity : (K + 1, n + 2) parametric complexities of a multinomial of k symbols and n words
+    root_charge : (V, K + 1) length of the labels of a root that depends on the number of clusters
+    slot_charge : (V, K + 1) log number of sets of slots
+    table_charge : length of the labels under one table, by the number of cells
+    pair_words : words of the first view under pairs; None without cannot-links and soft pairs
+    constant : length that does not depend on the labels
+    n_word_groups : number of groups of words
+    code : joint code of the labels: "table", "forest" or "independent"
+    """
+
+    views: tuple[Target, ...]
+    priors: tuple[jax.Array | None, ...]
+    unit: jax.Array
+    word_group: jax.Array
+    members: jax.Array
+    unit_size: jax.Array
+    sizes: jax.Array
+    used: jax.Array
+    x_log_x: jax.Array
+    complexity: jax.Array
+    root_charge: jax.Array
+    slot_charge: jax.Array
+    table_charge: jax.Array
+    pair_words: PairWords | None
+    constant: jax.Array
+    n_word_groups: int = field(metadata=_STATIC)
+    code: str = field(metadata=_STATIC)
+
+    @property
+    def n_views(self) -> int:
+        """Number V of views."""
+        return len(self.views)
+
+    @property
+    def n_samples(self) -> int:
+        """Number n of samples."""
+        return self.unit.shape[0]
+
+    @property
+    def largest(self) -> int:
+        """Largest number K of slots."""
+        return max(view.n_slots for view in self.views)
+
+    def unit_labels(self, z: jax.Array) -> jax.Array:
+        """Labels (C,) of the units of the first view."""
+        return z[0, self.members[:, 0]]
+
+    def cell_labels(self) -> np.ndarray:
+        """Labels (cells, V) of the cells of a table."""
+        sizes = tuple(view.n_slots for view in self.views)
+        return np.stack(np.unravel_index(np.arange(math.prod(sizes)), sizes), 1)
+
+    def cell_of(self, labels: jax.Array) -> jax.Array:
+        """Cells (...) of a table, for labels (V, ...)."""
+        cell = jnp.zeros(labels.shape[1:], labels.dtype)
+        for view, z in zip(self.views, labels, strict=True):
+            cell = cell * view.n_slots + z
+        return cell
+
+    # Hyperparameters
+
+    def _view_at(self, v: int, prior: jax.Array) -> Target:
+        term, *others = self.views[v].terms
+        kappa, variance, freedom = prior
+        cost: Any = term.cost
+        cost = replace(cost, kappa=kappa, variance=variance, freedom=freedom)
+        return replace(self.views[v], terms=(replace(term, cost=cost), *others))
+
+    def with_priors(self, index: jax.Array) -> ViewsTarget:
+        """Target at hyperparameters with indices (V,) in the grids of the views."""
+        views = tuple(
+            view if grid is None else self._view_at(v, grid[index[v]])
+            for v, (view, grid) in enumerate(zip(self.views, self.priors, strict=True))
+        )
+        return replace(self, views=views)
+
+    def sample_priors(self, z: jax.Array, index: jax.Array, u: jax.Array) -> jax.Array:
+        """Sample the hyperparameters of all views given labels (V, n), by uniforms (V,)."""
+        for v, (view, grid) in enumerate(zip(self.views, self.priors, strict=True)):
+            if grid is not None:
+                cells = view.cells(z[v])
+                lengths = jax.vmap(lambda prior: self._view_at(v, prior).length(cells))(grid)  # noqa: B023
+                index = index.at[v].set(choose_category(-lengths, u[v]))
+        return index
+
+    # Counts
+
+    def count(self, z: jax.Array, present: jax.Array, worded: jax.Array) -> Counts:
+        """Count labels z (V, n) of ``present`` samples (n,), and words of ``worded`` units (C,)."""
+        k, z = self.largest, jnp.maximum(z, 0)
+        cells = tuple(
+            sum_cells(view, jnp.where(present[:, None], view.x, 0), view.group, labels)
+            for view, labels in zip(self.views, z, strict=True)
+        )
+        onehot = ((z[..., None] == jnp.arange(k)) & present[:, None]).astype(jnp.float64)
+        groups = self.word_group[self.members[:, 0]]
+        words = jnp.zeros((self.n_word_groups, k), jnp.int32)
+        words = words.at[groups, self.unit_labels(z)].add(worded.astype(jnp.int32))
+        pairs, joint = jnp.zeros(0, jnp.int32), jnp.zeros(0, jnp.int32)
+        if self.code == "table":
+            joint = jnp.zeros(len(self.cell_labels()), jnp.int32)
+            joint = joint.at[self.cell_of(z)].add(present.astype(jnp.int32))
+        elif self.code == "forest":
+            pairs = jnp.round(jnp.einsum("uia,vib->uvab", onehot, onehot)).astype(jnp.int32)
+        sizes = jnp.round(onehot.sum(1)).astype(jnp.int32)
+        return Counts(cells, sizes, words, pairs, joint)
+
+    def count_all(self, z: jax.Array) -> Counts:
+        """Count labels z (V, n) of all samples."""
+        everything = jnp.ones(self.n_samples, bool)
+        return self.count(z, everything, jnp.ones(self.members.shape[0], bool))
+
+    def change_counts(
+        self, counts: Counts, samples: jax.Array, labels: jax.Array, words: jax.Array, weight: Any
+    ) -> Counts:
+        """Add samples with their labels, or remove them.
+
+        Parameters
+        ----------
+        counts : counts before the change
+        samples : (M,) samples
+        labels : (M, V) their labels
+        words : (M,) numbers of words of the first view that change
+        weight : (M,) 1 to add a sample, -1 to remove it, 0 for padding
+        """
+        # Arrays of indicators take the place of scatters, which are loops on a CPU.
+        onehot = (labels[..., None] == jnp.arange(self.largest)).astype(jnp.int32)  # (M, V, K)
+        signed = onehot * weight[:, None, None]
+        cells = []
+        for v, (view, before) in enumerate(zip(self.views, counts.cells, strict=True)):
+            group = view.group[samples][:, None] == jnp.arange(view.n_groups)
+            change = signed[:, v, : view.n_slots].astype(view.x.dtype)
+            x = view.x[samples]
+            after = before + jnp.einsum("mg,mk,mp->gkp", group.astype(x.dtype), change, x)
+            # The statistics of an emptied cell are exactly 0.
+            cells.append(jnp.where(after[..., -1:] > 0.5, after, 0))
+        group = self.word_group[samples][:, None] == jnp.arange(self.n_word_groups)
+        worded = signed[:, 0] * words[:, None]
+        new_words = counts.words + (group[..., None] * worded[:, None]).sum(0, jnp.int32)
+        pairs, joint = counts.pairs, counts.joint
+        if self.code == "table":
+            cell = self.cell_of(labels.T)[:, None] == jnp.arange(joint.size)
+            joint = joint + (cell * weight[:, None]).sum(0, jnp.int32)
+        elif self.code == "forest":
+            both = signed[:, :, None, :, None] * onehot[:, None, :, None]
+            pairs = pairs + both.sum(0, jnp.int32)
+        return Counts(
+            tuple(cells), counts.sizes + signed.sum(0, jnp.int32), new_words, pairs, joint
+        )
+
+    def n_clusters(self, sizes: jax.Array) -> jax.Array:
+        """Numbers (V,) of clusters of the code, from the ``sizes`` (V, K) of the clusters."""
+        return jnp.where(self.used, (sizes > 0).sum(1), self.sizes)
+
+    # Lengths
+
+    def _growth(self, counts: jax.Array) -> jax.Array:
+        """Growth of x log x if ``counts`` grow by 1."""
+        return self.x_log_x[counts + 1] - self.x_log_x[counts]
+
+    def costs(
+        self, counts: Counts, parents: jax.Array, i: jax.Array, word: jax.Array, taken: jax.Array
+    ) -> Costs:
+        """Costs of the labels of sample ``i``, which ``counts`` leave out.
+
+        Parameters
+        ----------
+        counts : counts of all other samples
+        parents : (V,) parents of the views, -1 for roots
+        i : the sample
+        word : whether its label in the first view needs a word
+        taken : (K,) clusters of the first view that cannot-links exclude
+        """
+        k, v = self.largest, np.arange(self.n_views)
+        features = jnp.stack([
+            jnp.pad(
+                view.joining(cells, view.x[i][None], view.group[i][None])[:, 0],
+                (0, k - view.n_slots), constant_values=IMPOSSIBLE,
+            )
+            for view, cells in zip(self.views, counts.cells, strict=True)
+        ])  # fmt: skip
+        before = self.n_clusters(counts.sizes)
+        opened = (counts.sizes == 0) & self.used[:, None]
+        after = before[:, None] + opened  # (V, K) numbers of clusters
+        slots = self.slot_charge[v[:, None], after] - self.slot_charge[v, before][:, None]
+        nodes = features + slots
+        nodes = nodes.at[0].add(jnp.where(taken, IMPOSSIBLE, 0.0))
+        free_word = -self._growth(counts.words[self.word_group[i]]) * word
+        edges, cells = jnp.zeros((self.n_views, k, k)), jnp.zeros(0)
+        if self.code == "table":
+            labels = self.cell_labels()
+            product = after[v, labels].prod(1)
+            cells = self.table_charge[product] - self.table_charge[before.prod()]
+            return Costs(nodes, edges, cells - self._growth(counts.joint), jnp.zeros(k))
+        roots = (-self._growth(counts.sizes)).at[0].set(free_word)
+        roots = roots + self.root_charge[v[:, None], after]
+        roots = roots - self.root_charge[v, before][:, None]
+        nodes = nodes + jnp.where(parents[:, None] < 0, roots, 0.0)
+        if self.code == "forest":
+            above = counts.sizes[parents]  # (V, K) sizes of the clusters of the parent
+            edges = self._growth(above)[:, :, None] - self._growth(counts.pairs[parents, v])
+            # Complexity of the labels given the parent, for every number of clusters.
+            now = self.complexity[after[:, None], above[:, :, None]]
+            grown = self.complexity[after[:, None], above[:, :, None] + 1]
+            old = self.complexity[before[:, None], above].sum(1)[:, None, None]
+            edges = edges + grown - now + now.sum(1, keepdims=True) - old
+        return Costs(nodes, edges, cells, free_word)
+
+    def root_lengths(self, counts: Counts, word_length: jax.Array) -> jax.Array:
+        """Lengths (V,) of the labels of the views as roots."""
+        number = self.n_clusters(counts.sizes)
+        free = -self.x_log_x[counts.sizes].sum(1)
+        charge = self.root_charge[np.arange(self.n_views), number]
+        return free.at[0].set(word_length) + charge
+
+    def edge_lengths(self, counts: Counts) -> jax.Array:
+        """Lengths (V, V) of the labels of a view, last, given those of a parent."""
+        number = self.n_clusters(counts.sizes)
+        parent = self.x_log_x[counts.sizes].sum(1)[:, None]
+        complexity = self.complexity[number[None, :, None], counts.sizes[:, None]].sum(2)
+        return parent - self.x_log_x[counts.pairs].sum((2, 3)) + complexity
+
+    def word_length(self, z: jax.Array, counts: Counts) -> jax.Array:
+        """Length of the words of the first view, without the part that depends on their number."""
+        if self.pair_words is None:
+            return -self.x_log_x[counts.words].sum()
+        return self.pair_words.length(self.unit_labels(z))
+
+    def length(self, z: jax.Array, parents: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Description length of labels (V, n) and a forest, and minus the log target."""
+        counts = self.count_all(z)
+        total = self.constant + sum(
+            view.length(cells) for view, cells in zip(self.views, counts.cells, strict=True)
+        )
+        number, v = self.n_clusters(counts.sizes), np.arange(self.n_views)
+        if self.code == "table":
+            total = total - self.x_log_x[counts.joint].sum() + self.table_charge[number.prod()]
+        else:
+            parts = self.root_lengths(counts, self.word_length(z, counts))
+            if self.code == "forest":
+                parts = jnp.where(parents < 0, parts, self.edge_lengths(counts)[parents, v])
+            total = total + parts.sum()
+        return total, total + self.slot_charge[v, number].sum()
