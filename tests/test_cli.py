@@ -89,7 +89,7 @@ def test_fit_finds_the_structure_that_is_not_known(invoke, data, tmp_path):
     page = page_of(out / "report.html")
     assert f"beyond {stored['known'][0]}" in page.headings[0][1]
     assert stored["command"] in page.text
-    assert len(page.images) == 1
+    assert len(page.images) == 3  # profiles, and the rows by cluster and by known group
 
 
 def test_fit_again_is_the_same(invoke, data, tmp_path):
@@ -124,7 +124,7 @@ def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
     assert told["reason"] in result.stdout
     assert {p.name for p in out.glob("*.png")} == {"clustering_1.png", "clustering_1_evidence.png"}
     page = page_of(out / "report.html")
-    assert len(page.images) == 2
+    assert len(page.images) == 4
     text = " ".join(page.text.split())
     assert (
         "Clusters with a low-density gap between them" in text
@@ -241,6 +241,10 @@ def test_fit_without_known_says_how_it_agrees(invoke, data, tmp_path):
     [
         (["--known", "speces"], "no such column; 'speces'; did you mean 'species'?"),
         (["--known", "none.csv:z"], "no such data file; none.csv"),
+        (
+            ["--k", "2", "--names", "a,b,c"],
+            "more names than clusters; --names a,b,c for 2 clusters",
+        ),
         (["--known", "data.csv:"], "a labeling is FILE:COLUMN"),
         (["--method", "ccbi"], "unknown method; 'ccbi'; did you mean 'ccib'?"),
         (["--method", "ib", "--known", "species"], "ib takes no known structure"),

@@ -16,7 +16,9 @@ from nrprob.batch.fits import Fit, cluster_sizes, combine_views, package_version
 from nrprob.batch.formats import EVIDENCE, PICTURE, RESULTS, with_labelings, write_csv
 from nrprob.batch.manifest import write_files
 from nrprob.batch.report.fit_page import Chapter, write_page
+from nrprob.batch.report.sample_plane import draw_sample_plane
 from nrprob.batch.splits import PARTS
+from nrprob.batch.tables import take_rows
 from nrprob.data.frames import is_frame
 from nrprob.files import make_folder
 from nrprob.successive import Exploration
@@ -97,6 +99,8 @@ def save_fit(result: FitResult, out: Path, picture: str | None = PICTURE) -> Non
     """
     fit = result.fits[0]
     columns: dict[str, Any] = _view_columns("cluster", fit.labels)
+    if result.cluster_names and fit.labels.ndim == 1:
+        columns["cluster_name"] = [result.name_cluster(c) for c in fit.labels.tolist()]
     if fit.membership is not None:
         columns["membership"] = np.round(np.fmax.reduce(np.asarray(fit.membership), axis=1), 6)
     columns |= _confidence_column(result, "confidence")
@@ -115,6 +119,7 @@ def save_fit(result: FitResult, out: Path, picture: str | None = PICTURE) -> Non
         "title": result.title,
         "warnings": [*filter(None, [result.alert]), *fit.warnings],
         **({} if result.tested is None else result.tested.summary),
+        **({"cluster_names": result.cluster_names} if result.cluster_names else {}),
         "contrast": [_summarize_fit(other) for other in result.fits[1:]],
     }
     page = write_page([chapter], result.title)
@@ -134,7 +139,9 @@ def save_exploration(
     chapters, drawings = [], dict[str, bytes]()
     for r, (name, result) in enumerate(zip(names, results, strict=True)):
         columns |= _confidence_column(result, f"confidence_{r + 1}")
-        chapter = Chapter(result, evidence=() if evidence[r] is None else (str(evidence[r]),))
+        test = evidence[r]
+        said = () if test is None else (str(test),)
+        chapter = Chapter(result, said, None if test is None else test.supports_clusters)
         if pictures:
             drawings |= _draw_chapter(chapter, f"{name}.png", f"{name}_evidence.png", evidence[r])
         chapters.append(chapter)
@@ -196,6 +203,17 @@ def _draw_chapter(
     if name and (picture := draw_clusters(result, Path(name).suffix[1:])):
         pictures[name] = picture
         chapter.add_clusters(picture, name)
+        if len(chapter.clusters) > 1:
+            shown = chapter.codes
+            if result.cluster_names or result.fits[0].labels.ndim > 1:
+                titles = dict(zip(chapter.clusters, chapter.cluster_titles, strict=True))
+                shown = np.array([titles.get(c, "other clusters") for c in shown.tolist()])
+            table = result.table
+            known = [table.labelings[z][chapter.fitted].astype(str) for z in result.known]
+            X = take_rows(chapter.described.X, chapter.fitted)
+            chapter.add_planes(
+                draw_sample_plane(X, shown, np.column_stack(known) if known else None)
+            )
     if result.tested is not None:
         evidence = result.tested.evidence
     if evidence is not None and pictures:

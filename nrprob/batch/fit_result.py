@@ -73,6 +73,7 @@ class FitResult:
     measured : known continuous covariates (n_rows, n_covariates); None without any
     tested : tests of the first fit; None if the fit was not tested
     profiles : description of every cluster that the page shows, by name of the cluster
+    cluster_names : names of clusters, in the order of the clusters; empty for numbers
     say : function from the name and value of an argument to the text by which advice to the user
         names it, for example as an option of the command line
     """
@@ -86,7 +87,13 @@ class FitResult:
     measured: np.ndarray | None = None
     tested: Tested | None = None
     profiles: dict[str, str] = field(default_factory=dict)
+    cluster_names: list[str] = field(default_factory=list)
     say: Say = as_option
+
+    def name_cluster(self, cluster: int) -> str:
+        """Name of a cluster; its number if it has no other name."""
+        has_name = 0 <= cluster < len(self.cluster_names)
+        return self.cluster_names[cluster] if has_name else str(cluster)
 
     @cached_property
     def alert(self) -> str:

@@ -37,6 +37,7 @@ from nrprob.cli.options import (
     parse_reading,
     read_options,
     significance_level,
+    split_names,
 )
 from nrprob.cli.output import Force, Out, find_output, remove_others
 from nrprob.cli.single import show_fit
@@ -103,6 +104,14 @@ def fit(
         list[str] | None,
         Option("--set", metavar="NAME=VALUE", help="Any other parameter of the method."),
     ] = None,
+    names: Annotated[
+        list[str] | None,
+        Option(
+            "--names",
+            help="Names of the clusters 0, 1, ... on the page and in labels.csv, separated by "
+            "commas, or repeated. Repeat the fit with the same seed to name its clusters.",
+        ),
+    ] = None,
     plot: Annotated[bool, Option(help="Draw summary.png.")] = True,
     test: Test = False,
     alpha: Alpha = None,
@@ -119,6 +128,12 @@ def fit(
             "method of `nrprob methods`, or write a model file for `nrprob run`"
         )
     number = parse_n_clusters(k)
+    cluster_names = split_names(names)
+    if isinstance(number, int) and len(cluster_names) > number:
+        raise InputError(
+            f"there are more names than clusters; --names {','.join(cluster_names)} for {number} "
+            "clusters; leave names out, or raise --k"
+        )
     named = {"random_state": seed, "features": features, "solver": solver, "n_init": n_init}
     parameters = {name: value for name, value in named.items() if value is not None}
     parameters |= _parse_settings(settings or [])
@@ -196,8 +211,9 @@ def fit(
             )
         fits.score_fit(fitted, table.labelings, fits.default_measures([*table.labelings]))
         result = FitResult(
-            "", table, loaded.names, [fitted], origin=loaded.origin, measured=loaded.covariates
-        )
+            "", table, loaded.names, [fitted], origin=loaded.origin, measured=loaded.covariates,
+            cluster_names=cluster_names,
+        )  # fmt: skip
         if test:
             from nrprob.batch.fit_result import check_clusters
 

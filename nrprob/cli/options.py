@@ -42,6 +42,7 @@ __all__ = [
     "parse_reading",
     "read_options",
     "significance_level",
+    "split_names",
 ]
 
 # Options of `nrprob fit` and `nrprob explore`.
@@ -243,10 +244,10 @@ def read_options(
             option: [_parse_column(text, data) for text in texts]
             for option, texts in labelings.items()
         },
-        _split_names(columns),
-        _split_names(drop),
-        _split_names(categorical),
-        _split_names(ordered),
+        split_names(columns),
+        split_names(drop),
+        split_names(categorical),
+        split_names(ordered),
         None if names is None else _parse_names(names, data),
         {kind: name for kind, name in part.items() if name is not None},
         "auto" if standardize is None else standardize,
@@ -311,7 +312,7 @@ def parse_reading(
     sheet: str | None,
 ) -> ReadingOptions:  # fmt: skip
     """Parse the options that say how a text file or a spreadsheet is to be read."""
-    return parse_options(sep, decimal, encoding, _split_names(na_values), sheet)
+    return parse_options(sep, decimal, encoding, split_names(na_values), sheet)
 
 
 def _check_kinds(options: DataOptions) -> None:
@@ -379,7 +380,7 @@ def significance_level(alpha: float | None, tested: bool) -> float:
     return alpha
 
 
-def _split_names(texts: list[str] | None) -> list[str]:
+def split_names(texts: list[str] | None) -> list[str]:
     """Split texts at commas, and drop repeated names."""
     parts = ",".join(texts or []).split(",")
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))

@@ -14,6 +14,12 @@ import numpy as np
 from nrprob.batch import registry
 from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import combine_views, package_versions
+from nrprob.batch.report.fit_summary import (
+    Distribution,
+    answer_in_words,
+    compare_cluster,
+    summarize_feature,
+)
 from nrprob.batch.report.template import render
 from nrprob.data.frames import is_frame
 from nrprob.data.preparation.prepare import Prepared, as_indicators
@@ -24,6 +30,7 @@ __all__ = ["Chapter", "write_page"]
 _MAX_CLUSTERS = 20  # number of largest clusters whose features and examples are shown
 _MAX_GROUPS = 20  # number of groups of a labeling; smaller groups are merged
 _MAX_FEATURES = 8
+_MAX_DISTRIBUTIONS = 6
 _MAX_VALUES = 4  # of an example
 _TYPES = {"jpg": "jpeg", "svg": "svg+xml"}
 
@@ -35,8 +42,11 @@ class Chapter:
     ----------
     run : the data set with its fits
     fit : the first fit
-    pictures : data URI, text alternative and caption of each plot
+    pictures : data URI, text alternative and caption of each plot, and whether it is too wide for
+        telephones
+    planes : data URI, text alternative and caption of plots of the samples
     evidence : sentences with the results of the tests
+    supported : whether a test supports the clusters; None without a test
     confidence : bootstrap confidence of every cluster; None if it was not computed
     method : entry of the method in `nrprob.batch.registry`; None for a method without an entry
     has_known : whether there is known structure
@@ -47,16 +57,20 @@ class Chapter:
         views counts as a cluster
     sizes : sizes of the clusters
     clusters, cluster_names : integers and names of the clusters that the page shows
+    cluster_titles : the same names, after the word "cluster" if the user has not named the cluster
     hidden : number of clusters that the page does not show, and number of their rows
     memberships : for every cluster, the mean over its rows of the largest membership; None without
         memberships
     """
 
-    def __init__(self, run: FitResult, evidence: Sequence[str] = ()):
+    def __init__(self, run: FitResult, evidence: Sequence[str] = (), supported: bool | None = None):
         self.run, self.fit, tested = run, run.fits[0], run.tested
-        self.pictures: list[tuple[str, str, str]] = []
+        self.pictures: list[tuple[str, str, str, bool]] = []
         self.evidence = evidence if tested is None else tested.said
-        self.confidence: np.ndarray | None = None
+        self.supported, self.confidence = supported, None
+        if tested is not None and tested.evidence is not None:
+            self.supported = tested.evidence.supports_clusters
+        self.planes: list[tuple[str, str, str]] = []
         if tested is not None and tested.confidence is not None:
             self.confidence = np.asarray(tested.confidence.clusters_)
         self.title = run.title or self.fit.title
@@ -78,6 +92,12 @@ class Chapter:
         self.clusters: list[int] = sorted(c for c in largest.tolist() if self.sizes[c])
         first = [np.atleast_1d(labels[np.argmax(self.codes == c)]) for c in self.clusters]
         self.cluster_names = [", ".join(map(str, views.tolist())) for views in first]
+        if self.fit.labels.ndim == 1:
+            self.cluster_names = [run.name_cluster(int(views[0])) for views in first]
+        named = run.cluster_names if self.fit.labels.ndim == 1 else []
+        self.cluster_titles = [
+            name if name in named else f"cluster {name}" for name in self.cluster_names
+        ]
         n_hidden = int((self.sizes > 0).sum()) - len(self.clusters)
         self.hidden = n_hidden, int(self.sizes.sum() - self.sizes[self.clusters].sum())
         self.memberships: list[float] | None = None
@@ -105,7 +125,7 @@ class Chapter:
         suffix = Path(name).suffix[1:]
         if suffix != "pdf":
             content = f"Means and numbers of rows of clusters and {groups}"
-            self._add_picture(picture, suffix, content, caption)
+            self._add_picture(picture, suffix, content, caption, True)
 
     def add_evidence(self, picture: bytes) -> None:
         """Add the plot of a test to the page; ``picture`` is the content of a PNG file."""
@@ -115,11 +135,23 @@ class Chapter:
         )
         self._add_picture(picture, "png", "Rows by cluster and known group", caption)
 
-    def _add_picture(self, picture: bytes, suffix: str, content: str, caption: str) -> None:
+    def add_planes(self, pictures: Sequence[bytes]) -> None:
+        """Add the plots of the samples by known group and by cluster, which are PNG files."""
+        known = ", ".join(self.run.known)
+        adjusted = f", adjusted for {known}" if known else ""
+        captions = [f"The same rows by {known}.", f"Rows{adjusted}, by cluster."]
+        for picture, caption in zip(pictures[::-1], captions[::-1], strict=False):
+            image = base64.b64encode(picture).decode()
+            text = f"{self.title}. Plane that separates the clusters. {caption}"
+            self.planes.append((f"data:image/png;base64,{image}", text, caption))
+
+    def _add_picture(
+        self, picture: bytes, suffix: str, content: str, caption: str, is_wide: bool = False
+    ) -> None:
         image = base64.b64encode(picture).decode()
         text = f"{self.title}. {'. '.join([content, *self.describe_clusters()])}."
         uri = f"data:image/{_TYPES.get(suffix, suffix)};base64,{image}"
-        self.pictures.append((uri, text, caption))
+        self.pictures.append((uri, text, caption, is_wide))
 
     @cached_property
     def crossings(self) -> list[tuple[bool, Crossing]]:
@@ -183,6 +215,48 @@ class Chapter:
             names = [f"feature {j}" for j in range(table.X.shape[1])]
         rows = np.arange(table.X.shape[0])
         return Prepared(table.X, None, [*map(str, names)], rows, indicators_=indicators)
+
+    @property
+    def known_names(self) -> list[str]:
+        """Names of known labelings and of known continuous covariates."""
+        covariates = [n for n in self.prepared.get("known", []) if n not in self.run.known]
+        return [*self.run.known, *covariates]
+
+    @property
+    def answer(self) -> list[str]:
+        """Sentences that answer the question of the fit."""
+        if not self.clusters:
+            return []
+        described, features = self.described, self.features
+        texts = [""] * len(self.clusters)
+        if features is not None:
+            names, indicators = described.feature_names_, described.indicators_
+            texts = [
+                compare_cluster(features, i, names, indicators) for i in range(len(self.clusters))
+            ]
+        sizes = [int(self.sizes[c]) for c in self.clusters]
+        clusters = dict(zip(self.cluster_titles, zip(sizes, texts, strict=True), strict=True))
+        return answer_in_words(
+            clusters, self.known_names, self.is_informed, self.evidence, self.supported,
+            self.hidden[0],
+        )  # fmt: skip
+
+    @property
+    def distributions(self) -> list[Distribution]:
+        """Distributions of the features that differ most between clusters."""
+        features, described = self.features, self.described
+        if features is None or self.run.table.image_shape:
+            return []
+        size = np.abs(features.differences).max(0)
+        order = [j for j in np.argsort(-size, kind="stable")[:_MAX_DISTRIBUTIONS] if size[j] > 0]
+        result = []
+        for j in order:
+            name, column = described.feature_names_[j], described.X[:, [j]]
+            column = column.toarray() if hasattr(column, "toarray") else np.asarray(column)
+            column = self._rescale([name], column)[self.fitted, 0]
+            is_share = self.is_share(name) or bool(np.isin(column, (0, 1)).all())
+            result.append(summarize_feature(name, column, self.codes, self.clusters, is_share))
+        return result
 
     @property
     def kinds(self) -> list[str]:
@@ -293,8 +367,7 @@ def write_page(chapters: Sequence[Chapter], title: str = "", ending: str = "") -
     """
     run = chapters[0].run
     files = run.origin.get("files", {})
-    covariates = [n for n in chapters[0].prepared.get("known", []) if n not in run.known]
-    known = ", ".join([*run.known, *covariates])
+    known = ", ".join(chapters[0].known_names)
     subject = " of ".join(["Clusters", *(Path(file).name for file in [*files][:1])])
     return render(
         "fit_page.html.jinja",

@@ -1,8 +1,10 @@
 """The page of a single fit: its numbers agree with their definitions, and it is readable."""
 
+import json
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 from pages import page_of
@@ -11,7 +13,7 @@ from nrprob import plotting
 from nrprob.batch import fit_files
 from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import Fit
-from nrprob.batch.report import fit_page, template
+from nrprob.batch.report import fit_page, fit_summary, template
 from nrprob.batch.report.fit_page import Chapter
 from nrprob.batch.tables import Table
 from nrprob.statistics import top_features
@@ -154,7 +156,7 @@ def test_the_page_of_a_fit(drawn, tmp_path):
         f"<b>x</b> ({(known == 0).sum()}), y ({(known == 1).sum()})", "init<u>", "numpy 2.",
     ):  # fmt: skip
         assert part in words, part
-    assert len(page.images) == 1
+    assert len(page.images) == 3  # profiles, and the plane by known group and by cluster
     for c in range(3):
         size = (sought == c).sum()
         share = f"{100 * size / 90:.1f} %"
@@ -362,3 +364,75 @@ def test_the_page_says_how_many_groups_are_counted_as_one(drawn, tmp_path):
     assert any("11 groups with a small share" in caption for caption in page.captions)
     assert any(row[0] == "11 others" for row in page.cells)
     assert not any("as one" in caption for caption in page.captions if "group <i>" in caption)
+
+
+@pytest.mark.parametrize(
+    ("supported", "evidence", "first", "last"),
+    [
+        (True, ["a gap (p = 0.01); more"], "7 groups of rows that a and b do not explain.",
+         "Evidence: a gap (p = 0.01)."),
+        (False, ["no structure (p = 1; 2 fits)"], "There is no evidence of groups that a and b do",
+         "Evidence: no structure (p = 1)."),
+        (None, [], "7 groups of rows that a and b do not explain.",
+         "The clusters were not tested, so they may be arbitrary."),
+    ],
+)  # fmt: skip
+def test_the_answer_says_what_was_found_and_how_sure_it_is(supported, evidence, first, last):
+    clusters = {"cluster 0": (1, "higher x"), "Big": (5, "")}
+    said = fit_summary.answer_in_words(clusters, ["a", "b"], True, evidence, supported, 5)
+    assert said[0].startswith(first) and said[-1] == last
+    described = ["Big (5 rows): no notable difference.", "Cluster 0 (1 row): higher x."]
+    assert (said[1:3] == described) == (supported is not False)
+    uninformed = fit_summary.answer_in_words(clusters, ["a"], False, evidence, supported)
+    assert not any("explain" in text or "adjusted" in text for text in uninformed)
+    alone = fit_summary.answer_in_words({"cluster 0": (9, "")}, ["a"], True, evidence, supported)
+    assert alone == ["All rows form one group."]
+
+
+def test_clusters_are_compared_in_the_right_direction(drawn):
+    X, known, _, sought = drawn
+    features = top_features.find_top_features(X, sought, [0, 2], known)
+    said = fit_summary.compare_cluster(features, 1, NAMES, {NAMES[2]: ("c", "no", "yes")})
+    assert f"lower {NAMES[1]}" in said and "more often c = yes" in said
+
+
+@pytest.mark.parametrize("is_share", [False, True])
+def test_distributions_are_quantiles_of_the_clusters(is_share):
+    rng = np.random.default_rng(0)
+    codes = np.arange(60) % 3
+    column = (rng.random(60) < 0.4).astype(float) if is_share else rng.normal(size=60)
+    column[::7] = np.nan
+    column[codes == 2] = np.nan
+    result = fit_summary.summarize_feature("x", column, codes, [0, 1, 2], is_share)
+    for cluster in (0, 1):
+        inside = column[(codes == cluster) & ~np.isnan(column)]
+        expected = [inside.mean()] if is_share else np.quantile(inside, [0.1, 0.25, 0.5, 0.75, 0.9])
+        np.testing.assert_allclose(result.values[cluster], expected)
+        assert all(0 <= float(result.position(q)) <= 100 for q in expected)
+    assert result.values[2] == []
+
+
+def test_names_of_clusters_are_used_everywhere(drawn, tmp_path):
+    X, known, _, sought = drawn
+    run = make(X, sought, known, cluster_names=["First <b>", "Second"])
+    fit_files.save_fit(run, tmp_path, picture=None)
+    page = page_of(tmp_path / "report.html")
+    words = " ".join(page.text.split())
+    for part in ("First <b>: ", "Second: ", "Cluster 2: ", "First <b> (", "Methods, settings and"):
+        assert part in words
+    assert "Cluster First" not in words and "Cluster 0" not in words
+    labels = pd.read_csv(tmp_path / "labels.csv")
+    names = np.array(["First <b>", "Second", "2"])
+    assert labels["cluster_name"].tolist() == names[sought].tolist()
+    stored = json.loads((tmp_path / "result.json").read_text())
+    assert stored["cluster_names"] == ["First <b>", "Second"]
+
+
+def test_pages_without_a_test_name_no_evidence(drawn, tmp_path):
+    X, known, _, sought = drawn
+    for supported in (None, False, True):
+        chapter = Chapter(make(X, sought, known), ("what <was> found",), supported)
+        (tmp_path / "page.html").write_text(fit_page.write_page([chapter]), "utf-8")
+        words = " ".join(page_of(tmp_path / "page.html").text.split())
+        assert ("not tested, so they may be arbitrary" in words) == (supported is None)
+        assert ("There is no evidence of groups" in words) == (supported is False)

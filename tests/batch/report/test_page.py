@@ -227,7 +227,9 @@ ASK = """<script>addEventListener("load", () => {
     page: document.documentElement.scrollWidth, window: innerWidth, over: over.length,
     tables: document.querySelectorAll("table").length,
     drawn: images.filter(i => i.complete && i.naturalWidth > 100).length,
-    small: images.filter(i => i.closest(".wide") && i.width < Math.min(i.naturalWidth, 760)).length,
+    small: images.filter(i => i.closest(".wide") && i.offsetParent
+      && i.width < Math.min(i.naturalWidth, 760)).length,
+    hidden: images.filter(i => !i.offsetParent).length,
   };
   parent.postMessage([name, found], "*");
 });</script></body>"""
@@ -286,8 +288,9 @@ def test_pages_in_a_browser(kind, tmp_path):
         # Browsers shrink wide pages by half for printing, such as tables of many statistics.
         wide = 2 if (kind, name) == ("runs", "paper") else 1
         assert one["page"] <= wide * one["window"] and (wide > 1 or not one["over"]), name
-        # Plots scroll instead of shrinking to an unreadable size, except on paper.
+        # Wide plots are hidden instead of shrinking to an unreadable size, except on paper.
         assert not one["small"] or name == "paper"
+        assert (one["hidden"] > 0) == (name == "phone" and kind != "runs")
         assert one["tables"] == Page(text).tables
         assert one["drawn"] == {"runs": 2, "fit": 1, "exploration": 2}[kind]
 
