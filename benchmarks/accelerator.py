@@ -43,8 +43,6 @@ def cases(scale: int, kind: type) -> dict[str, tuple[bool, Callable[[], Any]]]:
     topic = np.random.default_rng(1).integers(3, size=len(words))
     few, of_few = x[: 50 * scale], group[: 50 * scale]
     small, of_small = x[: 10 * scale], group[: 10 * scale]
-    pairs = np.random.default_rng(2).integers(len(few), size=(200, 2))
-    pairs = pairs[(of_few[pairs[:, 0]] == of_few[pairs[:, 1]]) & (pairs[:, 0] != pairs[:, 1])]
     same = {"random_state": 0}
     draws = {"num_warmup": 100, "num_samples": 100, **same}
     return {
@@ -81,10 +79,6 @@ def cases(scale: int, kind: type) -> dict[str, tuple[bool, Callable[[], Any]]]:
         "CCIB, sequential": (
             True,
             lambda: nrprob.CCIB(8, solver="sequential", **same).fit(few, known=of_few),
-        ),
-        "MDLConstrained": (
-            True,
-            lambda: nrprob.MDLConstrained(8, **same).fit(few, must_link=pairs),
         ),
         "MDLMixture, few rows": (
             True,

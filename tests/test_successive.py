@@ -11,8 +11,8 @@ from nrprob import (
     IB,
     IBSI,
     ConditionalMixture,
+    COPKMeans,
     Exploration,
-    MDLConstrained,
     evidence,
     explore,
     information,
@@ -179,7 +179,7 @@ def test_a_second_clustering_that_is_not_there_is_seldom_found():
     assert more <= 1
 
 
-@pytest.mark.parametrize("estimator", [IB(2), CECIB(3), MDLConstrained(2)], ids=str)
+@pytest.mark.parametrize("estimator", [IB(2), CECIB(3), COPKMeans(2)], ids=str)
 def test_an_estimator_without_known_structure_is_refused_by_name(estimator):
     X, known = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
     refused = f"{type(estimator).__name__} takes no known structure; known groups or earlier"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,10 +16,15 @@ from nrprob.methods.mdl.annealing import (
     SMOOTHING,
     Design,
     MultiviewParameters,
+    MultiviewSolution,
     Runs,
     solve_multiview,
 )
 from nrprob.methods.mdl.configurations import CELLS, Configuration, first_splits
+from nrprob.methods.mdl.feature_lengths import IsotropicLengths
+from nrprob.methods.mdl.informed_length import InformedLength
+from nrprob.methods.mdl.informed_search import InformedSearch, SearchResult
+from nrprob.methods.mdl.label_forests import root_length
 from nrprob.methods.mdl.view_estimator import ViewClusterer
 from nrprob.methods.mdl.views import Views, feature_columns
 from nrprob.statistics.rows import active_mask, bucket_size, padded_count
@@ -26,6 +32,7 @@ from nrprob.statistics.rows import active_mask, bucket_size, padded_count
 # Initial temperatures of the restarts in turn, in units of the critical temperature.
 STARTS = (1.0, 0.4, 0.16)
 _END = 0.05  # final temperature of annealing, before hard assignments
+_FEW_ROWS, _IMPROVED = 50, 3  # all restarts are improved up to this number of rows, else three
 
 
 class AnnealedRestarts(ViewClusterer):
@@ -113,3 +120,70 @@ class AnnealedRestarts(ViewClusterer):
         if not isinstance(self.start, str):
             return np.ravel(np.asarray(self.start, float))
         return 1.2 * first_splits(scaled, self._weights) * np.asarray(STARTS)
+
+    # Results
+
+    def _improve_annealed(
+        self, lengths: Sequence[InformedLength], task: Views, result: Sequence[MultiviewSolution]
+    ) -> list[tuple[InformedLength, SearchResult, list[SearchResult]]]:
+        """Search from the shortest annealed restarts of every configuration.
+
+        Parameters
+        ----------
+        lengths : description length of every configuration
+        task : the annealed restarts
+        result : their solutions
+
+        Returns
+        -------
+        list of the length, the shortest result and all results, for every configuration. The traces
+        are those of the annealing.
+        """
+        every: MultiviewSolution = jax.tree.map(lambda *runs: np.concatenate(runs), *result)
+        labels = [task.layout.from_blocks(z).astype(np.int64) for z in every.labels]
+        task.n_iter = int(every.n_iter.max())
+        count = self.n_init if task.n <= _FEW_ROWS else _IMPROVED
+        count, tol, runs = 1 if len(lengths) > 1 else count, 1e-9 * task.n, []
+        for i, length in enumerate(lengths):
+            results = []
+            for j in range(i * self.n_init, (i + 1) * self.n_init):
+                trace = every.trace[j].astype(float)
+                trace = (trace[~np.isnan(trace)] + length.constant).tolist()
+                total = length.total(labels[j])
+                results.append(SearchResult(labels[j], total, trace, bool(every.converged[j])))
+            search = InformedSearch(length, tol, self.max_iter)
+            for j in np.argsort([run.total for run in results], kind="stable")[:count]:
+                better = search.improve(results[j].labels, splits=False)
+                if better.total < results[j].total - tol:
+                    results[j] = results[j]._replace(labels=better.labels, total=better.total)
+            runs.append((length, min(results, key=lambda run: run.total), results))
+        return runs
+
+    def _temperatures(self, task: Views, trace: np.ndarray, run: int) -> np.ndarray:
+        """Temperature of every entry of the ``trace`` of a run; 0 for hard assignments."""
+        settings, step = task.calls[0].arrays[1], np.arange(trace.size)
+        falling = settings.top * self.cooling ** -(step // self.n_steps).astype(float)
+        return np.where(step < settings.n_anneal, np.minimum(falling, self._starts(task)[run]), 0.0)
+
+    def _starts(self, task: Views) -> np.ndarray:
+        """Initial temperatures of the restarts of a configuration."""
+        return np.concatenate([call.arrays[2].start for call in task.calls])[: self.n_init]
+
+
+def published_parts(length: InformedLength, labels: np.ndarray) -> tuple[float, float]:
+    """Lengths of labels (n, V), coded by their frequencies, and of the distances.
+
+    The distances are without constants, as in the tables of Yin (2007).
+    """
+    if length.code == "table":
+        words = root_length(np.unique(labels, axis=0, return_counts=True)[1], 1)
+    else:
+        words = sum(root_length(np.bincount(column), 1) for column in labels.T)
+    distances = length.constant
+    for features, column in zip(length.features, labels.T, strict=True):
+        assert isinstance(features, IsotropicLengths)
+        model: Any = features.distances
+        size, _, scatter = model.cluster_statistics(column[None])
+        s = model.scales(size, scatter)
+        distances += model.weight * float((size * (np.log(s) - 1) + scatter / s).sum())
+    return float(words), distances

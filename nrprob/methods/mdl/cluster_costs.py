@@ -29,12 +29,14 @@ class GaussianCosts:
     means, effects : (K, d), (G, d) means of the clusters, and effects of the groups
     roots : (K,), (K, d) or (K, d, d) roots of the covariances: numbers, diagonals or triangles
     offsets : (K,) lengths of a sample at the mean
+    scales : (K,) mean squared distances of isotropic clusters; None for other clusters
     """
 
     means: np.ndarray
     effects: np.ndarray
     roots: np.ndarray
     offsets: np.ndarray
+    scales: np.ndarray | None = None
 
     def __call__(self, x: np.ndarray, groups: np.ndarray) -> np.ndarray:
         """Lengths (q, K); a new group has no effect."""

@@ -115,10 +115,7 @@ def make_views_target(
     root_charge = xlogy(n, n) + complexity[code_sizes, n]
     word_group = np.zeros(n, int) if side.groups is None else side.groups
     n_words = np.bincount(word_group[side.first])
-    if side.complexities is not None:
-        root_charge[0] = np.asarray(side.complexities)[code_sizes[0]]
-    else:
-        root_charge[0] = sum(complexity[code_sizes[0], n] for n in n_words)
+    root_charge[0] = sum(complexity[code_sizes[0], n] for n in n_words)
     if side.words is None:
         root_charge[0] += xlogy(n_words, n_words).sum()
     # Number of sets of slots for the clusters with samples.

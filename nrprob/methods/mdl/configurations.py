@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -111,36 +110,3 @@ def best_cells(joint: np.ndarray, scores: list[np.ndarray]) -> np.ndarray:
         best = total.reshape(total.shape[0], -1).argmax(1)
         out[first : first + step] = np.stack(np.unravel_index(best, joint.shape), 1)
     return out
-
-
-def row_scores(
-    tables: Sequence[np.ndarray],
-    centres: Sequence[np.ndarray],
-    scales: Sequence[np.ndarray],
-    weights: np.ndarray,
-) -> list[np.ndarray]:
-    """For every view, log densities (n, K_v) of rows (n, d) in its clusters, up to a constant."""
-    scores = []
-    for x, c, s, w in zip(tables, centres, scales, weights, strict=True):
-        distance = np.stack([((x.astype(np.float64) - centre) ** 2).sum(1) for centre in c], 1)
-        scores.append(-w * (distance / s + np.log(s)))
-    return scores
-
-
-def selection_table(configurations: Sequence[Configuration], every: Any, bests: np.ndarray) -> Any:
-    """DataFrame with one row per configuration: numbers of clusters, and lengths of its best run.
-
-    ``bests`` (configurations,) are the indices of the best runs in ``every``, a
-    `nrprob.methods.mdl.annealing.MultiviewSolution`.
-    """
-    import pandas as pd
-
-    sizes = np.array([c.sizes for c in configurations])
-    pdl, cdl = every.partition[bests], every.distance[bests]
-    return pd.DataFrame(sizes, columns=[f"n_clusters_{v}" for v in range(sizes.shape[1])]).assign(
-        dependent=[c.dependent for c in configurations],
-        pdl=pdl,
-        cdl=cdl,
-        tdl=pdl + cdl,
-        objective=every.objective[bests],
-    )

@@ -1,82 +1,123 @@
-"""Minimum description length clustering under hard or soft pairwise constraints."""
+"""Minimum description length clustering with pairs, labels and known groups."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY
-from functools import partial
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.codelength import multinomial_complexity
+from nrprob.data.design import DesignEncoder
 from nrprob.data.validation import CLUSTERS, LARGEST, MOST, check_random_state
-from nrprob.engines.optimise.move_chains import improve_by_passes
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
 from nrprob.estimator.capabilities import Capabilities
-from nrprob.estimator.pairs import PairTask
-from nrprob.links import Components, InfeasibleConstraints, Pairs, cluster_order
-from nrprob.methods.mdl import search
-from nrprob.methods.mdl.codes import Settings
+from nrprob.estimator.pairs import PairEstimator, PairTask
+from nrprob.links import Components, InfeasibleConstraints, Pairs, cluster_order, feasible_start
+from nrprob.methods.mdl.feature_lengths import COVARIANCES
+from nrprob.methods.mdl.informed_fit import (
+    FEATURES,
+    choose_covariance,
+    cluster_moments,
+    initial_labels,
+    make_features,
+    search_labels,
+)
+from nrprob.methods.mdl.informed_length import InformedLength, Target
+from nrprob.methods.mdl.informed_search import InformedSearch, SearchResult
 from nrprob.methods.mdl.limits import (
     closer_than,
     farther_than,
     isolated_rows,
     nearest_mates,
 )
-from nrprob.methods.mdl.linked_search import ConstrainedSearch
 from nrprob.methods.mdl.pair_report import Report
-from nrprob.methods.mdl.problem import (
-    ConstrainedProblem,
-    Described,
-    constrained_objective,
-    soft_pairs,
-)
-from nrprob.methods.mdl.proposals import improve_labels
+from nrprob.methods.mdl.problem import ConstrainedProblem, Described
 from nrprob.methods.mdl.sizes import SizeLimits
+from nrprob.methods.mdl.soft_pairs import make_words, soft_pairs
+from nrprob.methods.mdl.views import View
 from nrprob.statistics.features import ALIKE, StandardisedRows
-from nrprob.statistics.rows import coarse_bucket
 
 AUTO = "auto"
-_STARTS = {50: 10, 5000: 3, math.inf: 1}  # refined labelings, by the largest number of components
+_IMPROVED = {50: 10, 5000: 3, math.inf: 1}  # improved starts, by the largest number of components
+_ENFORCED = 3  # restarts from which limits on sizes are enforced
+
+
+@dataclass
+class ConstrainedTask(PairTask):
+    """Validated input of one fit.
+
+    Attributes
+    ----------
+    data : standardised rows, or counts
+    classes : (n,) known class of every row, -1 if unknown, for ``labels="coded"``; else None
+    groups : (n,) known group of every row
+    covariance : covariance of continuous features
+    """
+
+    data: StandardisedRows = None  # type: ignore[assignment]
+    classes: np.ndarray | None = None
+    groups: np.ndarray = None  # type: ignore[assignment]
+    covariance: str = "isotropic"
 
 
 @parameters.constructor
-class MDLConstrained(ConstrainedSearch):
-    r"""Minimum description length clustering with hard or soft must-links and cannot-links.
+class MDLConstrained(PairEstimator):
+    r"""Minimum description length clustering with pairs, labels and known groups.
 
-    A two-part code describes every row by a code word for its cluster and by its squared distance
-    from the cluster mean. Linked rows share one code word, and a code word only encodes clusters
-    that no earlier cannot-linked row has. The fit minimises over labels z, weights :math:`\omega`
-    and cluster means the description length
+    A code describes every row by a code word for its cluster, and by its features given the
+    cluster. Linked rows share one code word, and a code word only encodes clusters that no earlier
+    cannot-linked row has. The fit minimises over labels z and word probabilities :math:`\omega` the
+    description length, in nats,
 
     .. math:: L = \sum_i \left[-\log \omega_{z_i} + \log \sum_{j \in A_i} \omega_j\right]
-        + \log C(K, I) + w N \left(\log s + 1\right) + PC_s + F, \qquad s = \frac1N \sum r
+        + \log C(K, I) + F(z) + Q + Y(z)
 
     where i = 1, ..., I are the code words in the order of transmission, and :math:`A_i` the
     clusters available to word i. K is the number of clusters with rows, and :math:`\log C(K, I)`
-    the parametric complexity of a multinomial. The N rows have squared distances r,
-    :math:`w = d/2` for d features, and :math:`PC_s` is the parametric complexity of the mean
-    squared distance s. F is the length of the flags that mark retained pairs. With hard
-    constraints, F = 0. With ``constraints="soft"``, the fit retains a pair only if that shortens
-    the description. With ``n_clusters="auto"``, L also has the code of the cluster means,
-    K d/2 log(N / 2 pi).
+    the parametric complexity of a multinomial. F is the length of the features given the clusters
+    and the known groups. Q is the length of the flags that mark retained pairs, and Y the length of
+    the classes ``y`` given the clusters.
+
+    With hard constraints, Q = 0. With ``constraints="soft"``, the fit retains a pair only if that
+    shortens the description. Y = 0 unless ``labels="coded"``. With isotropic clusters,
+    :math:`F = w N (\log s + 1) + PC_s` for N rows with the mean squared distance s from the cluster
+    means, where :math:`w = d/2` for d features, and :math:`PC_s` is the parametric complexity of s.
+    With ``n_clusters="auto"``, F also has the code of the cluster means, K d/2 log(N / 2 pi). Other
+    covariances, binary features and counts have the codes of `MDLMultiView`.
 
     Parameters
     ----------
     n_clusters : int or "auto", default=2
         Largest number K of clusters; the result has fewer if that shortens the description. "auto"
-        selects the number of the shortest description, up to ``max_clusters``. It suits round
-        clusters of similar scale, and divides elongated ones.
+        selects the number of the shortest description, up to ``max_clusters``, by merges and
+        splits.
+    features : {"gaussian", "bernoulli", "multinomial"}, default="gaussian"
+        Type of the features: continuous, binary, or counts.
+    covariance : {"auto", "isotropic", "diagonal", "full", "full_cluster"}, default="auto"
+        Covariance of continuous features. "isotropic", "diagonal" and "full" are shared by the
+        clusters; "full_cluster" is a full covariance per cluster. "auto" is "full_cluster" if the
+        number of clusters is selected, unless ``sigma`` or ``geometry`` ask for published codes,
+        and "isotropic" otherwise. All codes but the isotropic one charge for the parameters of
+        every cluster with rows.
     constraints : {"hard", "soft"}, default="hard"
         "hard" satisfies every pair or raises InfeasibleConstraints. "soft" retains a pair if that
-        shortens the description; use it if pairs may be wrong. Labels in ``y`` and the limits
-        below are always hard.
+        shortens the description; use it if pairs may be wrong. The limits below are always hard.
+    labels : {"hard", "coded"}, default="hard"
+        "hard" puts rows of one class in ``y`` into one cluster, and rows of different classes into
+        different clusters. "coded" adds Y to the description; use it if labels may be wrong, or if
+        classes may have several clusters. Coded labels are worth a few nats each. They decide
+        between descriptions of nearly equal length, and never overrule the features.
+    known_words : {"marginal", "given"}, default="marginal"
+        "marginal" encodes the clusters without the known groups, and suits clusters that are nearly
+        independent of the groups. "given" encodes them given the groups, and suits clusters that
+        depend on the groups. If ``known_dependence_`` is clearly positive, try "given". "given"
+        takes no cannot-links and no soft pairs.
     sigma : {"view", "cluster"}, default="view"
-        Scale s: one for all clusters ("view"), or one per cluster, as published ("cluster").
+        Scale s of isotropic clusters: one for all clusters ("view"), or one per cluster, as
+        published ("cluster").
     geometry : {"gaussian", "exp"}, default="gaussian"
         "gaussian" encodes rows by an isotropic normal density. "exp" encodes squared distances by
         an exponential density (w = 1), as published. Both agree for two features; for more, "exp"
@@ -98,16 +139,15 @@ class MDLConstrained(ConstrainedSearch):
     max_clusters : int, default=10
         Largest number of clusters for ``n_clusters="auto"``. At least 1.
     n_init : int, default=10
-        Number of restarts; the shortest ones are refined, and the shortest description is kept.
-        "auto" makes this number of restarts for every number of clusters. At most 10**6.
+        Number of restarts; the shortest ones are improved, and the shortest description is kept. At
+        most 10**6.
     max_iter : int, default=100
-        Maximum number of iterations per restart, after annealing if ``constraints="soft"``; at most
-        10**6.
+        Maximum number of accepted proposals per restart; at most 10**6.
     tol : float, default=1e-7
         Smallest decrease of the description length, in nats per row, that counts as an improvement.
         From 0 to 1.
     random_state : int, RandomState instance or None, default=None
-        Determines the initial centres and the moves of the search.
+        Determines the initial centres.
     <verbose>
 
     Attributes
@@ -119,31 +159,35 @@ class MDLConstrained(ConstrainedSearch):
     objective_ : float
         Description length L in nats, up to a constant that depends on the data alone.
     lengths_ : dict
-        Parts of L: "words" (with the code of the means), "distances", and "flags" (F).
+        Parts of L: "words", "features" (F), "flags" (Q) and, with coded labels, "classes" (Y).
     objective_trace_ : ndarray
-        Description length after every iteration of the best restart. Non-increasing with hard
-        constraints. With soft constraints it may increase; ``objective_`` is its minimum.
+        Description length of the best restart after the first single moves, and after every
+        accepted proposal; non-increasing.
     accepted_ : DataFrame
         One row per given pair: ``kind`` ("must_link" or "cannot_link"), rows ``i`` and ``j``,
         whether the pair is ``satisfied``, whether it is ``accepted`` (retained), and ``nats``: how
         much longer the words would be without this pair. ``nats`` is 0 for pairs that are not
-        accepted or follow from others, and does not include flags.
+        accepted or follow from others, and does not include flags. With ``known_words="given"``,
+        ``nats`` refers to words that are not given the groups.
     weights_ : ndarray of shape (n_clusters,)
-        Weights :math:`\omega` of the code words.
+        Probabilities :math:`\omega` of the code words.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
-        Means of the clusters; the mean of all rows for an empty cluster.
+        Means of the clusters, without the effects of known groups; the mean of all rows for an
+        empty cluster.
     scales_ : ndarray of shape (n_clusters,)
         Mean squared distances s.
     selection_ : DataFrame
         Shortest description length of the restarts by number of clusters with rows. Only for
         ``n_clusters="auto"``.
+    known_dependence_ : float
+        Nats by which the labels are shorter given the known groups. Only with ``known``.
     degeneracy_ : int
         Degeneracy Q of the graph of hard cannot-links: more than Q clusters always satisfy them.
     n_iter_ : int
-        Number of iterations of the best restart.
+        Number of entries of ``objective_trace_``.
     <converged_>
     restarts_ : xarray.Dataset
-        Labels and description lengths of all restarts that satisfy the hard constraints.
+        Labels and description lengths of all restarts, which satisfy the hard constraints.
     <n_features_in_>
     <classes_>
 
@@ -156,39 +200,30 @@ class MDLConstrained(ConstrainedSearch):
 
     Notes
     -----
-    A restart of the hard search has these steps:
+    The search compares exact description lengths:
 
-    1. Compute k-means++ centres, and assign rows greedily in the inductive order of the
-       cannot-links, by maximum coding risk (5.6) among ties.
-    2. Propose three labelings: the greedy one, a sweep of exact single-row moves, and exchanges of
-       two clusters within connected parts (Kempe chains).
-    3. Accept the shortest proposal if it shortens the description; update weights, means and
-       scales. Repeat step 2.
+    1. Start at one cluster, at the means of the classes, and at k-means++ centres. Assign must-link
+       components to the nearest centre, in the inductive order of the cannot-links.
+    2. Move single components while that shortens the description.
+    3. From the shortest results, propose: merge two clusters; exchange two clusters within
+       components that cannot-links connect (Kempe chains); move components that retained must-links
+       connect together; split a cluster in two or three; divide two near clusters anew; make chains
+       of moves with locks. Move single components from the best proposals. Accept the shortest
+       result if it shortens the description, and repeat.
 
-    With hard constraints, the shortest restarts are then refined: ten of up to 50 must-link
-    components, three of up to 5,000, otherwise one. The refinement compares exact description
-    lengths:
+    Step 3 starts from ten results for up to 50 must-link components, from three for up to 5,000,
+    and otherwise from one; with soft pairs, from four, one and one. Above 10,000 rows, its
+    proposals are merges only. With hard constraints, no single move and no merge then shortens the
+    description by more than the tolerance. With more than 11 clusters, the 64 nearest pairs are
+    merged only. With hundreds of components in cannot-links, upper bounds of the lengths select
+    moves and merges, so that a few improvements may remain. Empty clusters come last. With
+    isotropic clusters and without the code of the means, more clusters nearly always shorten the
+    description of many features, so a fixed ``n_clusters`` hardly ever returns fewer clusters.
 
-    4. Move single components while that shortens the description. Every set of proposals below is
-       followed by such moves.
-    5. Merge two clusters; exchange two clusters within connected parts; split a cluster if another
-       one is empty; make chains of moves with locks; divide two near clusters anew, or merge them
-       and split another one. Accept the shortest result if it shortens the description, and repeat.
-
-    No single move and no merge then shortens the description by more than the tolerance. With more
-    than 11 clusters, the 64 nearest pairs are merged only. With hundreds of components in
-    cannot-links, upper bounds of the lengths select moves and merges, so that a few improvements
-    may remain. Empty clusters come last. Without the code of
-    the means, more clusters nearly always shorten the description of many features, so a fixed
-    ``n_clusters`` hardly ever returns fewer clusters.
-
-    The soft search anneals single moves, and moves linked rows together. Violating one more pair
-    costs ``log(retained / ignored)``, the change of the flags' length. Flags distinguish must-links
-    from cannot-links only, because they are decoded before any cluster is known. Size limits are
-    satisfied by integer programming, from the best restarts, before the refinement.
-
-    With n rows, m features, k clusters and p pairs, an iteration costs :math:`O(n m k + p k^2)`.
-    Memory per restart is :math:`O(n k)` values plus the table of neighbours.
+    In the search, soft pairs of a type are all retained if they are satisfied, or none. The final
+    description drops single pairs that save less than their flags cost. Flags distinguish
+    must-links from cannot-links only, because they are decoded before any cluster is known. Size
+    limits are satisfied by integer programming, from the shortest results; step 3 follows.
 
     The order of transmission is the inductive order of the cannot-links between components: the
     component of the smallest degree comes last. With K > Q the code is complete. The weights
@@ -228,7 +263,7 @@ class MDLConstrained(ConstrainedSearch):
     >>> bool(model.labels_[0] == model.labels_[3])
     True
     >>> sorted(model.lengths_)
-    ['distances', 'flags', 'words']
+    ['features', 'flags', 'words']
 
     The shortest description selects the number of clusters:
 
@@ -236,13 +271,24 @@ class MDLConstrained(ConstrainedSearch):
     >>> X += 0.5 * np.random.default_rng(0).normal(size=X.shape)
     >>> MDLConstrained("auto", random_state=0).fit(X, cannot_link=[[0, 20]]).n_clusters_
     3
+
+    Known groups have additive effects, which are fitted with the clusters:
+
+    >>> batch = np.arange(60) % 2
+    >>> model = MDLConstrained(3, random_state=0).fit(X + 9 * batch[:, None], known=batch)
+    >>> model.n_clusters_, bool(abs(model.known_dependence_) < 5)
+    (3, True)
     """
 
-    capabilities = Capabilities(known=(), pairs=True, finds_number=True, alone=True)
+    capabilities = Capabilities(pairs=True, finds_number=True, alone=True)
 
     n_clusters: parameters.ClustersOrAuto = 2
     _: KW_ONLY
+    features: Annotated[str, parameters.Choice(FEATURES)] = "gaussian"
+    covariance: Annotated[str, parameters.Choice(("auto", *COVARIANCES))] = "auto"
     constraints: Annotated[str, parameters.Choice(("hard", "soft"))] = "hard"
+    labels: Annotated[str, parameters.Choice(("hard", "coded"))] = "hard"
+    known_words: Annotated[str, parameters.Choice(("marginal", "given"))] = "marginal"
     sigma: Annotated[str, parameters.Choice(("view", "cluster"))] = "view"
     geometry: Annotated[str, parameters.Choice(("gaussian", "exp"))] = "gaussian"
     scale_range: parameters.ScaleRange = (1e-3, 10.0)
@@ -276,6 +322,10 @@ class MDLConstrained(ConstrainedSearch):
         return self.n_clusters != AUTO
 
     @property
+    def _classes_share(self) -> bool:  # type: ignore[override]
+        return self.labels == "coded"
+
+    @property
     def _holds_rows(self) -> np.ndarray:
         return np.bincount(self.labels_, minlength=self.weights_.size) > 0
 
@@ -294,17 +344,21 @@ class MDLConstrained(ConstrainedSearch):
                 f"min_size={self.min_size} and max_size={self.max_size}; choose one of the two"
             )
 
-    def fit(self, X, y=None, *, must_link=None, cannot_link=None):  # type: ignore[override]
+    def fit(self, X, y=None, *, known=None, must_link=None, cannot_link=None):  # type: ignore[override]
         """Cluster the rows of ``X``.
 
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
-            Continuous features. The search uses float32 for float32 input and float64 otherwise;
-            description lengths are in float64.
+            Features. Computation is in float64.
         y : array-like of shape (n_samples,), optional
-            Partial labels, -1 where unknown, as hard constraints. Cluster i is the i-th of the
-            sorted labels; further clusters have no class.
+            Partial labels, -1 where unknown. With ``labels="hard"``, they are constraints: cluster
+            i is the i-th of the sorted labels, and further clusters have no class. With
+            ``labels="coded"``, the clusters encode the classes, and a class may have several
+            clusters.
+        known : array-like of shape (n_samples,) or (n_samples, n_labelings), optional
+            Known groups, whose additive effects on continuous features, or whose frequencies of
+            binary features and counts, are fitted together with the clusters.
         must_link : int array-like of shape (n_pairs, 2), optional
             Pairs of rows that share a cluster. Duplicates, and pairs of a row with itself, have no
             effect.
@@ -325,7 +379,44 @@ class MDLConstrained(ConstrainedSearch):
         TypeError
             If pairs are not integers.
         """
-        return self._fit(X, y, must_link=must_link, cannot_link=cannot_link)
+        return self._fit(X, y, known=known, must_link=must_link, cannot_link=cannot_link)
+
+    def prepare(self, X, y, known=None, *, must_link=None, cannot_link=None) -> ConstrainedTask:
+        """Check the input; see `Clusterer.prepare`."""
+        task = super().prepare(X, y, must_link=must_link, cannot_link=cannot_link)
+        X, n = task.X, len(task.X)
+        if self.features == "gaussian":
+            data = StandardisedRows.from_rows(X)
+        else:
+            view = View.from_counts(X, self.features, "X")
+            data = StandardisedRows(X.astype(np.float64), view.mean, view.scale, X.dtype)
+        self._encoder = DesignEncoder()
+        design = self._encoder.fit(known, n)
+        self._check_groups(design)
+        if design.memberships is not None:
+            raise ValueError(
+                "known must hold labels for this estimator; got Memberships; pass the most "
+                "probable labels, or use CCIB"
+            )
+        coded = self.labels == "coded"
+        return ConstrainedTask(
+            X,
+            None if coded else task.fixed,
+            task.must_link,
+            task.cannot_link,
+            data=data,
+            classes=task.fixed if coded else None,
+            groups=design.codes,
+            covariance=self._chosen_covariance(data, bool(design.codes.any())),
+        )
+
+    def _chosen_covariance(self, data: StandardisedRows, grouped: bool) -> str:
+        covariance = choose_covariance(
+            self.covariance, self.sigma, self.geometry,
+            selected=self.n_clusters == AUTO, grouped=grouped,
+        )  # fmt: skip
+        # Equal rows have no covariance.
+        return "isotropic" if data.all_equal and self.features == "gaussian" else covariance
 
     def compute(self, task):
         """Search for the shortest description; see `Clusterer.compute`.
@@ -334,12 +425,12 @@ class MDLConstrained(ConstrainedSearch):
         within this distance, or forms a cluster alone. Before every repetition, rows that violate
         this condition get a must-link to their nearest row.
         """
-        data = StandardisedRows.from_rows(task.X)
-        must, cannot = self._hard_pairs(data, task)
-        seed = np.asarray(check_random_state(self.random_state).randint(2**31 - 1), np.uint32)
+        data = task.data
+        must, cannot = self._hard_pairs(task)
+        seed = check_random_state(self.random_state).randint(2**31 - 1)
         while True:
-            problem = self._make_problem(data, task, must, cannot)
-            result = self._run_search(problem, seed)
+            problem = self._make_problem(task, must, cannot)
+            result = self._search(problem, task, seed)
             alone = np.zeros(0, np.int64)
             if self.epsilon is not None:
                 alone = isolated_rows(data.x, self.epsilon / data.scale, result[0].labels)
@@ -351,38 +442,48 @@ class MDLConstrained(ConstrainedSearch):
             must.append(Pairs(np.stack([alone, mates], 1), "epsilon"))
 
     def _make_problem(
-        self, data: StandardisedRows, task: PairTask, must: list[Pairs], cannot: list[Pairs]
+        self, task: ConstrainedTask, must: list[Pairs], cannot: list[Pairs]
     ) -> ConstrainedProblem:
-        n, d = task.X.shape
+        data, (n, d) = task.data, task.X.shape
         hard, parts = self.constraints == "hard", Components(n, must, cannot)
         link, apart = (
             soft_pairs(pairs[:0] if hard else pairs, parts)
             for pairs in (task.must_link, task.cannot_link)
         )
-        low, high = map(float, self.scale_range)
-        auto = self.n_clusters == AUTO
-        return ConstrainedProblem(
-            data,
-            min(self._cluster_limit, n),
-            1.0 if self.geometry == "exp" else d / 2,
-            self.sigma == "view",
-            (low, high),
-            parts,
-            link,
-            apart,
-            d / 2 * max(np.log(n / (2 * np.pi)), 0.0) if auto else 0.0,
-        )
+        k = min(self._cluster_limit, n)
+        start, self.degeneracy_ = feasible_start(parts, k)
+        words = make_words(parts, link, apart, k, start)
+        conditional = self.known_words == "given" and bool(task.groups.any())
+        if conditional and words is not None:
+            raise ValueError(
+                "known_words='given' takes must-links with constraints='hard' only; got "
+                f"{len(parts.cannot_rows) + len(apart)} cannot-links and constraints="
+                f"{self.constraints!r}; use known_words='marginal'"
+            )
+        weight = 1.0 if self.geometry == "exp" else d / 2
+        features = make_features(
+            data.x, parts.node, task.groups, k, features=self.features,
+            covariance=task.covariance, weight=weight,
+            bounds=(float(self.scale_range[0]), float(self.scale_range[1])),
+            shared=self.sigma == "view", centres_coded=self.n_clusters == AUTO,
+        )  # fmt: skip
+        target = Target(parts.node, words, task.classes, task.groups if conditional else None)
+        # Lengths in the units of X, without the code of the largest number of clusters.
+        constant = 2 * weight * n * math.log(data.scale) - math.log(k)
+        length = InformedLength([features], (k,), (True,), "independent", target, constant)
+        return ConstrainedProblem(length, parts, link, apart)
 
-    def _objective_at(self, task: PairTask, labels: np.ndarray) -> float:
+    def _objective_at(self, task: ConstrainedTask, labels: np.ndarray) -> float:
         """Description length of labels (n,); infinite if they violate a hard constraint."""
-        data = StandardisedRows.from_rows(task.X)
-        problem = self._make_problem(data, task, *self._hard_pairs(data, task))
-        return problem.describe_labels(labels).length if problem.permits(labels) else np.inf
+        problem = self._make_problem(task, *self._hard_pairs(task))
+        if not problem.permits(labels):
+            return np.inf
+        problem.length.refit(labels[:, None])
+        return problem.describe_labels(labels).length
 
-    def _hard_pairs(
-        self, data: StandardisedRows, task: PairTask
-    ) -> tuple[list[Pairs], list[Pairs]]:
+    def _hard_pairs(self, task: ConstrainedTask) -> tuple[list[Pairs], list[Pairs]]:
         """Hard must-links and cannot-links, including pairs that the limits imply."""
+        data = task.data
         must, cannot = task.hard_pairs(self.constraints == "hard")
         if self.delta is not None:
             must.append(Pairs(closer_than(data.x, self.delta / data.scale), "delta"))
@@ -407,173 +508,119 @@ class MDLConstrained(ConstrainedSearch):
 
     # Search
 
-    def _run_search(
-        self, problem: ConstrainedProblem, seed: np.ndarray
-    ) -> tuple[Described, Restarts, np.ndarray, int, bool]:
-        """Run all restarts, and refine the best ones.
+    def _search(
+        self, problem: ConstrainedProblem, task: ConstrainedTask, seed: int
+    ) -> tuple[Described, Restarts, list[float]]:
+        """Search from all starts.
 
         Returns
         -------
         best : description of the best labels
-        restarts : labels and description lengths of all restarts that satisfy the hard constraints
-        trace : description length after every iteration of the best restart
-        n_iter : number of iterations of the best restart
-        converged : whether the best restart converged
+        restarts : labels, description lengths and convergence of all restarts
+        trace : description length after every accepted step of the best restart
         """
-        nodes, index = problem.search_nodes()
-        soft = bool(len(problem.link) or len(problem.apart))
-        sizes = range(1, problem.k + 1) if self.n_clusters == AUTO else (problem.k,)
-        runs = []
-        for k in sizes:
-            run = partial(
-                search.search_partition, nodes, self._search_settings(problem, k), seed,
-                n_clusters=coarse_bucket(problem.k, 4), n_init=self.n_init, soft=soft,
-                apart=len(problem.parts.edges) > 0,
-            )  # fmt: skip
-            n_iter = self.max_iter + 1 + soft * search.N_ANNEAL
-            runs.append(self._run_restarts(run, nodes, problem.k, 8, n_iter))
-        every = search.SearchResult(*map(np.concatenate, zip(*runs, strict=True)))
-        done = np.flatnonzero(every.feasible)
-        if not done.size:
-            raise ValueError(
-                "it is undecided whether any clustering satisfies the cannot-links: the exact "
-                "search reached its limit, and no restart found such a clustering; got "
-                f"n_clusters={problem.k} for cannot-links of degeneracy {problem.q}, which "
-                "need at most one cluster more than that; raise n_clusters or n_init, or use "
-                "constraints='soft'"
-            )
-        # Describe the labels of all restarts exactly, and order restarts by length.
-        fits = [
-            problem.describe_labels(every.labels[i][index][problem.parts.node].astype(np.int64))
-            for i in done
-        ]
-        lengths = np.array([fit.length for fit in fits])
-        order = np.argsort(lengths, kind="stable")
-        if self.verbose:
-            print(f"restarts {len(every.feasible)}: objective {lengths.min():.6g} nats")
-        first, best = order[0], done[order[0]]
-        trace = every.trace[best].astype(float)
-        trace = trace[~np.isnan(trace)]
-        n_iter, converged = max(int(every.n_iter[best]), 1), bool(every.converged[best])
-        # Enforce size limits that the shortest description violates.
+        length, tol = problem.length, max(self.tol, 1e-10) * len(task.X)
+        classes = task.classes if task.fixed is None else task.fixed
+        random = np.random.RandomState(seed)
+        starts = initial_labels(length, self.n_init, random, classes)
+
+        def report(count: int, total: float) -> None:
+            if self.verbose:
+                print(f"restarts {count}: objective {total:.6g} nats")
+
+        n_improved = next(n for units, n in _IMPROVED.items() if problem.parts.n_nodes <= units)
+        if len(problem.link) + len(problem.apart):  # moves take longer under soft pairs
+            n_improved = math.ceil(n_improved / 3)
+        _, results = search_labels(length, starts, tol, self.max_iter, report, n_improved)
         limits = self._size_limits(problem)
         limits.check_feasible(problem.k)
-        starts = [fits[i] for i in order]
-        if not limits.within_limits(np.bincount(starts[0].labels, minlength=problem.k)):
-            start, trace = self._enforce_sizes(problem, limits, starts[:3])
-            starts, n_iter, converged = [start], len(trace), len(trace) < self.max_iter
-        shortest = min(starts, key=lambda fit: fit.length)
-        if not soft:
-            shortest, refined, converged = self._refine(problem, limits, starts)
-            trace = np.append(trace, [length for length in refined if length < trace[-1]])
-        elif shortest.length < trace.min() - 1e-9 * problem.data.x.size:
-            # `describe_labels` dropped single pairs, which the search does not try.
-            trace = np.append(trace, shortest.length)
-        # The result replaces the restart of the shortest description.
-        fits[first], lengths[first] = shortest, shortest.length
+        if not all(
+            limits.within_limits(np.bincount(r.labels[:, 0], minlength=problem.k)) for r in results
+        ):
+            results = self._enforce_sizes(problem, limits, results, tol)
+        # Describe the labels of all restarts, with the soft pairs that are worth retaining.
+        fits = []
+        for result in results:
+            length.refit(result.labels)
+            fits.append(problem.describe_labels(result.labels[:, 0]))
+        lengths = np.array([fit.length for fit in fits])
+        best = int(lengths.argmin())
+        length.refit(results[best].labels)
+        trace = results[best].trace
+        if lengths[best] < trace[-1] - 1e-9 * len(task.X):
+            trace = [*trace, lengths[best]]
+        converged = np.array([result.converged for result in results])
         labels = np.stack([fit.labels for fit in fits])
-        restarts = Restarts(labels, lengths, every.converged[done])
-        return shortest, restarts, trace, n_iter, converged
-
-    def _refine(
-        self, problem: ConstrainedProblem, limits: SizeLimits, starts: list[Described]
-    ) -> tuple[Described, list[float], bool]:
-        """Shorten the descriptions ``starts``; return the shortest, its trace and convergence."""
-        objective = constrained_objective(problem, limits)
-        first = np.unique(problem.parts.node, return_index=True)[1]
-        tol = max(self.tol, 1e-10) * len(problem.data.x)
-        # Different starts often lead to the same labels.
-        n_starts = next(count for units, count in _STARTS.items() if first.size <= units)
-        distinct: dict[bytes, np.ndarray] = {}
-        for start in starts[:n_starts]:
-            z = improve_by_passes(objective, start.labels[first], tol)
-            distinct.setdefault(objective.key(z), z)
-        results = [improve_labels(objective, z, tol, self.max_iter) for z in distinct.values()]
-        z, trace, converged = min(results, key=lambda result: result[1][-1])
-        return problem.describe_labels(z[problem.parts.node]), trace, converged
+        return fits[best], Restarts(labels, lengths, converged), trace
 
     def _size_limits(self, problem: ConstrainedProblem) -> SizeLimits:
-        high = len(problem.data.x) if self.max_size is None else self.max_size
-        return SizeLimits(
-            np.bincount(problem.parts.node), problem.parts.edges, self.min_size or 0, high
-        )
-
-    def _search_settings(self, problem: ConstrainedProblem, k: int) -> Settings:
-        n, dtype = len(problem.data.x), problem.data.dtype
-
-        def as_float(value):
-            return np.asarray(value, dtype)
-
-        pairs = len(problem.link), len(problem.apart)
-        return Settings(
-            n_clusters=np.asarray(k, np.int32),
-            max_iter=np.asarray(self.max_iter, np.int32),
-            tol=as_float(max(self.tol, 8 * np.finfo(dtype).eps) * n),
-            weight=as_float(problem.weight),
-            low=as_float(problem.bounds[0]),
-            high=as_float(problem.bounds[1]),
-            shared=np.asarray(problem.shared),
-            has_start=np.asarray(problem.start is not None and problem.start.max() < k),
-            n_pairs=np.asarray(pairs, np.int32),
-            constant=as_float(problem.number_length(k) + problem.scale_length),
-            flag_complexity=as_float([multinomial_complexity(2, p) for p in pairs]),
-        )
+        mass = problem.length.features[0].mass
+        high = int(mass.sum()) if self.max_size is None else self.max_size
+        return SizeLimits(mass, problem.parts.edges, self.min_size or 0, high)
 
     def _enforce_sizes(
-        self, problem: ConstrainedProblem, limits: SizeLimits, starts: list[Described]
-    ) -> tuple[Described, np.ndarray]:
-        """Search for the shortest description with cluster sizes within ``limits``.
+        self, problem: ConstrainedProblem, limits: SizeLimits, results: list[SearchResult],
+        tol: float,
+    ) -> list[SearchResult]:  # fmt: skip
+        """Search for short descriptions with cluster sizes within ``limits``.
 
-        From each of the descriptions ``starts``, integer programming and updates of the cluster
-        parameters alternate. Returns the best description and the trace of its lengths.
+        From each of the best ``results``, integer programming alternates with estimates of the
+        cluster parameters. Moves and proposals within the limits follow.
         """
-        candidates: list[tuple[Described, list[float]]] = []
-        for start in starts:
-            trace: list[float] = []
-            best = current = start
+        length, enforced = problem.length, []
+        for result in sorted(results, key=lambda r: r.total)[:_ENFORCED]:
+            z, total = length.unit_labels(0, result.labels), np.inf
             for _ in range(self.max_iter):
-                current = problem.describe_labels(
-                    limits.assign_components(problem.component_costs(current))[problem.parts.node]
-                )
-                if trace and not current.length < trace[-1] - self.tol * current.labels.size:
+                # Costs at fixed parameters of the clusters, and words by their frequencies.
+                count = np.bincount(z, minlength=problem.k)
+                words = np.log(np.maximum(count, 0.5) / z.size)
+                new = limits.assign_components(length.features[0].changes(z[None])[0] - words)
+                shorter = length.total(length.sample_labels(0, new)[:, None])
+                if not shorter < total - tol:
                     break
-                best = current
-                trace.append(current.length)
-            candidates.append((best, trace))
-        best, trace = min(candidates, key=lambda c: c[0].length)
-        return best, np.array(trace)
+                z, total = new, shorter
+            enforced.append(length.sample_labels(0, z)[:, None])
+        length.target.limits = limits
+        search = InformedSearch(length, tol, self.max_iter)
+        return [search.improve(labels) for labels in enforced]
 
     # Results
 
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        problem, (best, restarts, trace, n_iter, converged) = result[0]
-        data, size = problem.data, np.bincount(best.labels, minlength=problem.k)
+        problem, (best, restarts, trace) = result[0]
+        data, k, z = task.data, problem.k, best.labels
+        size = np.bincount(z, minlength=k)
         # Clusters with rows come first; "auto" drops the others.
-        order = cluster_order(best.labels, task.fixed, problem.k)
+        order = cluster_order(z, task.fixed, k)
         order = order[np.argsort(size[order] == 0, kind="stable")]
         relabel = np.argsort(order)
         if self.n_clusters == AUTO:
             order = order[: np.count_nonzero(size)]
-        labels = relabel[best.labels]
+        labels = relabel[z]
         self._pairs = Report(
             problem, best, (task.must_link, task.cannot_link), self.constraints == "hard"
         )
         self.lengths_ = best.lengths
         if self.n_clusters == AUTO:
             self.selection_ = _selection_table(restarts)
+        columns = z[:, None]
+        features = problem.length.features[0]
+        self._cost = features.cost_model(problem.length.unit_labels(0, columns))
+        self._data, self._n_groups = data.without_rows(), int(task.groups.max()) + 1
+        means, scales = cluster_moments(data.x, z, k, task.groups, self._cost)
+        self._order = order
         self.weights_ = best.weights[order]
-        self.scales_ = best.scales[order] * data.scale**2
-        self.cluster_centers_ = best.centres[order] * data.scale + data.centre
-        self.degeneracy_ = problem.q
-        self._weight = problem.weight
+        self.scales_ = scales[order] * data.scale**2
+        self.cluster_centers_ = means[order] * data.scale + data.centre
+        if task.groups.any():
+            self.known_dependence_ = problem.length.known_dependence(columns, task.groups)
         self._store_results(
             restarts._replace(labels=relabel[restarts.labels]),
             membership=np.eye(order.size)[labels],
-            trace=trace,
-            n_iter=n_iter,
+            trace=np.array(trace),
+            n_iter=len(trace),
             nothing_left=ALIKE if data.all_equal else "",
-            chosen=Restarts(labels[None], np.array([best.length]), np.array([converged])),
         )
         return self
 
@@ -585,30 +632,46 @@ class MDLConstrained(ConstrainedSearch):
 
     # New rows
 
-    def predict_proba(self, X):  # type: ignore[override]
-        """Predict one-hot memberships: 1 for the cluster of `predict`, and 0 for all others.
+    def predict(self, X, *, known=None):  # type: ignore[override]
+        """Predict the cluster of the shortest description of every new row.
+
+        Predictions ignore partial labels and pairs. Rows of `fit` may therefore get another cluster
+        than in ``labels_``.
 
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
+        known : array-like of shape (n_samples,), optional
+            Known group of every row, as in `fit`. A group that did not occur in `fit` has no
+            effect.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        return self._log_membership(*self._split_known(X, known)).argmax(1)
+
+    def predict_proba(self, X, *, known=None):  # type: ignore[override]
+        """Predict one-hot memberships: 1 for the cluster of `predict`, and 0 for all others.
+
+        Parameters
+        ----------
+        X, known : as in `predict`
 
         Returns
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        labels = self.predict(X)
-        return np.eye(self.weights_.size)[labels]
+        return np.eye(self.weights_.size)[self.predict(X, known=known)]
 
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
         X = self._validate(X, reset=False)
-        present = np.flatnonzero(self._holds_rows)
-        out = np.full((len(X), self.weights_.size), -np.inf)
-        centres, scales = self.cluster_centers_[present], self.scales_[present]
-        square = cdist(X.astype(np.float64), centres, "sqeuclidean")
-        length = self._weight * (np.log(scales) + square / scales)
-        out[:, present] = np.log(self.weights_[present]) - length
-        return out
+        codes = self._encoder.transform(known, len(X), new_groups=known is not None).codes
+        groups = np.where(codes < self._n_groups, codes, -1)
+        cost = self._cost(self._data(X), groups)[:, self._order]
+        with np.errstate(divide="ignore"):
+            return np.log(np.where(self._holds_rows, self.weights_, 0)) - cost
 
 
 def _selection_table(restarts: Restarts) -> Any:

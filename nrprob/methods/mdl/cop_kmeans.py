@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,35 +12,154 @@ import numpy as np
 
 from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise.iterate import empty_trace, iterate, map_restarts
+from nrprob.engines.placement import small_steps_on_cpu
 from nrprob.engines.programs import jit_by_size
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
+from nrprob.estimator.calls import at_once
+from nrprob.estimator.pairs import PairEstimator
 from nrprob.links import Components, cluster_order, feasible_start
-from nrprob.methods.mdl.codes import APART, Nodes, cluster_statistics, squared_distances
-from nrprob.methods.mdl.linked_search import ConstrainedSearch
-from nrprob.methods.mdl.problem import lay_out, place_components
-from nrprob.methods.mdl.search import SearchResult, assign_in_order
 from nrprob.statistics.features import ALIKE, StandardisedRows
+from nrprob.statistics.groups import group_means
 from nrprob.statistics.rows import cluster_means, coarse_bucket, pad_columns
+
+_MAX_ENTRIES = 100_000_000  # entries of the table of neighbours
+
+
+class Nodes(NamedTuple):
+    """Must-link components in the order of their first rows; the first B of C have cannot-links.
+
+    Attributes
+    ----------
+    first : (C, d) first row of every component, which chooses the cluster of the component
+    mean : (C, d) means of the rows
+    mass : (C,) number of rows, 0 on padding
+    within : (C,) sum of squared distances of the rows to their mean
+    near : (B, D) cannot-linked components, at most D per component
+    apart : (B, D) False on padding
+    """
+
+    first: jax.Array
+    mean: jax.Array
+    mass: jax.Array
+    within: jax.Array
+    near: jax.Array
+    apart: jax.Array
+
+
+class Runs(NamedTuple):
+    """Results of the restarts; every array has a leading axis of restarts.
+
+    Attributes
+    ----------
+    labels : (C,) clusters of the components
+    objective : sum of squared distances
+    trace : objective after every iteration
+    n_iter : number of iterations
+    converged : whether the restart converged
+    feasible : whether every component had a cluster that no cannot-link forbids
+    """
+
+    labels: jax.Array
+    objective: jax.Array
+    trace: jax.Array
+    n_iter: jax.Array
+    converged: jax.Array
+    feasible: jax.Array
+
+
+def lay_out_components(data: StandardisedRows, parts: Components) -> tuple[Nodes, np.ndarray]:
+    """Components as padded arrays, and the index of every component in them.
+
+    Components with cannot-links come first.
+    """
+    x, node, n = data.x, parts.node, parts.n_nodes
+    ends, start = np.unique(parts.edges), np.unique(node, return_index=True)[1]
+    index = np.empty(n, np.int64)
+    index[np.append(ends, np.setdiff1d(np.arange(n), ends))] = np.arange(n)
+
+    def place_components(values: np.ndarray) -> np.ndarray:
+        result = np.zeros((coarse_bucket(n, 64), *values.shape[1:]), data.dtype)
+        result[index] = values
+        return result
+
+    mean = group_means(x, node, n)
+    within = np.bincount(node, ((x - mean[node]) ** 2).sum(1), minlength=n)
+    values = pad_columns(x[start]), pad_columns(mean), np.bincount(node, minlength=n), within
+    near, apart = neighbour_table(index[parts.edges], n)
+    first, mean, mass, within = map(place_components, values)
+    return Nodes(first, mean, mass, within, near, apart), index
+
+
+def neighbour_table(edges: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Neighbours (B, D) of the first B of ``n`` components across ``edges`` (e, 2), and their mask.
+
+    The masked entries are padding.
+    """
+    b = min(coarse_bucket(int(edges.max(initial=-1)) + 1, 16), coarse_bucket(n, 64))
+    source, target = np.concatenate([edges, edges[:, ::-1]]).T
+    order = np.argsort(source, kind="stable")
+    source, target = source[order], target[order]
+    degree = np.bincount(source, minlength=b)
+    width = coarse_bucket(int(degree.max()), 8)
+    if b * width > _MAX_ENTRIES:
+        raise ValueError(
+            f"constraints are too dense; got {len(edges)} pairs among {b} components, of which one "
+            f"has {degree.max()}; use fewer constraints or rows"
+        )
+    column = np.arange(source.size) - (np.cumsum(degree) - degree)[source]
+    near, apart = np.zeros((b, width), np.int32), np.zeros((b, width), bool)
+    near[source, column] = target
+    apart[source, column] = True
+    return near, apart
+
+
+def assign_in_order(
+    cost: jax.Array, near: jax.Array, apart: jax.Array, n_clusters: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Assign components in order to the nearest cluster without a cannot-linked component.
+
+    Parameters
+    ----------
+    cost : (B, K) squared distances of the components from the centres
+    near, apart : (B, D) cannot-linked components, and their mask
+    n_clusters : number of clusters that exist
+
+    Returns
+    -------
+    z : (B,) clusters of the components
+    ok : whether every component had a cluster without a cannot-linked one
+    """
+    b, k = cost.shape
+    active = jnp.arange(k) < n_clusters
+
+    def assign_node(v, state):
+        z, taken, ok = state
+        open_ = (taken[v] == 0) & active
+        c = jnp.where(open_, cost[v], jnp.inf).argmin().astype(z.dtype)
+        taken = taken.at[near[v], c].add(apart[v].astype(taken.dtype))
+        return z.at[v].set(c), taken, ok & open_.any()
+
+    state = jnp.zeros(b, jnp.int32), jnp.zeros((b, k), jnp.int32), jnp.array(True)
+    z, _, ok = jax.lax.fori_loop(0, b, assign_node, state)
+    return z, ok
 
 
 @jit_by_size("together", "n_trace")
 def _run_cop_kmeans(
     nodes: Nodes,
-    first: jax.Array,
     starts: jax.Array,
     n_clusters: jax.Array,
     max_iter: jax.Array,
     *,
     together: int,
     n_trace: int,
-) -> SearchResult:
+) -> Runs:
     """Run all restarts of COP-K-means.
 
     Parameters
     ----------
     nodes : C must-link components, in the order of assignment
-    first : (C, d) first row of every component; the component joins the cluster nearest to it
     starts : (restarts, K, d) initial centres
     n_clusters : number of clusters, without padding
     max_iter : maximum number of iterations
@@ -49,15 +168,21 @@ def _run_cop_kmeans(
     """
     b, k = nodes.near.shape[0], starts.shape[1]
     active = jnp.arange(k) < n_clusters
-    order = jnp.arange(b, dtype=jnp.int32)
 
     def assignment_step(state, _):
         z, centres, *_ = state
-        cost = jnp.where(active, squared_distances(first, centres), jnp.inf)
-        inside, ok = assign_in_order(order, cost[:b], nodes.near, nodes.kind == APART, n_clusters)
+        inner = jnp.matmul(nodes.first, centres.T, precision=jax.lax.Precision.HIGHEST)
+        cost = (nodes.first**2).sum(1)[:, None] - 2 * inner + (centres**2).sum(1)
+        cost = jnp.where(active, cost, jnp.inf)
+        inside, ok = assign_in_order(cost[:b], nodes.near, nodes.apart, n_clusters)
         new = cost.argmin(1).astype(jnp.int32).at[:b].set(inside)
-        _, centres, scatter = cluster_statistics(nodes, new, k, centres)
-        same, value = (new == z).all(), scatter.sum()
+        # Empty clusters retain their centres.
+        size = jax.ops.segment_sum(nodes.mass, new, k)
+        total = jax.ops.segment_sum(nodes.mass[:, None] * nodes.mean, new, k)
+        means = total / jnp.where(size > 0, size, 1)[:, None]
+        centres = jnp.where(size[:, None] > 0, means, centres)
+        square = nodes.within + nodes.mass * ((nodes.mean - centres[new]) ** 2).sum(1)
+        same, value = (new == z).all(), square.sum()
         return (new, centres, value, same, ok), same | ~ok, value
 
     def run_restart(centres):
@@ -67,13 +192,13 @@ def _run_cop_kmeans(
             assignment_step, start, max_iter, trace=empty_trace(n_trace, centres.dtype)
         )
         z, _, value, same, ok = result.state
-        return SearchResult(z, value, result.trace, result.n_iter, same, ok)
+        return Runs(z, value, result.trace, result.n_iter, same, ok)
 
     return map_restarts(run_restart, (starts,), together)
 
 
 @parameters.constructor
-class COPKMeans(ConstrainedSearch):
+class COPKMeans(PairEstimator):
     r"""k-means with hard must-links and cannot-links (COP-K-means).
 
     The algorithm approximately minimises over cluster labels z and centres m, subject to all links,
@@ -203,17 +328,22 @@ class COPKMeans(ConstrainedSearch):
         )
         k, n = self.n_clusters, len(data.x)
         # Component indices follow their first rows, which is the order of assignment.
-        nodes, index = lay_out(data, parts, np.arange(parts.n_nodes))
-        first = pad_columns(data.x[np.unique(parts.node, return_index=True)[1]])
+        nodes, index = lay_out_components(data, parts)
         random = check_random_state(self.random_state)
         chosen = np.stack([random.choice(n, k, replace=False) for _ in range(self.n_init)])
-        starts = np.zeros((self.n_init, coarse_bucket(k, 4), first.shape[1]), data.dtype)
+        starts = np.zeros((self.n_init, coarse_bucket(k, 4), nodes.first.shape[1]), data.dtype)
         starts[:, :k] = pad_columns(data.x)[chosen]
-        limits = np.asarray(k, np.int32), np.asarray(self.max_iter, np.int32)
-        first = place_components(first, index, data.dtype)
-        runs = self._run_restarts(
-            partial(_run_cop_kmeans, nodes, first, starts, *limits), nodes, k, 4, self.max_iter
-        )
+        # As many restarts run in parallel as fit into memory; traces of similar lengths share a
+        # program.
+        entries = nodes.mass.size * 4 + nodes.near.size * 6
+        with small_steps_on_cpu():
+            runs = jax.device_get(
+                _run_cop_kmeans(
+                    nodes, starts, np.asarray(k, np.int32), np.asarray(self.max_iter, np.int32),
+                    together=at_once(self.n_init, entries * starts.shape[1] * starts.itemsize),
+                    n_trace=64 * math.ceil(self.max_iter / 64),
+                )
+            )  # fmt: skip
         if not runs.feasible.any():
             self._raise_failure(parts)
         return [(data, runs._replace(labels=runs.labels[:, index][:, parts.node]))]

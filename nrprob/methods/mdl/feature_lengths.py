@@ -124,7 +124,8 @@ class IsotropicLengths:
         size, centres, scatter = self.distances.cluster_statistics(z[None])
         scales, w = self.distances.scales(size, scatter)[0], self.distances.weight
         no_effects = np.zeros((1, centres.shape[2]))
-        return GaussianCosts(centres[0], no_effects, np.sqrt(scales / (2 * w)), w * np.log(scales))
+        roots = np.sqrt(scales / (2 * w))
+        return GaussianCosts(centres[0], no_effects, roots, w * np.log(scales), scales)
 
 
 class PooledLengths:
@@ -281,15 +282,17 @@ class PooledLengths:
         """Lengths of new samples; see `FeatureLengths`."""
         means, effects = self.estimates(z)
         scatter, (low, high) = self.residual_scatter(z), self._bounds
+        scales = None
         if self.covariance == "isotropic":
-            root = np.sqrt(np.clip(scatter / self.n, low, high) / (2 * self._weight))
+            scales = np.full(self.k, np.clip(scatter / self.n, low, high))
+            root = np.sqrt(scales[0] / (2 * self._weight))
         elif self.covariance == "diagonal":
             root = np.sqrt(np.clip(scatter / self.n, low * self.variance, high * self.variance))
         else:
             ridge = np.diag(_POOLED_RIDGE * self.variance)
             root = np.linalg.cholesky(scatter / self.n + ridge)
         roots = np.broadcast_to(root, (self.k, *np.shape(root)))
-        return GaussianCosts(means, effects, roots, np.zeros(self.k))
+        return GaussianCosts(means, effects, roots, np.zeros(self.k), scales)
 
     def adjusted_to(self, effects: np.ndarray, groups: np.ndarray) -> np.ndarray:
         """Features (n, d) minus ``effects`` (G, d) of the groups."""

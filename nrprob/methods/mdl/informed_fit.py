@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.cluster import kmeans_plusplus
 
 from nrprob.data.labels import factorize
+from nrprob.methods.mdl.cluster_costs import ClusterCosts, GaussianCosts
 from nrprob.methods.mdl.feature_lengths import (
     ClusterCovarianceLengths,
     CountLengths,
@@ -22,10 +23,11 @@ from nrprob.methods.mdl.feature_lengths import (
 from nrprob.methods.mdl.informed_length import InformedLength
 from nrprob.methods.mdl.informed_search import InformedSearch, SearchResult
 from nrprob.methods.mdl.label_forests import root_length
-from nrprob.methods.mdl.linked_words import LinkedWords
+from nrprob.statistics.groups import group_sums
+from nrprob.statistics.rows import cluster_means
 
 FEATURES = ("gaussian", "bernoulli", "multinomial")
-_IMPROVED = 3  # starts that are improved by chains of moves
+_FEW_ROWS, _IMPROVED = 50, 3  # all starts are improved by chains up to this number of rows, else 3
 _MOST_PROPOSALS = 10_000  # samples up to which clusters are split
 
 
@@ -43,70 +45,121 @@ def make_features(
     return PooledLengths(x, unit, groups, k, covariance, weight, bounds)
 
 
+def choose_covariance(
+    covariance: str, sigma: str, geometry: str, *, selected: bool, grouped: bool
+) -> str:
+    """Covariance of continuous features, from the parameter ``covariance``.
+
+    ``sigma`` and ``geometry`` are parameters of published codes, which have isotropic clusters.
+    ``selected`` states whether a number of clusters is selected, and ``grouped`` whether there are
+    known groups.
+    """
+    if sigma == "cluster" and grouped:
+        raise ValueError(
+            "sigma='cluster' takes no known groups; got known groups; use sigma='view', or "
+            "covariance='full_cluster'"
+        )
+    published = sigma == "cluster" or geometry == "exp"
+    if covariance == "auto":
+        return "full_cluster" if selected and not published else "isotropic"
+    if published and covariance != "isotropic":
+        raise ValueError(
+            "sigma='cluster' and geometry='exp' need isotropic clusters; got "
+            f"covariance={covariance!r}; leave sigma and geometry out"
+        )
+    return covariance
+
+
 def initial_labels(
-    length: InformedLength, n_init: int, random: np.random.RandomState
-) -> list[np.ndarray]:
+    length: InformedLength, n_init: int, random: np.random.RandomState,
+    classes: np.ndarray | None = None,
+) -> list[np.ndarray]:  # fmt: skip
     """Initial labels (n, V): one cluster, means of classes, and k-means++ centres.
 
     k-means++ uses the features of all views together in every second start, and each view alone in
     the others. If the search selects a number of clusters, its initial value is random.
+
+    Parameters
+    ----------
+    length : description length
+    n_init : number of starts
+    random : source of random numbers
+    classes : (n,) classes of the rows, -1 if unknown
+
+    Raises
+    ------
+    ValueError
+        If no start satisfies the hard cannot-links.
     """
     target, views = length.target, range(length.n_views)
     tables = [f.mean[target.unit] if v == 0 else f.mean for v, f in enumerate(length.features)]
     starts = []
     if any(length.counts_used):
-        starts.append(np.zeros((length.n, length.n_views), np.int64))
-    if target.classes is not None:
-        classes, known = target.classes, target.classes >= 0
+        starts.append([np.zeros((length.n, k)) for k in length.sizes])
+    if classes is not None:
+        known = classes >= 0
         means = [
             np.stack([x[classes == c].mean(0) for c in np.unique(classes[known])]) for x in tables
         ]
         starts.append(
-            np.stack(
-                [_nearest(x, m[:k]) for x, m, k in zip(tables, means, length.sizes, strict=True)], 1
-            )
+            [_distances(x, m[:k]) for x, m, k in zip(tables, means, length.sizes, strict=True)]
         )
     while len(starts) < max(n_init, 1):
         jointly = len(starts) % 2 == 0
         if jointly:
             least = min(length.sizes)
             k = random.randint(min(2, least), least + 1) if all(length.counts_used) else least
-            z = _seed_labels(np.concatenate(tables, 1), k, random)
-            starts.append(np.repeat(z[:, None], length.n_views, 1))
+            starts.append([_seed_distances(np.concatenate(tables, 1), k, random)] * length.n_views)
             continue
         counts = [
             random.randint(1, k + 1) if used else k
             for k, used in zip(length.sizes, length.counts_used, strict=True)
         ]
-        starts.append(np.stack([_seed_labels(tables[v], counts[v], random) for v in views], 1))
-    return [_feasible(length, labels) for labels in starts[: max(n_init, 1)]]
+        starts.append([_seed_distances(tables[v], counts[v], random) for v in views])
+    feasible = [_assign(length, distances) for distances in starts[: max(n_init, 1)]]
+    labels = [start for start in feasible if start is not None]
+    if not labels:
+        raise ValueError(
+            "it is undecided whether any clustering satisfies the cannot-links, since no start "
+            f"does; got {length.sizes[0]} clusters; raise n_clusters or n_init, or use "
+            "constraints='soft'"
+        )
+    return labels
 
 
-def _nearest(x: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    square = (x**2).sum(1)[:, None] - 2 * x @ centres.T + (centres**2).sum(1)
-    return square.argmin(1)
+def _distances(x: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Squared distances (n, K) from centres (K, d), up to a constant of every row."""
+    return (centres**2).sum(1) - 2 * x @ centres.T
 
 
-def _seed_labels(x: np.ndarray, k: int, random: np.random.RandomState) -> np.ndarray:
-    """Labels (n,) of the nearest of ``k`` k-means++ centres."""
+def _seed_distances(x: np.ndarray, k: int, random: np.random.RandomState) -> np.ndarray:
+    """Squared distances (n, K) from ``k`` k-means++ centres."""
     k = min(k, len(np.unique(x, axis=0)))
-    return _nearest(x, kmeans_plusplus(x, k, random_state=random)[0])
+    return _distances(x, kmeans_plusplus(x, k, random_state=random)[0])
 
 
-def _feasible(length: InformedLength, labels: np.ndarray) -> np.ndarray:
-    """Labels (n, V) in which units of the target share a cluster, and cannot-links hold."""
+def _assign(length: InformedLength, distances: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Labels (n, V) of least distances (n, K) in every view that satisfy hard constraints.
+
+    Units of the target share a cluster. None if no labels were found that satisfy cannot-links.
+    """
     target = length.target
-    labels = labels.copy()
-    z = labels[target.first, 0]
-    if isinstance(target.words, LinkedWords):
-        z = target.words.separate(z)
+    labels = np.stack([cost.argmin(1) for cost in distances], 1)
+    cost = np.full((target.n_units, length.sizes[0]), np.inf)
+    cost[:, : distances[0].shape[1]] = group_sums(distances[0], target.unit, target.n_units)
+    z = cost.argmin(1)
+    hard = None if target.words is None else target.words.hard_links
+    if hard is not None:
+        z = hard.separate(z, cost)
+        if z is None:
+            return None
     labels[:, 0] = z[target.unit]
     return labels
 
 
 def search_labels(
     length: InformedLength, starts: Sequence[np.ndarray], tol: float, max_rounds: int,
-    progress: Callable[[int, float], None] = lambda i, total: None,
+    progress: Callable[[int, float], None] = lambda i, total: None, n_improved: int | None = None,
 ) -> tuple[SearchResult, list[SearchResult]]:  # fmt: skip
     """Search from all starts, improve the shortest results by chains, and return the shortest.
 
@@ -117,6 +170,7 @@ def search_labels(
     tol : smallest decrease of the length, in nats, that counts
     max_rounds : maximum number of accepted proposals per start
     progress : function of the number of finished starts and of the shortest length
+    n_improved : number of results of single moves from which proposals are made; by default, all
 
     Returns
     -------
@@ -125,18 +179,23 @@ def search_labels(
     """
     search = InformedSearch(length, tol, max_rounds)
     results: list[SearchResult] = []
+    many = length.n > _MOST_PROPOSALS
     for i, labels in enumerate(starts):
-        splits = length.n <= _MOST_PROPOSALS
-        results.append(search.improve(labels, splits=splits, chains=False))
+        if n_improved is None:
+            results.append(search.improve(labels, splits=not many, chains=False))
+        else:
+            z, total = search.descend(labels)
+            results.append(SearchResult(z, total, [total], True))
         progress(i + 1, min(result.total for result in results))
     order = np.argsort([result.total for result in results], kind="stable")
     distinct: dict[bytes, int] = {}
     for i in order.tolist():
         key = b"".join(factorize(column)[0].tobytes() for column in results[i].labels.T)
         distinct.setdefault(key, i)
-    improved = list(distinct.values())[:_IMPROVED] if length.n <= _MOST_PROPOSALS else []
-    for index in improved:
-        finished = search.improve(results[index].labels)
+    if n_improved is None:
+        n_improved = len(starts) if length.n <= _FEW_ROWS else 0 if many else _IMPROVED
+    for index in list(distinct.values())[:n_improved]:
+        finished = search.improve(results[index].labels, splits=not many)
         results[index] = finished._replace(trace=results[index].trace + finished.trace[1:])
     best = min(results, key=lambda result: result.total)
     length.refit(best.labels)
@@ -144,6 +203,25 @@ def search_labels(
 
 
 # Reports
+
+
+def cluster_moments(
+    x: np.ndarray, z: np.ndarray, k: int, groups: np.ndarray, cost: ClusterCosts
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means (K, d) of the clusters without the effects of the groups, and scales (K,).
+
+    An empty cluster has the mean of all rows. The scales are mean squared distances, or those of
+    ``cost`` if its clusters are isotropic.
+    """
+    if isinstance(cost, GaussianCosts) and groups.any():
+        x = x - cost.effects[groups]
+    size = np.bincount(z, minlength=k)
+    means = cluster_means(group_sums(x, z, k), size)
+    means = np.where(size[:, None] > 0, means, x.mean(0))
+    if isinstance(cost, GaussianCosts) and cost.scales is not None:
+        return means, cost.scales
+    square = np.bincount(z, ((x - means[z]) ** 2).sum(1), minlength=k)
+    return means, square / np.maximum(size, 1)
 
 
 def words_saved(length: InformedLength, labels: np.ndarray) -> np.ndarray:

@@ -30,8 +30,9 @@ from nrprob.methods.mdl.label_forests import (
     root_length,
     shortest_forest,
 )
-from nrprob.methods.mdl.linked_words import LinkedWords, SoftWords
+from nrprob.methods.mdl.linked_words import LinkedWords
 from nrprob.methods.mdl.sizes import SizeLimits
+from nrprob.methods.mdl.soft_words import SoftWords
 from nrprob.methods.mdl.view_objective import ViewObjective
 from nrprob.statistics.groups import group_sums
 
@@ -47,8 +48,6 @@ class Target:
     classes : (n,) known class of every sample, -1 if unknown; None without classes
     groups : (n,) known groups that the labels are encoded given; None if they do not depend on them
     limits : limits on the numbers of samples; None without limits
-    complexities : (K + 1,) parametric complexity of the words by number of clusters; by default,
-        of a multinomial
     """
 
     unit: np.ndarray
@@ -56,7 +55,6 @@ class Target:
     classes: np.ndarray | None = None
     groups: np.ndarray | None = None
     limits: SizeLimits | None = None
-    complexities: np.ndarray | None = None
 
     def __post_init__(self):
         self.n_units = int(self.unit.max()) + 1
@@ -111,10 +109,8 @@ class InformedLength:
 
     # Lengths
 
-    def _complexity(self, k: int) -> float:
+    def word_complexity(self, k: int) -> float:
         """Parametric complexity of the words of the first view, for ``k`` clusters."""
-        if self.target.complexities is not None:
-            return float(self.target.complexities[k])
         return float(multinomial_complexity(max(k, 1), self.target.n_units))
 
     def root(self, v: int, labels: np.ndarray) -> float:
@@ -126,8 +122,8 @@ class InformedLength:
         if target.groups is not None:
             return edge_length(self._group_table(z), k)
         if target.words is not None:
-            return float(target.words.totals(z[None])[0]) + self._complexity(k)
-        return root_length(np.bincount(z), 1) + self._complexity(k)
+            return float(target.words.totals(z[None])[0]) + self.word_complexity(k)
+        return root_length(np.bincount(z), 1) + self.word_complexity(k)
 
     def _group_table(self, z: np.ndarray) -> np.ndarray:
         """Numbers (G, K) of units by group and cluster."""
@@ -136,6 +132,13 @@ class InformedLength:
         table = np.zeros((int(groups.max()) + 1, self.sizes[0]))
         np.add.at(table, (groups, z), 1)
         return table
+
+    def known_dependence(self, labels: np.ndarray, groups: np.ndarray) -> float:
+        """Nats by which known ``groups`` (n,) shorten the labels of the first view."""
+        table = np.zeros((int(groups.max()) + 1, self.sizes[0]))
+        np.add.at(table, (groups, labels[:, 0]), 1)
+        k = self.n_clusters(0, labels)
+        return edge_length(table.sum(0, keepdims=True), k) - edge_length(table, k)
 
     def edge(self, u: int, v: int, labels: np.ndarray) -> float:
         """Length of the labels of view v given those of view u."""
@@ -260,11 +263,11 @@ class InformedLength:
             charges += by_number(lambda k: multinomial_complexity(k, n_words).sum())
         elif v == 0 and target.words is not None:
             words = target.words
-            charges += by_number(self._complexity)
+            charges += by_number(self.word_complexity)
         elif parent < 0:
             tables.append(CountTable(ones, k_max))
             charges += by_number(
-                self._complexity if v == 0 else lambda k: multinomial_complexity(k, self.n)
+                self.word_complexity if v == 0 else lambda k: multinomial_complexity(k, self.n)
             )
         elif parent != skipped:
             composition = one_hot(labels[:, parent], self.sizes[parent])

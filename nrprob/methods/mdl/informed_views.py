@@ -14,9 +14,11 @@ from nrprob.data.labels import read_labels
 from nrprob.data.validation import check_random_state
 from nrprob.exceptions import warn
 from nrprob.links import Components, Pairs, check_cannot_link, check_pairs, feasible_start
-from nrprob.methods.mdl.cluster_costs import ClusterCosts, GaussianCosts
+from nrprob.methods.mdl.annealed_restarts import AnnealedRestarts, published_parts
+from nrprob.methods.mdl.cluster_costs import ClusterCosts
 from nrprob.methods.mdl.configurations import dependence_gain
 from nrprob.methods.mdl.informed_fit import (
+    cluster_moments,
     initial_labels,
     make_features,
     residual_correlations,
@@ -25,12 +27,11 @@ from nrprob.methods.mdl.informed_fit import (
 )
 from nrprob.methods.mdl.informed_length import InformedLength, Target
 from nrprob.methods.mdl.informed_search import SearchResult
-from nrprob.methods.mdl.label_forests import MAX_CELLS, edge_length
+from nrprob.methods.mdl.label_forests import MAX_CELLS
 from nrprob.methods.mdl.label_shares import LabelShares
-from nrprob.methods.mdl.linked_words import LinkedWords, SoftWords, transmission_order
-from nrprob.methods.mdl.view_estimator import ViewClusterer
-from nrprob.statistics.groups import group_means, group_sums
-from nrprob.statistics.rows import cluster_means
+from nrprob.methods.mdl.soft_pairs import make_words, soft_pairs
+from nrprob.methods.mdl.views import Views
+from nrprob.statistics.groups import group_means
 
 _NO_PAIRS = np.zeros((0, 2), np.int64)
 _LINKED_ERRORS = 0.4  # canonical correlation of residuals above which views share their errors
@@ -51,6 +52,7 @@ class InformedTask:
     kinds : types of the features of every view
     conditional : whether the labels of the first view are coded given the known groups
     constant : difference of lengths between the units of X and the scaled rows
+    annealed : restarts that are annealed; None for fits that are searched from other starts
     """
 
     tables: list[np.ndarray]
@@ -63,6 +65,7 @@ class InformedTask:
     kinds: tuple[str, ...]
     conditional: bool
     constant: float
+    annealed: Views | None = None
     calls: list[Any] = field(default_factory=list)
 
     def without_view(self, v: int) -> InformedTask:
@@ -89,11 +92,11 @@ class InformedTask:
         )
 
 
-class InformedViews(ViewClusterer):
+class InformedViews(AnnealedRestarts):
     """Multi-view clusterer that codes whatever is known; see `InformedLength`."""
 
     _kinds: tuple[str, ...]
-    _costs: list[ClusterCosts] | None
+    _costs: list[ClusterCosts]
     membership_: Any
     n_clusters_: Any
     cluster_centers_: Any
@@ -125,14 +128,12 @@ class InformedViews(ViewClusterer):
             )
         )  # fmt: skip
         parts = Components(n, must, cannot)
-        words: LinkedWords | SoftWords | None = None
-        if hard and len(parts.edges):
-            start, _ = feasible_start(parts, task.sizes[0])
-            positions = transmission_order(parts.n_nodes, _NO_PAIRS, parts.edges)
-            words = LinkedWords(parts.n_nodes, parts.edges, positions, task.sizes[0], start)
-        elif linked and not hard:
-            links, apart = _distinct(task.must_link), _distinct(task.cannot_link)
-            words = SoftWords(n, links, apart, transmission_order(n, links, apart), task.sizes[0])
+        start = feasible_start(parts, task.sizes[0])[0] if len(parts.edges) else None
+        link, apart = (
+            soft_pairs(_NO_PAIRS if hard else pairs, parts)
+            for pairs in (task.must_link, task.cannot_link)
+        )
+        words = make_words(parts, link, apart, task.sizes[0], start)
         if task.conditional and words is not None:
             raise ValueError(
                 "known_words='given' takes must-links with constraints='hard' only; got "
@@ -163,7 +164,7 @@ class InformedViews(ViewClusterer):
     ) -> tuple[InformedLength, SearchResult, list[SearchResult]]:
         length = self._length(task, dependent)
         random = np.random.RandomState(seed)
-        starts = initial_labels(length, self.n_init, random)
+        starts = initial_labels(length, self.n_init, random, task.classes)
 
         def report(count: int, total: float) -> None:
             if self.verbose:
@@ -207,29 +208,34 @@ class InformedViews(ViewClusterer):
 
     def _finish_informed(self, task: InformedTask, result: list[Any]) -> None:
         """Set the fitted attributes."""
-        runs, gains = result[0]
-        chosen = min(runs, key=lambda run: run[1].total)
-        length, best, results = chosen
+        (runs, gains), annealed = result[0], task.annealed
+        length, best, results = min(runs, key=lambda run: run[1].total)
         length.refit(best.labels)
         labels = _compact(best.labels, task)
+        parts = [self._code_parts(task, length, r.labels) for r in results]
         self._runs = {
             "labels": np.stack([r.labels for r in results]),
             "objective": np.array([r.total for r in results]),
-            "pdl": np.array([length.word_length(r.labels) for r in results]),
-            "cdl": np.array([self._features_length(length, r.labels) for r in results]),
+            "pdl": np.array([words for words, _ in parts]),
+            "cdl": np.array([distances for _, distances in parts]),
             "converged": np.array([r.converged for r in results]),
-            "start": np.zeros(len(results)),
+            "start": np.zeros(len(results)) if annealed is None else self._starts(annealed),
         }
         self.dependent_ = length.code != "independent"
         self.objective_ = float(best.total)
-        self.pdl_ = length.word_length(best.labels)
-        self.cdl_ = self._features_length(length, best.labels)
+        self.pdl_, self.cdl_ = self._code_parts(task, length, best.labels)
         self.tdl_ = self.pdl_ + self.cdl_
         self.complexity_ = self.objective_ - self.tdl_
         self.converged_ = best.converged
         self.objective_trace_ = np.array(best.trace)
-        self.n_iter_ = len(best.trace)
-        self.temperatures_ = np.zeros(self.n_iter_)
+        self.n_iter_, self.temperatures_ = len(best.trace), np.zeros(len(best.trace))
+        if annealed is not None:
+            # The search is the last step of the trace.
+            if self.tdl_ < best.trace[-1] - 1e-9 * abs(best.trace[-1]):
+                self.objective_trace_ = np.append(best.trace, self.tdl_)
+            run = next(i for i, candidate in enumerate(results) if candidate is best)
+            self.temperatures_ = self._temperatures(annealed, self.objective_trace_, run)
+            self.n_iter_ = annealed.n_iter
         self.selection_ = _selection_table(runs)
         self.forest_ = length.parents
         self._set_reports(length, best.labels, gains)
@@ -237,9 +243,14 @@ class InformedViews(ViewClusterer):
         self._check_errors(task, length, best.labels)
 
     @staticmethod
-    def _features_length(length: InformedLength, labels: np.ndarray) -> float:
-        parts = (length.feature_length(v, labels) for v in range(length.n_views))
-        return sum(parts) + length.constant
+    def _code_parts(
+        task: InformedTask, length: InformedLength, labels: np.ndarray
+    ) -> tuple[float, float]:
+        """Lengths of labels (n, V), and of the features."""
+        if task.annealed is not None:
+            return published_parts(length, labels)
+        features = (length.feature_length(v, labels) for v in range(length.n_views))
+        return length.word_length(labels), sum(features) + length.constant
 
     def _set_reports(
         self, length: InformedLength, labels: np.ndarray, gains: np.ndarray | None
@@ -255,11 +266,7 @@ class InformedViews(ViewClusterer):
             self.view_gain_ = gains
         groups = self._groups
         if groups.any():
-            table = np.zeros((int(groups.max()) + 1, length.sizes[0]))
-            np.add.at(table, (groups, labels[:, 0]), 1)
-            k = length.n_clusters(0, labels)
-            alone = np.bincount(labels[:, 0], minlength=length.sizes[0])[None].astype(float)
-            self.known_dependence_ = edge_length(alone, k) - edge_length(table, k)
+            self.known_dependence_ = length.known_dependence(labels, groups)
 
     def _set_clusters(self, task: InformedTask, length: InformedLength, labels: np.ndarray) -> None:
         """Set labels (n, V), and what predictions need about their clusters."""
@@ -279,15 +286,10 @@ class InformedViews(ViewClusterer):
         ]
         centres, scales = [], []
         for v, (x, k, cost) in enumerate(zip(task.tables, sizes, self._costs, strict=True)):
-            z, view = labels[:, v], self._views[v]
-            if isinstance(cost, GaussianCosts) and task.groups.any():
-                x = x - cost.effects[task.groups]
-            size = np.bincount(z, minlength=k)
-            means = cluster_means(group_sums(x, z, k), size)
-            means = np.where(size[:, None] > 0, means, x.mean(0))
-            square = np.bincount(z, ((x - means[z]) ** 2).sum(1), minlength=k)
+            view = self._views[v]
+            means, scale = cluster_moments(x, labels[:, v], k, task.groups, cost)
             centres.append(view.mean + view.scale * means)
-            scales.append(view.scale**2 * square / np.maximum(size, 1))
+            scales.append(view.scale**2 * scale)
         self.margins_ = [
             np.bincount(z, minlength=k) / n for z, k in zip(labels.T, sizes, strict=True)
         ]
@@ -320,12 +322,6 @@ class InformedViews(ViewClusterer):
                 )
 
 
-def _distinct(pairs: np.ndarray) -> np.ndarray:
-    """Distinct pairs (p, 2) of different samples, in order."""
-    pairs = np.sort(pairs, axis=1)
-    return np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0).reshape(-1, 2)
-
-
 def _compact(labels: np.ndarray, task: InformedTask) -> np.ndarray:
     """Labels (n, V) in which clusters without samples of a selected number come last."""
     result = labels.copy()
@@ -346,4 +342,4 @@ def _selection_table(runs: list[Any]) -> Any:
             rows.append([*present, length.code != "independent", result.total])
     names = [f"n_clusters_{v}" for v in range(len(rows[0]) - 2)] + ["dependent"]
     table = pd.DataFrame(rows, columns=[*names, "objective"])
-    return table.groupby(names, as_index=False).min()
+    return table.groupby(names, as_index=False, sort=False).min()

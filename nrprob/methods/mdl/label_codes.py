@@ -2,9 +2,8 @@
 
 One code word is sent for the first row of every set of linked rows. It encodes a cluster among the
 clusters that no earlier cannot-linked row has. The weights, which are cluster probabilities, are
-renormalised over these clusters: Yin (2007), sections 5.4.1 and 5.4.2. This module has the
-definitions in NumPy and float64; `nrprob.methods.mdl.codes` has the same definitions in
-compiled form. There are n rows, k clusters and p pairs of a type.
+renormalised over these clusters: Yin (2007), sections 5.4.1 and 5.4.2. There are n rows, k clusters
+and p pairs of a type. Host code in NumPy and float64.
 """
 
 from __future__ import annotations

@@ -10,16 +10,14 @@ Host code in NumPy and float64.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import xlogy
 
 from nrprob import colouring
-from nrprob.links import Components, InfeasibleConstraints, Pairs
-from nrprob.methods.mdl.label_codes import flags_length, optimal_words
+from nrprob.links import Components, Pairs
+from nrprob.methods.mdl.label_codes import optimal_words
 from nrprob.statistics.squared_distances import cluster_sums
 
 _CHUNK = 4_000_000  # entries of a table that are computed at a time
@@ -28,7 +26,7 @@ _FEW_WORDS = 1000  # linked components times clusters up to which proposals are 
 _MASK_BITS = 62
 
 
-def _cluster_codes(k: int) -> np.ndarray:
+def cluster_codes(k: int) -> np.ndarray:
     """Integers (K,) whose sums identify sets of clusters."""
     bits = np.left_shift(1, np.arange(min(k, _MASK_BITS)), dtype=np.int64)
     more = np.random.default_rng(0).integers(2**62, size=k - bits.size)
@@ -92,7 +90,7 @@ class LinkedWords:
         self.place = np.full(n_units, -1)
         self.place[self.bound] = np.arange(self.bound.size)
         self._neighbours = colouring.adjacency_sets(n_units, edges)
-        self._cluster_code = _cluster_codes(k)
+        self._cluster_code = cluster_codes(k)
 
     def totals(self, z: np.ndarray) -> np.ndarray:
         """Lengths (m,) of the words of labels (m, C), which satisfy the cannot-links."""
@@ -132,11 +130,16 @@ class LinkedWords:
                 chosen.add(unit)
         return np.array([unit for unit in units.tolist() if unit in chosen])
 
-    def separate(self, z: np.ndarray) -> np.ndarray:
+    @property
+    def hard_links(self) -> LinkedWords:
+        """The words themselves; all cannot-links are hard."""
+        return self
+
+    def separate(self, z: np.ndarray, cost: np.ndarray) -> np.ndarray | None:
         """Labels (C,) near ``z`` that satisfy the cannot-links; components move in order.
 
-        A component moves to the smallest open cluster. If none is open, the result is the known
-        start; without one, InfeasibleConstraints is raised.
+        A component moves to the open cluster of the smallest ``cost`` (C, K). If none is open, the
+        result is the known start, or None if there is none.
         """
         z = z.copy()
         for unit in self.bound[np.argsort(self._positions[self.bound], kind="stable")].tolist():
@@ -144,15 +147,9 @@ class LinkedWords:
             taken = set(z[earlier].tolist())
             if z[unit] in taken:
                 open_ = [c for c in range(self.k) if c not in taken]
-                if not open_ and self._start is not None:
-                    return self._start.astype(z.dtype)
                 if not open_:
-                    raise InfeasibleConstraints(
-                        "the cannot-links leave no cluster for a sample; got "
-                        f"{self.k} clusters; raise the number of clusters, or use "
-                        "constraints='soft'"
-                    )
-                z[unit] = open_[0]
+                    return None if self._start is None else self._start.astype(z.dtype)
+                z[unit] = open_[int(cost[unit, open_].argmin())]
         return z
 
     def _precedes(self, first: int, second: int) -> bool:
@@ -306,131 +303,3 @@ def _histogram(index: np.ndarray, size: int) -> np.ndarray:
 def _in_chunks(z: np.ndarray, step: int, function: Callable) -> np.ndarray:
     parts = [function(z[i : i + step]) for i in range(0, len(z), step)]
     return np.concatenate([np.zeros(0), *parts])
-
-
-class SoftWords:
-    """Words and flags under soft pairs: of each type, all satisfied pairs are retained, or none.
-
-    A retained must-link joins two components to one word. A retained cannot-link excludes the
-    cluster of the earlier word. The shortest of the possible choices counts.
-
-    Parameters
-    ----------
-    n_units : number C of components
-    links, apart : (p, 2) pairs of components in soft must-links and in soft cannot-links
-    positions : (C,) position of every component in the order of transmission
-    k : number K of clusters
-
-    Attributes
-    ----------
-    bound : (B,) components in pairs, in the order of transmission
-    links, apart : (p, 2) positions in ``bound`` of the components of the pairs
-    flags : lengths of the flags of both types, by the number of retained pairs
-    """
-
-    def __init__(
-        self, n_units: int, links: np.ndarray, apart: np.ndarray, positions: np.ndarray, k: int
-    ):
-        self.k = k
-        self.bound = np.unique(np.concatenate([links, apart]))
-        self._free = np.setdiff1d(np.arange(n_units), self.bound)
-        # Components in pairs are numbered in the order of transmission.
-        self.bound = self.bound[np.argsort(positions[self.bound], kind="stable")]
-        place = np.full(n_units, -1)
-        place[self.bound] = np.arange(self.bound.size)
-        self.links, self.apart = place[links], place[apart]
-        self.flags = [
-            np.array([flags_length(i, len(pairs)) for i in range(len(pairs) + 1)])
-            for pairs in (links, apart)
-        ]
-        self._cluster_code = _cluster_codes(k)
-
-    def totals(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (m,) of the words and flags of labels (m, C)."""
-        free = z[:, self._free]
-        count = cluster_sums(free, np.ones(free.shape[1]), self.k)
-        return self._lengths(z[:, self.bound], count)
-
-    def estimates(self, z: np.ndarray, present: np.ndarray) -> np.ndarray:
-        """Lengths (m,), as `totals`."""
-        return self.totals(z)
-
-    def changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (m, C, K) of the lengths if one component moves."""
-        return np.stack([self._changes(labels) for labels in z])
-
-    def together(self, units: np.ndarray) -> np.ndarray:
-        """All components may move at the same time."""
-        return units
-
-    def _changes(self, z: np.ndarray) -> np.ndarray:
-        k, bound = self.k, z[self.bound]
-        free = np.bincount(z[self._free], minlength=k).astype(float)
-        before = self._lengths(bound[None], free[None])[0]
-        result = np.zeros((z.size, k))
-        # Components without pairs change the counts only.
-        eye = np.eye(k)
-        shifted = free + eye[None] - eye[:, None]  # (from, to, K)
-        possible = free > 0
-        table = np.zeros((k, k))
-        counts = shifted[possible].reshape(-1, k)
-        table[possible] = (
-            self._lengths(np.tile(bound, (len(counts), 1)), counts) - before
-        ).reshape(-1, k)
-        result[self._free] = table[z[self._free]]
-        b = bound.size
-        moved = np.tile(bound, (b, k, 1))
-        moved[np.arange(b)[:, None], np.arange(k), np.arange(b)[:, None]] = np.arange(k)
-        lengths = self._lengths(moved.reshape(-1, b), np.tile(free, (b * k, 1)))
-        result[self.bound] = lengths.reshape(b, k) - before
-        return result
-
-    def _lengths(self, z: np.ndarray, free: np.ndarray) -> np.ndarray:
-        """Lengths (q,) for labels (q, B) of the components in pairs, and counts (q, K)."""
-        same = [z[:, pairs[:, 0]] == z[:, pairs[:, 1]] for pairs in (self.links, self.apart)]
-        satisfied = same[0], ~same[1]
-        best = np.full(len(z), np.inf)
-        choices = [(True, False) if len(p) else (False,) for p in (self.links, self.apart)]
-        for link_on, apart_on in itertools.product(*choices):
-            retained = satisfied[0] & link_on, satisfied[1] & apart_on
-            flags = sum(table[on.sum(1)] for table, on in zip(self.flags, retained, strict=True))
-            best = np.minimum(best, flags + self._words(z, free, *retained))
-        return best
-
-    def _words(
-        self, z: np.ndarray, free: np.ndarray, links: np.ndarray, apart: np.ndarray
-    ) -> np.ndarray:
-        """Lengths (q,) of the words for masks (q, p) of retained pairs."""
-        q, b = z.shape
-        # Linked components share the first word: propagate the smallest index.
-        root = np.tile(np.arange(b), (q, 1))
-        while True:
-            first, second = (root[:, self.links[:, i]] for i in (0, 1))
-            low = np.where(links, np.minimum(first, second), b)
-            new = root.copy()
-            state = np.arange(q)[:, None]
-            for i in (0, 1):
-                np.minimum.at(new, (state, np.broadcast_to(self.links[:, i], low.shape)), low)
-            if (new == root).all():
-                break
-            root = new
-        is_root = root == np.arange(b)
-        index = np.where(is_root, z, self.k)
-        count = free + cluster_sums(index, np.ones(b), self.k + 1)[:, : self.k]
-        if not apart.any():
-            total = count.sum(1)
-            return xlogy(total, total) - xlogy(count, count).sum(1)
-        # The later word of a retained cannot-link excludes the cluster of the earlier word.
-        ends = [root[:, self.apart[:, i]] for i in (0, 1)]
-        early, late = np.minimum(*ends), np.maximum(*ends)
-        taken = np.zeros((q, b, self.k), bool)
-        state = np.broadcast_to(np.arange(q)[:, None], early.shape)[apart]
-        taken[state, late[apart], np.take_along_axis(z, early, 1)[apart]] = True
-        codes = np.append((taken @ self._cluster_code).ravel(), 0)
-        _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-        sets = np.concatenate([taken.reshape(-1, self.k), np.zeros((1, self.k), bool)])[first]
-        index = inverse[:-1].reshape(q, b)
-        often = np.zeros((q, len(first)))
-        np.add.at(often, (np.arange(q)[:, None], index), is_root)
-        often[:, inverse[-1]] += free.sum(1)
-        return optimal_words(count, often, ~sets)[0]

@@ -6,7 +6,6 @@ import math
 from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
-import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
@@ -14,19 +13,9 @@ from nrprob.data.design import DesignEncoder
 from nrprob.data.validation import CLUSTERS
 from nrprob.estimator import parameters
 from nrprob.exceptions import short_repr
-from nrprob.methods.mdl.annealed_restarts import AnnealedRestarts
-from nrprob.methods.mdl.annealing import MultiviewSolution
-from nrprob.methods.mdl.cell_moves import ViewLengths, shorten_description
-from nrprob.methods.mdl.configurations import (
-    Configuration,
-    best_cells,
-    dependence_gain,
-    row_scores,
-    selection_table,
-)
+from nrprob.methods.mdl.configurations import Configuration
 from nrprob.methods.mdl.feature_lengths import COVARIANCES
-from nrprob.methods.mdl.informed_fit import FEATURES
-from nrprob.methods.mdl.informed_length import InformedLength, Target
+from nrprob.methods.mdl.informed_fit import FEATURES, choose_covariance
 from nrprob.methods.mdl.informed_views import InformedTask
 from nrprob.methods.mdl.label_forests import MAX_CELLS
 from nrprob.methods.mdl.posterior import SampledViews
@@ -40,11 +29,9 @@ SIGMAS = ("view", "cluster")
 E_STEPS = ("stochastic", "mean-field")
 CENTRE_CODES = ("half_log", "none")
 
-_FEW_ROWS, _REFINED = 50, 3  # all restarts are refined up to this number of rows, else three
-
 
 @parameters.constructor
-class MDLMultiView(SampledViews, AnnealedRestarts):
+class MDLMultiView(SampledViews):
     r"""Minimum description length clustering of the same samples in several views.
 
     Every view has separate clusters, and one description length codes all that is known. The fit
@@ -146,10 +133,8 @@ class MDLMultiView(SampledViews, AnnealedRestarts):
     ----------
     alternatives_ : ndarray of shape (n_samples, n_views)
         Cluster of every row in every view.
-    labels_ : ndarray of shape (n_samples,), or (n_samples, n_views) for several views
-        Same as ``alternatives_``. From the next release on, ``labels_`` will have the clusters of
-        the first view only. Until then, access to it raises a FutureWarning if there are several
-        views.
+    labels_ : ndarray of shape (n_samples,)
+        Cluster of every row in the first view.
     membership_ : list of ndarray of shape (n_samples, n_clusters), or a single ndarray
         One-hot form of the labels.
     n_clusters_ : tuple of int, or int
@@ -227,10 +212,11 @@ class MDLMultiView(SampledViews, AnnealedRestarts):
     5. Repeat hard assignments and step 3 until no label changes; a hard assignment gives every row
        the cell of its shortest code.
 
-    The three shortest restarts are then refined by exact description lengths; up to 50 rows, all
-    restarts are refined:
+    The three shortest restarts are then improved by exact description lengths; up to 50 rows, all
+    restarts are improved:
 
-    6. Move single rows between cells, in all views at once, while that shortens the description.
+    6. Move single rows, in one view or between cells, and merge clusters, while that shortens the
+       description.
     7. Make chains of such moves with locks, which may first lengthen the description; then repeat
        step 6. Chains need at most a million rows times cells.
 
@@ -320,7 +306,7 @@ class MDLMultiView(SampledViews, AnnealedRestarts):
 
     def prepare(  # type: ignore[override]
         self, X, y, known=None, *, must_link=None, cannot_link=None
-    ) -> Views | InformedTask:
+    ) -> InformedTask:
         """Check the input and lay it out; see `Clusterer.prepare`."""
         self.check_parameters()
         self._check_one_device()
@@ -331,7 +317,9 @@ class MDLMultiView(SampledViews, AnnealedRestarts):
         sizes, selected = self._cluster_limits(n, n_views)
         self._kinds = self._feature_kinds(n_views)
         self._views = [
-            View.from_rows(x, f"view {v}") if kind == "gaussian" else View.from_counts(x, kind, v)
+            View.from_rows(x, f"view {v}")
+            if kind == "gaussian"
+            else View.from_counts(x, kind, f"view {v}")
             for v, (x, kind) in enumerate(zip(tables, self._kinds, strict=True))
         ]
         scaled = [view(x) for view, x in zip(self._views, tables, strict=True)]
@@ -347,30 +335,33 @@ class MDLMultiView(SampledViews, AnnealedRestarts):
                 "probable labels, or use CCIB"
             )
         self._groups, self._groups_count = design.codes, design.n_groups
-        self._covariance = self.covariance
-        if self.covariance == "auto":
-            published = self.sigma == "cluster" or self.geometry == "exp"
-            self._covariance = "full_cluster" if any(selected) and not published else "isotropic"
+        self._covariance = choose_covariance(
+            self.covariance,
+            self.sigma,
+            self.geometry,
+            selected=any(selected),
+            grouped=bool(design.codes.any()),
+        )
         task = self._informed_task(
             [x.astype(np.float64) for x in scaled], sizes, selected, y, self._groups,
             must_link, cannot_link,
         )  # fmt: skip
-        self._check_scales(task)
         plain = self._covariance == "isotropic" and set(self._kinds) == {"gaussian"}
         nothing_known = (
             task.classes is None and not task.groups.any()
             and not len(task.must_link) + len(task.cannot_link)
         )  # fmt: skip
         few = not any(self._coding_choices()) or math.prod(sizes) <= MAX_CELLS
-        if any(selected) or not (plain and nothing_known and few) or self.view_gain:
-            return task
-        return self._annealed_task(scaled, sizes)
+        if plain and nothing_known and few and not any(selected) and not self.view_gain:
+            task.annealed = self._annealed_task(scaled, sizes)
+            task.calls = task.annealed.calls
+        return task
 
     def _annealed_task(self, scaled: list[np.ndarray], sizes: tuple[int, ...]) -> Views:
         """Lay out restarts that are annealed, with given numbers of clusters."""
         n = len(scaled[0])
         layout = make_layout(np.zeros(n, int), 1)
-        task = Views(n, scaled, make_rows(view_statistics(scaled), layout, 1), layout)
+        task = Views(n, make_rows(view_statistics(scaled), layout, 1), layout)
         starts = self._start_temperatures(scaled)
         settings = self._solver_parameters(task, starts, sizes)
         for dependent in self._coding_choices():
@@ -381,9 +372,7 @@ class MDLMultiView(SampledViews, AnnealedRestarts):
 
     def compute(self, task):
         """Run all restarts; see `Clusterer.compute`."""
-        if isinstance(task, InformedTask):
-            return self._search_informed(task)
-        return super().compute(task)
+        return super().compute(task) if task.annealed is not None else self._search_informed(task)
 
     @property
     def _coded_sizes(self) -> tuple[int, ...] | None:
@@ -429,148 +418,26 @@ class MDLMultiView(SampledViews, AnnealedRestarts):
             )
         return sizes, selected
 
-    def _check_scales(self, task: InformedTask) -> None:
-        """Raise ValueError for a scale per cluster with options that it does not support."""
-        if self.sigma == "cluster" and (task.groups.any() or self._covariance != "isotropic"):
-            raise ValueError(
-                "sigma='cluster' has isotropic clusters without known groups; got "
-                f"covariance={self._covariance!r}; use covariance='full_cluster', or sigma='view'"
-            )
-
     # Results
 
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        if isinstance(task, InformedTask):
-            self._finish_informed(task, result)
-            limits = zip(task.sizes, task.counts_used, strict=True)
-            self._check_result(tuple(0 if selected else k for k, selected in limits))
-            return self
-        # Lengths in the original units: the scaling of the rows shifts them.
-        shift = self._unit_length(task.n)
-        every: MultiviewSolution = jax.tree.map(lambda *runs: np.concatenate(runs), *result)
-        every = every._replace(
-            labels=np.stack([task.layout.from_blocks(z) for z in every.labels]).astype(np.int64),
-            objective=every.objective + shift,
-            distance=every.distance + shift,
-        )
-        every = self._refine(task, every, shift)
-        # Best run of every configuration, and the best configuration.
-        first = np.arange(len(task.configurations)) * self.n_init
-        bests = first + every.objective.reshape(-1, self.n_init).argmin(1)
-        chosen = int(every.objective[bests].argmin())
-        index, restarts = int(bests[chosen]), slice(first[chosen], first[chosen] + self.n_init)
-        self.selection_ = selection_table(task.configurations, every, bests)
-        # All restarts of the selected configuration.
-        starts = np.concatenate([call.arrays[2].start for call in task.calls])
-        self._runs = {
-            "labels": every.labels[restarts],
-            "objective": every.objective[restarts],
-            "pdl": every.partition[restarts],
-            "cdl": every.distance[restarts],
-            "converged": every.converged[restarts],
-            "start": starts[restarts],
-        }
-        # Description lengths of the best run.
-        best: MultiviewSolution = jax.tree.map(lambda runs: runs[index], every)
-        configuration = task.configurations[chosen]
-        self.dependent_ = configuration.dependent
-        self.objective_ = float(best.objective)
-        self.pdl_, self.cdl_ = float(best.partition), float(best.distance)
-        self.tdl_ = self.pdl_ + self.cdl_
-        self.complexity_ = self.objective_ - self.tdl_
-        self.converged_ = bool(best.converged)
-        self.n_iter_ = int(best.n_iter)
-        # Trace of the best run, with its temperatures; the refinement is its last step.
-        trace = best.trace[~np.isnan(best.trace)].astype(float) + shift
-        if self.tdl_ < trace[-1] - 1e-9 * abs(trace[-1]):
-            trace = np.append(trace, self.tdl_)
-        self.objective_trace_ = trace
-        settings, step = task.calls[0].arrays[1], np.arange(trace.size)
-        falling = settings.top * self.cooling ** -(step // self.n_steps).astype(float)
-        falling = np.minimum(falling, starts[index])
-        self.temperatures_ = np.where(step < settings.n_anneal, falling, 0.0)
-        self._set_codes(task, configuration, best.labels)
-        self._check_result(configuration.sizes)
-        self._set_annealed_reports(configuration, best.labels)
+        if task.annealed is not None:
+            lengths = [self._length(task, c.dependent) for c in task.annealed.configurations]
+            result = [(self._improve_annealed(lengths, task.annealed, result), None)]
+        self._finish_informed(task, result)
+        limits = zip(task.sizes, task.counts_used, strict=True)
+        self._check_result(tuple(0 if selected else k for k, selected in limits))
         return self
 
-    def _lengths(self, task: Views, configuration: Configuration) -> ViewLengths:
-        bounds = float(self.scale_range[0]), float(self.scale_range[1])
-        shared = self.sigma == "view"
-        return ViewLengths(task.tables, configuration, self._weights, bounds, shared)
-
-    def _objective_at(self, task: Views | InformedTask, labels: np.ndarray) -> float:
+    def _objective_at(self, task: InformedTask, labels: np.ndarray) -> float:
         """Description length of labels (n, V), or (n,) for one view."""
-        if isinstance(task, InformedTask):
-            return self._informed_length_at(task, labels.reshape(len(task.tables[0]), -1))
-        labels = labels.reshape(task.n, -1)
-        used = labels.max(0) + 1
-        return min(
-            self._lengths(task, c).evaluate(labels).total
-            + c.constant_length(task.n, self._coded_sizes)
-            for c in task.configurations
-            if (used <= c.sizes).all()
-        ) + self._unit_length(task.n)
+        return self._informed_length_at(task, labels.reshape(len(task.tables[0]), -1))
 
     def _unit_length(self, n: int) -> float:
         """Difference of description lengths of n rows, in units of X and after scaling."""
         logs = np.log([view.scale for view in self._views])
         return float((2 * self._weights * n * logs).sum())
-
-    def _refine(self, task: Views, every: MultiviewSolution, shift: float) -> MultiviewSolution:
-        """Move single rows between cells in the best runs of every configuration.
-
-        ``shift`` is the difference of lengths between the units of X and the scaled rows.
-        """
-        count = self.n_init if task.n <= _FEW_ROWS else _REFINED
-        count = 1 if len(task.configurations) > 1 else count
-        for i, configuration in enumerate(task.configurations):
-            lengths, first = self._lengths(task, configuration), i * self.n_init
-            order = np.argsort(every.objective[first : first + self.n_init], kind="stable")
-            for run in first + order[:count]:
-                labels = shorten_description(lengths, every.labels[run], 1e-9 * task.n)
-                result = lengths.evaluate(labels)
-                constant = configuration.constant_length(task.n, self._coded_sizes)
-                objective = result.total + constant + shift
-                if objective < every.objective[run] - 1e-9 * task.n:
-                    every.labels[run], every.objective[run] = labels, objective
-                    every.partition[run] = result.partition
-                    every.distance[run] = result.distance + shift
-        return every
-
-    def _set_codes(self, task: Views, configuration: Configuration, labels: np.ndarray) -> None:
-        """Set labels (n, V), and centres, scales and shares of their clusters, in units of X."""
-        sizes, centres, scales, self.margins_ = configuration.sizes, [], [], []
-        clusters = self._lengths(task, configuration).evaluate(labels).views
-        for view, result in zip(self._views, clusters, strict=True):
-            centres.append(view.mean + view.scale * result.centres)
-            scales.append(view.scale**2 * result.scales)
-            self.margins_.append(result.size / task.n)
-        self.joint_ = None
-        if configuration.dependent:
-            self.joint_ = np.zeros(sizes)
-            np.add.at(self.joint_, tuple(labels.T), 1 / task.n)
-        self.dependence_gain_ = dependence_gain(labels, sizes)
-        self._present = tuple(np.unique(column).size for column in labels.T)
-        membership = [np.eye(k)[z] for k, z in zip(sizes, labels.T, strict=True)]
-        single = self._single
-        self.alternatives_ = labels
-        self.membership_: Any = membership[0] if single else membership
-        self.n_clusters_: Any = self._present[0] if single else self._present
-        self.cluster_centers_ = centres[0] if single else centres
-        self.scales_ = scales[0] if single else scales
-
-    def _set_annealed_reports(self, configuration: Configuration, labels: np.ndarray) -> None:
-        """Set the reports about views, for labels (n, V)."""
-        length = InformedLength(
-            [], configuration.sizes, (False,) * len(configuration.sizes),
-            "table" if configuration.dependent else "independent",
-            Target(np.arange(len(labels))),
-        )  # fmt: skip
-        self._costs = None
-        self.forest_ = length.parents
-        self._set_reports(length, labels, None)
 
     def _check_result(self, sizes: tuple[int, ...]) -> None:
         for v, present in enumerate(self._present):
@@ -609,25 +476,11 @@ class MDLMultiView(SampledViews, AnnealedRestarts):
                 f"{list(self.view_sizes_)}; pass the same views in the same order"
             )
         design = self._encoder.transform(known, len(tables[0]), new_groups=known is not None)
-        if self._costs is not None:
-            known_groups = int(self._groups_count)
-            groups = np.where(design.codes < known_groups, design.codes, -1)
-            costs = [
-                cost(view(x).astype(np.float64), groups)
-                for cost, view, x in zip(self._costs, self._views, tables, strict=True)
-            ]
-            labels = self._shares.predict(costs)
-            return labels[:, 0] if self._single else labels
-        single = self._single
-        centres: Any = [self.cluster_centers_] if single else self.cluster_centers_
-        scales: Any = [self.scales_] if single else self.scales_
-        scores = row_scores(tables, centres, scales, self._weights)
-        # Cell of the largest log frequency plus log density.
-        with np.errstate(divide="ignore"):
-            if self.joint_ is not None:
-                labels = best_cells(np.log(self.joint_), scores)
-            else:
-                margins = map(np.log, self.margins_)
-                parts = [(t + s).argmax(1) for t, s in zip(margins, scores, strict=True)]
-                labels = np.stack(parts, 1)
-        return labels[:, 0] if single else labels
+        known_groups = int(self._groups_count)
+        groups = np.where(design.codes < known_groups, design.codes, -1)
+        costs = [
+            cost(view(x).astype(np.float64), groups)
+            for cost, view, x in zip(self._costs, self._views, tables, strict=True)
+        ]
+        labels = self._shares.predict(costs)
+        return labels[:, 0] if self._single else labels

@@ -42,7 +42,7 @@ class Report:
     def __post_init__(self):
         # Fitted models and their pickles do not store the data.
         self.problem = copy.copy(self.problem)
-        del self.problem.data
+        del self.problem.length
 
     @functools.cached_property
     def pair_table(self) -> pd.DataFrame:

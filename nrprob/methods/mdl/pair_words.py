@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import xlogy
 
-from nrprob.methods.mdl.linked_words import LinkedWords, SoftWords
+from nrprob.methods.mdl.linked_words import LinkedWords
+from nrprob.methods.mdl.soft_words import SoftWords
 from nrprob.trees import node
 
 _STEPS = 60  # maximum number of Newton steps for the weights of words

@@ -228,7 +228,7 @@ class SampledViews(InformedViews):
             tables[v] = tables[v] / scale
             constant += n * float(np.log(scale * self._views[v].scale).sum())
         length = self._length(task, bool(self.dependent))
-        labels = np.stack(initial_labels(length, num_chains, random)).swapaxes(1, 2)
+        labels = np.stack(initial_labels(length, num_chains, random, task.classes)).swapaxes(1, 2)
         target = make_views_target(
             length, tables, kinds, task.groups,
             full=self._covariance in ("full", "full_cluster"), constant=constant,

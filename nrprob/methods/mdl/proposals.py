@@ -15,11 +15,12 @@ from scipy.sparse.csgraph import connected_components
 from nrprob.data.labels import factorize
 from nrprob.engines.optimise.move_chains import improve_by_chains, improve_by_passes
 from nrprob.engines.optimise.split_proposals import propose_splits
+from nrprob.methods.mdl.soft_words import SoftWords
 from nrprob.methods.mdl.view_objective import ViewObjective
 from nrprob.statistics.groups import group_sums
 
 _REFINED = 4  # proposals of a type from which single moves are made
-_EXCHANGES = 16  # exchanges of connected parts, for every pair of clusters
+_EXCHANGES = 16  # exchanges of connected parts by pair of clusters, and moves of linked sets
 _MERGES, _DIVISIONS = 64, 32  # pairs of clusters that are merged, and that are divided anew
 _TWICE = 2  # splits of a cluster after which its parts split again
 _NEAR_PAIRS = 3  # pairs of clusters per cluster that are divided anew
@@ -101,6 +102,7 @@ class _Proposals:
         self.objective, self.k, self.labelings = objective, objective.k, labelings
         more = (
             self.exchange_clusters,
+            self.move_linked_sets,
             self.split_clusters,
             self.split_twice,
             self.adopt_labelings,
@@ -165,6 +167,20 @@ class _Proposals:
             connected = connected[np.argsort(gain[connected], kind="stable")[:_EXCHANGES]]
             proposals.append(np.where(part == connected[:, None], a + b - z, z))
         return np.concatenate(proposals)
+
+    def move_linked_sets(self, z: np.ndarray) -> np.ndarray:
+        """Move components that retained soft must-links connect to another cluster together."""
+        words = self.objective.words
+        if not isinstance(words, SoftWords):
+            return np.zeros((0, z.size), z.dtype)
+        linked = words.linked_sets(z)
+        change = self.objective.features.changes(z[None])[0]
+        gain = group_sums(change, linked)
+        gain[np.bincount(linked) < 2] = np.inf
+        gain[linked, z] = np.inf
+        order = np.argsort(gain, None, kind="stable")[:_EXCHANGES]
+        sets, clusters = np.divmod(order[np.isfinite(gain.ravel()[order])], self.k)
+        return np.where(linked == sets[:, None], clusters[:, None], z)
 
     def split_clusters(self, z: np.ndarray) -> np.ndarray:
         """Proposals in which a part of a cluster joins an empty cluster, if there is one."""

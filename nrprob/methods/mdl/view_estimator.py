@@ -9,9 +9,8 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob import metrics
-from nrprob.estimator.base import Clusterer, fitted_labelings
+from nrprob.estimator.base import Clusterer
 from nrprob.estimator.capabilities import Capabilities
-from nrprob.exceptions import warn
 from nrprob.methods.mdl.views import check_tables, cut_views, is_view_list
 
 
@@ -90,36 +89,12 @@ class ViewClusterer(Clusterer):
             self._check_number(name, size, low=1, high=most, integer=True)
         return tuple(int(size) for size in sizes)
 
-    def fit_predict(  # type: ignore[override]
-        self, X, y=None, *, known=None, must_link=None, cannot_link=None
-    ):
-        """Cluster the rows of all views, and return their labels.
-
-        Parameters
-        ----------
-        X, y, known, must_link, cannot_link : as in `fit`
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_views), or (n_samples,) for a single table
-        """
-        return fitted_labelings(
-            self.fit(X, y, known=known, must_link=must_link, cannot_link=cannot_link)
-        )
-
     @property
     def labels_(self):  # type: ignore[override]
-        """Cluster of every row in every view."""
+        """Cluster of every row in the first view."""
         if "alternatives_" not in vars(self):
             raise AttributeError("labels_ is an attribute of fitted models; call fit first")
-        if self._single:
-            return self.alternatives_[:, 0]
-        warn(
-            "labels_ holds the clusters of the first view only from the next release on; "
-            "use alternatives_ for the clusters of all views",
-            FutureWarning,
-        )
-        return self.alternatives_
+        return self.alternatives_[:, 0]
 
     @property
     def restarts_(self):

@@ -13,8 +13,9 @@ import numpy as np
 from nrprob.data.labels import factorize
 from nrprob.methods.mdl.count_tables import CountTable
 from nrprob.methods.mdl.feature_lengths import FeatureLengths
-from nrprob.methods.mdl.linked_words import LinkedWords, SoftWords
+from nrprob.methods.mdl.linked_words import LinkedWords
 from nrprob.methods.mdl.sizes import SizeLimits
+from nrprob.methods.mdl.soft_words import SoftWords
 from nrprob.statistics.squared_distances import cluster_sums
 
 _CHUNK = 4_000_000  # entries of a table that are computed at a time
@@ -53,9 +54,8 @@ class ViewObjective:
     @property
     def links(self) -> tuple[np.ndarray, np.ndarray]:
         """Units (e,) at the earlier and at the later end of every hard cannot-link."""
-        if isinstance(self.words, LinkedWords):
-            return self.words.early, self.words.late
-        return _NO_LINKS, _NO_LINKS
+        hard = None if self.words is None else self.words.hard_links
+        return (_NO_LINKS, _NO_LINKS) if hard is None else (hard.early, hard.late)
 
     @staticmethod
     def key(z: np.ndarray) -> bytes:

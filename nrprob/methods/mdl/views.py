@@ -55,7 +55,7 @@ class View:
         return cls(mean, scale)
 
     @classmethod
-    def from_counts(cls, x: np.ndarray, features: str, v: int) -> View:
+    def from_counts(cls, x: np.ndarray, features: str, name: str) -> View:
         """Check binary features or counts (n, d), which have no centring and scaling.
 
         Raises
@@ -65,13 +65,13 @@ class View:
         """
         if features == "bernoulli" and not np.isin(x, (0, 1)).all():
             raise ValueError(
-                f"features='bernoulli' needs 0 or 1; got other values in view {v}; binarise the "
-                "view, or use features='gaussian'"
+                f"features='bernoulli' needs 0 or 1; got other values in {name}; binarise the "
+                "features, or use features='gaussian'"
             )
         if features == "multinomial" and ((x < 0) | (x != np.round(x))).any():
             raise ValueError(
-                f"features='multinomial' needs counts; got negative values or fractions in view "
-                f"{v}; use features='gaussian'"
+                f"features='multinomial' needs counts; got negative values or fractions in "
+                f"{name}; use features='gaussian'"
             )
         return cls(np.zeros(x.shape[1]), 1.0)
 
@@ -146,21 +146,21 @@ def feature_columns(view_sizes: Sequence[int], n_statistics: int, dtype: Any) ->
 
 @dataclass
 class Views:
-    """Checked input of one fit.
+    """Restarts that are annealed.
 
     Attributes
     ----------
     n : number of rows
-    tables : centred and scaled rows of every view
     rows : statistics of the rows, in blocks
     layout : position of every row in the blocks
     configurations : candidate numbers of clusters and codings
     calls : calls of the compiled program
+    n_iter : number of steps of all parallel restarts, once they have run
     """
 
     n: int
-    tables: list[np.ndarray]
     rows: Rows
     layout: Layout
     configurations: list[Configuration] = field(default_factory=list)
     calls: list[solve.SolverCall] = field(default_factory=list)
+    n_iter: int = 0

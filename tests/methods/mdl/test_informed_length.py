@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from nrprob.links import Components, InfeasibleConstraints, Pairs
+from nrprob.links import Components, Pairs
+from nrprob.methods.mdl import soft_words
 from nrprob.methods.mdl.count_tables import CountTable, one_hot
 from nrprob.methods.mdl.feature_lengths import (
     ClusterCovarianceLengths,
@@ -24,7 +25,8 @@ from nrprob.methods.mdl.label_forests import (
     root_length,
     shortest_forest,
 )
-from nrprob.methods.mdl.linked_words import LinkedWords, SoftWords, transmission_order
+from nrprob.methods.mdl.linked_words import LinkedWords, transmission_order
+from nrprob.methods.mdl.soft_words import SoftWords
 
 BOUNDS = (1e-3, 10.0)
 NONE = np.zeros((0, 2), np.int64)
@@ -221,7 +223,7 @@ def make_length(seed, mode, code, n=24):
     labels = np.stack([rng.integers(k, size=n) for k in sizes], 1)
     z = labels[length.target.first, 0]
     if mode == "cannot":
-        z = words.separate(z)
+        z = words.separate(z, np.zeros((n_units, sizes[0])))
     labels[:, 0] = z[unit]
     length.refit(labels)
     return length, labels
@@ -320,10 +322,46 @@ def test_soft_pairs_have_the_shortest_of_their_codes(seed):
         assert total == pytest.approx(min(lengths), abs=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_changes_of_soft_words_are_differences(seed, monkeypatch):
+    rng, n, k = np.random.default_rng(seed), 16, 3
+    z = rng.integers(k, size=(3, n))
+    links, apart, edges = (
+        np.unique(np.sort(rng.integers(n, size=(7, 2)), 1), axis=0) for _ in "abc"
+    )
+    links, apart = (pairs[pairs[:, 0] != pairs[:, 1]] for pairs in (links, apart))
+    edges = edges[(z[:, edges[:, 0]] != z[:, edges[:, 1]]).all(0)]
+    order = transmission_order(n, links, apart, edges)
+    words = SoftWords(n, links, apart, order, k, edges)
+    if len(edges):  # without soft pairs, the words are those of hard cannot-links
+        alone = SoftWords(n, NONE, NONE, order, k, edges)
+        assert alone.totals(z) == pytest.approx(LinkedWords(n, edges, order, k).totals(z))
+    change, before = words.changes(z), words.totals(z)
+    after = np.empty_like(change)
+    for unit, cluster in np.ndindex(n, k):
+        moved = z.copy()
+        moved[:, unit] = cluster
+        after[:, unit, cluster] = words.totals(moved)
+    assert np.isinf(after).any() == (len(edges) > 0)
+    np.testing.assert_allclose(change, after - before[:, None, None], atol=1e-8)
+    # At the present weights, changes are upper bounds.
+    monkeypatch.setattr(soft_words, "_EXACT", 0)
+    bound = words.changes(z)
+    finite = np.isfinite(change)
+    assert np.array_equal(finite, np.isfinite(bound))
+    excess = bound[finite] - change[finite]
+    assert excess.min() > -1e-8 and 1e-4 < excess.max() < 2
+
+
 def test_cannot_links_without_an_open_cluster_are_refused():
-    words = LinkedWords(3, np.array([[0, 1], [1, 2], [0, 2]]), np.arange(3), 2)
-    with pytest.raises(InfeasibleConstraints, match="leave no cluster .* got 2 clusters"):
-        words.separate(np.zeros(3, int))
+    clique = np.array([[0, 1], [1, 2], [0, 2]])
+    words = LinkedWords(3, clique, np.arange(3), 2)
+    assert words.separate(np.zeros(3, int), np.zeros((3, 2))) is None
+    features = IsotropicLengths(np.eye(3), np.arange(3), 2, 1.0, BOUNDS, shared=True)
+    target = Target(np.arange(3), words)
+    length = InformedLength([features], (2,), (False,), "independent", target)
+    with pytest.raises(ValueError, match="undecided .* got 2 clusters"):
+        initial_labels(length, 3, np.random.RandomState(0))
 
 
 def test_correlations_of_residuals_are_canonical():

@@ -139,7 +139,7 @@ def test_bad_input_is_refused(data):
     refuse("features must be one of", features="poisson")
     refuse("one per view; got 3 for 2", features=("gaussian",) * 3)
     refuse("covariance must be one of", covariance="tied")
-    refuse("sigma='cluster' has isotropic", known=data.known, sigma="cluster")
+    refuse("sigma='cluster' takes no known groups", known=data.known, sigma="cluster")
     refuse("known_words='given' takes must-links", known=data.known, cannot=[[0, 1]],
            known_words="given")  # fmt: skip
     refuse("cannot", InfeasibleConstraints, cannot=[[0, 1], [1, 2], [0, 2]])

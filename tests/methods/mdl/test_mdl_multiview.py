@@ -12,17 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from scipy.special import xlogy
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from slowly import slowly
 
 from nrprob import DegenerateClusterWarning, MDLMultiView, codelength
 from nrprob.datasets import load, make_gaussian_views
-from nrprob.methods.mdl import annealing, cell_moves, joint_cells
-from nrprob.methods.mdl.cell_moves import CellMoves, ViewLengths
-from nrprob.methods.mdl.configurations import Configuration
-from nrprob.methods.mdl.views import View
+from nrprob.methods.mdl import annealing, informed_search, joint_cells
 from nrprob.metrics import matched_accuracy, matching_rate, predictive_rate
 
 N = 200
@@ -180,61 +176,26 @@ def test_the_best_of_all_partitions_is_found(sigma):
     assert model.objective_ == pytest.approx(min(lengths.values()), abs=1e-9)
 
 
-def small_lengths(n, sizes, seed, dependent=True, sigma="view"):
-    """Lengths of labelings of random views, and random labels (n, V)."""
-    rng = np.random.default_rng(seed)
-    views = [rng.normal(size=(n, d)) for d in (2, 3, 1)[: len(sizes)]]
-    scaled = [View.from_rows(x, "view")(x) for x in views]
-    labels = np.stack([rng.integers(k, size=n) for k in sizes], 1)
-    weights, shared = np.array([1.0, 1.5, 0.5])[: len(sizes)], sigma == "view"
-    configuration = Configuration(sizes, dependent)
-    return ViewLengths(scaled, configuration, weights, (1e-3, 10.0), shared), labels
-
-
-@pytest.mark.parametrize("sigma", ["view", "cluster"])
-@pytest.mark.parametrize("sizes", [(3,), (2, 3), (2, 2, 3)])
-def test_differences_of_moves_between_cells_are_exact(sizes, sigma):
-    lengths, labels = small_lengths(8, sizes, 0, sigma=sigma)
-    group = tuple(range(len(sizes)))
-    before = lengths.evaluate(labels).total
-    for moved in (group, group[-1:]):
-        moves = CellMoves(lengths, group, moved, labels)
-        z = moves.cells(labels)
-        states = np.stack([z[::-1], z])
-        changes, totals = moves.differences(states)[1], moves.totals(states)
-        for row, cell in np.ndindex(changes.shape):
-            other, new = labels.copy(), z.copy()
-            new[row] = cell
-            other[:, moved] = moves.labels_of(new)
-            expected = lengths.evaluate(other).total - before
-            assert changes[row, cell] == pytest.approx(expected, abs=1e-9)
-            assert moves.totals(new[None])[0] - totals[1] == pytest.approx(expected, abs=1e-9)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sigma", ["view", "cluster"])
 @pytest.mark.parametrize("dependent", [True, False])
 def test_no_partition_of_tiny_views_is_shorter(dependent, sigma):
-    cells = np.array(list(itertools.product(range(4), repeat=7)))
+    labels = np.array(list(itertools.product(range(2), repeat=7)))
     for seed in range(16):
-        lengths, labels = small_lengths(7, (2, 2), seed, True, sigma)
         rng = np.random.default_rng(seed)
         views = [rng.normal(size=(7, 2)), rng.normal(size=(7, 3))]
-        moves = CellMoves(lengths, (0, 1), (0, 1), labels)
-        totals = moves.totals(cells)
-        if not dependent:
-            # The labels are coded separately.
-            count = np.stack([(cells == c).sum(1) for c in range(4)])
-            pairs = count[[0, 2]] + count[[1, 3]], count[:2] + count[2:]
-            totals += xlogy(count, count).sum(0) + xlogy(7, 7)
-            totals -= sum(xlogy(n, n).sum(0) for n in pairs)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DegenerateClusterWarning)
             model = MDLMultiView(2, sigma=sigma, dependent=dependent, random_state=seed)
             model.fit(views)
-        task = model.prepare(views, None)
-        best = model._objective_at(task, moves.labels_of(cells[totals.argmin()]))
-        assert model.objective_ == pytest.approx(best, abs=1e-6)
+        length = model._length(model.prepare(views, None), dependent)
+        totals = np.add.outer(*(features.totals(labels) for features in length.features))
+        for first, second in np.ndindex(totals.shape):
+            both = np.stack([labels[first], labels[second]], 1)
+            totals[first, second] += length.word_length(both)
+        best = np.unravel_index(totals.argmin(), totals.shape)
+        expected = length.total(np.stack([labels[i] for i in best], 1))
+        assert model.objective_ == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.contract
@@ -245,7 +206,7 @@ def test_no_move_of_a_row_shortens_the_description(dependent, monkeypatch):
     assert model.hard_objective
     for most in (10**9, 1):
         # With many rows and cells, rows move in single views only.
-        monkeypatch.setattr(cell_moves, "_MOST_MOVES", most)
+        monkeypatch.setattr(informed_search, "_MOST_MOVES", most)
         model.fit(views)
         value = reference(views, model.alternatives_, (2, 3), dependent, "view", "gaussian")[2]
         assert model.objective_ == pytest.approx(value)
@@ -423,7 +384,7 @@ def test_fitted_attributes_and_new_rows():
         for m, z in zip(model.membership_, model.alternatives_.T, strict=True)
     )
     assert (model.predict(views) == model.alternatives_).all()
-    assert (model.fit_predict(views) == model.alternatives_).all()
+    assert (model.fit_predict(views) == model.alternatives_[:, 0]).all()
     assert model.joint_.sum() == pytest.approx(1)
     for v, x in enumerate(views):
         for k in range(2):
@@ -658,10 +619,9 @@ def test_the_complete_length_chooses_the_numbers_of_clusters():
         assert many < few
 
 
-def test_labels_of_several_views_are_alternatives():
+def test_labels_are_those_of_the_first_view():
     X, _ = make_gaussian_views(N, 1.0, random_state=0)
     views = [X[:, :2], X[:, 2:]]
     model = MDLMultiView(2, n_init=2, random_state=0)
     assert not hasattr(model, "labels_")
-    with pytest.warns(FutureWarning, match="use alternatives_"):
-        assert model.fit(views).labels_ is model.alternatives_
+    assert (model.fit(views).labels_ == model.alternatives_[:, 0]).all()
