@@ -181,7 +181,8 @@ def advance_chains(target, n_iter, **draws):
 
 @pytest.mark.parametrize(
     "name, n_chains, far",
-    [("hard pairs", 3000, 0), ("forest", 3000, 12),
+    [("hard pairs", 3000, 0),
+     pytest.param("forest", 3000, 12, marks=pytest.mark.slow),
      pytest.param("soft pairs", 3000, 0, marks=pytest.mark.slow),
      pytest.param("known groups", 3000, 0, marks=pytest.mark.slow),
      pytest.param("given groups", 3000, 0, marks=pytest.mark.slow)],
