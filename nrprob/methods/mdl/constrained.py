@@ -662,7 +662,8 @@ class MDLConstrained(PairEstimator):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        return np.eye(self.weights_.size)[self.predict(X, known=known)]
+        labels = self.predict(X, known=known)
+        return np.eye(self.weights_.size)[labels]
 
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
