@@ -79,7 +79,9 @@ def _refine_best(
     if not len(proposals):
         return None
     estimates = objective.estimates(proposals, z)
-    order = np.argsort(estimates, kind="stable")[:_REFINED]
+    # Moves take longer under soft pairs.
+    count = _REFINED // 2 if isinstance(objective.words, SoftWords) else _REFINED
+    order = np.argsort(estimates, kind="stable")[:count]
     order = order[np.isfinite(estimates[order])]
     if not order.size:
         return None
