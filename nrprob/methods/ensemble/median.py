@@ -27,7 +27,7 @@ def median_partition(
 ) -> NDArray[np.int64]:
     r"""Median partition: the clusters that share most information with given labelings.
 
-    .. math:: C = \arg\max_C \sum_j I(C; C_j)
+    .. math:: \max_C \sum_j I(C; C_j)
 
     over the partitions C into ``n_clusters`` clusters, for the labelings :math:`C_j`.
 
