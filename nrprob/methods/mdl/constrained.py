@@ -73,15 +73,15 @@ class MDLConstrained(PairEstimator):
     description length, in nats,
 
     .. math:: L = \sum_i \left[-\log \omega_{z_i} + \log \sum_{j \in A_i} \omega_j\right]
-        + \log C(K, I) + F(z) + Q + Y(z)
+        + \log C(K, I) + F(z) + B + Y(z)
 
     where i = 1, ..., I are the code words in the order of transmission, and :math:`A_i` the
     clusters available to word i. K is the number of clusters with rows, and :math:`\log C(K, I)`
     the parametric complexity of a multinomial. F is the length of the features given the clusters
-    and the known groups. Q is the length of the flags that mark retained pairs, and Y the length of
+    and the known groups. B is the length of the flags that mark retained pairs, and Y the length of
     the classes ``y`` given the clusters.
 
-    With hard constraints, Q = 0. With ``constraints="soft"``, the fit retains a pair only if that
+    With hard constraints, B = 0. With ``constraints="soft"``, the fit retains a pair only if that
     shortens the description. Y = 0 unless ``labels="coded"``. With isotropic clusters,
     :math:`F = w N (\log s + 1) + PC_s` for N rows with the mean squared distance s from the cluster
     means, where :math:`w = d/2` for d features, and :math:`PC_s` is the parametric complexity of s.
@@ -159,7 +159,7 @@ class MDLConstrained(PairEstimator):
     objective_ : float
         Description length L in nats, up to a constant that depends on the data alone.
     lengths_ : dict
-        Parts of L: "words", "features" (F), "flags" (Q) and, with coded labels, "classes" (Y).
+        Parts of L: "words", "features" (F), "flags" (B) and, with coded labels, "classes" (Y).
     objective_trace_ : ndarray
         Description length of the best restart after the first single moves, and after every
         accepted proposal; non-increasing.
