@@ -14,13 +14,14 @@ SECONDS = 0.1
 
 
 def default_folder() -> Path:
-    """Default folder of the cache, named after the machine and the compiler.
+    """Default folder of the cache, named after the machine, the compiler and this package.
 
-    Programs that were compiled on another machine, or by another compiler, may crash.
+    Programs that were compiled on another machine, or by another compiler, may crash. Programs of
+    another version of this package would only take space.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    name = f"jax-{platform.node() or 'host'}-{metadata.version('jaxlib')}"
-    return base / "nrprob" / name
+    versions = [metadata.version(package) for package in ("jaxlib", "nrprob")]
+    return base / "nrprob" / "-".join(["jax", platform.node() or "host", *versions])
 
 
 def set_environment(seconds: float = SECONDS) -> None:
@@ -37,17 +38,19 @@ def set_environment(seconds: float = SECONDS) -> None:
 def cache(path: str | os.PathLike[str] | None = None) -> Path:
     """Store compiled programs in a folder, from which later processes load them.
 
-    The first fit of a shape in a process mostly compiles; with the cache it takes a fraction of
-    this time. The function enables JAX's persistent cache for the whole process, including other
-    uses of JAX; importing nrprob does not enable it. The command line enables it by default, in the
-    same folder.
+    The first fit of a shape in a process mostly traces and compiles; with the cache it takes a
+    fraction of this time. The function enables JAX's persistent cache for the whole process,
+    including other uses of JAX; importing nrprob does not enable it. Programs of nrprob are stored
+    in a folder of their own below, and loaded without tracing. The command line enables the cache
+    by default, in the same folder.
 
     Parameters
     ----------
     path : path-like, optional
         The folder, which is created if necessary. By default it is below ``XDG_CACHE_HOME`` or
-        ``~/.cache``, and named after the machine and the version of jaxlib. Do not share it between
-        different machines. It grows without limit; you may delete its files at any time.
+        ``~/.cache``, and named after the machine and the versions of jaxlib and nrprob. Do not
+        share it between different machines, nor with users whom you do not trust: what it contains
+        is executed. It grows without limit; you may delete its files at any time.
 
     Returns
     -------

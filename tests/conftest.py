@@ -74,6 +74,8 @@ def _forget_programs():
     yield
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
+    if "nrprob.engines.programs" in sys.modules:
+        sys.modules["nrprob.engines.programs"].SizedJit.forget()
     if "nrprob.engines.batching" in sys.modules:
         sys.modules["nrprob.engines.batching"]._PROGRAMS.clear()
 

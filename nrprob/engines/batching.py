@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nrprob.engines.optimise.solve import Solution, SolverCall, lapack_lock
 from nrprob.engines.placement import memory_budget
+from nrprob.engines.stored_programs import NotStorableError, load_or_compile, type_of
 from nrprob.settings import standard
 from nrprob.statistics.rows import bucket_size
 
@@ -188,7 +189,18 @@ class Batcher:
             out_specs=spec,
             check_vma=False,
         )
-        compiled = jax.jit(run).lower(*arguments).compile()
+
+        def lower():
+            return jax.jit(run).lower(*arguments)
+
+        function = getattr(call.solver, "__wrapped__", call.solver)
+        variant = "batch", shape, jax.tree.map(type_of, call.arrays), call.static
+        try:
+            if len(self.devices) > 1:
+                raise NotStorableError("programs of several devices refer to all of them")
+            compiled = load_or_compile(lower, function, variant, self.devices[0])
+        except NotStorableError:
+            compiled = lower().compile()
         return Program(compiled, sharding, shape, time.perf_counter() - start)
 
 

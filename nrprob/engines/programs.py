@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jaxlib
 
+from nrprob.engines import stored_programs
 from nrprob.engines.placement import on_cpu
 
 # Elements of the largest array up to which compilation takes longer than the run.
@@ -46,40 +50,91 @@ def compiler_options_for(*arrays: Any, limit: int = _SMALL_SIZE) -> dict[str, An
 
 
 class SizedJit:
-    """A function compiled as by `jax.jit`, with compiler options chosen by the size of its data."""
+    """A function compiled as by `jax.jit`, with compiler options chosen by the size of its data.
+
+    Where JAX's persistent cache is enabled, programs are stored in its folder and loaded without
+    tracing; see `nrprob.engines.stored_programs`.
+    """
+
+    _all: weakref.WeakSet[SizedJit] = weakref.WeakSet()
 
     def __init__(
         self, function: Callable[..., Any], static_argnames: tuple[str, ...], limit: int
     ) -> None:
         functools.update_wrapper(self, function)
+        self._function = function
         self._limit = limit
         self._static = frozenset(static_argnames)
+        self._positions = {
+            i
+            for i, name in enumerate(inspect.signature(function).parameters)
+            if name in self._static
+        }
         jit = functools.partial(jax.jit, function, static_argnames=static_argnames)
         self._optimised = jit()
         self._fast = jit(compiler_options=_FAST_OPTIONS) if _FAST_OPTIONS else self._optimised
+        self._stored: dict[Any, Callable[..., Any]] = {}
+        SizedJit._all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program for the size of the arguments."""
-        return self._select(args, kwargs)(*args, **kwargs)
+        arrays, named = self._traced_arguments(args, kwargs)
+        leaves, tree = jax.tree.flatten((arrays, named))
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return self._optimised(*args, **kwargs)  # part of another program, whose options apply
+        jitted = self._for_size(leaves)
+        if stored_programs.folder() is None:
+            return jitted(*args, **kwargs)
+        static = (
+            tuple(args[i] for i in self._positions if i < len(args)),
+            tuple((name, value) for name, value in kwargs.items() if name in self._static),
+        )
+        device = stored_programs.only_device(leaves)
+        types = tuple(map(stored_programs.type_of, leaves))
+        precision = jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision
+        signature = tree, types, static, device, jitted is self._fast, precision
+        program = self._stored.get(signature)
+        if program is None:
+            program = jitted
+            if device is not None:
+                variant = jax.tree.unflatten(tree, types), static, jitted is self._fast
+                with contextlib.suppress(stored_programs.NotStorableError):
+                    program = stored_programs.load_or_compile(
+                        lambda: jitted.lower(*args, **kwargs), self._function, variant, device
+                    )
+            self._stored[signature] = program
+        return jitted(*args, **kwargs) if program is jitted else program(*arrays, **named)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lower the program for these arguments, as the method ``lower`` of `jax.jit` functions."""
-        return self._select(args, kwargs).lower(*args, **kwargs)
+        leaves = jax.tree.leaves(self._traced_arguments(args, kwargs))
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return self._optimised.lower(*args, **kwargs)
+        return self._for_size(leaves).lower(*args, **kwargs)
 
-    def _select(self, args: Any, kwargs: dict[str, Any]) -> Any:
-        traced = args, [value for name, value in kwargs.items() if name not in self._static]
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(traced)):
-            return self._optimised  # part of another program, whose options apply
+    def _traced_arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
         return (
-            self._optimised
-            if compiler_options_for(traced, limit=self._limit) is None
-            else self._fast
+            [a for i, a in enumerate(args) if i not in self._positions],
+            {name: value for name, value in kwargs.items() if name not in self._static},
         )
+
+    def _for_size(self, leaves: list[Any]) -> Any:
+        small = compiler_options_for(leaves, limit=self._limit) is not None
+        return self._fast if small else self._optimised
 
     def _cache_size(self) -> int:
         """Number of compiled programs."""
         variants = {id(jitted): jitted for jitted in (self._optimised, self._fast)}
-        return sum(jitted._cache_size() for jitted in variants.values())
+        loaded = sum(program not in variants.values() for program in self._stored.values())
+        return loaded + sum(jitted._cache_size() for jitted in variants.values())
+
+    @classmethod
+    def forget(cls) -> None:
+        """Release the loaded programs of all functions, as `jax.clear_caches` does for others."""
+        for function in cls._all:
+            function._stored.clear()
 
 
 def jit_by_size(

@@ -1,0 +1,206 @@
+"""Store compiled programs on disk, and load them without tracing.
+
+JAX's persistent cache saves only the compilation by XLA. Before it can look a program up, a process
+has to trace and lower the program, which takes longer than the compilation of most programs of
+small data. Here a file is named after everything that determines a program: the sources of this
+package, versions, settings of JAX, the function, its static arguments, and types of the arrays. The
+store is a folder below the folder of JAX's cache, and exists only where that is enabled.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import os
+import pickle
+import platform
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Hashable
+from importlib import metadata
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
+
+# A digest of the sources of this package and the versions of these libraries is part of a name. A
+# program that depends on other functions or classes, such as the user's own, is not stored.
+_LIBRARIES = ("jax", "jaxlib", "numpy", "numpyro", "optax", "scipy")
+_COVERED = {"nrprob", "builtins", "collections", "copyreg", "functools", "operator", *_LIBRARIES}
+# Settings that do not affect programs.
+_IRRELEVANT = ("cache", "log", "traceback", "default_device", "platform", "profiler", "dump")
+_ROOT = Path(__file__).parents[1]
+_hits = threading.local()
+# Names of programs that JAX's cache had. XLA cannot write a program that was read.
+_read: set[str] = set()
+
+
+class NotStorableError(Exception):
+    """A program depends on something that the name of its file cannot describe."""
+
+
+def folder() -> Path | None:
+    """Folder of the stored programs; None if JAX's persistent cache is off, or JAX debugs."""
+    config = jax.config
+    cache = config.jax_compilation_cache_dir
+    if not cache or "://" in cache or not config.jax_enable_compilation_cache:
+        return None
+    if config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs:
+        return None
+    return Path(cache) / "nrprob"
+
+
+def type_of(leaf: Any) -> Hashable:
+    """Shape, dtype and weakness of an argument, which determine a program."""
+    if isinstance(leaf, np.ndarray):
+        return leaf.shape, leaf.dtype, False
+    if isinstance(leaf, jax.Array):
+        return leaf.shape, leaf.dtype, jax.typeof(leaf).weak_type
+    return (), type(leaf), True
+
+
+def only_device(leaves: list[Any]) -> jax.Device | None:
+    """The default device, if it holds all arrays; else None."""
+    default = jax.config.jax_default_device
+    device = default if isinstance(default, jax.Device) else jax.local_devices(backend=default)[0]
+    for leaf in leaves:
+        if isinstance(leaf, jax.Array) and leaf.devices() != {device}:
+            return None
+    return device
+
+
+def load_or_compile(
+    lower: Callable[[], jax.stages.Lowered],
+    function: Callable[..., Any],
+    variant: Any,
+    device: jax.Device,
+) -> jax.stages.Compiled:
+    """Load a program from the store, or compile and store it.
+
+    Parameters
+    ----------
+    lower : lowers the program
+    function : what the program computes
+    variant : picklable object that, with ``function`` and the settings, determines the program
+    device : device that runs the program
+
+    Raises
+    ------
+    NotStorableError
+        If ``function`` or ``variant`` refer to functions or classes outside of this package and the
+        libraries that it builds on.
+    """
+    path = _path_of(function, variant, device)
+    try:
+        return _load(path, device)
+    except FileNotFoundError:
+        pass
+    except Exception:  # a damaged file, say
+        path.unlink(missing_ok=True)
+    _hits.count = 0
+    compiled = lower().compile()
+    if _hits.count:
+        _read.add(path.name)
+    if path.name not in _read:
+        try:
+            _store(path, compiled)
+        except (OSError, NotImplementedError, TypeError, ValueError, pickle.PicklingError):
+            pass  # the disk is full, say: the program is usable without its file
+    return compiled
+
+
+def _count_hits(event: str, **_: Any) -> None:
+    if event == "/jax/compilation_cache/cache_hits":
+        _hits.count = getattr(_hits, "count", 0) + 1
+
+
+jax.monitoring.register_event_listener(_count_hits)
+
+
+def _load(path: Path, device: jax.Device) -> jax.stages.Compiled:
+    program, inputs, outputs = pickle.loads(zlib.decompress(path.read_bytes()))
+    _find_lapack()
+    tree_in, tree_out = jax.tree.structure(inputs), jax.tree.structure(outputs)
+    return deserialize_and_load(
+        program, tree_in, tree_out, backend=device.client, execution_devices=[device]
+    )
+
+
+@functools.cache
+def _find_lapack() -> None:
+    # JAX looks for the functions of LAPACK when it first lowers a program that calls one. Without
+    # them, a loaded program crashes.
+    jax.jit(jax.lax.linalg.cholesky).lower(np.eye(1, dtype=np.float32))
+
+
+def _store(path: Path, compiled: jax.stages.Compiled) -> None:
+    program, tree_in, tree_out = serialize(compiled)
+    # Tree structures with classes of this package cannot be pickled, but trees can.
+    trees = [jax.tree.unflatten(tree, range(tree.num_leaves)) for tree in (tree_in, tree_out)]
+    content = zlib.compress(pickle.dumps((program, *trees)), level=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)  # other processes see a whole file or none
+
+
+def _path_of(function: Callable[..., Any], variant: Any, device: jax.Device) -> Path:
+    place = folder()
+    if place is None:
+        raise NotStorableError("the persistent cache of JAX is off")
+    if not _is_covered(function):
+        raise NotStorableError(f"{function.__module__}.{function.__qualname__}")
+    names = function.__module__, function.__qualname__
+    kind = device.platform, device.device_kind, device.client.platform_version
+    stream = io.BytesIO()
+    pickler = _CoveredPickler(stream, protocol=4)
+    pickler.fast = True  # references to equal objects would depend on the history of the process
+    try:
+        pickler.dump((_digest_of_sources(), _settings(), kind, names, variant))
+    except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
+        raise NotStorableError(str(error)) from error
+    return place / hashlib.sha256(stream.getvalue()).hexdigest()
+
+
+def _is_covered(obj: Any) -> bool:
+    return (obj.__module__ or "").partition(".")[0] in _COVERED and "<" not in obj.__qualname__
+
+
+class _CoveredPickler(pickle.Pickler):
+    """Refuse functions and classes whose source the digest does not cover."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (type, FunctionType)) and not _is_covered(obj):
+            raise NotStorableError(f"{obj.__module__}.{obj.__qualname__}")
+        return NotImplemented
+
+
+def _settings() -> list[tuple[str, str]]:
+    names = [name for name in jax.config.values if not any(w in name for w in _IRRELEVANT)]
+    return [(name, repr(getattr(jax.config, name, None))) for name in sorted(names)]
+
+
+@functools.cache
+def _digest_of_sources() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(_ROOT.rglob("*.py")):
+        digest.update(str(path.relative_to(_ROOT)).encode())
+        digest.update(path.read_bytes())
+    for library in _LIBRARIES:
+        digest.update(f"{library} {metadata.version(library)}".encode())
+    digest.update(os.environ.get("XLA_FLAGS", "").encode())
+    digest.update(_processor_features())
+    return digest.hexdigest()
+
+
+def _processor_features() -> bytes:
+    try:
+        lines = Path("/proc/cpuinfo").read_bytes().splitlines()
+    except OSError:
+        return platform.processor().encode()
+    return next((line for line in lines if line.startswith((b"flags", b"Features"))), b"")
