@@ -81,6 +81,25 @@ def _forget_programs():
 
 
 @pytest.fixture
+def compilations(monkeypatch):
+    """Seconds of every compilation, where no program is stored."""
+    import jax
+
+    from nrprob.engines import stored_programs
+
+    seconds = []
+
+    def listen(event, duration, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            seconds.append(duration)
+
+    monkeypatch.setattr(stored_programs, "folder", lambda: None)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seconds
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.fixture
 def cpu():
     """A CPU as the default device, for tests of layouts or of exact equality."""
     import jax

@@ -104,6 +104,8 @@ KNOWN = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize(
     "known",
     ["labels", *slowly(*sorted(KNOWN.keys() - {"labels"}))],

@@ -88,6 +88,8 @@ def test_confidence_is_withheld(fitted):
     assert str(sure).startswith("no confidence: cluster ")
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_without_the_flag_nothing_is_said():
     frame, planted = flagged()
     with warnings.catch_warnings():
@@ -128,6 +130,8 @@ def test_the_terminal_and_the_page_say_it_first(invoke, tmp_path, monkeypatch):
     assert after and "Question" not in before and "cloud" not in before
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_explore_says_it_first(invoke, tmp_path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(120, 2)), columns=[*"ab"])

@@ -35,7 +35,6 @@ _COVERED = {"nrprob", "builtins", "collections", "copyreg", "functools", "operat
 # Settings that do not affect programs.
 _IRRELEVANT = ("cache", "log", "traceback", "default_device", "platform", "profiler", "dump")
 _ROOT = Path(__file__).parents[1]
-_hits = threading.local()
 # Names of programs that JAX's cache had. XLA cannot write a program that was read.
 _read: set[str] = set()
 
@@ -102,9 +101,8 @@ def load_or_compile(
         pass
     except Exception:  # a damaged file, say
         path.unlink(missing_ok=True)
-    _hits.count = 0
-    compiled = lower().compile()
-    if _hits.count:
+    compiled, was_read = _compile(lower())
+    if was_read:
         _read.add(path.name)
     if path.name not in _read:
         try:
@@ -114,12 +112,19 @@ def load_or_compile(
     return compiled
 
 
-def _count_hits(event: str, **_: Any) -> None:
-    if event == "/jax/compilation_cache/cache_hits":
-        _hits.count = getattr(_hits, "count", 0) + 1
+def _compile(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, bool]:
+    """Compile a program; return also whether it was read from JAX's cache."""
+    thread, hits = threading.get_ident(), []
 
+    def listen(event: str, **_: Any) -> None:
+        if event == "/jax/compilation_cache/cache_hits" and threading.get_ident() == thread:
+            hits.append(event)
 
-jax.monitoring.register_event_listener(_count_hits)
+    jax.monitoring.register_event_listener(listen)
+    try:
+        return lowered.compile(), bool(hits)
+    finally:
+        jax.monitoring.unregister_event_listener(listen)
 
 
 def _load(path: Path, device: jax.Device) -> jax.stages.Compiled:

@@ -86,6 +86,8 @@ def counted(monkeypatch):
     return cells
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_a_cluster_gives_the_same_results_and_does_nothing_twice(
     tmp_path, client, done, monkeypatch
 ):

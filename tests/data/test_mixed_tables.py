@@ -183,6 +183,8 @@ def test_covariates_need_complete_numbers(table):
     model.fit(ready.X, known=age)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_explore_takes_text_and_missing_values(table):
     frame, hidden = table
     with warnings.catch_warnings():

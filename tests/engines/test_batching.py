@@ -47,20 +47,6 @@ def one_worker(monkeypatch):
     monkeypatch.setattr(batching.Batcher, "_n_workers", 1)
 
 
-@pytest.fixture
-def compilations():
-    """Number of programs that JAX compiles."""
-    counted = []
-
-    def listen(event, seconds, **_):
-        if event == "/jax/core/compile/backend_compile_duration":
-            counted.append(seconds)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield counted
-    jax.monitoring.unregister_event_duration_listener(listen)
-
-
 def run(calls, **kwargs):
     with jax.enable_x64(True):
         result = {

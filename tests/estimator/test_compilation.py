@@ -2,7 +2,6 @@
 
 import warnings
 
-import jax
 import numpy as np
 import pytest
 from every_estimator import ENTRIES, few_rows
@@ -12,7 +11,6 @@ from nrprob import explore
 from nrprob.batch.registry import METHODS
 from nrprob.statistics import rows
 
-COMPILED = "/jax/core/compile/backend_compile_duration"
 # Few numbers of clusters per program, and few numbers of known groups.
 PADDED = [
     "ib", "ibsi", "ccib", "mixture", "cecib", "conditional-mixture", "partition_kmeans",
@@ -27,19 +25,11 @@ KNOWING = [name for name in PADDED if METHODS[name].capabilities.known]
 
 
 @pytest.fixture
-def programs():
-    """Compilation seconds of every program."""
-    seconds = []
-
-    def listen(event, duration, **_):
-        if event == COMPILED:
-            seconds.append(duration)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
+def programs(compilations):
+    """Compilation seconds of every program, without warnings of the fits."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield seconds
-    jax.monitoring.unregister_event_duration_listener(listen)
+        yield compilations
 
 
 def fitted(name, k, n_groups, dtype=None, **settings):

@@ -1,7 +1,6 @@
 """scikit-learn's checks of every estimator, one line each.
 
-The fast tests keep the checks that our contract lacks: sparse rows. The others are slow; variants
-of a class get the checks of sparse rows, repeated fits, dtypes and pickles only.
+Variants of a class get the checks of sparse rows, repeated fits, dtypes and pickles only.
 """
 
 import pytest
@@ -32,14 +31,13 @@ NONNEGATIVE = {"check_clustering": "the check passes negative values"}
 # Initial values are random per sample, so weights and repetitions start from different memberships;
 # `test_sample_weight` compares them from equal ones.
 RANDOM_STARTS = "check_sample_weight_equivalence"
-FAST = ("sparse",)
-OWN = (*FAST, "idempotent", "dtype", "pickle")
+OWN = ("sparse", "idempotent", "dtype", "pickle")
 
 pytestmark = pytest.mark.filterwarnings("ignore:the chains do not agree yet")
 
 
-def _checks(estimators, *, of=(), but=()):
-    """The checks of every estimator with some words in their names, or without them."""
+def _checks(estimators, *, of=("",)):
+    """The checks of every estimator with some words in their names."""
     mark = parametrize_with_checks(
         estimators,
         expected_failed_checks=lambda e: NONNEGATIVE if e.capabilities.nonnegative else {},
@@ -50,21 +48,16 @@ def _checks(estimators, *, of=(), but=()):
     chosen = [
         case
         for case, check in zip(cases, checks, strict=True)
-        if any(word in check.func.__name__ for word in of or ("",))
-        and not any(word in check.func.__name__ for word in (*but, RANDOM_STARTS))
+        if any(word in check.func.__name__ for word in of)
+        and RANDOM_STARTS not in check.func.__name__
     ]
     return pytest.mark.parametrize(names, chosen, **mark.kwargs)
 
 
-@_checks(CLASSES, of=FAST)
-def test_fast_checks(estimator, check):
-    check(estimator)
-
-
 @pytest.mark.slow
 @pytest.mark.contract
-@_checks(CLASSES, but=FAST)
-def test_other_checks(estimator, check):
+@_checks(CLASSES)
+def test_checks(estimator, check):
     check(estimator)
 
 

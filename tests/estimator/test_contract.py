@@ -119,6 +119,8 @@ def test_names_of_known_groups_do_not_matter(name, quiet):
     assert (other.predict(X, **renamed) == other.labels_).any()
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_kinds_of_known_structure_are_declared(name, quiet):
     capabilities = METHODS[name].capabilities
     X, _ = few_rows(name)
@@ -226,6 +228,8 @@ METHODS_OF_ROWS = (
 )
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_what_a_method_documents_it_takes(name, quiet):
     model, X, known = fitted(name)
     for ask in METHODS_OF_ROWS:

@@ -39,6 +39,8 @@ def test_a_difference_is_named():
         warn_of_missing({"none": np.zeros(300, bool)}, membership, cluster)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_a_fit_warns_where_values_are_missing_by_cluster():
     rng = np.random.default_rng(0)
     hidden = rng.integers(2, size=200)

@@ -211,23 +211,15 @@ def test_a_run_that_was_killed_goes_on_exactly(three, tmp_path, monkeypatch):
     assert longer.posterior_.sizes["draw"] == 240
 
 
-def test_a_second_fit_of_the_same_shape_compiles_nothing(three):
+def test_a_second_fit_of_the_same_shape_compiles_nothing(three, compilations):
     X, y, _ = three
     model = MDLMixture(6, random_state=0, **QUICK)
     clone(model).fit(X, y).predict(X)
-    events = []
-
-    def listen(name, seconds, **_):
-        if name.endswith("backend_compile_duration"):
-            events.append(name)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        other = clone(model).set_params(num_samples=70, thinning=2, random_state=5)
-        other.fit(X[::-1] * 2 + 1, y).predict(X[:40])
-        assert not events
-    finally:
-        jax.monitoring.clear_event_listeners()
+    assert compilations
+    compilations.clear()
+    other = clone(model).set_params(num_samples=70, thinning=2, random_state=5)
+    other.fit(X[::-1] * 2 + 1, y).predict(X[:40])
+    assert not compilations
 
 
 @pytest.mark.smoke
@@ -284,7 +276,7 @@ def test_one_class_one_row_one_cluster(three):
 def test_rows_of_one_normal_cluster_are_one_cluster(covariance, d):
     # With centres that may be closer, less than 0.2 of the draws had one cluster.
     X = np.random.default_rng(0).normal(size=(200, d))
-    settings = {"covariance": covariance, "num_warmup": 300, "num_samples": 300}
+    settings = {"covariance": covariance, "num_warmup": 200, "num_samples": 150}
     k = MDLMixture(random_state=0, **settings).fit(X).posterior_["n_components"]
     assert (k == 1).mean() > 0.7
 

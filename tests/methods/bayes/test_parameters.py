@@ -80,6 +80,8 @@ def log_densities(parameters, features, x, group, covariates):
     return -0.5 * (square + np.linalg.slogdet(2 * np.pi * covariances)[1])
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("case", [*(c for c in CASES if c not in SLOW), *slowly(*SLOW)])
 def test_mean_densities_are_predictive_densities(case):
     """Averaged over the parameters of one partition, at two new samples, in every component."""

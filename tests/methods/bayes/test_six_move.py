@@ -256,6 +256,8 @@ DRAWS = {"nml": 8000, "conjugate": 20_000}  # for "nml" each takes several times
 ENERGIES = pytest.mark.parametrize("energy", ["nml", "conjugate"])
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @ENERGIES
 @pytest.mark.parametrize("name", JUMPS)
 def test_jumps_leave_the_exact_distribution_invariant(energy, name):
@@ -264,6 +266,8 @@ def test_jumps_leave_the_exact_distribution_invariant(energy, name):
     assert changed > 0.02  # otherwise the test would be uninformative
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("name", NML)
 def test_moves_of_units_labels_and_parameters_leave_the_exact_distribution_invariant(name):
     assert check(tiny("nml", 1), NML[name], DRAWS["nml"], 2)[0] > P_LIMIT

@@ -153,6 +153,8 @@ def test_the_missing_factor_of_draws(r_hat, bulk, tail, factor):
         assert other == pytest.approx(max(0.5, (r_hat - 1) / 0.01))
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @MISSING
 def test_a_run_stops_when_it_has_converged(rows, model):
     fitted = model.fit(rows)

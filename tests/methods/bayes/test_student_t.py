@@ -141,6 +141,8 @@ CASES = {
 _LATER = "tied", "diag"
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("case", [*(c for c in CASES if c not in _LATER), *slowly(*_LATER)])
 def test_lengths_are_those_of_the_model(case):
     target, (z, versions, log_p) = made(*CASES[case]), exact(*CASES[case])

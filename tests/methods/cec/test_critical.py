@@ -289,6 +289,8 @@ def test_cross_validated_estimates_use_the_features_of_separate_classes(covarian
     assert 0.3 < near <= 1 and far < 0
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_few_labels_of_a_class_are_not_ignored():
     rng = np.random.default_rng(7)
     x = rng.normal(size=(120, 4)) + 9 * np.repeat(np.eye(3, 4), 40, axis=0)

@@ -186,6 +186,8 @@ def test_shares_that_were_fitted_by_known_group_are_reported():
         model._warn_joint()
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize(("size", "kind"), [(15, "random"), (60, "subtract")])
 def test_means_of_small_groups_are_not_subtracted(size, kind):
     rng = np.random.default_rng(0)

@@ -108,6 +108,8 @@ def test_weak_themes_are_found_below_stronger_clusters_of_subsets(target):
     assert adjusted_rand_index(labels[:, 0], result) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_the_number_of_themes_is_selected():
     X, theme, subset = small_themes(0)
     model = CrossPartition("auto", random_state=0).fit(X, subsets=subset)

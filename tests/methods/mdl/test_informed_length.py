@@ -274,6 +274,8 @@ def test_differences_of_moves_in_two_views_are_exact(mode, code):
             assert cells.totals(new[None])[0] - cells.totals(z[None])[0] == pytest.approx(expected)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("seed", range(8))
 def test_no_labels_of_tiny_data_are_shorter(seed):
     rng, n = np.random.default_rng(700 + seed), 6

@@ -488,6 +488,8 @@ def test_scale_and_position_of_the_rows_do_not_matter():
 # Soft constraints
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @given(st.integers(0, 10**6))
 @settings(max_examples=4, deadline=None)
 def test_a_soft_constraint_is_kept_only_where_it_pays(seed):

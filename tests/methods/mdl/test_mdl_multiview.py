@@ -163,6 +163,8 @@ def test_lengths_are_their_definitions(sigma, geometry, dependent):
     assert last == pytest.approx(model.tdl_) and model.temperatures_[-1] == 0
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("sigma", ["view", *slowly("cluster")])
 def test_the_best_of_all_partitions_is_found(sigma):
     views, _ = blobs(3, n=6, apart=2.0)

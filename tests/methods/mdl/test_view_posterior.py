@@ -212,6 +212,8 @@ def test_iterations_leave_the_posterior_invariant(name, n_chains, far):
     assert all(accepted[f"{move}_accepted"] for move in ("split", "merge") + ("unit",) * linked)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("full", [False, True])
 def test_gaussian_clusters_have_the_conjugate_density(full):
     rng = np.random.default_rng(1)
@@ -240,6 +242,8 @@ def test_gaussian_clusters_have_the_conjugate_density(full):
     np.testing.assert_allclose(value, words + 6 * np.log(scale).sum() - log_p, rtol=1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_hyperparameters_and_labels_of_gaussian_views_are_sampled_jointly():
     x = np.array([[0.0], [0.3], [2.0], [2.2]])
     length, target = problem(MDLMultiView("auto", max_clusters=2), [x], {})
@@ -269,6 +273,8 @@ def planted():
     return clusters, views, partial(model.sample_posterior, views, must_link=[[0, 1], [1, 2]])
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.filterwarnings("ignore:the chains have not converged")
 def test_draws_feed_the_functions_of_posterior(planted):
     clusters, _, sample = planted
@@ -326,6 +332,8 @@ def test_invalid_input_is_refused(changes, message):
         MDLMultiView(2).sample_posterior([X, X], **changes)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_a_fitted_model_does_not_change():
     X = np.random.default_rng(0).normal(size=(20, 2))
     model = MDLMultiView(2, n_init=2, random_state=0).fit([X])
