@@ -7,6 +7,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nrprob.data.labels import as_plain_array, is_missing
+from nrprob.data.validation import MOST, check_number
 from nrprob.exceptions import short_repr
 from nrprob.methods.bottleneck.ib import IB
 from nrprob.methods.ensemble.consensus import find_consensus
@@ -56,8 +58,9 @@ def median_partition(
 
     Raises
     ------
-    ValueError
-        For labelings that are not two-dimensional, or an unknown ``entropy``.
+    TypeError, ValueError
+        For labelings that are not two-dimensional or have missing values, an unknown ``entropy``,
+        and numbers that are not integers in their ranges.
 
     See Also
     --------
@@ -86,12 +89,20 @@ def median_partition(
     >>> bool(labels[0] == labels[1] != labels[2] == labels[3])
     True
     """
-    columns = np.asarray(labelings)
+    columns = as_plain_array(labelings, "labelings")
     if columns.ndim != 2 or 0 in columns.shape:
         raise ValueError(
             f"labelings must have one column per labeling; got shape {columns.shape}; pass a "
             "two-dimensional array"
         )
+    if is_missing(columns):
+        raise ValueError(
+            "labelings must have no missing values; found NaN or None; drop these samples, or give "
+            "them a label of their own"
+        )
+    check_number("n_clusters", n_clusters, low=1, high=len(columns), integer=True)
+    check_number("n_init", n_init, low=1, high=MOST, integer=True)
+    check_number("max_iter", max_iter, low=1, high=MOST, integer=True)
     if entropy not in ("quadratic", "shannon"):
         raise ValueError(
             f"entropy must be 'quadratic' or 'shannon'; got {short_repr(entropy)}; pass one of them"

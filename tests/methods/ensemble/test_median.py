@@ -52,3 +52,9 @@ def test_invalid_input_is_refused():
         median_partition([0, 1, 1], 2)
     with pytest.raises(ValueError, match="entropy must be 'quadratic' or 'shannon'; got 'gini'"):
         median_partition([[0], [1]], 2, entropy="gini")
+    with pytest.raises(ValueError, match="labelings must have no missing values; found NaN"):
+        median_partition([[0, 1], [None, 1]], 2)
+    for name, value in [("n_init", -np.inf), ("max_iter", 0), ("n_clusters", 3), ("n_init", 2.5)]:
+        numbers = {"n_clusters": 2, name: value}
+        with pytest.raises((ValueError, TypeError), match=f"{name} must be"):
+            median_partition([[0, 1], [1, 0]], **numbers)
