@@ -884,14 +884,14 @@ def test_soft_constraints_withstand_wrong_ones(load):
     # Section 5.6 of the thesis, which has figures only: the directions are tested.
     (soft, _, _), _ = paired(load, "none", 60, 10)
     assert (soft >= -0.03).all()
-    (soft, _, _), (error, _, _) = paired(load, "coin", 60, 10)
+    (soft, _, _), (error, _, _) = paired(load, "coin", 60, 6)
     assert soft[0] > 2 * error[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("load", [load_iris, load_wine])
 def test_soft_constraints_withstand_biased_ones(load):
-    (soft, told, rest), (error, told_error, _) = paired(load, "bias", 40, 20)
+    (soft, told, rest), (error, told_error, _) = paired(load, "bias", 40, 12)
     assert soft[0] > 2 * error[0]
     if load is load_wine:
         assert soft[1] > 2 * error[1]
