@@ -13,7 +13,7 @@ from nrprob.exceptions import InputError
 FIT = """
 import numpy as np, nrprob
 {}
-nrprob.IB(2, n_init=1, random_state=0).fit(np.eye(4))
+nrprob.DecKMeans(2, n_init=1, random_state=0).fit(np.eye(6)[:, :4])  # calls LAPACK
 """
 
 

@@ -27,6 +27,11 @@ def store(tmp_path, monkeypatch, cpu):
     compilation_cache.reset_cache()
 
 
+def add_one(x):
+    """A function of the user, in a module that can be imported."""
+    return x + 1
+
+
 class Traced:
     """A function that counts how often it is traced, and poses as one of a module."""
 
@@ -82,31 +87,33 @@ def test_whatever_determines_a_program_is_in_its_name(store, changed, monkeypatc
     assert traced.count == 2 and len(list(store.iterdir())) == 2
 
 
-def test_precision_is_in_the_name(store):
+@pytest.mark.parametrize("anew", [True, False])
+def test_precision_determines_a_program(store, anew):
     traced = Traced()
+    one = traced.anew()
     for wide in (False, True, False, True):
         with jax.enable_x64(wide):
-            value = traced.anew()(X, 2)["value"]
+            value = (traced.anew() if anew else one)(X, 2)["value"]
         assert value.dtype == (np.float64 if wide else np.float32)
     assert traced.count == 2
 
 
 def test_functions_of_others_are_not_stored(store):
-    def own(x):
-        return x + 1
-
     foreign = Traced("somebody.else")
-    np.testing.assert_array_equal(foreign.anew()(X, 2)["value"], X**2)
-    np.testing.assert_array_equal(foreign.anew()(X, 2)["value"], X**2)
+    for _ in range(2):
+        np.testing.assert_array_equal(foreign.anew()(X, 2)["value"], X**2)
     assert foreign.count == 2 and not store.exists()
 
     def apply_to(x, function):
         return function(x)
 
     apply_to.__module__, apply_to.__qualname__ = "nrprob.made_up", "apply_to"
-    np.testing.assert_array_equal(SizedJit(apply_to, ("function",), 100)(X, function=own), X + 1)
-    np.testing.assert_array_equal(SizedJit(apply_to, ("function",), 100)(X, np.shape), X.shape)
-    assert not store.exists() or len(list(store.iterdir())) <= 1
+    for function in (add_one, lambda x: x + 1):
+        result = SizedJit(apply_to, ("function",), 100)(X, function=function)
+        np.testing.assert_array_equal(result, X + 1)
+    assert not store.exists()
+    SizedJit(apply_to, ("function",), 100)(X, function=np.shape)
+    assert len(list(store.iterdir())) == 1
 
 
 def test_a_damaged_file_is_replaced(store):
