@@ -15,7 +15,6 @@ import io
 import os
 import pickle
 import platform
-import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Hashable
@@ -27,6 +26,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
+
+from nrprob.files import write_whole
 
 # A digest of the sources of this package and the versions of these libraries is part of a name. A
 # program that depends on other functions or classes, such as the user's own, is not stored.
@@ -55,7 +56,7 @@ def folder() -> Path | None:
 
 
 def type_of(leaf: Any) -> Hashable:
-    """Shape, dtype and weakness of an argument, which determine a program."""
+    """Shape, dtype and weak typing of an argument, which determine a program."""
     if isinstance(leaf, np.ndarray):
         return leaf.shape, leaf.dtype, False
     if isinstance(leaf, jax.Array):
@@ -149,14 +150,12 @@ def _store(path: Path, compiled: jax.stages.Compiled) -> None:
     trees = [jax.tree.unflatten(tree, range(tree.num_leaves)) for tree in (tree_in, tree_out)]
     content = zlib.compress(pickle.dumps((program, *trees)), level=1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
-    os.replace(file.name, path)  # other processes see a whole file or none
+    write_whole(path, content)
 
 
 def _path_of(function: Callable[..., Any], variant: Any, device: jax.Device) -> Path:
-    place = folder()
-    if place is None:
+    root = folder()
+    if root is None:
         raise NotStorableError("the persistent cache of JAX is off")
     if not _is_covered(function):
         raise NotStorableError(f"{function.__module__}.{function.__qualname__}")
@@ -169,7 +168,7 @@ def _path_of(function: Callable[..., Any], variant: Any, device: jax.Device) -> 
         pickler.dump((_digest_of_sources(), _settings(), kind, names, variant))
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
         raise NotStorableError(str(error)) from error
-    return place / hashlib.sha256(stream.getvalue()).hexdigest()
+    return root / hashlib.sha256(stream.getvalue()).hexdigest()
 
 
 def _is_covered(obj: Any) -> bool:

@@ -349,8 +349,6 @@ def given_partition(covariance, grid=LONG):
     return target, cells, numbers, np.asarray(nats(cells))
 
 
-@pytest.mark.slow
-@pytest.mark.contract
 @pytest.mark.parametrize("covariance", first_fast(["full", "tied"]))
 def test_numbers_on_long_grids_keep_their_distribution(covariance):
     n, steps = 20_000, 3

@@ -115,7 +115,7 @@ def test_launched_moves_alone_keep_the_target(name):
     assert abs(counts[0] - counts[1]) < 5 * np.sqrt(counts.sum())
 
 
-# Every two of these choices meet.
+# Half of the combinations: they contain every pair of levels of two factors.
 KERNELS = {
     f"{covariance}, block {block}, power {power}": (covariance, block, power)
     for covariance, block, power in [

@@ -192,7 +192,7 @@ def test_no_partition_of_tiny_views_is_shorter(dependent, sigma):
             model.fit(views)
         length = model._length(model.prepare(views, None), dependent)
         totals = np.add.outer(*(features.totals(labels) for features in length.features))
-        words = {}  # which the sizes of both clusters and of their intersection determine
+        words = {}  # lengths of the labels by contingency table
         for first, second in np.ndindex(totals.shape):
             a, b = labels[first], labels[second]
             table = a.sum(), b.sum(), a @ b
