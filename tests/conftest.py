@@ -72,6 +72,10 @@ def _forget_programs():
     beyond this, XLA aborts the whole run.
     """
     yield
+    _clear_programs()
+
+
+def _clear_programs():
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
     if "nrprob.engines.programs" in sys.modules:
@@ -82,7 +86,7 @@ def _forget_programs():
 
 @pytest.fixture
 def compilations(monkeypatch):
-    """Seconds of every compilation, where no program is stored."""
+    """Seconds of every compilation, where no program is stored and none is in memory."""
     import jax
 
     from nrprob.engines import stored_programs
@@ -93,6 +97,7 @@ def compilations(monkeypatch):
         if event == "/jax/core/compile/backend_compile_duration":
             seconds.append(duration)
 
+    _clear_programs()  # those of earlier tests
     monkeypatch.setattr(stored_programs, "folder", lambda: None)
     jax.monitoring.register_event_duration_secs_listener(listen)
     yield seconds

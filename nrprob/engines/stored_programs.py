@@ -9,6 +9,7 @@ store is a folder below the folder of JAX's cache, and exists only where that is
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import io
@@ -36,8 +37,16 @@ _COVERED = {"nrprob", "builtins", "collections", "copyreg", "functools", "operat
 # Settings that do not affect programs.
 _IRRELEVANT = ("cache", "log", "traceback", "default_device", "platform", "profiler", "dump")
 _ROOT = Path(__file__).parents[1]
-# Names of programs that JAX's cache had. XLA cannot write a program that was read.
-_read: set[str] = set()
+_STORAGE_ERRORS = (
+    OSError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    pickle.PicklingError,
+    jax.errors.JaxRuntimeError,
+)
+# Names of programs that JAX had already. XLA cannot write a program that was read.
+_not_new: set[str] = set()
 
 
 class NotStorableError(Exception):
@@ -102,30 +111,36 @@ def load_or_compile(
         pass
     except Exception:  # a damaged file, say
         path.unlink(missing_ok=True)
-    compiled, was_read = _compile(lower())
-    if was_read:
-        _read.add(path.name)
-    if path.name not in _read:
-        try:
+    compiled, is_new = _compile(lower())
+    if not is_new:
+        _not_new.add(path.name)
+    if path.name not in _not_new:
+        # The disk is full, say: the program is usable without its file.
+        with contextlib.suppress(*_STORAGE_ERRORS):
             _store(path, compiled)
-        except (OSError, NotImplementedError, TypeError, ValueError, pickle.PicklingError):
-            pass  # the disk is full, say: the program is usable without its file
     return compiled
 
 
 def _compile(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, bool]:
-    """Compile a program; return also whether it was read from JAX's cache."""
-    thread, hits = threading.get_ident(), []
+    """Compile a program; return also whether XLA compiled it now.
 
-    def listen(event: str, **_: Any) -> None:
-        if event == "/jax/compilation_cache/cache_hits" and threading.get_ident() == thread:
-            hits.append(event)
+    Otherwise JAX had it in its persistent cache, or in memory, where it may come from that cache.
+    """
+    thread, events = threading.get_ident(), []
+
+    def listen(event: str, *_: Any, **__: Any) -> None:
+        if threading.get_ident() == thread:
+            events.append(event)
 
     jax.monitoring.register_event_listener(listen)
+    jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        return lowered.compile(), bool(hits)
+        compiled = lowered.compile()
     finally:
         jax.monitoring.unregister_event_listener(listen)
+        jax.monitoring.unregister_event_duration_listener(listen)
+    was_compiled = "/jax/core/compile/backend_compile_duration" in events
+    return compiled, was_compiled and "/jax/compilation_cache/cache_hits" not in events
 
 
 def _load(path: Path, device: jax.Device) -> jax.stages.Compiled:

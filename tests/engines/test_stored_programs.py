@@ -20,7 +20,7 @@ def store(tmp_path, monkeypatch, cpu):
     for name, value in zip(names, [str(tmp_path), 1e9], strict=True):
         jax.config.update(name, value)
     compilation_cache.reset_cache()
-    monkeypatch.setattr(stored_programs, "_read", set())
+    monkeypatch.setattr(stored_programs, "_not_new", set())
     yield tmp_path / "nrprob"
     for name, value in before.items():
         jax.config.update(name, value)
@@ -140,6 +140,20 @@ def test_a_program_that_jax_has_read_is_not_written(store):
     for _ in range(2):
         np.testing.assert_array_equal(traced.anew()(X, 2)["value"], X**2)
     assert not path.exists()
+
+
+def test_a_program_that_jax_has_in_memory_is_not_written(store, monkeypatch):
+    # It may come from JAX's cache, though nothing is read when it is compiled again.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    traced = Traced()
+    with monkeypatch.context() as patch:
+        patch.setattr(stored_programs, "folder", lambda: None)
+        traced.anew()(X, 2)
+        jax.clear_caches()
+        one = traced.anew()
+        one(X, 2)
+    np.testing.assert_array_equal(one(X, 2)["value"], X**2)
+    assert traced.count == 2 and not store.exists()
 
 
 def test_without_the_cache_or_when_jax_debugs_nothing_is_stored(store):
