@@ -1,0 +1,74 @@
+"""Plot the pictures of the pages on posteriors, description lengths, partial labels and tests.
+
+Every function writes one PNG into the folder of this file. Names of functions given as arguments
+select pictures; without arguments, all are plotted.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.datasets import load_iris
+
+from nrprob import MDLMixture, posterior
+
+COLOURS = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
+MARKERS = "o", "^", "s", "D", "v", "P"
+PETALS = "petal length (cm)", "petal width (cm)"
+
+
+def scatter_groups(ax, X: np.ndarray, labels: np.ndarray, size: float = 14) -> None:
+    """Plot two features, with a colour and a marker for each label from 0."""
+    for group in np.unique(labels[labels >= 0]):
+        ax.scatter(
+            *X[labels == group].T, s=size, color=COLOURS[group], marker=MARKERS[group],
+            alpha=0.75, lw=0,
+        )  # fmt: skip
+
+
+def plot_ellipse(ax, mean: np.ndarray, covariance: np.ndarray, **style) -> None:
+    """Plot the ellipse that holds 90 % of a Gaussian distribution of two features."""
+    angle = np.linspace(0, 2 * np.pi, 80)
+    root = np.linalg.cholesky(covariance) * np.sqrt(-2 * np.log(0.1))
+    ax.plot(*(mean[:, None] + root @ [np.cos(angle), np.sin(angle)]), **style)
+
+
+def save(figure, name: str, dpi: int = 110) -> None:
+    """Write a figure into the folder of this file."""
+    figure.savefig(Path(__file__).with_name(f"{name}.png"), dpi=dpi)
+    plt.close(figure)
+
+
+def bayesian_mixtures() -> None:
+    """Plot components of a draw, clusters, and their numbers, for petals of iris."""
+    petals = load_iris().data[:, 2:]
+    model = MDLMixture(random_state=0).fit(petals)
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained")
+    parameters = model.sample_parameters(1, random_state=0).isel(chain=0, draw=0)
+    left.scatter(*petals.T, s=10, color="0.6", lw=0)
+    for component in np.flatnonzero(parameters["weights"].values > 0.02):
+        law = parameters.isel(component=component)
+        plot_ellipse(left, law["means"].values, law["covariances"].values, color="#000000", lw=1.2)
+    left.set(title="Components of one draw", xlabel=PETALS[0], ylabel=PETALS[1])
+    scatter_groups(middle, petals, model.labels_)
+    middle.set(title="Clusters (labels_)", xlabel=PETALS[0], ylabel=PETALS[1])
+    for offset, (name, colour) in enumerate((("components", "0.6"), ("labels", "#0072b2"))):
+        numbers = posterior.n_clusters(model.posterior_[name])["probability"]
+        print(model.covariance_, name, numbers.round(3).to_dict())
+        label = "components" if name == "components" else "clusters"
+        right.bar(numbers.index + 0.4 * offset - 0.2, numbers, 0.38, color=colour, label=label)
+    right.legend()
+    right.set(title="Posterior probability", xlabel="number", xticks=range(1, 7), xlim=(0.5, 6.5))
+    save(figure, "bayesian-mixtures")
+
+
+PICTURES = (bayesian_mixtures,)
+
+
+if __name__ == "__main__":
+    for plot in PICTURES:
+        if len(sys.argv) == 1 or plot.__name__ in sys.argv[1:]:
+            plot()
