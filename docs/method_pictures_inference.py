@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.datasets import load_iris, load_wine
 from sklearn.metrics import adjusted_rand_score
 
-from nrprob import MDLMixture, MDLMultiView, posterior
+from nrprob import CECIB, MDLMixture, MDLMultiView, MixtureEM, posterior
 
 COLOURS = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 MARKERS = "o", "^", "s", "D", "v", "P"
@@ -89,7 +89,31 @@ def description_length() -> None:
     save(figure, "description-length", dpi=100)
 
 
-PICTURES = bayesian_mixtures, description_length
+def semi_supervised() -> None:
+    """Plot partial labels of irises, a fifth of which are wrong, and clusters that use them."""
+    iris = load_iris()
+    petals, species = iris.data[:, 2:], iris.target
+    some, y = np.random.default_rng(2).permutation(150)[:30], np.full(150, -1)
+    y[some] = species[some]
+    wrong = some[:6]
+    y[wrong] = (species[wrong] + 1) % 3
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", sharey=True)
+    axes[0].scatter(*petals[y < 0].T, s=8, color="0.75", lw=0)
+    scatter_groups(axes[0], petals, y, size=26)
+    axes[0].set(title="30 labels, six of them wrong", ylabel=PETALS[1])
+    for ax, model in zip(axes[1:], (MixtureEM(3), CECIB(3)), strict=True):
+        labels = model.set_params(random_state=0).fit(petals, y).labels_
+        agreement = adjusted_rand_score(species, labels)
+        order = np.argsort([species[labels == c].mean() for c in np.unique(labels)])
+        scatter_groups(ax, petals, np.argsort(order)[labels])
+        ax.set(title=f"{type(model).__name__}: ARI {agreement:.2f}")
+    for ax in axes:
+        ax.scatter(*petals[wrong].T, s=70, facecolor="none", edgecolor="#000000", lw=1)
+        ax.set(xlabel=PETALS[0])
+    save(figure, "semi-supervised")
+
+
+PICTURES = bayesian_mixtures, description_length, semi_supervised
 
 
 if __name__ == "__main__":
