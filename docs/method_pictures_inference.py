@@ -14,7 +14,15 @@ import numpy as np
 from sklearn.datasets import load_iris, load_wine
 from sklearn.metrics import adjusted_rand_score
 
-from nrprob import CECIB, MDLMixture, MDLMultiView, MixtureEM, posterior
+from nrprob import (
+    CECIB,
+    ConditionalMixture,
+    MDLMixture,
+    MDLMultiView,
+    MixtureEM,
+    evidence,
+    posterior,
+)
 
 COLOURS = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 MARKERS = "o", "^", "s", "D", "v", "P"
@@ -113,7 +121,25 @@ def semi_supervised() -> None:
     save(figure, "semi-supervised")
 
 
-PICTURES = bayesian_mixtures, description_length, semi_supervised
+def significance() -> None:
+    """Plot held-out scores of tests of two clusters of irises, without and with known species."""
+    iris = load_iris()
+    model = ConditionalMixture(2, n_init=12, random_state=0)
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+    for ax, known in zip(axes, (None, iris.target_names[iris.target]), strict=True):
+        result = evidence.test(model, iris.data, known=known, random_state=0)
+        print(result)
+        result.plot(ax)
+        title = "nothing known" if known is None else "species known"
+        p = (result.p_structure_, result.p_gap_)
+        structure, gap = ("< 0.001" if value < 0.001 else f"= {value:.2f}" for value in p)
+        ax.set_title(f"Irises, {title}: p_structure_ {structure}, p_gap_ {gap}", fontsize=10)
+        if known is None:
+            ax.set_yticks([0.4], ["n = 150"])
+    save(figure, "significance", dpi=100)
+
+
+PICTURES = bayesian_mixtures, description_length, semi_supervised, significance
 
 
 if __name__ == "__main__":
