@@ -17,6 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 from nrprob import (
     CECIB,
     ConditionalMixture,
+    MDLConstrained,
     MDLMixture,
     MDLMultiView,
     MixtureEM,
@@ -139,7 +140,51 @@ def significance() -> None:
     save(figure, "significance", dpi=100)
 
 
-PICTURES = bayesian_mixtures, description_length, semi_supervised, significance
+def number_of_clusters() -> None:
+    """Plot held-out log-likelihood, description length and posterior of irises by number."""
+    flowers = load_iris().data
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained")
+    held_out = evidence.n_clusters(MixtureEM(), flowers, random_state=0)
+    table = held_out.table
+    print(held_out, table, sep="\n")
+    left.errorbar(
+        table.index, -table["below_best"], table["standard_error"],
+        fmt="o-", color=COLOURS[0], capsize=3,
+    )  # fmt: skip
+    left.set(
+        title="evidence.n_clusters (MixtureEM)", ylabel="held-out log likelihood - best (nats)"
+    )
+    model = MDLConstrained("auto", random_state=0).fit(flowers)
+    lengths = model.selection_.groupby("n_clusters")["objective"].min()
+    print(lengths)
+    middle.plot(lengths.index, lengths, "o-", color=COLOURS[1])
+    middle.set(title='MDLConstrained("auto")', ylabel="description length (nats)")
+    sampled = MDLMixture(random_state=0).fit(flowers)
+    for offset, (name, colour) in enumerate((("components", "0.6"), ("labels", COLOURS[2]))):
+        numbers = posterior.n_clusters(sampled.posterior_[name])["probability"]
+        print(sampled.covariance_, name, numbers.round(3).to_dict())
+        label = "components" if name == "components" else "clusters"
+        right.bar(numbers.index + 0.4 * offset - 0.2, numbers, 0.38, color=colour, label=label)
+    right.legend()
+    right.set(
+        title="posterior.n_clusters (MDLMixture)",
+        ylabel="probability",
+        xlim=(0.5, 6.5),
+        ylim=(0, 1.3),
+    )
+    right.set_yticks(np.linspace(0, 1, 6))
+    for ax in (left, middle, right):
+        ax.set(xlabel="number of clusters", xticks=range(1, 11 if ax is middle else 7))
+    save(figure, "number-of-clusters")
+
+
+PICTURES = (
+    bayesian_mixtures,
+    description_length,
+    semi_supervised,
+    significance,
+    number_of_clusters,
+)
 
 
 if __name__ == "__main__":
