@@ -1,0 +1,73 @@
+"""Plot the pictures of the pages on methods that take known groups.
+
+``python docs/method_pictures_known.py`` plots all pictures; names of pictures as arguments select
+some of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.cluster import KMeans
+
+from nrprob import ConditionalMixture
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+MARKERS = ("o", "^", "s", "D")
+
+
+def scatter(ax, points: np.ndarray, colour: np.ndarray, marker: np.ndarray, title: str) -> None:
+    """Plot points; the first labels determine the colour, the second the marker."""
+    for c in np.unique(colour):
+        for m in np.unique(marker):
+            rows = (colour == c) & (marker == m)
+            ax.scatter(
+                *points[rows].T, s=16, color=COLOURS[c], marker=MARKERS[m], alpha=0.75, lw=0
+            )
+    ax.set(title=title, xticks=[], yticks=[])
+
+
+def unequal_shares() -> tuple[np.ndarray, np.ndarray]:
+    """Points of two batches that share two clusters, in shares of 4:1 and 1:4."""
+    rng = np.random.default_rng(0)
+    batch = np.arange(400) % 2
+    cluster = (rng.random(400) < np.array([0.2, 0.8])[batch]).astype(int)
+    errors = rng.normal(size=(400, 2)) @ np.array([[1.0, 0.6], [0.0, 0.45]])
+    return errors + np.outer(batch, [5.0, -1.0]) + np.outer(cluster, [-1.5, 3.0]), batch
+
+
+def plot_conditional_mixtures() -> None:
+    """Plot batches with unequal cluster shares: known groups, k-means, joint fit."""
+    X, batch = unequal_shares()
+    means = np.stack([X[batch == z].mean(0) for z in (0, 1)])
+    kmeans = KMeans(2, n_init=10, random_state=0).fit_predict(X - means[batch])
+    joint = ConditionalMixture(2, random_state=0).fit(X, known=batch)
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", sharey=True)
+    scatter(axes[0], X, batch, batch, "known: the batch")
+    scatter(axes[1], X, kmeans, batch, "batch means subtracted, then k-means")
+    scatter(axes[2], X, joint.labels_, batch, "ConditionalMixture, given the batch")
+    save(figure, "conditional-mixtures")
+
+
+def save(figure, name: str) -> None:
+    """Write a picture into the folder of this file."""
+    figure.savefig(Path(__file__).with_name(f"{name}.png"), dpi=110)
+    plt.close(figure)
+
+
+PICTURES = {
+    "conditional-mixtures": plot_conditional_mixtures,
+}
+
+
+def main(names: list[str]) -> None:
+    """Plot the pictures with these names, or all."""
+    for name in names or PICTURES:
+        PICTURES[name]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
