@@ -24,9 +24,7 @@ def scatter(ax, points: np.ndarray, colour: np.ndarray, marker: np.ndarray, titl
     for c in np.unique(colour):
         for m in np.unique(marker):
             rows = (colour == c) & (marker == m)
-            ax.scatter(
-                *points[rows].T, s=16, color=COLOURS[c], marker=MARKERS[m], alpha=0.75, lw=0
-            )
+            ax.scatter(*points[rows].T, s=16, color=COLOURS[c], marker=MARKERS[m], alpha=0.75, lw=0)
     ax.set(title=title, xticks=[], yticks=[])
 
 
