@@ -97,7 +97,7 @@ def compilations(monkeypatch):
         if event == "/jax/core/compile/backend_compile_duration":
             seconds.append(duration)
 
-    _clear_programs()  # those of earlier tests
+    _clear_programs()  # earlier tests may have compiled the same programs
     monkeypatch.setattr(stored_programs, "folder", lambda: None)
     jax.monitoring.register_event_duration_secs_listener(listen)
     yield seconds
