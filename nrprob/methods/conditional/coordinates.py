@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.methods.conditional.one_component import ridge_weight
 from nrprob.statistics.weighted import (
     ledoit_wolf_intensity,
     row_mean,
@@ -127,9 +128,9 @@ class Coordinates:
         inflation, scale : factor of the residuals, and their root mean square
         dof, covariance, ridge, rounding : as in `from_residuals`
         """
-        shrinkage = min(shrinkage, 0.99)
         # The ridge shrinks to a spherical covariance, so a spherical covariance needs no ridge.
-        nu0 = 0.0 if covariance == "spherical" else ridge * dof * shrinkage / (1 - shrinkage)
+        spherical = covariance == "spherical"
+        nu0 = 0.0 if spherical else ridge_weight(shrinkage, dof, ridge, len(variances))
         s0 = float(variances.mean())
         ridged = (dof * variances + nu0 * s0) / (dof + nu0)
         root = np.sqrt(ridged)

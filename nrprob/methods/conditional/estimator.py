@@ -88,9 +88,12 @@ class ConditionalMixture(
     over centres, :math:`\Sigma`, the variance :math:`s_0` and, if they are free, the weights
     :math:`\pi_c` (else 1/K). Here :math:`r_i` is the residual about the group mean times
     :math:`\sqrt{n/(n - L)}`, p a normal or t density, and D the Kullback-Leibler divergence. The
-    second term is a ridge; its weight :math:`\nu_0` follows from the intensity of Ledoit and Wolf.
-    The last term, with the weight :math:`\kappa` (``balance``), favours equal cluster shares p(c|z)
-    in every known group z of :math:`n_z` rows.
+    second term is a ridge; its weight is
+    :math:`\nu_0 = \lambda \min((n - L) \rho / (1 - \rho), 2d)` with the intensity
+    :math:`\rho` of Ledoit and Wolf, d columns and the factor :math:`\lambda` (``ridge``). The bound
+    is needed since clusters can make residuals spherical although the errors are not. The last
+    term, with the weight :math:`\kappa` (``balance``), favours equal cluster shares p(c|z) in every
+    known group z of :math:`n_z` rows.
 
     If all values of a numeric column j are multiples of a step :math:`h_j`, the column was rounded.
     For rounded columns, the objective contains one more term,
@@ -185,8 +188,8 @@ class ConditionalMixture(
         equal. Continuous or soft known structure, "free" weights and weights "by_group" require 0.
         At most 10**9, or infinite.
     ridge : float, default=3.0
-        Factor of the Ledoit-Wolf ridge. Raise it for few rows and many columns; 0 means no ridge.
-        At most 10**9.
+        Factor of the Ledoit-Wolf ridge. Raise it for few rows and many columns; lower it if the
+        errors are much longer in one direction. 0 means no ridge. At most 10**9.
     whitening_exponents : sequence of {float, "kurtosis"}, default=(0, 0.5, 1)
         Metrics of the k-means that initialises the restarts. Along each principal axis, residuals
         are divided by their standard deviation to the power of the exponent, from 0 (unchanged) to

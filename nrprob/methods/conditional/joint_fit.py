@@ -31,14 +31,19 @@ from nrprob.methods.conditional.solver import free_weights_improve
 from nrprob.methods.conditional.starts import stratified_sample
 from nrprob.methods.conditional.table import lay_out_table
 from nrprob.methods.conditional.table_data import TableData
-from nrprob.methods.conditional.table_starts import initial_labels, unconditional_labels
+from nrprob.methods.conditional.table_starts import (
+    initial_labels,
+    start_kinds,
+    unconditional_labels,
+)
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.rows import bucket_size
 from nrprob.statistics.weighted import ledoit_wolf_intensity, row_mean, row_products
 
 LOCATION_RIDGE = 50.0  # precision lambda_B of location effects, in samples
 _PSEUDO, _TAU_WEIGHT, _TAU_SCALE = 1.0, 2.0, 0.25  # see `TiltRidge`
-_SCREENING_STEPS = 12  # EM steps of all fits without known groups; then only the best continues
+_SCREENING_STEPS = 12  # EM steps of all screened joint fits; then only the best continue
+_JOINT_LEADERS = 2  # joint fits from k-means of the residuals that continue
 # Tables with more samples x (numbers + values) x clusters are searched by successive halving.
 _LARGE = 1 << 18
 _SAMPLE, _SAMPLE_EACH = 4096, 256  # size of the subsample: in all or per cluster, the larger
@@ -84,7 +89,7 @@ def make_problem(
         nu0, tau0, mass = data.nu0, data.tau0, data.mass
         if nu0 is None:
             shrinkage = ledoit_wolf_intensity(one_component.completed, mass)
-            nu0 = ridge_weight(shrinkage, dof, ridge)
+            nu0 = ridge_weight(shrinkage, dof, ridge, d)
         if tau0 is None:
             tau0 = effect_variance(one_component, data.groups, mass)
         target = np.ones(width)
@@ -284,8 +289,8 @@ def joint_candidates(
 ) -> Candidates:  # fmt: skip
     """Fit group effects jointly with the clusters, from a few initial values.
 
-    More initial values would be harmful: some would lead to clusters that coincide with known
-    groups, which can have a large objective.
+    More initial values that ignore the known groups would be harmful: some would lead to clusters
+    that coincide with known groups, which can have a large objective.
 
     Parameters
     ----------
@@ -302,16 +307,35 @@ def joint_candidates(
     ends = problem.run(r, [absent] * len(r), max_iter=_SCREENING_STEPS)
     r = np.asarray(ends.pick(int(ends.objective.argmax())).state.r)[None]
     ends = problem.run(r, [absent])
-    # 2. Joint fits with common shares, from the fit with subtracted means and from step 1.
-    starts = np.concatenate([np.asarray(subtracted.state.r)[None], np.asarray(ends.state.r)])
-    equal = problem.run(starts, [form] * 2)
-    # 3. Joint fits with shares by group, from all fits so far.
-    starts = np.concatenate([np.asarray(equal.state.r), starts])
-    ends = problem.run(starts, [form._replace(shares=BY_GROUP)] * len(starts))
+    # 2. A few steps of fits with shares by group, from k-means of the residuals, once per type of
+    #    initial labels. The fit with subtracted means can be far from the clusters if the shares
+    #    differ between groups.
+    shares_by_group = form._replace(shares=BY_GROUP)
+    n_kinds = len(start_kinds(data, problem.n_clusters, exponents))
+    labels, _ = initial_labels(data, problem.n_clusters, n_kinds, exponents, rng)
+    r = problem.from_labels(labels)
+    screened = problem.run(r, [shares_by_group] * len(r), max_iter=_SCREENING_STEPS)
+    leaders = distinct_optima(
+        problem.labels(screened), -screened.objective, problem.n_clusters, _SAME, _JOINT_LEADERS
+    )
+    # 3. Joint fits with common shares, from the fit with subtracted means and from steps 1 and 2.
+    states = subtracted.state.r[None], ends.state.r, screened.state.r[leaders]
+    starts = _distinct_starts(problem, np.concatenate([*map(np.asarray, states)]))
+    equal = problem.run(starts, [form] * len(starts))
+    # 4. Joint fits with shares by group, from all fits so far.
+    starts = _distinct_starts(problem, np.concatenate([np.asarray(equal.state.r), starts]))
+    ends = problem.run(starts, [shares_by_group] * len(starts))
     by_group = _distinct_clusters(problem, ends)
-    # 4. The same clusters with common shares: the clusters may just be of unequal sizes.
+    # 5. The same clusters with common shares: the clusters may just be of unequal sizes.
     free = objective_of_common_shares(problem, by_group.best, form)
     return Candidates(subtracted, _distinct_clusters(problem, equal), by_group, free)
+
+
+def _distinct_starts(problem: Problem, starts: np.ndarray) -> np.ndarray:
+    """Leave out initial memberships (S, B, r, K) whose clusters are those of an earlier entry."""
+    labels = np.stack([problem.layout.from_blocks(r).argmax(1) for r in starts])
+    order = np.zeros(len(starts))
+    return starts[distinct_optima(labels, order, problem.n_clusters, _SAME, len(starts))]
 
 
 def objective_of_common_shares(
@@ -389,7 +413,10 @@ def choose_effects(
     clearer &= record["gain_over_common"] > record["penalty_over_common"]
     if not fixed_shares and gain_by_group > required_gain + penalty and clearer:
         return "by_group", record
-    return "equal" if gain_equal > required_gain else "subtracted", record
+    # Fitted common shares may explain the gain. Subtracted means then suffice, with free weights.
+    common_shares = 0.5 * (k - 1) * float(np.log(data.total))
+    unequal = not fixed_shares and candidates.free - equal > common_shares
+    return "equal" if gain_equal > required_gain and not unequal else "subtracted", record
 
 
 @dataclass

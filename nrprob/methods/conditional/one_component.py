@@ -21,6 +21,7 @@ _TOLERANCE = (
     1e-5  # change of group means at convergence, relative to the residuals' standard deviation
 )
 _CHUNK = 1 << 22  # entries of the matrices that are inverted in one call
+_RIDGE_BOUND = 2.0  # bound of the weight of the ridge, in samples per column
 _LEAST_TAU = 1e-3  # lower bound of the variance of group effects, in squares of the scale
 
 
@@ -150,19 +151,23 @@ def _multiply_by_pattern(
     return out
 
 
-def ridge_weight(shrinkage: float, dof: float, ridge: float) -> float:
+def ridge_weight(shrinkage: float, dof: float, ridge: float, d: int) -> float:
     """Weight of the ridge penalty on the error covariance, in samples.
 
-    It is ``ridge * dof * rho / (1 - rho)`` with the shrinkage intensity rho, at most 0.99.
+    It is ``ridge * min(dof * rho / (1 - rho), 2 d)`` with the shrinkage intensity rho of the
+    residuals. The bound is needed because the residuals include the clusters, which can make them
+    spherical although the errors are not: rho is then large, and the errors would be shrunken to a
+    spherical covariance.
 
     Parameters
     ----------
     shrinkage : shrinkage intensity of Ledoit and Wolf
     dof : residual degrees of freedom
     ridge : factor that the user sets
+    d : number of columns
     """
     shrinkage = min(shrinkage, 0.99)
-    return ridge * dof * shrinkage / (1 - shrinkage)
+    return ridge * min(dof * shrinkage / (1 - shrinkage), _RIDGE_BOUND * d)
 
 
 def effect_variance(

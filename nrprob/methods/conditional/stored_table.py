@@ -93,9 +93,8 @@ class _Scaling:
         shrinkage = shrinkage_intensity(square / n, float(fourth) / n, n)
         tau0 = effect_variance(fit, np.arange(len(sizes)), sizes) / scale**2
         centre = means[sizes > 0].mean(0)
-        return cls(
-            centre, scale, (means - centre) / scale, ridge_weight(shrinkage, dof, ridge), tau0
-        )
+        nu0 = ridge_weight(shrinkage, dof, ridge, d)
+        return cls(centre, scale, (means - centre) / scale, nu0, tau0)
 
     @classmethod
     def none(cls, n_groups: int) -> _Scaling:

@@ -37,6 +37,40 @@ def test_an_irrelevant_flag_does_not_capture_the_clusters(mixed):
     np.testing.assert_allclose(model.tables_["flag"].sum(axis=0), 1)
 
 
+def test_clusters_that_make_the_residuals_spherical_are_found():
+    # After standardisation, the column of two values and the columns of noise have one variance.
+    rng = np.random.default_rng(0)
+    cluster, groups = rng.integers(0, 2, 400), np.arange(400) % 2
+    X = rng.normal(size=(400, 5))
+    X[:, 0] += 6 * cluster
+    model = ConditionalMixture(2, **FEW).fit((X - X.mean(0)) / X.std(0), known=groups)
+    assert model.shrinkage_ > 0.95
+    assert normalized_mutual_information(model.labels_, cluster) > 0.9
+
+
+@pytest.mark.parametrize("length", [1.25, 2.0])
+def test_elongated_errors_and_unequal_shares(length):
+    # The clusters are separated along the shortest direction of the errors.
+    rng = np.random.default_rng(0)
+    groups = np.arange(400) % 2
+    cluster = (rng.random(400) < np.array([0.2, 0.8])[groups]).astype(int)
+    X = rng.normal(size=(400, 2)) @ np.array([[length, 0.55 * length], [0, 0.45]])
+    X += np.outer(groups, [5, -1]) + np.outer(cluster, [-1.5, 3])
+    model = ConditionalMixture(2, **FEW).fit(X, known=groups)
+    assert model.effects_kind_ == "random"
+    assert normalized_mutual_information(model.labels_, cluster) > 0.9
+
+
+def test_a_rare_cluster_with_equal_shares_needs_no_joint_effects():
+    rng = np.random.default_rng(13)
+    cluster, groups = (rng.random(400) < 0.15).astype(int), np.arange(400) % 2
+    X = rng.normal(size=(400, 5)) + 4 * np.eye(5)[0] * cluster[:, None]
+    X += np.outer(groups, np.arange(5))
+    model = ConditionalMixture(2, **FEW).fit(X, known=groups)
+    assert model.effects_kind_ == "subtract" and model.weights_.min() < 0.25
+    assert normalized_mutual_information(model.labels_, cluster) > 0.7
+
+
 def test_prediction_repeats_the_fit(mixed, unequal):
     frame, _, model = mixed
     np.testing.assert_allclose(model.predict_proba(frame), model.membership_, atol=1e-6)

@@ -65,7 +65,7 @@ def definition(X, z, centres, scale, weights, *, nu=None, kappa=0.0, ridge=3.0, 
     r = residuals(X, z) * math.sqrt(n / dof)
     b = centres * math.sqrt(n / dof)
     shrinkage = min(ledoit_wolf_shrinkage(r, assume_centered=True), 0.99)
-    nu0 = ridge * dof * shrinkage / (1 - shrinkage)
+    nu0 = ridge * min(dof * shrinkage / (1 - shrinkage), 2 * d)
     if nu is None:
         log_p = [stats.multivariate_normal(m, scale, allow_singular=True).logpdf(r) for m in b]
     else:
@@ -145,7 +145,8 @@ def literal_em(X, z, labels, covariance, nu, steps, ridge=3.0, step=0.0):
     r /= unit
     rounding = (step / unit) ** 2 / 12 * np.eye(d)
     shrinkage = min(ledoit_wolf_shrinkage(r, assume_centered=True), 0.99)
-    nu0 = 0 if covariance == "spherical" else ridge * dof * shrinkage / (1 - shrinkage)
+    weight = ridge * min(dof * shrinkage / (1 - shrinkage), 2 * d)
+    nu0 = 0 if covariance == "spherical" else weight
     s0 = np.trace(r.T @ r) / n / d
     w = 0.95 * np.eye(K)[labels] + 0.05 / K
     u = np.ones((n, K))
@@ -572,7 +573,7 @@ def test_one_cluster(fitted):
     model = ConditionalMixture(1, **FEW).fit(X, known=z)
     assert (model.labels_ == 0).all() and model.converged_ and model.objective_margin_ == np.inf
     r = residuals(X, z)
-    nu0 = 3 * (N - L) * model.shrinkage_ / (1 - model.shrinkage_)
+    nu0 = 3 * min((N - L) * model.shrinkage_ / (1 - model.shrinkage_), 2 * D)
     s0 = D / np.trace(np.linalg.inv(model.covariance_))
     expected = (r.T @ r + nu0 * s0 * np.eye(D)) / (N - L + nu0)
     np.testing.assert_allclose(model.covariance_, expected, rtol=1e-3)

@@ -135,7 +135,7 @@ def numpy_parts(rows, known, weights):
         "thresholds": thresholds(data, K),
         "tau0": effect_variance(one_component, group, weights),
         "nu0": ridge_weight(
-            ledoit_wolf_intensity(one_component.completed, weights), TOTAL - 3, 3.0
+            ledoit_wolf_intensity(one_component.completed, weights), TOTAL - 3, 3.0, 100
         ),
         "effects": removal.effects,
         "level": removal.level,
