@@ -39,7 +39,7 @@ LEVEL, MOST_REJECTIONS = 0.05, 28  # of 400
 N_SPLITS, N_FOLDS, N_INIT = 1, 5, 12
 FIT = {"n_init": 6, "max_iter": 100}  # of the fit whose form of effects the test takes over
 FIELDS = (
-    "design", "set", "p_structure", "p_gap", "gain", "rival", "effects", "location", "seconds",
+    "design", "set", "p_structure", "p_gap", "gain", "null_model", "effects", "location", "seconds",
     "gains",
 )  # fmt: skip
 NUMBER_FIELDS = "design", "set", "n_clusters", "true", "seconds"
@@ -247,11 +247,11 @@ def test_set(name: str, number: int) -> dict[str, object]:
         [GapCount(int(s), int(g), share) for s, g, share in split] for split in result.gap_counts_
     ]
     one = result.gain_[result.distinct_]
-    gains = ";".join(f"{rival}={gain:.4f}" for rival, gain in result.gain_by_rival_.items())
+    gains = ";".join(f"{rival}={gain:.4f}" for rival, gain in result.gain_by_null_model_.items())
     return {
         "design": name, "set": number, "p_structure": one_sided_p_value(result.statistic_, n),
         "p_gap": combined_p_value(counts) if counts and counts[0] else "",
-        "gain": one.mean(), "rival": result.rival_, "effects": model.effects_kind_,
+        "gain": one.mean(), "null_model": result.null_model_, "effects": model.effects_kind_,
         "location": model.location_ is not None, "seconds": time.process_time() - start,
         "gains": gains,
     }  # fmt: skip
@@ -310,7 +310,7 @@ def summarise(folder: Path) -> None:
         p = np.array([float(line["p_structure"]) for line in lines])
         gaps = np.array([float(line["p_gap"]) for line in lines if line["p_gap"]])
         one = [float(dict(g.split("=") for g in line["gains"].split(";"))[ONE]) for line in lines]
-        rival = max(rivals := [line["rival"] for line in lines], key=rivals.count)
+        rival = max(rivals := [line["null_model"] for line in lines], key=rivals.count)
         table.append(
             (
                 name, len(lines), int((p <= LEVEL).sum()), float((p <= LEVEL).mean()),
@@ -321,7 +321,7 @@ def summarise(folder: Path) -> None:
         )  # fmt: skip
     columns = (
         "design", "sets", "p <= .05", "rate", "median", "gap <= .05", "over 1", "gain",
-        "strongest rival", "CPU s",
+        "strongest null model", "CPU s",
     )  # fmt: skip
     show("Significance", columns, table)
     by_design = defaultdict(list)

@@ -117,7 +117,7 @@ def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
     labels = pd.read_csv(out / "labels.csv")
     assert list(labels) == ["row", "clustering_1", "confidence_1", "group"]
     assert (labels.clustering_1 == sought).mean() in (0, 1) and labels.confidence_1.mean() > 0.9
-    assert "1: 100 % of the rows are expected to be in the right cluster" in result.stdout
+    assert "1: 100 % of the samples are expected to be in the right cluster" in result.stdout
     assert "plot()" not in result.stdout
     told = json.loads((out / "result.json").read_text())
     assert told["clusterings"][0]["p_gap"] < 0.05 and told["known"] == ["group"]

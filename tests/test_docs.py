@@ -92,7 +92,7 @@ CLAIMS = {
     "is-it-real": lambda result, sure, model, **_: (
         result.p_structure_ < 0.001
         and result.p_gap_ < 0.05
-        and sure.rows_.mean() > 0.95
+        and sure.samples_.mean() > 0.95
         and model.n_clusters_ == 2
     ),
     "few-labels": lambda few, some, species, majority, **_: (

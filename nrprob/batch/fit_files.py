@@ -89,7 +89,7 @@ def _view_columns(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
 def _confidence_column(result: FitResult, name: str) -> dict[str, np.ndarray]:
     if result.tested is None or result.tested.confidence is None:
         return {}
-    return {name: np.round(np.asarray(result.tested.confidence.rows_), 6)}
+    return {name: np.round(np.asarray(result.tested.confidence.samples_), 6)}
 
 
 def save_fit(result: FitResult, out: Path, picture: str | None = PICTURE) -> None:

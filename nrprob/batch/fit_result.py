@@ -137,7 +137,7 @@ def check_clusters(
         result = confidence(estimator, X, evidence=evidence, **options)
     except (TypeError, ValueError) as error:
         return Tested(evidence, None, (str(evidence), f"confidence withheld: {error}"))
-    if result.rows_ is not None:
+    if result.samples_ is not None:
         return Tested(evidence, result, (str(evidence), str(result).partition(" (")[0]))
     supported = evidence.supports_clusters
     reason = _WITHHELD if supported else "confidence withheld: no evidence of clusters"

@@ -326,7 +326,7 @@ class ScoreMixin:
         Returns
         -------
         float
-            In nats per row; higher is better.
+            In nats per sample; higher is better.
         """
         model: Any = self
         if isinstance(X, Stored):

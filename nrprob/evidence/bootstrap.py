@@ -34,13 +34,13 @@ class Confidence:
     ----------
     labels_ : ndarray of shape (n_samples,)
         Cluster labels that are assessed.
-    rows_ : ndarray of shape (n_samples,) or None
+    samples_ : ndarray of shape (n_samples,) or None
         Bootstrap probability that a sample belongs to its cluster. None if withheld.
     clusters_ : ndarray of shape (n_clusters,) or None
-        Mean of ``rows_`` over the samples of every cluster; NaN for an empty cluster. None if
+        Mean of ``samples_`` over the samples of every cluster; NaN for an empty cluster. None if
         withheld.
     membership_ : ndarray of shape (n_samples, n_clusters) or None
-        Bootstrap probabilities of all clusters: ``rows_[i]`` is ``membership_[i, labels_[i]]``.
+        Bootstrap probabilities of all clusters: ``samples_[i]`` is ``membership_[i, labels_[i]]``.
         None if withheld.
     jaccard_ : ndarray of shape (n_clusters,) or None
         Stability of every cluster (Hennig, 2007): the mean, over refits, of the Jaccard index of
@@ -73,14 +73,14 @@ class Confidence:
     >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
     >>> X[:, 2] += 6 * sought
     >>> result = evidence.confidence(ConditionalMixture(2), X, known=known, random_state=0)
-    >>> result.withheld_, result.rows_.shape
+    >>> result.withheld_, result.samples_.shape
     ('', (100,))
     >>> bool(result.clusters_.min() > 0.9 and result.jaccard_.min() > 0.9)
     True
     """
 
     labels_: np.ndarray
-    rows_: np.ndarray | None
+    samples_: np.ndarray | None
     clusters_: np.ndarray | None
     membership_: np.ndarray | None
     jaccard_: np.ndarray | None
@@ -98,12 +98,12 @@ class Confidence:
     @property
     def summary(self) -> str:
         """Sentence with the expected share of correctly assigned samples, or why it is withheld."""
-        if self.rows_ is None or self.clusters_ is None:
+        if self.samples_ is None or self.clusters_ is None:
             return f"no confidence: {self.withheld_}"
         lowest = int(np.nanargmin(self.clusters_))
         return (
-            f"{100 * self.rows_.mean():.0f} % of the rows are expected to be in the right cluster, "
-            f"{100 * self.clusters_[lowest]:.0f} % in cluster {lowest}, the least certain "
+            f"{100 * self.samples_.mean():.0f} % of the samples are expected to be in the right "
+            f"cluster, {100 * self.clusters_[lowest]:.0f} % in cluster {lowest}, the least certain "
             f"({self.n_resamples} resamples; {self.evidence_ or 'without a significance test'})"
         )
 
@@ -214,7 +214,7 @@ def confidence(
     >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
     >>> X[:, 2] += 8 * sought
     >>> result = evidence.confidence(ConditionalMixture(2), X, known=known, random_state=0)
-    >>> bool(result.rows_.mean() > 0.99)
+    >>> bool(result.samples_.mean() > 0.99)
     True
     """
     check_number("n_resamples", n_resamples, low=2, high=ITERATIONS, integer=True)

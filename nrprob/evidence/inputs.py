@@ -125,8 +125,8 @@ def table_samples(refits: TableRefitter, known: Any, n_folds: int) -> Samples:
         copies = Copies.from_samples(np.column_stack([np.nan_to_num(values), number]), groups)
     if copies.first.size < 2 * n_folds:
         raise TooFewRows(
-            f"too few rows to test; got {copies.first.size} distinct rows for n_folds={n_folds}; "
-            "pass more rows, or a smaller n_folds"
+            f"too few samples to test; got {copies.first.size} distinct samples for "
+            f"n_folds={n_folds}; pass more samples, or a smaller n_folds"
         )
     rows = np.zeros((len(groups), 0)) if values is None else values
     return Samples(rows, groups, names, copies)

@@ -33,12 +33,12 @@ class Evidence:
         cluster.
     gain_ : ndarray of shape (n_samples,)
         Held-out log-likelihood gain in nats, averaged over splits. The gain compares the mixture,
-        with weights 1/2, of the clusters and the null model ``rival_`` with the null model alone.
-    rival_ : str
+        with weights 1/2, of the clusters and ``null_model_`` with ``null_model_`` alone.
+    null_model_ : str
         Name of the null model with the largest p-value.
-    p_by_rival_ : dict of str to float
+    p_by_null_model_ : dict of str to float
         p-value of every null model; empty if p-values are withheld.
-    gain_by_rival_ : dict of str to float
+    gain_by_null_model_ : dict of str to float
         Mean held-out gain over every null model, in nats per sample.
     withheld_ : str
         Reason why p-values are withheld; empty if they are not. The level of the test was measured
@@ -47,12 +47,12 @@ class Evidence:
         Cluster of every sample, predicted by that fit of the first split that held the sample out.
         If the estimator passed to `test` was fitted to ``n_samples`` samples, labels are matched to
         its labels. Otherwise they are matched to the labels of the first fold.
-    place_ : ndarray of shape (n_samples,)
+    discriminant_score_ : ndarray of shape (n_samples,)
         Held-out discriminant score of every sample, by the same fit. The score is the position
         along the discriminant direction of one cluster against the others, in standard deviations
         within clusters. The centre of the low-density gap has the score 0.
-    valley_ : float
-        Width of the low-density gap in the units of ``place_``, averaged over folds.
+    gap_width_ : float
+        Width of the low-density gap in the units of ``discriminant_score_``, averaged over folds.
     gap_counts_ : ndarray of shape (n_splits, n_folds, 3)
         Three numbers per fold. The first is the number of distinct held-out samples on the less
         populated side of the gap, summed over known groups. The second is the number of distinct
@@ -69,7 +69,7 @@ class Evidence:
         Significance level that the summary sentence uses.
     distinct_ : ndarray of shape (n_distinct,)
         Index of the first sample of every set of exact copies. Only these samples were fitted and
-        tested. Their copies have the same ``gain_``, ``labels_`` and ``place_``.
+        tested. Their copies have the same ``gain_``, ``labels_`` and ``discriminant_score_``.
 
     See Also
     --------
@@ -85,9 +85,9 @@ class Evidence:
     >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
     >>> X[:, 2] += 6 * sought
     >>> result = evidence.test(ConditionalMixture(2), X, known=known, n_splits=1, random_state=0)
-    >>> result.rival_, result.p_gap_ < 0.001
+    >>> result.null_model_, result.p_gap_ < 0.001
     ('one cluster of the same estimator', True)
-    >>> result.groups_.shape, result.place_.shape
+    >>> result.groups_.shape, result.discriminant_score_.shape
     ((100,), (100,))
     """
 
@@ -95,11 +95,11 @@ class Evidence:
     p_gap_: float | None
     statistic_: float
     gain_: np.ndarray
-    rival_: str
-    p_by_rival_: dict[str, float]
+    null_model_: str
+    p_by_null_model_: dict[str, float]
     labels_: np.ndarray
-    place_: np.ndarray
-    valley_: float
+    discriminant_score_: np.ndarray
+    gap_width_: float
     gap_counts_: np.ndarray
     groups_: np.ndarray
     group_names_: Sequence[str]
@@ -110,7 +110,7 @@ class Evidence:
     n_clusters: int
     distinct_: np.ndarray
     withheld_: str = ""
-    gain_by_rival_: dict[str, float] = field(default_factory=dict)
+    gain_by_null_model_: dict[str, float] = field(default_factory=dict)
 
     @property
     def supports_clusters(self) -> bool:
@@ -128,24 +128,24 @@ class Evidence:
     def summary(self) -> str:
         """Summary of the result in one sentence."""
         n, n_distinct = len(self.groups_), len(self.distinct_)
-        rows = f"{n} rows" if n == n_distinct else f"{n_distinct} distinct rows of {n}"
+        samples = f"{n} samples" if n == n_distinct else f"{n_distinct} distinct samples of {n}"
         single = self.n_clusters == 1
         if single and self.p_structure_ == 1:
-            return f"no evidence of further structure: one cluster describes {rows}"
+            return f"no evidence of further structure: one cluster describes {samples}"
         clusters = "one cluster in most fits" if single else f"{self.n_clusters} clusters"
         splits = "1 split" if self.n_splits == 1 else f"{self.n_splits} splits"
-        fits = f"{clusters}, {rows} held out in {splits} into {self.n_folds} folds"
+        fits = f"{clusters}, {samples} held out in {splits} into {self.n_folds} folds"
         if self.p_structure_ is None:
             better = "better than" if self.supports_clusters else "no better than"
             return (
-                f"clusters are {better} {self.rival_}, the strongest rival: held-out gain "
-                f"{np.mean(self.gain_[self.distinct_]):+.3f} nats per row ({fits}); no p-value, "
-                f"since {self.withheld_}"
+                f"clusters are {better} {self.null_model_}, the strongest null model: held-out "
+                f"gain {np.mean(self.gain_[self.distinct_]):+.3f} nats per sample ({fits}); no "
+                f"p-value, since {self.withheld_}"
             )
         p = f"{_format_p(self.p_structure_)}; {fits}"
         groups = " per known group" if len(self.group_names_) > 1 else ""
         null = f"one elliptical distribution{groups}"
-        if any(name.startswith("the column") for name in self.gain_by_rival_):
+        if any(name.startswith("the column") for name in self.gain_by_null_model_):
             null = "every model without clusters"
         has_structure = self.p_structure_ <= self.alpha
         if self.p_gap_ is not None and self.p_gap_ <= self.alpha:
@@ -193,8 +193,9 @@ class Evidence:
             divided by cluster. The low-density gap is grey.
         """
         return plot_discriminant_scores(
-            self.place_, self.labels_, self.groups_, self.group_names_, self.valley_, ax
-        )
+            self.discriminant_score_, self.labels_, self.groups_, self.group_names_,
+            self.gap_width_, ax,
+        )  # fmt: skip
 
 
 def _format_p(p: float) -> str:

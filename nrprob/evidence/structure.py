@@ -153,7 +153,8 @@ def test(
 
     The level of this test was measured for some kinds of tables (``benchmarks/evidence_mixed.py``).
     For all other tables, p-values are withheld: ``withheld_`` states the reason, and
-    ``gain_by_rival_`` has the gains. The gap test uses only samples without missing numeric values.
+    ``gain_by_null_model_`` has the gains. The gap test uses only samples without missing numeric
+    values.
 
     *Validity of* ``p_gap_``. The training samples determine a discriminant direction, from all
     other clusters to one. They also determine a gap along it, and two sides of equal width. If a
@@ -265,7 +266,8 @@ def test(
         best_null, {} if withheld else p_by_null, labels[copies.set_index],
         first.score[copies.set_index], first.gap_width, np.array(counts),
         n_clusters=int(np.bincount(n_clusters).argmax()), withheld_=withheld,
-        gain_by_rival_={name: float(gain.mean()) for name, gain in gains.items()}, **description,
+        gain_by_null_model_={name: float(gain.mean()) for name, gain in gains.items()},
+        **description,
     )  # fmt: skip
 
 
@@ -282,5 +284,5 @@ def _one_cluster(n: int, description: dict[str, Any]) -> Evidence:
     no_counts = np.zeros((0, description["n_folds"], 3))
     return Evidence(
         1.0, 1.0, 0.0, zeros, null_model, {null_model: 1.0}, zeros.astype(int), zeros, 0.0,
-        no_counts, n_clusters=1, withheld_="", gain_by_rival_={null_model: 0.0}, **description,
+        no_counts, n_clusters=1, withheld_="", gain_by_null_model_={null_model: 0.0}, **description,
     )  # fmt: skip

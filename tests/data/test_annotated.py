@@ -255,7 +255,7 @@ def test_the_evidence_of_an_exploration_is_written(cells, tmp_path):
     assert told["params"] == {"criterion": "gap", "known": "['batch', 'donor']"}
     first = told["clusterings"]["1"]
     assert first["method"] == "ConditionalMixture" and first["params"]["n_clusters"] == 2
-    assert first["evidence"]["p_structure"] == 0.01 and first["evidence"]["rival"] == "one"
+    assert first["evidence"]["p_structure"] == 0.01 and first["evidence"]["null_model"] == "one"
     assert "p_gap" not in first["evidence"] and first["evidence"]["summary"] == str(own)
     assert told["rejected"]["evidence"]["p_structure"] == 0.5
 

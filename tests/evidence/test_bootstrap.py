@@ -41,7 +41,7 @@ def test_where_nothing_is_resampled_it_is_the_fit(tested, monkeypatch):
     np.testing.assert_allclose(sure.membership_, expected, atol=5e-3)
     np.testing.assert_array_equal(sure.labels_, model.labels_)
     own = sure.membership_[np.arange(N), model.labels_]
-    np.testing.assert_array_equal(sure.rows_, own)
+    np.testing.assert_array_equal(sure.samples_, own)
     expected = [own[model.labels_ == c].mean() for c in range(2)]
     np.testing.assert_allclose(sure.clusters_, expected)
     np.testing.assert_allclose(sure.jaccard_, 1, atol=0.1)
@@ -68,8 +68,10 @@ def test_far_apart_is_certain_and_said(tested):
     sure = evidence.confidence(
         MODEL, APART, known=Z, evidence=tested, n_resamples=4, random_state=0
     )
-    assert sure.rows_.min() > 0.999 and sure.jaccard_.min() == pytest.approx(1)
-    assert str(sure).startswith("100 % of the rows are expected to be in the right cluster, 100 %")
+    assert sure.samples_.min() > 0.999 and sure.jaccard_.min() == pytest.approx(1)
+    assert str(sure).startswith(
+        "100 % of the samples are expected to be in the right cluster, 100 %"
+    )
     assert sure.evidence_ is tested
     again = evidence.confidence(
         MODEL, APART, known=Z, evidence=tested, n_resamples=4, random_state=0
@@ -79,12 +81,12 @@ def test_far_apart_is_certain_and_said(tested):
 
 def test_it_is_withheld_where_nothing_is_found():
     nothing = evidence.confidence(MODEL, NOISE, known=Z, n_resamples=2, random_state=0)
-    assert nothing.rows_ is None and nothing.clusters_ is None and nothing.jaccard_ is None
+    assert nothing.samples_ is None and nothing.clusters_ is None and nothing.jaccard_ is None
     assert str(nothing).startswith("no confidence: no evidence of further structure")
     forced = evidence.confidence(
         MODEL, NOISE, known=Z, evidence=nothing.evidence_, n_resamples=2, force=True
     )
-    assert forced.rows_.shape == (N,) and forced.withheld_ == ""
+    assert forced.samples_.shape == (N,) and forced.withheld_ == ""
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -117,7 +119,7 @@ def test_mixtures_start_from_their_clusters_too(tested):
     sure = evidence.confidence(
         model, APART - 5 * Z[:, None], evidence=tested, n_resamples=2, random_state=0
     )
-    assert sure.rows_.mean() > 0.999
+    assert sure.samples_.mean() > 0.999
 
 
 @pytest.mark.slow
@@ -139,7 +141,7 @@ def test_it_is_right_where_one_fit_is_too_sure(tested):
         np.add.at(table, (model.labels_, c), 1)
         names = linear_sum_assignment(table, maximize=True)[1]
         right.append((names[model.labels_] == c).mean())
-        reported.append(result.rows_.mean())
+        reported.append(result.samples_.mean())
         memberships.append(model.membership_.max(1).mean())
     assert abs(np.mean(reported) - np.mean(right)) < 0.1
     assert np.mean(memberships) - np.mean(right) > 0.1

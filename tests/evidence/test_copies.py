@@ -47,7 +47,7 @@ def test_values_that_agree_by_rounding_are_no_copies(m):
 def test_no_copy_is_held_out_from_a_fit_that_has_seen_it():
     """Use an estimator whose density is high on samples of its fit, and low on others."""
     result = evidence.test(Remembering(), np.tile(NOISE, (3, 1)), random_state=0)
-    assert result.p_by_rival_["one cluster of the same estimator"] > 0.999
+    assert result.p_by_null_model_["one cluster of the same estimator"] > 0.999
     number = evidence.n_clusters(Remembering(), np.tile(NOISE, (3, 1)), candidates=(1, 2))
     assert number.n_clusters_ == 1
 
@@ -60,11 +60,11 @@ def test_p_values_are_those_of_the_distinct_samples():
     assert result.p_structure_ == pytest.approx(once.p_structure_) and once.p_structure_ > 0.05
     assert result.p_gap_ == pytest.approx(once.p_gap_)
     np.testing.assert_array_equal(result.distinct_, np.arange(N))
-    for name in ("gain_", "labels_", "place_", "groups_"):
+    for name in ("gain_", "labels_", "discriminant_score_", "groups_"):
         np.testing.assert_allclose(getattr(result, name), np.tile(getattr(once, name), 10))
     np.testing.assert_array_equal(result.gap_counts_, once.gap_counts_)
-    assert "2 clusters, 61 distinct rows of 610 held out in " in str(result)
-    assert "2 clusters, 61 rows held out in " in str(once)
+    assert "2 clusters, 61 distinct samples of 610 held out in " in str(result)
+    assert "2 clusters, 61 samples held out in " in str(once)
 
 
 def test_standard_errors_of_the_number_of_clusters_count_copies_once():
@@ -93,7 +93,7 @@ def test_confidence_resamples_the_distinct_samples(monkeypatch):
         sure = evidence.confidence(
             MODEL, X, known=known, evidence=tested, n_resamples=3, random_state=0
         )
-    assert sure.rows_.shape == (2 * N,) and sure.rows_.min() > 0.99
+    assert sure.samples_.shape == (2 * N,) and sure.samples_.min() > 0.99
     for indices in calls:
         assert indices.size == N and (indices % 2 == 0).all()
         np.testing.assert_array_equal(np.bincount(known[indices]), np.bincount(Z))

@@ -25,17 +25,17 @@ FEW = {"n_splits": 1, "n_init": 2, "random_state": 0}
 
 def test_only_rows_that_a_fit_has_not_seen_count():
     result = evidence.test(Remembering(), NOISE, random_state=0)
-    assert result.p_by_rival_["one cluster of the same estimator"] > 0.999
+    assert result.p_by_null_model_["one cluster of the same estimator"] > 0.999
     np.testing.assert_allclose(result.gain_.max(), mixed_gain(np.array(-3.0)))
 
 
 def test_one_gaussian_is_a_null_model():
     # It predicts much better than this clusterer, whose fit with one cluster is the worst.
     result = evidence.test(Remembering(unseen=50.0), NOISE, random_state=0)
-    assert result.p_by_rival_["one cluster of the same estimator"] < 1e-6
-    assert result.rival_ == "one Gaussian with the covariance of the mixture"
-    assert list(result.p_by_rival_) == list(NULL_MODELS)[:2]
-    assert result.p_structure_ == max(result.p_by_rival_.values())
+    assert result.p_by_null_model_["one cluster of the same estimator"] < 1e-6
+    assert result.null_model_ == "one Gaussian with the covariance of the mixture"
+    assert list(result.p_by_null_model_) == list(NULL_MODELS)[:2]
+    assert result.p_structure_ == max(result.p_by_null_model_.values())
 
 
 def test_folds_are_balanced_and_fits_equally_large():
@@ -139,7 +139,7 @@ def test_clusters_are_found_and_noise_is_not():
     # Free weights need more null models, and no other program.
     model = ConditionalMixture(2, weights="free", random_state=0)
     alike = evidence.test(model, APART, known=np.array(["b", "a"])[Z], **FEW)
-    assert list(alike.p_by_rival_) == list(NULL_MODELS)
+    assert list(alike.p_by_null_model_) == list(NULL_MODELS)
     assert alike.p_structure_ < 1e-6
     assert not hasattr(model, "labels_")
     noise = evidence.test(ConditionalMixture(2, weights="free"), NOISE, known=Z, **FEW)
@@ -147,7 +147,7 @@ def test_clusters_are_found_and_noise_is_not():
     assert str(noise).startswith("no evidence of further structure (p = ")
     assert solve_residuals._cache_size() <= before + 1
     # Positions and labels of clusters agree in all folds.
-    side = result.place_ > 0
+    side = result.discriminant_score_ > 0
     assert max((side == result.labels_).mean(), (side != result.labels_).mean()) > 0.95
     ax = alike.plot()
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["a\nn = 30", "b\nn = 31"]
@@ -166,7 +166,7 @@ def test_labels_are_those_of_the_fit(seed):
     result = evidence.test(model, rows, known=Z, **FEW)
     assert (result.labels_ == model.labels_).mean() > 0.95
     # The plot has the direction to one cluster: it is on one side in every fold.
-    sides = [(result.place_ > 0)[model.labels_ == c].mean() for c in range(3)]
+    sides = [(result.discriminant_score_ > 0)[model.labels_ == c].mean() for c in range(3)]
     assert max(sides) > 0.95 and np.sum(np.array(sides) > 0.5) == 1
 
 
@@ -356,7 +356,9 @@ def test_a_shrunk_covariance_is_no_structure():
     p = np.array([one.p_structure_ for one in result])
     assert np.sum(p <= 0.05) <= stats.binom.isf(1e-3, len(p), 0.05)
     assert (
-        np.mean([one.p_by_rival_["one cluster of the same estimator"] <= 0.05 for one in result])
+        np.mean(
+            [one.p_by_null_model_["one cluster of the same estimator"] <= 0.05 for one in result]
+        )
         > 0.3
     )
 
@@ -380,8 +382,9 @@ def test_sentences_name_no_method(p_structure, p_gap):
     # The messages are also for terminals and pages, where no function can be called.
     none = np.zeros(0)
     record = evidence.Evidence(
-        p_structure_=p_structure, p_gap_=p_gap, statistic_=1.0, gain_=none, rival_="",
-        p_by_rival_={}, labels_=none, place_=none, valley_=1.0, gap_counts_=none, groups_=none,
+        p_structure_=p_structure, p_gap_=p_gap, statistic_=1.0, gain_=none, null_model_="",
+        p_by_null_model_={}, labels_=none, discriminant_score_=none, gap_width_=1.0,
+        gap_counts_=none, groups_=none,
         group_names_=["all rows"], n_folds=5, n_splits=3, n_init=1, alpha=0.05, n_clusters=2,
         distinct_=none,
     )  # fmt: skip

@@ -142,14 +142,14 @@ def test_a_gap_is_found_and_said(apart):
         replace(apart, p_gap_=None)
     )
     # If every fit chooses the number of clusters, some may have one.
-    assert "(p < 0.001; one cluster in most fits, 61 rows" in str(replace(apart, n_clusters=1))
+    assert "(p < 0.001; one cluster in most fits, 61 samples" in str(replace(apart, n_clusters=1))
 
 
 def test_the_gap_is_where_the_picture_has_no_rows(apart):
-    assert 1 < apart.valley_ < 12
-    assert np.mean(np.abs(apart.place_) < apart.valley_ / 2) < 0.1
+    assert 1 < apart.gap_width_ < 12
+    assert np.mean(np.abs(apart.discriminant_score_) < apart.gap_width_ / 2) < 0.1
     ax = apart.plot()
-    shades = [p for p in ax.patches if p.get_width() == pytest.approx(apart.valley_)]
+    shades = [p for p in ax.patches if p.get_width() == pytest.approx(apart.gap_width_)]
     assert len(shades) == 1
 
 

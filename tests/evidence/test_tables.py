@@ -94,15 +94,16 @@ def test_values_are_merged_to_few_classes():
     np.testing.assert_array_equal(merge_values(rare), [0, 1, 2, 3, 4, 5, 5, 5, 5])
 
 
-def test_a_withheld_p_value_has_a_reason_and_a_rival():
+def test_a_withheld_p_value_has_a_reason_and_a_null_model():
     gain = np.full(100, 0.2) + 0.1 * np.random.default_rng(0).normal(size=100)
     zeros = np.zeros(100, int)
     record = Evidence(
-        p_structure_=None, p_gap_=None, statistic_=20.0, gain_=gain, rival_="the column 'f' alone",
-        p_by_rival_={}, labels_=zeros, place_=zeros, valley_=0.0, gap_counts_=np.zeros((1, 0, 3)),
+        p_structure_=None, p_gap_=None, statistic_=20.0, gain_=gain,
+        null_model_="the column 'f' alone", p_by_null_model_={}, labels_=zeros,
+        discriminant_score_=zeros, gap_width_=0.0, gap_counts_=np.zeros((1, 0, 3)),
         groups_=zeros, group_names_=["all rows"], n_folds=5, n_splits=1, n_init=1, alpha=0.05,
         n_clusters=2, distinct_=np.arange(100), withheld_="nobody measured it",
-        gain_by_rival_={"the column 'f' alone": 0.2},
+        gain_by_null_model_={"the column 'f' alone": 0.2},
     )  # fmt: skip
     assert record.supports_clusters
     assert str(record).startswith("clusters are better than the column 'f' alone")
@@ -190,14 +191,14 @@ def test_clusters_of_a_mixed_table_are_found_and_noise_is_not():
     settings = {"known": known, "n_splits": 1, "random_state": 0}
     result = evidence.test(model, frame, **settings)
     assert result.supports_clusters
-    assert min(result.gain_by_rival_.values()) > 0.05
+    assert min(result.gain_by_null_model_.values()) > 0.05
     assert (result.labels_ == model.labels_).mean() > 0.95
     sure = evidence.confidence(
         model, frame, known=known, evidence=result, n_resamples=4, random_state=0
     )
     agrees = model.labels_ == sought
     agrees = agrees if agrees.mean() > 0.5 else ~agrees
-    assert abs(sure.rows_.mean() - agrees.mean()) < 0.05
+    assert abs(sure.samples_.mean() - agrees.mean()) < 0.05
     # Nothing depends on names or on the order of samples that a fit does not see.
     noise, known, _ = mixed_frame(2, 0.0)
     result = evidence.test(ConditionalMixture(2, n_init=6, random_state=0), noise, **settings)
@@ -220,8 +221,8 @@ def test_a_flag_alone_is_no_structure():
         random_state=0,
     )  # fmt: skip
     assert not result.supports_clusters
-    assert result.gain_by_rival_[ONE] > 0.05  # so that one component alone would be rejected
-    assert result.gain_by_rival_["the column 'g' alone"] < 0.02
+    assert result.gain_by_null_model_[ONE] > 0.05  # so that one component alone would be rejected
+    assert result.gain_by_null_model_["the column 'g' alone"] < 0.02
 
 
 @pytest.mark.slow

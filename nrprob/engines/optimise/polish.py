@@ -20,7 +20,7 @@ from nrprob.engines.programs import jit_by_size
 from nrprob.statistics.rows import Rows, Sparse
 from nrprob.statistics.terms import Terms
 
-TOLERANCE = 1e-9  # smallest change of the objective that counts, in nats per row
+TOLERANCE = 1e-9  # smallest change of the objective that counts, in nats per sample
 _N_CHAINS, _DEPTH = 3, 20
 _SWEEPS = 1000
 

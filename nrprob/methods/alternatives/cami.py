@@ -261,8 +261,8 @@ class CAMI(SimultaneousClusterer):
     max_iter : int, default=500
         Maximum number of iterations of a restart; at most 10**6.
     tol : float, default=1e-6
-        A restart has converged if the objective improves by less than ``tol`` nats per row, from 0
-        to 1.
+        A restart has converged if the objective improves by less than ``tol`` nats per sample,
+        from 0 to 1.
     random_state : int, RandomState instance or None, default=None
         Determines the initial values.
     <verbose>

@@ -185,7 +185,7 @@ class Sampled(Clusterer):
         Returns
         -------
         float
-            Mean in nats per row.
+            Mean in nats per sample.
         """
         return float(self.score_samples(X, known=known).mean())
 

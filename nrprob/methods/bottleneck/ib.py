@@ -230,7 +230,7 @@ class IB(WeightedUnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
         Returns
         -------
         float
-            In nats per row; higher is better.
+            In nats per sample; higher is better.
         """
         return super().score(X)
 

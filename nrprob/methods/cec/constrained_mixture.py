@@ -55,7 +55,7 @@ class EMParameters(NamedTuple):
         c
     ridge : (p,) diagonal that is added to every scatter; 0 on padding
     variance : (p,) variances of the columns; 0 on padding and for constant columns
-    tol : decrease of the objective, in nats per row, below which a restart has converged
+    tol : decrease of the objective, in nats per sample, below which a restart has converged
     max_iter : maximum number of iterations
     """
 
@@ -227,7 +227,7 @@ class ConstrainedMixture(PairEstimator):
     max_iter : int, default=500
         Maximum number of EM iterations per restart; at most 10**6.
     tol : float, default=1e-7
-        A restart has converged when the objective decreases by less than ``tol`` nats per row in
+        A restart has converged when the objective decreases by less than ``tol`` nats per sample in
         an iteration. From 0 to 1.
     <random_state>
     <verbose>

@@ -40,7 +40,7 @@ from nrprob.statistics.rows import Layout, Rows, bucket_size, make_layout, make_
 
 STARTS = ("k-means++", "random")
 _REG = 1e-3  # ridge of reg="auto"
-_TOLERANCE = 1e-9  # smallest change of the objective that counts, in nats per row
+_TOLERANCE = 1e-9  # smallest change of the objective that counts, in nats per sample
 
 
 def _check_init(name: str, value: Any) -> None:
@@ -625,7 +625,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         Returns
         -------
         float
-            In nats per row; higher is better.
+            In nats per sample; higher is better.
         """
         X, known = self._split_known(X, None)
         log_density = self._log_membership(X, known).max(1)

@@ -123,7 +123,7 @@ class CMBC(ScoreMixin, LinearClusterer):
         Maximum number of EM iterations per temperature, and ten times as many at the last
         temperature.
     tol : float, default=1e-6
-        Convergence tolerance of the objective in nats per row, and 1/100 of it at the last
+        Convergence tolerance of the objective in nats per sample, and 1/100 of it at the last
         temperature.
     random_state : int, RandomState instance or None, default=None
         Determines initial values and perturbations.
@@ -423,7 +423,7 @@ class CMBC(ScoreMixin, LinearClusterer):
         Returns
         -------
         float
-            In nats per row.
+            In nats per sample.
         """
         return super().score(X, known=known)
 

@@ -215,7 +215,7 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     max_iter : int, default=100
         Maximum number of iterations of a mixture, and of the consensus; at most 10**6.
     tol : float, default=1e-3
-        A mixture has converged when its mean log likelihood, in nats per row, increases by less
+        A mixture has converged when its mean log likelihood, in nats per sample, increases by less
         than ``tol``. From 0 to 1.
     random_state : int, RandomState instance or None, default=None
         Seed of the initial values of the mixtures.

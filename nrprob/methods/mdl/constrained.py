@@ -144,8 +144,8 @@ class MDLConstrained(PairEstimator):
     max_iter : int, default=100
         Maximum number of accepted proposals per restart; at most 10**6.
     tol : float, default=1e-7
-        Smallest decrease of the description length, in nats per row, that counts as an improvement.
-        From 0 to 1.
+        Smallest decrease of the description length, in nats per sample, that counts as an
+        improvement. From 0 to 1.
     random_state : int, RandomState instance or None, default=None
         Determines the initial centres.
     <verbose>

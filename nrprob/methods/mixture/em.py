@@ -125,7 +125,7 @@ class SmoothedCost:
 class MixtureParameters(NamedTuple):
     """Traced parameter of `Mixture`.
 
-    ``constant`` is the log Jacobian of the scaling of the features, in nats per row.
+    ``constant`` is the log Jacobian of the scaling of the features, in nats per sample.
     """
 
     constant: Any
@@ -446,7 +446,7 @@ class MixtureEM(  # type: ignore[misc]
         Returns
         -------
         float
-            In nats per row.
+            In nats per sample.
         """
         return super().score(X)
 
