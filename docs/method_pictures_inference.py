@@ -7,10 +7,10 @@ select pictures; without arguments, all are plotted.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from picture_style import COLOURS, save, scatter
 from sklearn.datasets import load_iris, load_wine
 from sklearn.metrics import adjusted_rand_score
 
@@ -25,18 +25,7 @@ from nrprob import (
     posterior,
 )
 
-COLOURS = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
-MARKERS = "o", "^", "s", "D", "v", "P"
 PETALS = "petal length (cm)", "petal width (cm)"
-
-
-def scatter_groups(ax, X: np.ndarray, labels: np.ndarray, size: float = 14) -> None:
-    """Plot two features, with a colour and a marker for each label from 0."""
-    for group in np.unique(labels[labels >= 0]):
-        ax.scatter(
-            *X[labels == group].T, s=size, color=COLOURS[group], marker=MARKERS[group],
-            alpha=0.75, lw=0,
-        )  # fmt: skip
 
 
 def plot_ellipse(ax, mean: np.ndarray, covariance: np.ndarray, **style) -> None:
@@ -44,12 +33,6 @@ def plot_ellipse(ax, mean: np.ndarray, covariance: np.ndarray, **style) -> None:
     angle = np.linspace(0, 2 * np.pi, 80)
     root = np.linalg.cholesky(covariance) * np.sqrt(-2 * np.log(0.1))
     ax.plot(*(mean[:, None] + root @ [np.cos(angle), np.sin(angle)]), **style)
-
-
-def save(figure, name: str, dpi: int = 110) -> None:
-    """Write a figure into the folder of this file."""
-    figure.savefig(Path(__file__).with_name(f"{name}.png"), dpi=dpi)
-    plt.close(figure)
 
 
 def bayesian_mixtures() -> None:
@@ -63,7 +46,7 @@ def bayesian_mixtures() -> None:
         law = parameters.isel(component=component)
         plot_ellipse(left, law["means"].values, law["covariances"].values, color="#000000", lw=1.2)
     left.set(title="Components of one draw", xlabel=PETALS[0], ylabel=PETALS[1])
-    scatter_groups(middle, petals, model.labels_)
+    scatter(middle, petals, model.labels_)
     middle.set(title="Clusters (labels_)", xlabel=PETALS[0], ylabel=PETALS[1])
     for offset, (name, colour) in enumerate((("components", "0.6"), ("labels", "#0072b2"))):
         numbers = posterior.n_clusters(model.posterior_[name])["probability"]
@@ -90,7 +73,7 @@ def description_length() -> None:
             agreement = adjusted_rand_score(wine.target, labels)
             order = np.argsort([wine.target[labels == c].mean() for c in np.unique(labels)])
             labels = np.argsort(order)[labels]  # colours in the order of the cultivars
-            scatter_groups(ax, views[v], labels)
+            scatter(ax, views[v], labels)
             ax.set(
                 title=f"View {v + 1}, {name} codes: ARI {agreement:.2f}",
                 xlabel=names[2 * v], ylabel=names[2 * v + 1],
@@ -108,13 +91,13 @@ def semi_supervised() -> None:
     y[wrong] = (species[wrong] + 1) % 3
     figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", sharey=True)
     axes[0].scatter(*petals[y < 0].T, s=8, color="0.75", lw=0)
-    scatter_groups(axes[0], petals, y, size=26)
+    scatter(axes[0], petals, y, size=26)
     axes[0].set(title="30 labels, six of them wrong", ylabel=PETALS[1])
     for ax, model in zip(axes[1:], (MixtureEM(3), CECIB(3)), strict=True):
         labels = model.set_params(random_state=0).fit(petals, y).labels_
         agreement = adjusted_rand_score(species, labels)
         order = np.argsort([species[labels == c].mean() for c in np.unique(labels)])
-        scatter_groups(ax, petals, np.argsort(order)[labels])
+        scatter(ax, petals, np.argsort(order)[labels])
         ax.set(title=f"{type(model).__name__}: ARI {agreement:.2f}")
     for ax in axes:
         ax.scatter(*petals[wrong].T, s=70, facecolor="none", edgecolor="#000000", lw=1)

@@ -7,25 +7,13 @@ some of them.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from picture_style import save, scatter
 from sklearn.cluster import KMeans
 
 from nrprob import ConditionalMixture
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
-MARKERS = ("o", "^", "s", "D")
-
-
-def scatter(ax, points: np.ndarray, colour: np.ndarray, marker: np.ndarray, title: str) -> None:
-    """Plot points; the first labels determine the colour, the second the marker."""
-    for c in np.unique(colour):
-        for m in np.unique(marker):
-            rows = (colour == c) & (marker == m)
-            ax.scatter(*points[rows].T, s=16, color=COLOURS[c], marker=MARKERS[m], alpha=0.75, lw=0)
-    ax.set(title=title, xticks=[], yticks=[])
 
 
 def unequal_shares() -> tuple[np.ndarray, np.ndarray]:
@@ -44,16 +32,15 @@ def plot_conditional_mixtures() -> None:
     kmeans = KMeans(2, n_init=10, random_state=0).fit_predict(X - means[batch])
     joint = ConditionalMixture(2, random_state=0).fit(X, known=batch)
     figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", sharey=True)
-    scatter(axes[0], X, batch, batch, "known: the batch")
-    scatter(axes[1], X, kmeans, batch, "batch means subtracted, then k-means")
-    scatter(axes[2], X, joint.labels_, batch, "ConditionalMixture, given the batch")
+    scatter(axes[0], X, batch, batch)
+    axes[0].set_title("known: the batch")
+    scatter(axes[1], X, kmeans, batch)
+    axes[1].set_title("batch means subtracted, then k-means")
+    scatter(axes[2], X, joint.labels_, batch)
+    axes[2].set_title("ConditionalMixture, given the batch")
+    for ax in axes:
+        ax.set(xticks=[], yticks=[])
     save(figure, "conditional-mixtures")
-
-
-def save(figure, name: str) -> None:
-    """Write a picture into the folder of this file."""
-    figure.savefig(Path(__file__).with_name(f"{name}.png"), dpi=110)
-    plt.close(figure)
 
 
 PICTURES = {

@@ -6,10 +6,9 @@ docs/posterior-checks.png the parameters of components and replicated data.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import numpy as np
+from picture_style import save, scatter
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris
 
@@ -31,17 +30,16 @@ def plot_batches() -> None:
         "ConditionalMixture, given the batch",
     )
     for ax, title, labels in zip(axes, titles, (batch, found, told), strict=True):
-        for group, (colour, marker) in enumerate((("#0072b2", "o"), ("#d55e00", "^"))):
-            ax.scatter(*X[labels == group].T, s=16, color=colour, marker=marker, alpha=0.75, lw=0)
+        scatter(ax, X, labels)
         ax.set(title=title, xticks=[], yticks=[])
-    figure.savefig(Path(__file__).with_name("idea.png"), dpi=130)
+    save(figure, "idea", dpi=130)
 
 
 def plot_path(model: MDLMixture) -> None:
     """Plot the probabilities of the numbers of clusters of iris, by the dip between clusters."""
     path = posterior.cluster_path(model)
     print(path)
-    path.plot().figure.savefig(Path(__file__).with_name("cluster-path.png"), dpi=110)
+    save(path.plot().figure, "cluster-path")
 
 
 def plot_checks(model: MDLMixture, X: np.ndarray) -> None:
@@ -71,7 +69,7 @@ def plot_checks(model: MDLMixture, X: np.ndarray) -> None:
     right.stairs(np.histogram(X[:, length], bins)[0], bins, color="#d55e00", lw=2, label="observed")
     right.legend()
     right.set(xlabel="petal length (cm)", ylabel="flowers", title="Observed and replicated data")
-    figure.savefig(Path(__file__).with_name("posterior-checks.png"), dpi=110)
+    save(figure, "posterior-checks")
 
 
 def main() -> None:
