@@ -271,8 +271,7 @@ def _summarise_chains(chains: CheckpointedChains) -> ViewPosterior:
         table = diagnose(
             draws["labels"][:, :, v], pairs=5, extra=extra if v == 0 else None, random_state=0
         )
-        common = [name in extra for name in table.index]
-        names = np.where(common, table.index, table.index + f" (view {v})")
+        names = [name if name in extra else f"{name} (view {v})" for name in table.index]
         parts.append(table.set_axis(pd.Index(names, name="quantity")))
     table = pd.concat(parts)
     enough = (table["r_hat"] < _LARGEST_R_HAT) & (table["ess_bulk"] >= _SMALLEST_ESS)

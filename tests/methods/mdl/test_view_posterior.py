@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
-from nrprob import MDLMultiView
+from nrprob import MDLConstrained, MDLMultiView
 from nrprob.engines.programs import jit_by_size
 from nrprob.engines.sample.checkpoints import CheckpointedChains
 from nrprob.methods.mdl.complete_codes import GAUSSIAN_PRIORS, make_view
@@ -341,3 +341,54 @@ def test_a_fitted_model_does_not_change():
     with pytest.warns(ConvergenceWarning):
         model.sample_posterior([X[:8, :1]], num_samples=4, num_warmup=1)
     assert dict(vars(model)) == before
+
+
+def sample_pairs(changes, known_parts, n=12):
+    """Binary rows, an estimator of pairs, and few draws of its labels."""
+    X = np.random.default_rng(5).integers(0, 2, (n, 3)).astype(float)
+    model = MDLConstrained(3, features="bernoulli", random_state=0).set_params(**changes)
+    short = {"num_samples": 30, "num_warmup": 5, "num_chains": 1}
+    return X, model, model.sample_posterior(X, **known_parts, **short)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    ("changes", "known_parts"),
+    [
+        ({}, {"y": [0, 1, 0] + [-1] * 9, "must_link": [[3, 4]], "cannot_link": [[5, 6]]}),
+        ({"constraints": "soft"}, {"must_link": [[3, 4], [4, 5]], "cannot_link": [[3, 6]]}),
+        ({"labels": "coded"}, {"y": [0, 1, 0] + [-1] * 9, "known": [0, 1] * 6}),
+    ],
+)
+def test_the_density_of_pairs_is_the_objective_of_the_fit(changes, known_parts):
+    X, model, posterior = sample_pairs(changes, known_parts)
+    task = clone(model).prepare(X, **{"y": None, **known_parts})
+    draws = posterior.labels().to_numpy()[0]
+    lengths = [clone(model)._objective_at(task, z) for z in draws]
+    total = lengths + posterior.draws["log_density"].to_numpy()[0]
+    assert len(np.unique(draws, axis=0)) > 5
+    np.testing.assert_allclose(total, total[0], atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_draws_satisfy_hard_labels_and_limits_on_distances():
+    known_parts = {"y": [0, 1, 0] + [-1] * 9, "must_link": [[3, 4]]}
+    X, _, posterior = sample_pairs({"max_diameter": 1.5}, known_parts)
+    z = posterior.labels().to_numpy()[0]
+    assert (z[:, 0] == z[:, 2]).all() and (z[:, 3] == z[:, 4]).all() and (z[:, 0] != z[:, 1]).all()
+    apart = np.argwhere(np.linalg.norm(X[:, None] - X[None], axis=2) > 1.5)
+    assert len(apart) and (z[:, apart[:, 0]] != z[:, apart[:, 1]]).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": 1.0}, "takes no epsilon; got epsilon=1.0; set it"),
+        ({"max_size": 5}, "takes no max_size"),
+        ({"constraints": "soft"}, "either soft or hard constraints; got .* and labels='hard' with"),
+        ({"constraints": "soft", "labels": "coded", "delta": 0.1}, "constraints='soft' and delta;"),
+    ],
+)
+def test_constraints_without_a_posterior_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        sample_pairs(changes, {"y": [0, 1] + [-1] * 10})
