@@ -652,10 +652,10 @@ class MDLConstrained(PairEstimator):
         self._check_posterior(y)
         X, known = extract_known(X, known)
         task = clone(self).prepare(X, y, must_link=must_link, cannot_link=cannot_link)
-        pairs = task.must_link, task.cannot_link
+        must, cannot = task.must_link, task.cannot_link
         if self.constraints == "hard":
             hard = self._hard_pairs(task)
-            pairs = tuple(np.concatenate([p.rows for p in parts]) for parts in hard)
+            must, cannot = (np.concatenate([pairs.rows for pairs in parts]) for parts in hard)
         # ``n_clusters`` is the largest number; "auto" takes all numbers up to a largest one.
         view = MDLMultiView(
             "auto", features=self.features, covariance=task.covariance,
@@ -663,8 +663,8 @@ class MDLConstrained(PairEstimator):
             max_clusters=self._cluster_limit, random_state=self.random_state, verbose=self.verbose,
         )  # fmt: skip
         return view.sample_posterior(
-            [task.X], y if self.labels == "coded" else None, known=known, must_link=pairs[0],
-            cannot_link=pairs[1], num_samples=num_samples, num_warmup=num_warmup,
+            [task.X], y if self.labels == "coded" else None, known=known, must_link=must,
+            cannot_link=cannot, num_samples=num_samples, num_warmup=num_warmup,
             num_chains=num_chains, thinning=thinning, random_state=random_state,
         )  # fmt: skip
 
