@@ -18,7 +18,7 @@ def test_commands_are_one_line_and_marked(name):
 
 
 def test_pictures_and_pages_exist():
-    assert len(README) < 7000
+    assert len(README) < 6000
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         if not target.startswith("http"):
             assert (ROOT / target).exists(), target
