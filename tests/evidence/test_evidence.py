@@ -350,7 +350,7 @@ def test_level_where_clusters_could_follow_tails_and_groups():
 def test_a_shrunk_covariance_is_no_structure():
     """The same; clusters compensate for it, so one null model is not enough."""
     result = [
-        evidence.test(ConditionalMixture(2, weights="uniform"), X, known=z, **FEW)
+        evidence.test(ConditionalMixture(2, weights="uniform", ridge=100.0), X, known=z, **FEW)
         for X, z in draws(10, lambda rng, z, e: e * np.where(np.arange(20) == 0, 1.8, 1), d=20)
     ]
     p = np.array([one.p_structure_ for one in result])
