@@ -10,11 +10,13 @@ import sys
 
 import matplotlib.pyplot as plt
 import numpy as np
-from picture_style import save, scatter
+from matplotlib.colors import ListedColormap
+from picture_style import COLOURS, save, scatter
+from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from nrprob import NACI, Orthogonalization
-from nrprob.datasets import make_planar_shapes
+from nrprob import NACI, CrossPartition, Orthogonalization
+from nrprob.datasets import make_cross_partition, make_planar_shapes
 
 
 def separated_rings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -47,8 +49,45 @@ def plot_alternatives_of_any_shape() -> None:
     save(figure, "alternatives-of-any-shape")
 
 
+def plot_sorted_counts(ax, counts: np.ndarray, labels: np.ndarray, subset: np.ndarray) -> None:
+    """Plot counts (n, m) with rows sorted by labels, lines between clusters, and subsets."""
+    order = np.lexsort((subset, labels))
+    ax.imshow(counts[order], cmap="Greys", aspect="auto", interpolation="nearest")
+    for end in np.cumsum(np.bincount(labels))[:-1]:
+        ax.axhline(end - 0.5, color=COLOURS[1], lw=1.5)
+    ax.axvline(239.5, color="0.4", lw=1)
+    ax.set(xticks=[120, 420], yticks=[])
+    ax.set_xticklabels(["features\nof themes", "features of clusters\nwithin subsets"])
+    ax.tick_params(length=0)
+    strip = ax.inset_axes((-0.07, 0, 0.05, 1))
+    colours = ListedColormap([COLOURS[0], COLOURS[2], COLOURS[4]])
+    strip.imshow(subset[order][:, None], cmap=colours, aspect="auto", interpolation="nearest")
+    strip.set(xticks=[], yticks=[])
+
+
+def plot_cross_partition() -> None:
+    """Plot counts of three subsets, sorted by subset, by k-means of residuals and by themes."""
+    counts, labels = make_cross_partition(masking_count=1500, random_state=0)
+    theme, subset, _ = labels.T
+    means = np.stack([counts[subset == w].mean(0) for w in range(3)])
+    kmeans = KMeans(5, n_init=10, random_state=0).fit_predict(counts - means[subset])
+    model = CrossPartition("auto", random_state=0).fit(counts, subsets=subset)
+    figure, axes = plt.subplots(1, 3, figsize=(10, 4.2), layout="constrained")
+    panels = {
+        "rows by subset": subset,
+        "subset means subtracted, then k-means": kmeans,
+        "CrossPartition, given the subsets": model.labels_,
+    }
+    for ax, (title, groups) in zip(axes, panels.items(), strict=True):
+        plot_sorted_counts(ax, counts, groups, subset)
+        print(title, round(adjusted_rand_score(theme, groups), 2))
+        ax.set_title(title, fontsize=11)
+    save(figure, "cross-partition")
+
+
 PICTURES = {
     "alternatives-of-any-shape": plot_alternatives_of_any_shape,
+    "cross-partition": plot_cross_partition,
 }
 
 
