@@ -10,6 +10,10 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from scipy.stats import chi2
+
+_LEVEL = 1e-4  # largest p-value of the test of equal shares, ...
+_ASSOCIATION = 0.1  # ... and smallest Cramer's V, for which shares count as different
 
 
 def group_sums(
@@ -78,3 +82,25 @@ def merge_small_groups(
     new_code = np.full(len(names), most - 1)
     new_code[retained] = np.arange(most - 1)
     return [*(names[g] for g in retained), f"{len(names) - most + 1} others"], new_code[codes]
+
+
+def shares_differ(table: np.ndarray) -> bool:
+    """Whether cluster shares differ between known groups, significantly and by a relevant amount.
+
+    The shares differ if the p-value of a chi-square test of independence is below 1e-4, and if
+    Cramer's V is above 0.1.
+
+    Parameters
+    ----------
+    table : (L, K) number of samples in L known groups and K clusters
+    """
+    table = table[table.sum(1) > 0][:, table.sum(0) > 0].astype(float)
+    rank = min(table.shape) - 1
+    if rank < 1:
+        return False
+    n = table.sum()
+    expected = table.sum(1, keepdims=True) * table.sum(0) / n
+    statistic = float(((table - expected) ** 2 / expected).sum())
+    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
+    association = np.sqrt(statistic / (n * rank))
+    return bool(chi2.sf(statistic, freedom) < _LEVEL and association > _ASSOCIATION)

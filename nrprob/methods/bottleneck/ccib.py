@@ -27,6 +27,7 @@ from nrprob.settings import standard
 from nrprob.statistics import families
 from nrprob.statistics.costs import gaussian_cost
 from nrprob.statistics.families import feature_term, half_squares, sum_of_squares
+from nrprob.statistics.groups import cross_table, shares_differ
 from nrprob.statistics.rows import Dense, Rows, bucket_size
 from nrprob.statistics.terms import Residual, Term
 
@@ -184,8 +185,8 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
         Weight of the coordination. For residual coordination, :math:`\lambda` is this number times
         the ratio of the leading curvatures of the two terms; "auto" is 1. For marginal
         coordination, :math:`\lambda` is this number; "auto" is the minimum of 0.3 and half the
-        ratio of curvatures. Raise it if clusters differ between known groups. With 0, the labels of
-        different groups are unrelated. From 0 to 10**6.
+        ratio of curvatures. Raise it if the meaning of a cluster differs between known groups. With
+        0, the labels of different groups are unrelated. From 0 to 10**6.
     multi : {"product", "additive"}, default="product"
         Combination of several known labelings. "product" conditions on every combination of labels
         that occurs. "additive" models additive effects of the labelings by generalised linear
@@ -394,6 +395,21 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
         return ConditionalBottleneck(features, coordination, automatic), ConditionalParameters(
             weight
         )
+
+    def finish(self, task, result):
+        """Set the fitted attributes; see `Clusterer.finish`."""
+        super().finish(task, result)
+        design = task.design
+        if self._coordination == "residual" and design.kind == "labels" and design.columns is None:
+            shape = design.n_groups, self.n_clusters
+            if shares_differ(cross_table(design.codes, self.labels_, shape, task.weights)):
+                warn(
+                    "shares of clusters differ between known groups, so residuals from the group "
+                    "means contain a part of the differences between clusters; got residual "
+                    "coordination; compare with coordination='marginal', or, for continuous "
+                    "features, with ConditionalMixture"
+                )
+        return self
 
     def _glm_parameters(self, task: Task, weight: float) -> GLMParameters:
         """Parameters of the generalised linear models, with a padded design matrix."""

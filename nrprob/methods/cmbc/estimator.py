@@ -96,7 +96,7 @@ class CMBC(ScoreMixin, LinearClusterer):
         clusters resemble the known groups. 0 is the Bernoulli mixture with uniform weights. "auto"
         fits c = 0.25, 0.5, 1, 2, 4 and 8, and selects the smallest c with K non-empty clusters that
         a G test at 5 % does not find dependent on Z. If there is none, it is 2, with a warning. See
-        `gamma_to_strength` for the published weight. At most 10**6.
+        `nrprob.methods.cmbc.estimator.gamma_to_strength` for the published weight. At most 10**6.
     form : {"chi2", "balanced", "pairs", "printed"}, default="chi2"
         Quadratic form P. "chi2" is the second-order expansion of I(C;Z) at independence. The other
         forms replace the entropy by chords. "printed" has the published constants; it rewards a
@@ -173,7 +173,7 @@ class CMBC(ScoreMixin, LinearClusterer):
     --------
     CCIB : Conditional information bottleneck, for features of any kind.
     MixtureEM : Bernoulli mixture without known groups.
-    gamma_to_strength : Converts the published penalty weight.
+    nrprob.methods.cmbc.estimator.gamma_to_strength : Converts the published penalty weight.
 
     Notes
     -----

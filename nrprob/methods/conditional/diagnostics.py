@@ -6,7 +6,6 @@ Sizes: L known groups, K clusters.
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import chi2
 
 from nrprob.estimator.base import Clusterer
 from nrprob.exceptions import warn
@@ -23,33 +22,10 @@ from nrprob.methods.conditional.joint_fit import (
 from nrprob.methods.conditional.joint_search import Ends, Form, Problem
 from nrprob.methods.conditional.shares import BY_GROUP
 from nrprob.methods.conditional.table_data import TableData
+from nrprob.statistics.groups import shares_differ
 
 _SPREAD = 0.05  # difference between shares of clusters above which a fit warns
-_LEVEL = 1e-4  # largest p-value of the test of equal shares, ...
-_ASSOCIATION = 0.1  # ... and smallest Cramer's V, for which shares count as different
 _STEPS = 20  # EM steps of the joint fits that estimate the gain over subtracted means
-
-
-def shares_differ(table: np.ndarray) -> bool:
-    """Whether cluster shares differ between known groups, significantly and by a relevant amount.
-
-    The shares differ if the p-value of a chi-square test of independence is below 1e-4, and if
-    Cramer's V is above 0.1.
-
-    Parameters
-    ----------
-    table : (L, K) number of samples in L known groups and K clusters
-    """
-    table = table[table.sum(1) > 0][:, table.sum(0) > 0].astype(float)
-    rank = min(table.shape) - 1
-    if rank < 1:
-        return False
-    n = table.sum()
-    expected = table.sum(1, keepdims=True) * table.sum(0) / n
-    statistic = float(((table - expected) ** 2 / expected).sum())
-    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
-    association = np.sqrt(statistic / (n * rank))
-    return bool(chi2.sf(statistic, freedom) < _LEVEL and association > _ASSOCIATION)
 
 
 class DiagnosticsMixin(Clusterer):

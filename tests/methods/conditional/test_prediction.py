@@ -11,7 +11,6 @@ from sklearn.base import clone
 import nrprob
 from nrprob import ConditionalMixture
 from nrprob.exceptions import DegenerateClusterWarning
-from nrprob.methods.conditional.diagnostics import shares_differ
 from nrprob.methods.conditional.joint import JointState
 from nrprob.methods.conditional.joint_fit import _distinct_clusters, make_problem
 from nrprob.methods.conditional.joint_search import Ends
@@ -19,6 +18,7 @@ from nrprob.methods.conditional.new_groups import NewGroups, lay_out_new_groups
 from nrprob.methods.conditional.regression import fit_beside_clusters
 from nrprob.methods.conditional.table_data import TableData
 from nrprob.metrics import adjusted_rand_index
+from nrprob.statistics.groups import shares_differ
 
 FEW = {"n_init": 12, "random_state": 0}
 pytestmark = [
