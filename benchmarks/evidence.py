@@ -359,7 +359,7 @@ def certainty(chosen: argparse.Namespace) -> None:
             np.add.at(counts, (model.labels_, rows.sought), 1)
             names = linear_sum_assignment(counts, maximize=True)[1]
             right = names[model.labels_] == rows.sought
-            parts.append(np.stack([sure.rows_, model.membership_.max(1), right]))
+            parts.append(np.stack([sure.samples_, model.membership_.max(1), right]))
         own = np.concatenate(parts, axis=1)
         every.append(own)
         seconds = (time.process_time() - start) / chosen.sets

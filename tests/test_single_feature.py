@@ -83,7 +83,7 @@ def test_confidence_is_withheld(fitted):
     with warnings.catch_warnings():
         warnings.simplefilter("error", SingleFeatureWarning)  # the printed result mentions it
         sure = evidence.confidence(model, frame, known="site", random_state=0)
-    assert sure.rows_ is None and sure.clusters_ is None
+    assert sure.samples_ is None and sure.clusters_ is None
     assert " is vip = true: " in sure.withheld_ and "drop this column" in sure.withheld_
     assert str(sure).startswith("no confidence: cluster ")
 

@@ -355,8 +355,8 @@ class ConditionalMixture(
        :math:`s_0` and weights.
     5. Retain the restart of the smallest objective.
 
-    Joint fits of effects and clusters start from the result of step 5, and from a fit without known
-    groups.
+    Joint fits of effects and clusters start from the result of step 5, from k-means of the
+    residuals, and from a fit without known groups.
 
     With p coordinates, an EM step costs :math:`O(n p K + p^3)`, and :math:`O(n p^2)` more for t
     errors. The memory is :math:`O(n (p + K))` per parallel restart. Missing values multiply the
