@@ -247,7 +247,7 @@ def test_set(name: str, number: int) -> dict[str, object]:
         [GapCount(int(s), int(g), share) for s, g, share in split] for split in result.gap_counts_
     ]
     one = result.gain_[result.distinct_]
-    gains = ";".join(f"{rival}={gain:.4f}" for rival, gain in result.gain_by_null_model_.items())
+    gains = ";".join(f"{name}={gain:.4f}" for name, gain in result.gain_by_null_model_.items())
     return {
         "design": name, "set": number, "p_structure": one_sided_p_value(result.statistic_, n),
         "p_gap": combined_p_value(counts) if counts and counts[0] else "",
@@ -310,12 +310,12 @@ def summarise(folder: Path) -> None:
         p = np.array([float(line["p_structure"]) for line in lines])
         gaps = np.array([float(line["p_gap"]) for line in lines if line["p_gap"]])
         one = [float(dict(g.split("=") for g in line["gains"].split(";"))[ONE]) for line in lines]
-        rival = max(rivals := [line["null_model"] for line in lines], key=rivals.count)
+        strongest = max(names := [line["null_model"] for line in lines], key=names.count)
         table.append(
             (
                 name, len(lines), int((p <= LEVEL).sum()), float((p <= LEVEL).mean()),
                 float(np.median(p)), int((gaps <= LEVEL).sum()), float(np.mean(one)),
-                float(np.mean([float(line["gain"]) for line in lines])), rival[:34],
+                float(np.mean([float(line["gain"]) for line in lines])), strongest[:34],
                 float(np.mean([float(line["seconds"]) for line in lines])),
             )
         )  # fmt: skip

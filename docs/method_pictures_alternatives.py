@@ -1,17 +1,15 @@
 """Plot the pictures of the pages on alternatives of any shape and on cross-partition clustering.
 
-``python docs/method_pictures_alternatives.py`` plots all pictures; names of pictures as arguments
-select some of them.
+``python docs/method_pictures_alternatives.py`` plots all pictures; names of functions as
+arguments select some of them.
 """
 
 from __future__ import annotations
 
-import sys
-
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
-from picture_style import COLOURS, save, scatter
+from picture_style import COLOURS, plot_selected, save, scatter
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
@@ -85,17 +83,5 @@ def plot_cross_partition() -> None:
     save(figure, "cross-partition")
 
 
-PICTURES = {
-    "alternatives-of-any-shape": plot_alternatives_of_any_shape,
-    "cross-partition": plot_cross_partition,
-}
-
-
-def main(names: list[str]) -> None:
-    """Plot the pictures with these names, or all."""
-    for name in names or PICTURES:
-        PICTURES[name]()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    plot_selected(plot_alternatives_of_any_shape, plot_cross_partition)

@@ -6,11 +6,9 @@ select pictures; without arguments, all are plotted.
 
 from __future__ import annotations
 
-import sys
-
 import matplotlib.pyplot as plt
 import numpy as np
-from picture_style import COLOURS, save, scatter
+from picture_style import COLOURS, plot_selected, save, scatter
 from sklearn.datasets import load_iris, load_wine
 from sklearn.metrics import adjusted_rand_score
 
@@ -161,16 +159,7 @@ def number_of_clusters() -> None:
     save(figure, "number-of-clusters")
 
 
-PICTURES = (
-    bayesian_mixtures,
-    description_length,
-    semi_supervised,
-    significance,
-    number_of_clusters,
-)
-
-
 if __name__ == "__main__":
-    for plot in PICTURES:
-        if len(sys.argv) == 1 or plot.__name__ in sys.argv[1:]:
-            plot()
+    plot_selected(
+        bayesian_mixtures, description_length, semi_supervised, significance, number_of_clusters
+    )

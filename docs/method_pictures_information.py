@@ -1,18 +1,17 @@
 """Plot the pictures of the pages on bottlenecks, CMBC and conditional ensembles.
 
-``python docs/method_pictures_information.py`` plots all pictures; names of pictures as arguments
-select some of them.
+``python docs/method_pictures_information.py`` plots all pictures; names of functions as
+arguments select some of them.
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
-from picture_style import COLOURS, save, scatter
+from picture_style import COLOURS, plot_selected, save, scatter
 from sklearn.cluster import KMeans
 
 from nrprob import CCIB, CMBC, IB, IBSI, CondEns, MixtureEM
@@ -152,17 +151,5 @@ def plot_cmbc_and_ensembles() -> None:
     save(figure, "cmbc-and-ensembles")
 
 
-PICTURES = {
-    "cmbc-and-ensembles": plot_cmbc_and_ensembles,
-    "information-bottleneck": plot_information_bottleneck,
-}
-
-
-def main(names: list[str]) -> None:
-    """Plot the pictures with these names, or all."""
-    for name in names or PICTURES:
-        PICTURES[name]()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    plot_selected(plot_cmbc_and_ensembles, plot_information_bottleneck)

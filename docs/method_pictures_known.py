@@ -1,16 +1,14 @@
 """Plot the pictures of the pages on methods that take known groups.
 
-``python docs/method_pictures_known.py`` plots all pictures; names of pictures as arguments select
-some of them.
+``python docs/method_pictures_known.py`` plots all pictures; names of functions as arguments
+select some of them.
 """
 
 from __future__ import annotations
 
-import sys
-
 import matplotlib.pyplot as plt
 import numpy as np
-from picture_style import save, scatter
+from picture_style import plot_selected, save, scatter
 from sklearn.cluster import KMeans
 
 from nrprob import ConditionalMixture
@@ -43,16 +41,5 @@ def plot_conditional_mixtures() -> None:
     save(figure, "conditional-mixtures")
 
 
-PICTURES = {
-    "conditional-mixtures": plot_conditional_mixtures,
-}
-
-
-def main(names: list[str]) -> None:
-    """Plot the pictures with these names, or all."""
-    for name in names or PICTURES:
-        PICTURES[name]()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    plot_selected(plot_conditional_mixtures)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -31,3 +33,10 @@ def save(figure, name: str, dpi: int = 110) -> None:
     """Write a picture into the folder of this file."""
     figure.savefig(Path(__file__).with_name(f"{name}.png"), dpi=dpi)
     plt.close(figure)
+
+
+def plot_selected(*pictures: Callable[[], None]) -> None:
+    """Plot all pictures, or those whose function is named as an argument of the script."""
+    for plot in pictures:
+        if len(sys.argv) == 1 or plot.__name__ in sys.argv[1:]:
+            plot()

@@ -135,9 +135,10 @@ class ConditionalMixture(
         "auto" selects "random" if F is larger than with "subtract" by more than 1.5 margins. For d
         numeric columns, a margin is
         :math:`\frac{1}{2} \min(K - 1, d) (\sum_z \log n_z - \max_z \log n_z)` nats. The sum and the
-        maximum are over groups of at least ten samples. If the median group has fewer than 20
-        samples, "auto" never subtracts. Covariates, t errors and ``balance`` require "subtract";
-        "auto" then selects "subtract".
+        maximum are over groups of at least ten samples. "auto" also selects "subtract" if unequal
+        weights of the clusters, common to all groups, explain the gain. If the median group has
+        fewer than 20 samples, "auto" never subtracts. Covariates, t errors and ``balance`` require
+        "subtract"; "auto" then selects "subtract".
     categorical, ordered : "auto" or sequence of str or int, default="auto"
         Names or positions of categorical and of ordered columns; an empty sequence for none. "auto"
         derives the type of a column from its values. Text, booleans and columns of two values are

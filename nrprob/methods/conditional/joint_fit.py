@@ -332,7 +332,7 @@ def joint_candidates(
 
 
 def _distinct_starts(problem: Problem, starts: np.ndarray) -> np.ndarray:
-    """Leave out initial memberships (S, B, r, K) whose clusters are those of an earlier entry."""
+    """Leave out initial memberships (S, B, r, K) with the same clusters as an earlier entry."""
     labels = np.stack([problem.layout.from_blocks(r).argmax(1) for r in starts])
     order = np.zeros(len(starts))
     return starts[distinct_optima(labels, order, problem.n_clusters, _SAME, len(starts))]
@@ -356,8 +356,9 @@ def choose_effects(
 ) -> tuple[str, dict[str, float]]:
     """Select one of the candidates.
 
-    With effects="auto", the fit with subtracted means is the default. A joint fit with common
-    shares has to raise the objective by 1.5 margins (see `thresholds`). A joint fit with shares by
+    With effects="auto", the fit with subtracted means is the default. A joint fit with equal
+    shares has to raise the objective by 1.5 margins (see `thresholds`). It is not selected if
+    fitted common shares gain more than their penalty over equal shares. A joint fit with shares by
     group has to raise the objective by 1.5 margins plus the penalty. It also has to lower the mean
     entropy of the memberships.
 
@@ -414,8 +415,8 @@ def choose_effects(
     if not fixed_shares and gain_by_group > required_gain + penalty and clearer:
         return "by_group", record
     # Fitted common shares may explain the gain. Subtracted means then suffice, with free weights.
-    common_shares = 0.5 * (k - 1) * float(np.log(data.total))
-    unequal = not fixed_shares and candidates.free - equal > common_shares
+    common_penalty = penalty - record["penalty_over_common"]
+    unequal = not fixed_shares and candidates.free - equal > common_penalty
     return "equal" if gain_equal > required_gain and not unequal else "subtracted", record
 
 
