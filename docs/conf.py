@@ -65,8 +65,39 @@ def as_on_the_site(app, name: str, text: list[str]) -> None:
     for file, page in _SHOWN.items():
         text[0] = text[0].replace(f"]({file})", f"]({page})")
     text[0] = re.sub(r"\]\(\.\./notebooks/(\w+\.ipynb)\)", r"](notebooks/\1)", text[0])
+    if name not in {"glossary", "changes"}:
+        text[0] = link_first_uses(text[0])
     parts = re.split(r"(^```.*?^```$)", text[0], flags=re.M | re.S)
     text[0] = "".join(p if p.startswith("```") else _NAMES.sub(_as_link, p) for p in parts)
+
+
+def link_first_uses(page: str) -> str:
+    """Link the first use of every term in the sentences of a page to the glossary."""
+    linked = set(_OTHER_SENSES)
+
+    def link(match: re.Match) -> str:
+        use = match["use"] or match["link"]
+        term = _SINGULAR.sub("", " ".join(use.split()).lower()) if use else ""
+        if term not in _TERMS or (match["use"] and term in linked):
+            return match[0]
+        linked.add(term)
+        return f"{{term}}`{' '.join(use.split())} <{_TERMS[term]}>`"
+
+    return _USES.sub(link, page)
+
+
+_SINGULAR = re.compile(r"s$")
+_LISTS = re.findall(r"^```{glossary}$(.*?)^```$", (HERE / "glossary.md").read_text(), re.M | re.S)
+_GLOSSARY = re.findall(r"^(\w.*)$", "".join(_LISTS), re.M)
+_TERMS = {_SINGULAR.sub("", term.lower()): term for term in _GLOSSARY}
+_OTHER_SENSES = {"cell", "code", "draw", "view"}  # source code, single cells, and verbs
+_WORDS = "|".join(sorted((re.sub(r"\\? ", r"\\s+", re.escape(t)) for t in _TERMS), key=len)[::-1])
+_USES = re.compile(  # outside of code, cards, headings, tables, formulas, links and pictures
+    r"^```.*?^```$|^::::.*?^::::$|^[:#|][^\n]*|<!--.*?-->|\$\$.*?\$\$"
+    r"|`[^`]*`|\$[^$]*\$|\[(?P<link>[^\]]*)\]\(glossary\.md\)|!?\[[^\]]*\]\([^)]*\)"
+    rf"|(?<![\w-])(?P<use>(?:{_WORDS})s?)(?![\w-])",
+    re.M | re.S | re.I,
+)
 
 
 _SHOWN = {"../CONTRIBUTING.md": "adding-a-method.md", "../models/quickstart.toml": "model-files.md"}
