@@ -28,7 +28,6 @@ __all__ = ["app"]
 app = typer.Typer(
     help="Find a clustering that is not the one you already know.",
     no_args_is_help=True,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _command in (fit, explore, run, check, ledger):
