@@ -216,7 +216,7 @@ def _draw_chapter(
             )
     if result.tested is not None:
         evidence = result.tested.evidence
-    if evidence is not None and pictures:
+    if evidence is not None and pictures and np.isfinite(evidence.discriminant_score_).any():
         with matplotlib.rc_context(_PLAIN_TEXT):
             pictures[evidence_name] = _encode_figure(evidence.plot().figure, "png")
         chapter.add_evidence(pictures[evidence_name])

@@ -29,11 +29,11 @@ def plot_discriminant_scores(
     """Draw one histogram of scores per known group; every bar is divided by cluster.
 
     At most twelve groups are drawn, the largest ones. A grey band about 0 shows the low-density
-    gap between clusters.
+    gap between clusters. Samples without a score are left out.
 
     Parameters
     ----------
-    score : (n,) held-out discriminant scores
+    score : (n,) held-out discriminant scores; NaN for none
     labels : (n,) cluster labels
     codes : (n,) known groups as integers
     names : names of the known groups
@@ -43,8 +43,16 @@ def plot_discriminant_scores(
     import matplotlib.pyplot as plt
 
     check_axes(ax)
+    scored = ~np.isnan(score)
+    if not scored.any():
+        raise ValueError(
+            "no sample has a discriminant score; there is one cluster, or no sample has all "
+            "numeric features; plot the test of two or more clusters in numeric features"
+        )
+    n_left_out = scored.size - int(scored.sum())
+    score, labels, codes = score[scored], labels[scored], codes[scored]
     # Largest groups, in reverse order: the first group is at the top.
-    sizes = np.bincount(codes)
+    sizes = np.bincount(codes, minlength=len(names))
     groups = np.sort(np.argsort(-sizes, kind="stable")[:_MAX_GROUPS])[::-1]
     if ax is None:
         height = 1.8 + 0.8 * len(groups)
@@ -73,7 +81,10 @@ def plot_discriminant_scores(
     ax.set_yticks(np.arange(len(groups)) + 0.4, ticks, fontsize=8)
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-0.05, len(groups) + 0.05)
-    ax.set_xlabel("held-out discriminant score (standard deviations within clusters)", fontsize=9)
+    left_out = f"\n{n_left_out} samples without a score are left out" if n_left_out else ""
+    ax.set_xlabel(
+        f"held-out discriminant score (standard deviations within clusters){left_out}", fontsize=9
+    )
     ax.spines[["top", "right", "left"]].set_visible(False)
     if len(clusters) > 1:
         legend_below(ax, _WIDTH)

@@ -73,7 +73,7 @@ class CrossFit:
         this model, in nats; see `mixed_gain`
     labels : (n,) predicted clusters, matched to the labels ``reference`` of `cross_fit`
     score : (n,) held-out discriminant scores of one cluster against the others, in standard
-        deviations within clusters; 0 is the centre of the low-density gap
+        deviations within clusters; 0 is the centre of the low-density gap, NaN stands for no score
     counts : for every fold, numbers of held-out samples in the gap and on its less populated side
     pairs : for every fold, numbers (2,) of near pairs and of all pairs of training samples; see
         `count_near_pairs`
@@ -123,7 +123,7 @@ def cross_fit(
         matched to these labels. Without a reference, they are matched to the first fold.
     """
     n = len(groups)
-    labels, score = np.empty(n, int), np.zeros(n)
+    labels, score = np.empty(n, int), np.full(n, np.nan)
     first, plotted_cluster = None, None
     gains: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
     counts, widths, n_clusters = [], [], []

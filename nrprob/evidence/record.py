@@ -50,7 +50,9 @@ class Evidence:
     discriminant_score_ : ndarray of shape (n_samples,)
         Held-out discriminant score of every sample, by the same fit. The score is the position
         along the discriminant direction of one cluster against the others, in standard deviations
-        within clusters. The centre of the low-density gap has the score 0.
+        within clusters. The centre of the low-density gap has the score 0. The score is NaN for
+        samples with missing numeric values, if all features are discrete, and if there is one
+        cluster.
     gap_width_ : float
         Width of the low-density gap in the units of ``discriminant_score_``, averaged over folds.
     gap_counts_ : ndarray of shape (n_splits, n_folds, 3)
@@ -179,7 +181,8 @@ class Evidence:
         """Plot held-out discriminant scores by cluster and known group.
 
         The score of a sample is computed by a fit to other samples. Scores of training samples
-        would show a gap even if there are no clusters.
+        would show a gap even if there are no clusters. Samples with missing numeric values have no
+        score, and are left out.
 
         Parameters
         ----------
@@ -191,6 +194,11 @@ class Evidence:
         matplotlib.axes.Axes
             Axes with one histogram per known group, for the twelve largest groups. The bars are
             divided by cluster. The low-density gap is grey.
+
+        Raises
+        ------
+        ValueError
+            If no sample has a score: with one cluster, or without numeric features.
         """
         return plot_discriminant_scores(
             self.discriminant_score_, self.labels_, self.groups_, self.group_names_,

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +12,7 @@ from nrprob import ConditionalMixture, MixtureEM, evidence
 from nrprob.estimator.density import TableTraits
 from nrprob.evidence import calibration
 from nrprob.evidence.calibration import covering_designs, reason_without_p_value
+from nrprob.evidence.discriminant_plot import plot_discriminant_scores
 from nrprob.evidence.folds import check_samples
 from nrprob.evidence.inputs import TooFewRows
 from nrprob.evidence.record import Evidence
@@ -113,6 +115,19 @@ def test_a_withheld_p_value_has_a_reason_and_a_null_model():
     assert str(worse).startswith("clusters are no better than the column 'f' alone")
 
 
+def test_samples_without_a_score_are_not_drawn():
+    rng = np.random.default_rng(0)
+    score, labels = rng.normal(size=100) + 20, np.arange(100) % 2
+    ax = plot_discriminant_scores(score, labels, labels, ["a", "b"], 0.0, None)
+    complete = [bar.get_bbox().bounds for bar in ax.patches]
+    hidden = np.concatenate([score, np.full(10, np.nan)])
+    other = np.concatenate([labels, np.arange(10) % 2])
+    ax = plot_discriminant_scores(hidden, other, other, ["a", "b"], 0.0, None)
+    np.testing.assert_allclose([bar.get_bbox().bounds for bar in ax.patches], complete)
+    assert ax.get_xlabel().endswith("\n10 samples without a score are left out")
+    plt.close("all")
+
+
 MIXED = TableTraits(300, 3, 4, 2, 100.0, 0.0, 0.5, False)
 
 
@@ -186,6 +201,7 @@ def test_which_tables_are_tested_by_residuals():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_clusters_of_a_mixed_table_are_found_and_noise_is_not():
     frame, known, sought = mixed_frame(1, 3.5)
+    frame.loc[:11, "a"] = np.nan
     model = ConditionalMixture("auto", n_init=6, random_state=0).fit(frame, known=known)
     assert model.n_clusters_ == 2
     settings = {"known": known, "n_splits": 1, "random_state": 0}
@@ -193,6 +209,7 @@ def test_clusters_of_a_mixed_table_are_found_and_noise_is_not():
     assert result.supports_clusters
     assert min(result.gain_by_null_model_.values()) > 0.05
     assert (result.labels_ == model.labels_).mean() > 0.95
+    np.testing.assert_array_equal(np.isnan(result.discriminant_score_), frame["a"].isna())
     sure = evidence.confidence(
         model, frame, known=known, evidence=result, n_resamples=4, random_state=0
     )
@@ -207,6 +224,21 @@ def test_clusters_of_a_mixed_table_are_found_and_noise_is_not():
         ConditionalMixture(n_init=6), noise, known=known, candidates=(1, 2), random_state=0
     )
     assert chosen.n_clusters_ == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_table_without_numbers_has_a_test_and_no_scores():
+    rng = np.random.default_rng(5)
+    sought = rng.integers(2, size=240)
+    flags = pd.DataFrame(
+        rng.random((240, 6)) < np.where(sought, 0.9, 0.1)[:, None], columns=list("abcdef")
+    )
+    model = ConditionalMixture(2, n_init=6, random_state=0)
+    result = evidence.test(model, flags, n_splits=1, random_state=0)
+    assert result.supports_clusters and np.isnan(result.discriminant_score_).all()
+    with pytest.raises(ValueError, match="no sample has a discriminant score"):
+        result.plot()
 
 
 @pytest.mark.slow
