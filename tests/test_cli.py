@@ -143,8 +143,14 @@ def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     assert "clustering_3.png; choose another folder with --out" in refused(
         invoke("explore", data, *options)
     )
-    result = invoke("explore", data, "--compare", "other", *options, "--force")
+    named = "--names", "A,B", "--names", "C"
+    result = invoke("explore", data, "--compare", "other", *options, *named, "--force")
     assert result.exit_code == 0, result.output
+    assert "--names is given 2 times for 1 clusterings" in " ".join(result.stderr.split())
+    names = pd.read_csv(out / "labels.csv")
+    assert (names.clustering_1_name == names.clustering_1.map({0: "A", 1: "B"})).all()
+    told = json.loads((out / "result.json").read_text())["clusterings"][0]
+    assert told["cluster_names"] == ["A", "B"]
     assert "1 clustering was requested" in result.stdout
     # Agreement of the clustering with the known and the compared labels.
     scores = json.loads((out / "result.json").read_text())["clusterings"][0]["scores"]

@@ -67,8 +67,10 @@ def _summarize_clustering(fit: Fit, evidence: Any, result: FitResult | None) -> 
     summary = {name: _summarize_fit(fit)[name] for name in _OF_CLUSTERING}
     if result is None:
         del summary["scores"]
-    elif result.alert:
-        summary["warnings"] = [result.alert]
+    else:
+        summary |= _named_clusters(result)
+        if result.alert:
+            summary["warnings"] = [result.alert]
     if result is not None and (tested := result.tested) is not None:
         evidence = tested.evidence
         confidence = tested.summary.get("confidence")
@@ -86,6 +88,17 @@ def _view_columns(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
     return {f"{name}_{v}": column for v, column in enumerate(labels.T)}
 
 
+def _name_column(result: FitResult, name: str) -> dict[str, list[str]]:
+    labels = result.fits[0].labels
+    if not result.cluster_names or labels.ndim > 1:
+        return {}
+    return {name: [result.name_cluster(c) for c in labels.tolist()]}
+
+
+def _named_clusters(result: FitResult) -> dict[str, list[str]]:
+    return {"cluster_names": result.cluster_names} if result.cluster_names else {}
+
+
 def _confidence_column(result: FitResult, name: str) -> dict[str, np.ndarray]:
     if result.tested is None or result.tested.confidence is None:
         return {}
@@ -99,8 +112,7 @@ def save_fit(result: FitResult, out: Path, picture: str | None = PICTURE) -> Non
     """
     fit = result.fits[0]
     columns: dict[str, Any] = _view_columns("cluster", fit.labels)
-    if result.cluster_names and fit.labels.ndim == 1:
-        columns["cluster_name"] = [result.name_cluster(c) for c in fit.labels.tolist()]
+    columns |= _name_column(result, "cluster_name")
     if fit.membership is not None:
         columns["membership"] = np.round(np.fmax.reduce(np.asarray(fit.membership), axis=1), 6)
     columns |= _confidence_column(result, "confidence")
@@ -119,7 +131,7 @@ def save_fit(result: FitResult, out: Path, picture: str | None = PICTURE) -> Non
         "title": result.title,
         "warnings": [*filter(None, [result.alert]), *fit.warnings],
         **({} if result.tested is None else result.tested.summary),
-        **({"cluster_names": result.cluster_names} if result.cluster_names else {}),
+        **_named_clusters(result),
         "contrast": [_summarize_fit(other) for other in result.fits[1:]],
     }
     page = write_page([chapter], result.title)
@@ -134,10 +146,11 @@ def save_exploration(
     ``results`` are the accepted clusterings, from `nrprob.batch.fit_result.exploration_results`.
     """
     names = [f"clustering_{r + 1}" for r in range(len(results))]
-    columns = dict(zip(names, solution.labels_.T, strict=True))
+    columns: dict[str, Any] = dict(zip(names, solution.labels_.T, strict=True))
     evidence = solution.evidence_ or [None] * len(names)
     chapters, drawings = [], dict[str, bytes]()
     for r, (name, result) in enumerate(zip(names, results, strict=True)):
+        columns |= _name_column(result, f"{name}_name")
         columns |= _confidence_column(result, f"confidence_{r + 1}")
         test = evidence[r]
         said = () if test is None else (str(test),)
@@ -205,9 +218,11 @@ def _draw_chapter(
         chapter.add_clusters(picture, name)
         if len(chapter.clusters) > 1:
             shown = chapter.codes
-            if result.cluster_names or result.fits[0].labels.ndim > 1:
+            if result.fits[0].labels.ndim > 1:
                 titles = dict(zip(chapter.clusters, chapter.cluster_titles, strict=True))
                 shown = np.array([titles.get(c, "other clusters") for c in shown.tolist()])
+            else:
+                shown = result.name_clusters(shown)
             table = result.table
             known = [table.labelings[z][chapter.fitted].astype(str) for z in result.known]
             X = take_rows(chapter.described.X, chapter.fitted)
@@ -217,8 +232,13 @@ def _draw_chapter(
     if result.tested is not None:
         evidence = result.tested.evidence
     if evidence is not None and pictures and np.isfinite(evidence.discriminant_score_).any():
+        names = None
+        if result.cluster_names:
+            names = [result.title_cluster(c) for c in range(evidence.labels_.max() + 1)]
         with matplotlib.rc_context(_PLAIN_TEXT):
-            pictures[evidence_name] = _encode_figure(evidence.plot().figure, "png")
+            pictures[evidence_name] = _encode_figure(
+                evidence.plot(cluster_names=names).figure, "png"
+            )
         chapter.add_evidence(pictures[evidence_name])
     return pictures
 
@@ -240,6 +260,7 @@ def draw_clusters(result: FitResult, suffix: str) -> bytes:
     if not fitted.any():
         return b""
     table, labels = result.table.rows(fitted), combine_views(labels[fitted])
+    named = result.fits[0].labels.ndim == 1
     labelings = table.labelings
     known = labelings[name] if result.known else np.full(len(labels), "all rows")
     # Show at most three further labelings, which fit side by side, with at most 12 groups each.
@@ -247,7 +268,7 @@ def draw_clusters(result: FitResult, suffix: str) -> bytes:
     with matplotlib.rc_context(_PLAIN_TEXT):
         figure = plot_centroids(
             table.X,
-            labels,
+            result.name_clusters(labels) if named else labels,
             known,
             table.image_shape,
             None if is_frame(table.X) else table.feature_names,

@@ -95,6 +95,21 @@ class FitResult:
         has_name = 0 <= cluster < len(self.cluster_names)
         return self.cluster_names[cluster] if has_name else str(cluster)
 
+    def title_cluster(self, cluster: int) -> str:
+        """Name of a cluster; its number after the word "cluster" if it has no other name."""
+        name = self.name_cluster(cluster)
+        return name if name in self.cluster_names else f"cluster {name}"
+
+    def name_clusters(self, labels: np.ndarray) -> Any:
+        """Names of the clusters of samples (n,), as ordered categories; numbers without names."""
+        if not self.cluster_names:
+            return labels
+        import pandas as pd
+
+        clusters = np.unique(labels).tolist()
+        names = pd.Index([self.title_cluster(c) for c in clusters])
+        return pd.Categorical.from_codes(np.searchsorted(clusters, labels), names)
+
     @cached_property
     def alert(self) -> str:
         """Warning that a single feature determines the clusters; empty if none does."""
@@ -151,10 +166,12 @@ def exploration_results(
     origin: Mapping[str, Any],
     measured: np.ndarray | None = None,
     alpha: float | None = None,
+    cluster_names: Sequence[Sequence[str]] = (),
 ) -> list[FitResult]:
     """One result per clustering of an exploration; each is conditioned on the earlier clusterings.
 
     With ``alpha``, the clusters are tested at this level, unless the exploration has tested them.
+    ``cluster_names`` has names of clusters for the first clusterings.
     """
     names = [f"clustering_{r + 1}" for r in range(solution.labels_.shape[1])]
     results = []
@@ -165,6 +182,7 @@ def exploration_results(
         result = FitResult(
             names[r].replace("_", " "), replace(table, labelings=table.labelings | before),
             [*known, *before], [fit], origin=dict(origin), measured=measured,
+            cluster_names=[*cluster_names[r]] if r < len(cluster_names) else [],
         )  # fmt: skip
         if alpha is not None:
             labels = [result.table.labelings[name].astype(str) for name in result.known]

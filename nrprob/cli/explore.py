@@ -30,6 +30,7 @@ from nrprob.cli.options import (
     Sheet,
     Standardize,
     Test,
+    parse_cluster_names,
     parse_n_clusters,
     parse_reading,
     read_options,
@@ -107,6 +108,14 @@ def explore(
     seed: Seed = 0,
     missing: Missing = None,
     standardize: Standardize = None,
+    names: Annotated[
+        list[str] | None,
+        Option(
+            "--names",
+            help="Names of the clusters 0, 1, ... of a clustering, separated by commas. Repeat the "
+            "option for every clustering, in their order.",
+        ),
+    ] = None,
     plot: Annotated[bool, Option(help="Draw plots.")] = True,
     test: Test = False,
     alpha: Alpha = None,
@@ -118,6 +127,7 @@ def explore(
     # Check the options, before data are read and slow packages are imported.
     check_seed(seed, "--seed")
     number = parse_n_clusters(k)
+    cluster_names = [parse_cluster_names([text], number) for text in names or []]
     check_choice(("structure", "gap"), criterion, "--criterion")
     level = significance_level(alpha, test or n is None)
     if n is not None:
@@ -159,10 +169,16 @@ def explore(
                 loaded.origin,
                 loaded.covariates,
                 level if test else None,
+                cluster_names,
             )
         with show_spinner("writing the results"):
             files = save_exploration(result, runs, folder, plot)
             remove_others(folder, files)
+    if len(cluster_names) > len(runs):
+        print_warning(
+            f"--names is given {len(cluster_names)} times for {len(runs)} clusterings; the names "
+            "of the others are not used"
+        )
     for run in runs:
         if run.alert:
             print_result(f"warning: {run.title}: {run.alert}")

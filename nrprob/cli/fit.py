@@ -33,11 +33,11 @@ from nrprob.cli.options import (
     Sheet,
     Standardize,
     Test,
+    parse_cluster_names,
     parse_n_clusters,
     parse_reading,
     read_options,
     significance_level,
-    split_names,
 )
 from nrprob.cli.output import Force, Out, find_output, remove_others
 from nrprob.cli.single import show_fit
@@ -128,12 +128,7 @@ def fit(
             "method of `nrprob methods`, or write a model file for `nrprob run`"
         )
     number = parse_n_clusters(k)
-    cluster_names = split_names(names)
-    if isinstance(number, int) and len(cluster_names) > number:
-        raise InputError(
-            f"there are more names than clusters; --names {','.join(cluster_names)} for {number} "
-            "clusters; leave names out, or raise --k"
-        )
+    cluster_names = parse_cluster_names(names, number)
     named = {"random_state": seed, "features": features, "solver": solver, "n_init": n_init}
     parameters = {name: value for name, value in named.items() if value is not None}
     parameters |= _parse_settings(settings or [])

@@ -42,7 +42,7 @@ __all__ = [
     "parse_reading",
     "read_options",
     "significance_level",
-    "split_names",
+    "parse_cluster_names",
 ]
 
 # Options of `nrprob fit` and `nrprob explore`.
@@ -244,10 +244,10 @@ def read_options(
             option: [_parse_column(text, data) for text in texts]
             for option, texts in labelings.items()
         },
-        split_names(columns),
-        split_names(drop),
-        split_names(categorical),
-        split_names(ordered),
+        _split_names(columns),
+        _split_names(drop),
+        _split_names(categorical),
+        _split_names(ordered),
         None if names is None else _parse_names(names, data),
         {kind: name for kind, name in part.items() if name is not None},
         "auto" if standardize is None else standardize,
@@ -312,7 +312,7 @@ def parse_reading(
     sheet: str | None,
 ) -> ReadingOptions:  # fmt: skip
     """Parse the options that say how a text file or a spreadsheet is to be read."""
-    return parse_options(sep, decimal, encoding, split_names(na_values), sheet)
+    return parse_options(sep, decimal, encoding, _split_names(na_values), sheet)
 
 
 def _check_kinds(options: DataOptions) -> None:
@@ -380,10 +380,21 @@ def significance_level(alpha: float | None, tested: bool) -> float:
     return alpha
 
 
-def split_names(texts: list[str] | None) -> list[str]:
+def _split_names(texts: list[str] | None) -> list[str]:
     """Split texts at commas, and drop repeated names."""
     parts = ",".join(texts or []).split(",")
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
+
+
+def parse_cluster_names(texts: list[str] | None, n_clusters: int | str | None) -> list[str]:
+    """Split the names of clusters, and refuse more names than clusters."""
+    names = _split_names(texts)
+    if isinstance(n_clusters, int) and len(names) > n_clusters:
+        raise InputError(
+            f"there are more names than clusters; --names {','.join(names)} for {n_clusters} "
+            "clusters; leave names out, or raise --k"
+        )
+    return names
 
 
 def _parse_column(text: str, data: Path) -> Column:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nrprob.plotting.groups import check_names
 from nrprob.plotting.style import check_axes, legend_below, nth_colour, nth_hatch, shorten_names
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def plot_discriminant_scores(
     names: Sequence[str],
     gap_width: float,
     ax: Axes | None,
+    cluster_names: Sequence[str] | None = None,
 ) -> Axes:
     """Draw one histogram of scores per known group; every bar is divided by cluster.
 
@@ -39,10 +41,14 @@ def plot_discriminant_scores(
     names : names of the known groups
     gap_width : width of the low-density gap in units of ``score``; 0 for no band
     ax : axes to draw on; None for a new figure
+    cluster_names : one name per cluster; by default, their numbers
     """
     import matplotlib.pyplot as plt
 
     check_axes(ax)
+    titles = [f"cluster {c}" for c in range(labels.max() + 1)]
+    if cluster_names is not None:
+        titles = check_names(cluster_names, "cluster_names", len(titles), "cluster")
     scored = ~np.isnan(score)
     if not scored.any():
         raise ValueError(
@@ -72,7 +78,7 @@ def plot_discriminant_scores(
             ax.bar(
                 edges[:-1], heights, np.diff(edges), bottom, align="edge",
                 color=nth_colour(int(c)), hatch=nth_hatch(int(c)), edgecolor="white", linewidth=0.3,
-                label=f"cluster {c}" if row == 0 else None,
+                label=titles[c] if row == 0 else None,
             )  # fmt: skip
             bottom += heights
         ax.axhline(row, color="black", linewidth=0.6)
@@ -81,10 +87,9 @@ def plot_discriminant_scores(
     ax.set_yticks(np.arange(len(groups)) + 0.4, ticks, fontsize=8)
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-0.05, len(groups) + 0.05)
-    left_out = f"\n{n_left_out} samples without a score are left out" if n_left_out else ""
-    ax.set_xlabel(
-        f"held-out discriminant score (standard deviations within clusters){left_out}", fontsize=9
-    )
+    if n_left_out:
+        ax.set_title(f"{n_left_out} samples without a score are left out", fontsize=9)
+    ax.set_xlabel("held-out discriminant score (standard deviations within clusters)", fontsize=9)
     ax.spines[["top", "right", "left"]].set_visible(False)
     if len(clusters) > 1:
         legend_below(ax, _WIDTH)

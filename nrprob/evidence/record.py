@@ -177,7 +177,7 @@ class Evidence:
     def __repr__(self) -> str:
         return f"<Evidence: {self.summary}>"
 
-    def plot(self, ax: Axes | None = None) -> Axes:
+    def plot(self, ax: Axes | None = None, *, cluster_names: Sequence[str] | None = None) -> Axes:
         """Plot held-out discriminant scores by cluster and known group.
 
         The score of a sample is computed by a fit to other samples. Scores of training samples
@@ -188,6 +188,8 @@ class Evidence:
         ----------
         ax : matplotlib.axes.Axes, optional
             Axes to draw on. By default, a new figure is created.
+        cluster_names : sequence of str, optional
+            One name per cluster for the legend, in the order of the labels.
 
         Returns
         -------
@@ -198,11 +200,14 @@ class Evidence:
         Raises
         ------
         ValueError
-            If no sample has a score: with one cluster, or without numeric features.
+            If there is not one name per cluster, or if no sample has a score: with one cluster, or
+            without numeric features.
+        TypeError
+            If `cluster_names` is not a list or array.
         """
         return plot_discriminant_scores(
             self.discriminant_score_, self.labels_, self.groups_, self.group_names_,
-            self.gap_width_, ax,
+            self.gap_width_, ax, cluster_names,
         )  # fmt: skip
 
 

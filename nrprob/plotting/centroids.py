@@ -208,7 +208,7 @@ def plot_centroids(
     X : array, sparse matrix or frame of shape (n_samples, n_features)
         The data. Text of a frame becomes binary columns. Means ignore missing values.
     labels : array of shape (n_samples,)
-        Clusters.
+        Clusters. Categories of pandas keep their order.
     known : array of shape (n_samples,)
         Known groups.
     image_shape : (int, int), optional

@@ -76,11 +76,14 @@ def distinct_labels(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct labels, sorted, and the code of every sample.
 
+    Categories of pandas keep their order.
+
     Raises
     ------
     ValueError
         If there is not one label per sample, or labels are missing.
     """
+    categories = getattr(getattr(labels, "dtype", None), "categories", None)
     labels = as_plain_array(labels, what)
     if labels.ndim != 1:
         raise ValueError(
@@ -97,9 +100,14 @@ def distinct_labels(
             "label, or leave them out"
         )
     try:
-        return np.unique(labels, return_inverse=True)
+        values, codes = np.unique(labels, return_inverse=True)
     except TypeError:  # numbers and strings have no common order
-        return np.unique(labels.astype(str), return_inverse=True)
+        values, codes = np.unique(labels.astype(str), return_inverse=True)
+    if categories is not None:
+        places = {str(category): i for i, category in enumerate(categories)}
+        order = np.argsort([places[str(value)] for value in values])
+        values, codes = values[order], np.argsort(order)[codes]
+    return values, codes
 
 
 def label_texts(values: Any, prefix: str) -> list[str]:
@@ -159,7 +167,7 @@ def check_names(values: Any, what: str, n: int, unit: str) -> list[str]:
     TypeError
         If ``values`` is not a list or array.
     ValueError
-        If there is not one name per ``unit``, which is "row" or "column".
+        If there is not one name per ``unit``, such as "row" or "column".
     """
     names = values if isinstance(values, list | tuple) else getattr(values, "tolist", None)
     names = names() if callable(names) else names

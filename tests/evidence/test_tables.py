@@ -124,7 +124,9 @@ def test_samples_without_a_score_are_not_drawn():
     other = np.concatenate([labels, np.arange(10) % 2])
     ax = plot_discriminant_scores(hidden, other, other, ["a", "b"], 0.0, None)
     np.testing.assert_allclose([bar.get_bbox().bounds for bar in ax.patches], complete)
-    assert ax.get_xlabel().endswith("\n10 samples without a score are left out")
+    assert ax.get_title() == "10 samples without a score are left out"
+    ax = plot_discriminant_scores(score, labels, labels, ["a", "b"], 0.0, None, ["x", "y"])
+    assert {text.get_text() for text in ax.get_legend().get_texts()} == {"x", "y"}
     plt.close("all")
 
 

@@ -94,10 +94,9 @@ class Chapter:
         self.cluster_names = [", ".join(map(str, views.tolist())) for views in first]
         if self.fit.labels.ndim == 1:
             self.cluster_names = [run.name_cluster(int(views[0])) for views in first]
-        named = run.cluster_names if self.fit.labels.ndim == 1 else []
-        self.cluster_titles = [
-            name if name in named else f"cluster {name}" for name in self.cluster_names
-        ]
+        self.cluster_titles = [f"cluster {name}" for name in self.cluster_names]
+        if self.fit.labels.ndim == 1:
+            self.cluster_titles = [run.title_cluster(int(views[0])) for views in first]
         n_hidden = int((self.sizes > 0).sum()) - len(self.clusters)
         self.hidden = n_hidden, int(self.sizes.sum() - self.sizes[self.clusters].sum())
         self.memberships: list[float] | None = None

@@ -13,7 +13,7 @@ _SIZE = (4.8, 4.0)  # inches
 _MAX_ENTRIES = 5 * 10**7  # entries of larger tables take too long
 
 
-def draw_sample_plane(X: Any, labels: np.ndarray, known: np.ndarray | None) -> list[bytes]:
+def draw_sample_plane(X: Any, labels: Any, known: np.ndarray | None) -> list[bytes]:
     """Plot samples adjusted for known groups; return PNG files by known group and by cluster.
 
     The list has only the second plot if there is one known group, and is empty for large tables.

@@ -3,6 +3,7 @@
 import json
 import re
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,6 +17,7 @@ from nrprob.batch.fits import Fit
 from nrprob.batch.report import fit_page, fit_summary, template
 from nrprob.batch.report.fit_page import Chapter
 from nrprob.batch.tables import Table
+from nrprob.plotting import plot_centroids
 from nrprob.statistics import top_features
 
 NAMES = ["a", "<script>alert(1)</script>", "c & d", 'e" onload="f()', "{{ 7 * 7 }}", r"$\frac{$"]
@@ -426,6 +428,12 @@ def test_names_of_clusters_are_used_everywhere(drawn, tmp_path):
     assert labels["cluster_name"].tolist() == names[sought].tolist()
     stored = json.loads((tmp_path / "result.json").read_text())
     assert stored["cluster_names"] == ["First <b>", "Second"]
+    shown = run.name_clusters(np.array([2, 0, 1, 0]))
+    assert [*shown] == ["cluster 2", "First <b>", "Second", "First <b>"]
+    figure = plot_centroids(X, run.name_clusters(sought), known)
+    ticks = [t.get_text() for t in figure.axes[-1].get_xticklabels()]
+    assert ticks == ["First <b>", "Second", "cluster 2"]
+    plt.close(figure)
 
 
 def test_pages_without_a_test_name_no_evidence(drawn, tmp_path):
