@@ -29,7 +29,13 @@ from nrprob.methods.crosspartition.inputs import (
     warn_of_subsets,
 )
 from nrprob.methods.crosspartition.selection import fit_number
-from nrprob.methods.crosspartition.themes import ThemeRows
+from nrprob.methods.crosspartition.themes import (
+    ThemeLabels,
+    ThemeRows,
+    max_themes,
+    sort_labels,
+    warn_of_lost_gain,
+)
 from nrprob.settings import standard
 from nrprob.statistics.rows import Layout, make_layout, make_rows, padded_count
 
@@ -164,8 +170,10 @@ class CrossPartition(Clusterer):
         ``n_clusters``, ``gain`` (mean held-out log-likelihood gain over the subset's profile, in
         nats per count) and ``error`` (standard error of its difference to the largest gain).
     theme_labels_ : ndarray of shape (n_samples,)
-        With ``n_clusters="auto"``, the hard labels at which the path started. `fit` warns if
-        ``labels_`` predict other subsets significantly less well.
+        Hard labels of the direct search for themes, at which the path starts with
+        ``n_clusters="auto"``. `fit` warns if ``labels_`` predict other subsets significantly less
+        well. There are none for one subset, for more than 20 clusters, for fewer rows of a subset
+        than clusters, and if the path ends early.
     empty_cells_ : list of (cluster, subset)
         Pairs of a cluster and a subset that has no rows in the cluster; such a cluster is not
         shared by all subsets.
@@ -254,7 +262,8 @@ class CrossPartition(Clusterer):
     cluster of the largest gain until labels repeat. The best of 10 starts is kept. Labels from all
     features are the starts of the final path: at every number of clusters, :math:`\beta` rises
     until the clusters remain apart. If the final clusters have a significantly smaller gain than
-    the labels, the path of splits is followed as well.
+    the labels, the path of splits is followed as well. With a given number of clusters, labels of
+    the same search are only compared with the clusters.
 
     The first split depends only on the product of :math:`\beta` and ``eta``. Features of a single
     subset can form a separate cluster; see ``empty_cells_``. Remove them rather than smooth the
@@ -479,7 +488,21 @@ class CrossPartition(Clusterer):
             nothing_left=reason,
         )
         self._warn_of_empty_cells()
+        if n_levels == k and not self._start_labels:
+            self._compare_with_themes(task)
         return self
+
+    def _compare_with_themes(self, task: SubsetTask) -> None:
+        """Search the themes directly, and warn if they predict other subsets better."""
+        data, k = task.theme_rows, self.n_clusters
+        n, n_subsets = data.share.shape
+        if n_subsets == 1 or not 2 <= k <= min(max_themes(data.share), n - 1):
+            return
+        themes = ThemeLabels(data, k, check_random_state(self.random_state)).find(k)
+        self.theme_labels_ = sort_labels(themes, data.mass)
+        warn_of_lost_gain(
+            data, self.labels_, themes, "the themes of a direct search", "pass n_clusters='auto'"
+        )
 
     def _level_gain(self, task: SubsetTask, level: Granularity) -> float:
         """Gain by which solutions with the same number of clusters are ranked, in nats."""

@@ -20,6 +20,7 @@ from nrprob.methods.crosspartition.themes import (
     choose_number,
     is_shared,
     sort_labels,
+    warn_of_lost_gain,
 )
 
 _N_FOLDS = 5  # of the features
@@ -79,13 +80,9 @@ def fit_number(estimator: Any, X: Any, y: Any, subsets: Any) -> Any:
         _, _, model, caught = max(fits, key=lambda fit: fit[:2])
     for warning in caught:
         warn(str(warning.message), warning.category)
-    if data.loses_gain(model.labels_, themes):
-        gain, best = (data.mass @ data.shared_gains(z) for z in (model.labels_, themes))
-        warn(
-            "the clusters predict other subsets less well than the themes that determine their "
-            f"number; got a gain of {gain:.3g} instead of {best:.3g} nats per count; see "
-            "theme_labels_ for these themes, or try another variant"
-        )
+    warn_of_lost_gain(
+        data, model.labels_, themes, "the themes that determine their number", "try another variant"
+    )
     model.theme_labels_ = sort_labels(themes, data.mass)
     model.theme_scores_ = pd.DataFrame(scores)
     del model._start_labels

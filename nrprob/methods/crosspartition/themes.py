@@ -15,6 +15,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from scipy.special import logsumexp
 from sklearn.cluster import KMeans
 
+from nrprob.exceptions import warn
 from nrprob.settings import few_threads
 
 _MAX_THEMES = 20
@@ -246,6 +247,21 @@ def mean_and_error(values: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np
 def max_themes(share: np.ndarray) -> int:
     """Largest number of themes, each with a row in every subset, from p(w|x) (n, V)."""
     return max(1, min(_MAX_THEMES, int((share > 0).sum(0).min())))
+
+
+def warn_of_lost_gain(
+    data: ThemeRows, labels: np.ndarray, themes: np.ndarray, source: str, remedy: str
+) -> None:
+    """Warn if clusters (n,) predict other subsets significantly less well than ``themes`` (n,).
+
+    ``source`` describes the themes, and ``remedy`` says what to do beside looking at them.
+    """
+    if data.loses_gain(labels, themes):
+        gain, best = (data.mass @ data.shared_gains(z) for z in (labels, themes))
+        warn(
+            f"the clusters predict other subsets less well than {source}; got a gain of {gain:.3g} "
+            f"instead of {best:.3g} nats per count; see theme_labels_ for these themes, or {remedy}"
+        )
 
 
 def is_shared(share: np.ndarray, labels: np.ndarray, k: int) -> bool:

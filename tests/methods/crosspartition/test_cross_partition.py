@@ -249,7 +249,10 @@ def test_the_published_loop_is_found_between_its_bounds():
 @pytest.mark.contract
 def test_the_driver_finds_the_critical_temperature_and_says_what_happened():
     X, labels = make_oscillating_counts()
-    with pytest.warns(DegenerateClusterWarning, match="1 cell.s. are empty.* nothing of subset 0"):
+    with (
+        pytest.warns(DegenerateClusterWarning, match="1 cell.s. are empty.* nothing of subset 0"),
+        pytest.warns(UserWarning, match="less well than the themes of a direct search"),
+    ):
         model = CrossPartition(2, eta=1.0).fit(X, subsets=labels[:, 0])
     assert model.critical_beta_ == pytest.approx(1.8572068, abs=1e-6)
     assert model.trials_.eigenvalue[0].imag == pytest.approx(0.26311, abs=1e-5)

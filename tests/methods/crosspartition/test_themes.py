@@ -157,6 +157,18 @@ def test_themes_of_balanced_settings_are_exact(target, count):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("count", "lost"), [(300, False), (2000, True)])
+def test_clusters_of_a_given_number_are_compared_with_themes(count, lost, recwarn):
+    """Strong clusters of single subsets capture the path of splits."""
+    X, labels = make_cross_partition(masking_count=count, random_state=0)
+    model = CrossPartition(5, random_state=0).fit(X, subsets=labels[:, 1])
+    warned = ["the themes of a direct search" in str(w.message) for w in recwarn]
+    assert any(warned) == lost
+    assert (adjusted_rand_index(labels[:, 0], model.labels_) == 1) == (not lost)
+    assert adjusted_rand_index(labels[:, 0], model.theme_labels_) == 1
+
+
+@pytest.mark.slow
 def test_fit_warns_if_the_clusters_lose_the_themes():
     """Weak themes of unequal sizes are no fixed point of the cycle."""
     X, labels = make_cross_partition("nB/B", 400, random_state=500)
