@@ -175,8 +175,10 @@ def lay_out_notebooks(source: Path, target: Path) -> None:
         )
     names = "\n".join(path.stem for path in sorted(source.glob("*.ipynb")))
     (target / "index.md").write_text(
-        "# Gallery\n\nNotebooks, as they ran: a question, a picture, and what it says.\n\n"
+        "# Gallery\n\nNotebooks, as they ran: a question, a picture, and what it says. The last "
+        "picture [compares ten methods on eight data sets](../which-method.md).\n\n"
         "::::{grid} 1 2 2 3\n:gutter: 3\n\n" + "\n".join(cards) + "::::\n\n"
+        "![Clusters of ten methods on eight data sets](../comparison.png)\n\n"
         f"```{{toctree}}\n:hidden:\n\n{names}\n```\n",
         encoding="utf-8",
     )
