@@ -4,7 +4,8 @@ A complete code is the negative logarithm of a probability distribution. exp(-L)
 for such codes. Binary features and counts are coded by normalised maximum likelihood, as in fits.
 The lengths of continuous features of fits are not complete, since they charge for parameters by
 half a logarithm or fit scales to all samples. In their place, every cluster has a normal
-distribution with a conjugate prior, whose parameters are integrated out.
+distribution with a conjugate prior, whose parameters are integrated out. Known groups shift all
+clusters of a continuous view.
 
 n samples have labels in V views.
 """
@@ -35,10 +36,13 @@ from nrprob.statistics.codes import (
 )
 from nrprob.statistics.gaussians import second_moments
 
-# Hyperparameters of Gaussian clusters, for features of unit variance: the number of samples that
-# the prior of a mean counts for, the prior mean of the variance, and its degrees of freedom.
+# Hyperparameters of Gaussian clusters, for features of unit variance within groups: the number of
+# samples that the prior of a mean counts for, the prior mean of the variance, and its degrees of
+# freedom.
 _GRIDS = np.logspace(-3, 0, 7), np.logspace(-3, 0, 13), np.array([1.0, 3.0, 10.0, 30.0])
 GAUSSIAN_PRIORS = np.stack([grid.ravel() for grid in np.meshgrid(*_GRIDS, indexing="ij")], 1)
+# Standard deviations of the effects of known groups, for features of unit variance within groups.
+EFFECT_SCALES = np.logspace(-2, 1, 13)
 
 
 def make_view(
@@ -51,7 +55,8 @@ def make_view(
     x : (n, d) features
     kind : "gaussian", "bernoulli" or "multinomial"
     k : number of slots for clusters
-    groups : (n,) known group of every sample; every cluster and group has a separate code
+    groups : (n,) known group of every sample; for binary features and counts, every cluster and
+        group has a separate code
     classes : (n,) classes that the clusters encode, -1 if unknown; None without classes
     full : whether the covariance of continuous features is full, rather than diagonal
     """
@@ -71,7 +76,7 @@ def make_view(
                 f"{d} features and a total of {total}; leave out features or samples"
             )
         code = CountCode(*count_tables(d, total), 0, d)
-    terms: list[CodeTerm] = [code_term(code, by_group=n_groups > 1)]
+    terms: list[CodeTerm] = [code_term(code, by_group=n_groups > 1 and kind != "gaussian")]
     if classes is not None:
         n_classes, first = int(classes.max()) + 1, sum(s.shape[1] for s in statistics)
         tables = count_tables(n_classes, int((classes >= 0).sum()))
@@ -132,6 +137,9 @@ def make_views_target(
     continuous = [kind == "gaussian" for kind in kinds]
     constant += sum(continuous) * float(np.log(len(GAUSSIAN_PRIORS)))
     priors = tuple(jnp.asarray(GAUSSIAN_PRIORS) if is_grid else None for is_grid in continuous)
+    has_effects = [is_grid and bool(groups.any()) for is_grid in continuous]
+    constant += sum(has_effects) * float(np.log(len(EFFECT_SCALES)))
+    scales = tuple(jnp.asarray(EFFECT_SCALES) if is_grid else None for is_grid in has_effects)
     constant += forest_choice(n_views) if code == "forest" else 0.0
     views = tuple(
         make_view(x, kind, size, groups, side.classes if v == 0 else None, full=full)
@@ -144,7 +152,7 @@ def make_views_target(
         "constant": np.float64(constant),
     }  # fmt: skip
     return ViewsTarget(
-        views=views, priors=priors, pair_words=compile_words(side.words),
+        views=views, priors=priors, effect_scales=scales, pair_words=compile_words(side.words),
         n_word_groups=n_words.size, code=code,
         **{name: jnp.asarray(array) for name, array in arrays.items()},
     )  # fmt: skip

@@ -335,6 +335,7 @@ class MDLMultiView(SampledViews):
                 "probable labels, or use CCIB"
             )
         self._groups, self._groups_count = design.codes, design.n_groups
+        self._group_names = [", ".join(map(str, labels)) for labels in design.group_labels]
         self._covariance = choose_covariance(
             self.covariance,
             self.sigma,

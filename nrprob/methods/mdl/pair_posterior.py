@@ -51,8 +51,8 @@ class SampledPairs(PairEstimator):
         ----------
         X, y, must_link, cannot_link : as in `fit`
         known : array-like of shape (n_samples,) or (n_samples, n_labelings), optional
-            Known groups, with separate frequencies of binary features and counts. Continuous
-            features take no known groups.
+            Known groups, with separate frequencies of binary features and counts. Every group
+            shifts all clusters of continuous features by an effect, which is sampled.
         num_samples : int, default=1000
             Draws of every chain.
         num_warmup : int, default=500

@@ -17,12 +17,17 @@ from nrprob.engines.placement import small_steps_on_cpu
 from nrprob.engines.sample.chains import begin_at
 from nrprob.engines.sample.checkpoints import CheckpointedChains, progress_bar
 from nrprob.exceptions import warn
-from nrprob.methods.mdl.complete_codes import GAUSSIAN_PRIORS, make_views_target
+from nrprob.methods.mdl.complete_codes import (
+    EFFECT_SCALES,
+    GAUSSIAN_PRIORS,
+    make_views_target,
+)
 from nrprob.methods.mdl.informed_fit import initial_labels
 from nrprob.methods.mdl.informed_views import InformedTask, InformedViews
 from nrprob.methods.mdl.view_kernel import ViewsKernel
 from nrprob.posterior import diagnose, to_arviz
 from nrprob.settings import standard
+from nrprob.statistics.groups import group_means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +39,8 @@ _DIMS = {
     "parents": ("view",),
     "n_clusters": ("view",),
     "hyperparameters": ("view", "hyperparameter"),
+    "effects": ("view", "group", "feature"),
+    "effect_scale": ("view",),
 }
 
 
@@ -48,7 +55,10 @@ class ViewPosterior:
         of clusters with samples; ``log_density`` (chain, draw), minus the description length in
         nats, in units of X. Also ``parents`` (chain, draw, view) if labels are coded by a forest,
         -1 for roots; and ``hyperparameters`` (chain, draw, view, hyperparameter) of continuous
-        views, for standardised features.
+        views, for standardised features. With known groups and continuous views, ``effects``
+        (chain, draw, view, group, feature) of the groups relative to the mean over samples, in
+        units of X and NaN beyond the features of a view, and their standard deviation
+        ``effect_scale`` (chain, draw, view), for standardised features.
     sample_stats : xarray.Dataset
         Numbers of proposed and accepted moves since the previous draw, (chain, draw).
     diagnostics : pandas.DataFrame
@@ -107,8 +117,8 @@ class SampledViews(InformedViews):
         ----------
         X, y, must_link, cannot_link : as in `fit`
         known : array-like of shape (n_samples,) or (n_samples, n_labelings), optional
-            Known groups, with separate frequencies of binary features and counts. Continuous views
-            take no known groups.
+            Known groups, with separate frequencies of binary features and counts. In continuous
+            views, every group shifts all clusters by an effect, which is sampled.
         num_samples : int, default=1000
             Draws of every chain.
         num_warmup : int, default=500
@@ -155,11 +165,14 @@ class SampledViews(InformedViews):
         Conjugate priors, for standardised features: the mean of a cluster has the prior
         :math:`N(0, \Sigma / \kappa)`, and its covariance an inverse-Wishart distribution of mean
         :math:`v I` with :math:`d + 1 + f` degrees of freedom. :math:`\kappa`, v and f are sampled
-        from a grid.
+        from a grid. Features are standardised within known groups. The effect of a known group in a
+        continuous view has the prior :math:`N(0, \tau^2 I)`, and :math:`\tau` is sampled from a
+        grid, too.
 
         An iteration samples the labels of every sample in all views at once; moves must-linked
-        samples together; and proposes to split, merge or redivide clusters of a random view. It
-        takes time :math:`O(n (V^2 K^2 + \sum_v K_v d_v))`.
+        samples together; proposes to split, merge or redivide clusters of a random view; and
+        samples effects and hyperparameters. It takes time
+        :math:`O(n (V^2 K^2 + \sum_v K_v d_v))`.
 
         References
         ----------
@@ -196,7 +209,7 @@ class SampledViews(InformedViews):
         model = clone(self).set_params(view_gain=True)
         with standard(), small_steps_on_cpu():
             task = model.prepare(X, y, known, must_link=must_link, cannot_link=cannot_link)
-            chains = model._start_chains(task, int(num_chains), int(thinning), random)
+            chains, units = model._start_chains(task, int(num_chains), int(thinning), random)
             with progress_bar(self.verbose) as report:
                 try:
                     chains.advance(int(num_warmup), int(num_samples), report=report)
@@ -207,26 +220,23 @@ class SampledViews(InformedViews):
                         f"sampling was interrupted; got {chains.n_draws} of {num_samples} draws; "
                         "call sample_posterior again for all draws"
                     )
-        return _summarise_chains(chains)
+        return _summarise_chains(chains, units, model._group_names)
 
     def _start_chains(
         self, task: InformedTask, num_chains: int, thinning: int, random: np.random.RandomState
-    ) -> CheckpointedChains:
-        """Initial states of chains, from starts of the search."""
+    ) -> tuple[CheckpointedChains, dict[int, np.ndarray]]:
+        """Initial states of chains, from starts of the search.
+
+        Also returns the units (d,) of the standardised features of every continuous view.
+        """
         kinds, tables = task.kinds, list(task.tables)
         continuous = [v for v, kind in enumerate(kinds) if kind == "gaussian"]
-        if continuous and task.groups.any():
-            raise ValueError(
-                "sample_posterior takes known groups with binary features and counts only; got "
-                f"known for the continuous view {continuous[0]}; leave known out, or use "
-                "MDLMixture for one view"
-            )
-        constant, n = 0.0, len(tables[0])
+        constant, n, units = 0.0, len(tables[0]), dict[int, np.ndarray]()
         for v in continuous:
-            scale = tables[v].std(0)
+            scale = (tables[v] - group_means(tables[v], task.groups)[task.groups]).std(0)
             scale[scale == 0] = 1
-            tables[v] = tables[v] / scale
-            constant += n * float(np.log(scale * self._views[v].scale).sum())
+            tables[v], units[v] = tables[v] / scale, scale * self._views[v].scale
+            constant += n * float(np.log(units[v]).sum())
         length = self._length(task, bool(self.dependent))
         labels = np.stack(initial_labels(length, num_chains, random, task.classes)).swapaxes(1, 2)
         target = make_views_target(
@@ -236,20 +246,37 @@ class SampledViews(InformedViews):
         kernel = ViewsKernel()
         keys = jax.random.split(jax.random.PRNGKey(random.randint(2**31 - 1)), num_chains)
         states = begin_at(kernel, target, jnp.asarray(labels), keys)
-        return CheckpointedChains(kernel, target, states, thinning)
+        return CheckpointedChains(kernel, target, states, thinning), units
 
 
-def _summarise_chains(chains: CheckpointedChains) -> ViewPosterior:
-    """Draws and diagnostics of chains."""
+def _summarise_chains(
+    chains: CheckpointedChains, units: dict[int, np.ndarray], group_names: list[str]
+) -> ViewPosterior:
+    """Draws and diagnostics of chains.
+
+    ``units`` has the units (d,) of the standardised features of continuous views.
+    """
     import pandas as pd
     import xarray
 
     draws, target = chains.all_draws(), chains.target
-    prior = draws.pop("prior")
+    prior, scale = draws.pop("prior"), draws.pop("effect_scale")
+    effects = draws.pop("effects")
+    has_effects = [grid is not None for grid in target.effect_scales]
     continuous = [grid is not None for grid in target.priors]
     if any(continuous):
         values = np.where(np.array(continuous)[:, None], GAUSSIAN_PRIORS[prior], np.nan)
         draws["hyperparameters"] = values
+    if any(has_effects):
+        # Effects relative to the mean over samples, in units of X.
+        shares = np.bincount(target.views[0].group) / target.n_samples
+        effects = effects - np.einsum("g,...gd->...d", shares, effects)[..., None, :]
+        for v, has_effect in enumerate(has_effects):
+            d = len(units[v]) if has_effect else 0
+            effects[:, :, v, :, :d] *= units[v] if d else 1
+            effects[:, :, v, :, d:] = np.nan
+        draws["effects"] = effects
+        draws["effect_scale"] = np.where(has_effects, EFFECT_SCALES[scale], np.nan)
     has_forest = target.code == "forest" and target.n_views > 1
     if not has_forest:
         del draws["parents"]
@@ -258,6 +285,8 @@ def _summarise_chains(chains: CheckpointedChains) -> ViewPosterior:
     )
     if any(continuous):
         data = data.assign_coords(hyperparameter=["kappa", "variance", "freedom"])
+    if any(has_effects):
+        data = data.assign_coords(group=group_names)
     moves = chains.all_moves()
     idle = {name for name, a in moves.items() if not a.any()}
     stats = xarray.Dataset(
@@ -266,6 +295,10 @@ def _summarise_chains(chains: CheckpointedChains) -> ViewPosterior:
     extra = {"log_density": draws["log_density"]}
     if has_forest:
         extra |= _edge_traces(draws["parents"])
+    extra |= {
+        f"effect_scale[{v}]": draws["effect_scale"][..., v]
+        for v, has_effect in enumerate(has_effects) if has_effect
+    }  # fmt: skip
     parts = []
     for v in range(target.n_views):
         table = diagnose(

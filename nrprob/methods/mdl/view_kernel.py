@@ -15,7 +15,8 @@ An iteration makes these moves, each of which leaves the distribution of a `View
 - *Redivision and exchange*, which do not change the number of clusters: two clusters are merged,
   and a third one is split at the same time; or two clusters are divided anew.
 - *Forest*: the parents of two views are sampled together given all labels.
-- *Hyperparameters* of continuous views are sampled from a grid given all labels.
+- *Hyperparameters* of continuous views are sampled from a grid given all labels, and effects of
+  known groups given labels and hyperparameters.
 
 The engine of `nrprob.engines.sample.chains` runs the chains. Its collapsed kernel does not fit: it
 samples one partition, of terms that are sums over clusters.
@@ -38,6 +39,7 @@ from nrprob.methods.mdl.view_target import (
     IMPOSSIBLE,
     Costs,
     Counts,
+    Parameters,
     ViewsTarget,
     choose_category,
 )
@@ -74,19 +76,21 @@ class ViewsKernel(PartitionKernel):
 def _begin_chain(target: ViewsTarget, labels: jax.Array, key: jax.Array) -> ChainState:
     z, parents = labels.astype(jnp.int32), jnp.full(target.n_views, -1)
     counts = jnp.zeros((1 + len(_JUMPS), 2), jnp.int32)
-    prior = jnp.asarray([0 if grid is None else len(grid) // 2 for grid in target.priors])
-    return ChainState(_as_draw(target, z, parents, prior), _as_moves(counts), key)
+    parameters = target.begin_parameters(key)
+    return ChainState(_as_draw(target, z, parents, parameters), _as_moves(counts), key)
 
 
-def _as_draw(target: ViewsTarget, z: jax.Array, parents: jax.Array, prior: jax.Array) -> Draw:
-    target = target.with_priors(prior)
+def _as_draw(target: ViewsTarget, z: jax.Array, parents: jax.Array, parameters: Parameters) -> Draw:
+    length = target.with_parameters(parameters).length(z, parents)[0]
     used = (z[..., None] == jnp.arange(target.largest)).any(1).sum(1)
     return {
         "labels": z,
         "parents": parents.astype(jnp.int32),
-        "prior": prior.astype(jnp.int32),
+        "prior": parameters.prior.astype(jnp.int32),
+        "effects": parameters.effects,
+        "effect_scale": parameters.scale.astype(jnp.int32),
         "n_clusters": used.astype(jnp.int32),
-        "log_density": -target.length(z, parents)[0],
+        "log_density": -length - target.effect_lengths(parameters),
     }
 
 
@@ -94,8 +98,9 @@ def _iterate(
     n_jumps: int, target: ViewsTarget, draw: Draw, key: jax.Array
 ) -> tuple[Draw, Draw, jax.Array]:
     key, sample_key, unit_key, jump_key, forest_key, prior_key = jax.random.split(key, 6)
-    z, parents, prior = draw["labels"], draw["parents"], draw["prior"]
-    target = target.with_priors(prior)
+    z, parents = draw["labels"], draw["parents"]
+    parameters = Parameters(draw["prior"], draw["effects"], draw["effect_scale"])
+    sampled, target = target, target.with_parameters(parameters)
     z = update_samples(target, z, parents, sample_key)
     z, proposed, accepted = update_units(target, z, parents, unit_key)
 
@@ -109,8 +114,8 @@ def _iterate(
     z, counts = jax.lax.fori_loop(0, n_jumps, propose_jump, (z, counts))
     parents = update_forest(target, z, parents, forest_key)
     counts = jnp.concatenate([jnp.stack([proposed, accepted])[None], counts]).astype(jnp.int32)
-    prior = target.sample_priors(z, prior, jax.random.uniform(prior_key, (target.n_views,)))
-    return _as_draw(target, z, parents, prior), _as_moves(counts), key
+    parameters = sampled.sample_parameters(z, parameters, prior_key)
+    return _as_draw(sampled, z, parents, parameters), _as_moves(counts), key
 
 
 def _as_moves(counts: jax.Array) -> Draw:

@@ -6,10 +6,11 @@ The target is the distribution of the labels z_v of n samples in V views, and of
     L = \sum_v F_v(z_v) + W(z_1, ..., z_V, forest) + Y(z_1),
 
 of the terms of `nrprob.methods.mdl.informed_length`, for features with complete codes. Known
-classes are features of the first view. A state has slots for K_v clusters. If the number of
-clusters is selected, a partition into k clusters has k! labelings of k labels, and K_v!/(K_v - k)!
-states. The target therefore divides exp(-L) by the number of sets of k slots. Then all states of a
-partition together have the probability of its labelings.
+classes are features of the first view. Known groups have effects in continuous views, which are
+sampled with the labels; see `nrprob.methods.mdl.group_effects`. A state has slots for K_v clusters.
+If the number of clusters is selected, a partition into k clusters has k! labelings of k labels, and
+K_v!/(K_v - k)! states. The target therefore divides exp(-L) by the number of sets of k slots. Then
+all states of a partition together have the probability of its labelings.
 
 A *cost* of a label is the increase of the length if a sample gets this label, given the labels of
 all other samples. The joint cost of the labels of one sample in all views is a sum of node costs
@@ -28,6 +29,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.sample.target import Target, sum_cells
+from nrprob.methods.mdl.group_effects import (
+    code_of,
+    effect_length,
+    sample_effects,
+    subtract_effects,
+)
 from nrprob.methods.mdl.pair_words import PairWords
 from nrprob.trees import node
 
@@ -77,6 +84,21 @@ class Costs(NamedTuple):
     word: jax.Array
 
 
+class Parameters(NamedTuple):
+    """Parameters that are sampled together with the labels.
+
+    Attributes
+    ----------
+    prior : (V,) indices of the hyperparameters of continuous views
+    effects : (V, G, d) effects of the known groups, with the largest d; (V, 0, 0) without effects
+    scale : (V,) indices of the standard deviations of the effects
+    """
+
+    prior: jax.Array
+    effects: jax.Array
+    scale: jax.Array
+
+
 @node
 class ViewsTarget:
     """Distribution over the labels of V views, and over forests.
@@ -86,6 +108,8 @@ class ViewsTarget:
     views : codes of the features of every view, with all samples
     priors : for every continuous view, grid (P, 3) of the hyperparameters kappa, variance and
         freedom of its clusters; None for other views
+    effect_scales : for every view, grid (T,) of the standard deviation of the effects of known
+        groups; None for views without effects
     unit, word_group : (n,) unit of every sample in the first view, and group of its words
     members, unit_size : (C, M), (C,) samples of every unit, padded, and their number
     sizes, used : (V,) numbers of slots, and whether the number of clusters is selected
@@ -102,6 +126,7 @@ class ViewsTarget:
 
     views: tuple[Target, ...]
     priors: tuple[jax.Array | None, ...]
+    effect_scales: tuple[jax.Array | None, ...]
     unit: jax.Array
     word_group: jax.Array
     members: jax.Array
@@ -157,6 +182,57 @@ class ViewsTarget:
         cost: Any = term.cost
         cost = replace(cost, kappa=kappa, variance=variance, freedom=freedom)
         return replace(self.views[v], terms=(replace(term, cost=cost), *others))
+
+    def begin_parameters(self, key: jax.Array) -> Parameters:
+        """Parameters at which a chain starts: a random part of the differences of group means."""
+        prior = jnp.asarray([0 if grid is None else len(grid) // 2 for grid in self.priors])
+        scale = jnp.asarray([0 if grid is None else len(grid) // 2 for grid in self.effect_scales])
+        dims = [
+            0 if grid is None else code_of(view).n_features
+            for view, grid in zip(self.views, self.effect_scales, strict=True)
+        ]
+        n_groups = self.views[0].n_groups if any(dims) else 0
+        effects = jnp.zeros((self.n_views, n_groups, max(dims)))
+        for v, d in enumerate(dims):
+            if d:
+                x, member = self.views[v].x[:, :d], jnp.arange(n_groups)[:, None]
+                member = (self.views[v].group == member).astype(x.dtype)
+                means = member @ x / jnp.maximum(member.sum(1), 1)[:, None]
+                part = jax.random.uniform(jax.random.fold_in(key, v))
+                effects = effects.at[v, :, :d].set(part * (means - x.mean(0)))
+        return Parameters(prior, effects, scale)
+
+    def with_parameters(self, parameters: Parameters) -> ViewsTarget:
+        """Target of the labels at given parameters."""
+        target = self.with_priors(parameters.prior)
+        views = tuple(
+            view if grid is None else subtract_effects(view, parameters.effects[v])
+            for v, (view, grid) in enumerate(zip(target.views, self.effect_scales, strict=True))
+        )
+        return replace(target, views=views)
+
+    def effect_lengths(self, parameters: Parameters) -> jax.Array:
+        """Minus the log density of all effects."""
+        total = jnp.zeros(())
+        for v, (view, grid) in enumerate(zip(self.views, self.effect_scales, strict=True)):
+            if grid is not None:
+                scale, d = grid[parameters.scale[v]], code_of(view).n_features
+                total = total + effect_length(parameters.effects[v], scale, d)
+        return total
+
+    def sample_parameters(self, z: jax.Array, parameters: Parameters, key: jax.Array) -> Parameters:
+        """Sample the parameters given labels (V, n)."""
+        u = jax.random.uniform(key, (self.n_views,))
+        prior = self.with_parameters(parameters).sample_priors(z, parameters.prior, u)
+        target, (_, effects, scale) = self.with_priors(prior), parameters
+        for v, (view, grid) in enumerate(zip(target.views, self.effect_scales, strict=True)):
+            if grid is not None:
+                d = code_of(view).n_features
+                sampled, index = sample_effects(
+                    view, z[v], effects[v, :, :d], scale[v], grid, jax.random.fold_in(key, v)
+                )
+                effects, scale = effects.at[v, :, :d].set(sampled), scale.at[v].set(index)
+        return Parameters(prior, effects, scale)
 
     def with_priors(self, index: jax.Array) -> ViewsTarget:
         """Target at hyperparameters with indices (V,) in the grids of the views."""

@@ -71,7 +71,7 @@ def problem(model, X, known_parts):
     model = clone(model).set_params(view_gain=True)
     with standard():
         task = model.prepare(X, **{"y": None, **known_parts})
-        target = model._start_chains(task, 1, 1, np.random.RandomState(0)).target
+        target = model._start_chains(task, 1, 1, np.random.RandomState(0))[0].target
         return model._length(task, bool(model.dependent)), target
 
 
@@ -323,7 +323,7 @@ def test_seeds_few_draws_and_interruptions(planted, monkeypatch):
 
 @pytest.mark.parametrize(
     "changes, message",
-    [({"num_samples": 0}, "num_samples"), ({"known": [0, 1] * 4}, "known groups with binary"),
+    [({"num_samples": 0}, "num_samples"), ({"known": [0, 1] * 5}, "known"),
      ({"must_link": [[0, 99]]}, "must_link")],
 )  # fmt: skip
 def test_invalid_input_is_refused(changes, message):
