@@ -500,7 +500,8 @@ def test_bars_are_effects_after_removing_known_effects(blobs, kind):
         design = np.eye(6)[groups]
     if "age" in known:
         design = np.column_stack([design, age])
-    rest = X - design @ np.linalg.lstsq(design, X, rcond=None)[0]
+    both = np.column_stack([design, np.eye(3)[sought]])
+    rest = X - design @ np.linalg.lstsq(both, X, rcond=None)[0][: design.shape[1]]
     axes = plot_top_features(frame, sought, known or None, n_features=3)
     assert len(axes) == 3
     for c, ax in enumerate(axes):

@@ -36,9 +36,9 @@ def plot_top_features(
     """Plot, for every cluster, the features that differ most from all other samples.
 
     The difference is the mean of the cluster minus the mean of all other samples, in pooled
-    standard deviations. Features are adjusted for known structure first: the means of known groups
-    and the least-squares fit to continuous covariates are subtracted. The report of ``nrprob fit``
-    shows the same differences.
+    standard deviations. Features are adjusted for known structure first: the effects of known
+    groups and covariates are subtracted. They are fitted by least squares together with the
+    clusters. The report of ``nrprob fit`` shows the same differences.
 
     Clusterings maximise such differences, so large differences are not evidence of clusters.
 

@@ -56,9 +56,10 @@ def plot_residuals(
 ) -> np.ndarray:
     """Plot residuals after removing group effects, marked by known groups and by clusters.
 
-    The mean of the known group is subtracted from every sample. The plane is spanned by the two
-    leading linear discriminants of the clusters. With fewer than three clusters, principal
-    components of the remaining variance replace missing discriminants.
+    The effects of known groups are subtracted. They are fitted by least squares together with the
+    clusters. The plane is spanned by the two leading linear discriminants of the clusters. With
+    fewer than three clusters, principal components of the remaining variance replace missing
+    discriminants.
 
     The plane maximises the separation of the clusters; with few samples of many features, this
     separation is large even for noise. Use `nrprob.evidence.test` to test for clusters;
@@ -143,8 +144,9 @@ def plot_alternatives(
 ) -> np.ndarray:
     """Plot alternative clusterings of the same samples, one per panel, in a common plane.
 
-    The mean of the known group is subtracted from every sample. The plane is spanned by the two
-    leading linear discriminants of the clusters of all labelings.
+    The effects of known groups are subtracted. They are fitted by least squares together with the
+    clusters of all labelings. The plane is spanned by the two leading linear discriminants of these
+    clusters.
 
     Parameters
     ----------

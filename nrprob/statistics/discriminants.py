@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.statistics.groups import cross_table, group_means
+from nrprob.statistics.groups import cross_table, group_means, group_sums, within_group_inverse
 
 __all__ = ["DISCRIMINANT", "NOTHING", "PRINCIPAL", "Plane", "discriminant_plane"]
 
@@ -37,38 +37,43 @@ class Plane:
 
 
 class _Residuals:
-    """Residuals: samples (n, p) minus the means of their known groups.
+    """Residuals: samples (n, p) minus the effects of their known groups, with mean 0.
 
-    The residuals are never computed as a whole, so that sparse samples stay sparse.
+    The effects (g, p) are fitted by least squares together with clusters (n, k) of all labelings,
+    so that they do not absorb clusters whose shares differ between groups. The residuals are never
+    computed as a whole, so that sparse samples stay sparse.
     """
 
-    def __init__(self, X: Any, groups: np.ndarray):
+    def __init__(self, X: Any, groups: np.ndarray, clusters: np.ndarray):
         self.X, self.groups = X, groups
-        self.means = group_means(X, groups)
+        sizes = np.bincount(groups)
+        coefficients = np.asarray(X.T @ within_group_inverse(clusters, groups).T, float).T
+        effects = group_means(X, groups) - group_means(clusters, groups) @ coefficients
+        mean = (sizes @ group_means(X, groups) - sizes @ effects) / len(groups)
+        self.effects = effects + mean
 
     def project_onto(self, v: np.ndarray) -> np.ndarray:
         """Projections (n, q) of the residuals onto directions (p, q)."""
         along = np.asarray(self.X @ v.astype(self.X.dtype), float)
-        return along - group_means(along, self.groups)[self.groups]
+        return along - (self.effects @ v)[self.groups]
 
     def weighted_sums(self, u: np.ndarray) -> np.ndarray:
-        """Weighted sums (p, q) of the residuals over the samples.
-
-        The weights ``u`` (n, q) must sum to 0 in every known group.
-        """
-        return np.asarray(self.X.T @ u.astype(self.X.dtype), float)
+        """Weighted sums (p, q) of the residuals over the samples, with weights ``u`` (n, q)."""
+        sums = np.asarray(self.X.T @ u.astype(self.X.dtype), float)
+        return sums - self.effects.T @ group_sums(u, self.groups)
 
     def cluster_centres(self, codes: np.ndarray) -> np.ndarray:
         """Mean residuals (k, p) of the clusters ``codes`` (n,)."""
-        table = cross_table(codes, self.groups, (codes.max() + 1, len(self.means)))
+        table = cross_table(codes, self.groups, (codes.max() + 1, len(self.effects)))
         shares = table / table.sum(1, keepdims=True)
-        return group_means(self.X, codes) - shares @ self.means
+        return group_means(self.X, codes) - shares @ self.effects
 
 
 def discriminant_plane(X: Any, labelings: np.ndarray, groups: np.ndarray, random: Any) -> Plane:
     """Find the plane of the two leading discriminants of labelings within known groups.
 
-    Residuals are samples minus the means of their known groups. A discriminant is the direction
+    Residuals are samples minus the effects of their known groups, which are fitted together with
+    the clusters. A discriminant is the direction
     along which the clusters explain the largest share of the variance of the residuals, summed over
     labelings; it is uncorrelated with the previous discriminants. If there are fewer than two
     discriminants, principal directions of the remaining residuals replace them. With many features,
@@ -83,7 +88,8 @@ def discriminant_plane(X: Any, labelings: np.ndarray, groups: np.ndarray, random
     random : RandomState for the initial directions of the subspace iteration
     """
     n, p = X.shape
-    residuals = _Residuals(X, groups)
+    clusters = [codes[:, None] == np.arange(codes.max() + 1) for codes in labelings.T]
+    residuals = _Residuals(X, groups, np.concatenate(clusters, 1).astype(float))
     basis = np.eye(p)
     n_directions = min(_MAX_DIRECTIONS, max(n // _ROWS_PER_DIRECTION, 5))
     if p > n_directions:
@@ -98,7 +104,7 @@ def discriminant_plane(X: Any, labelings: np.ndarray, groups: np.ndarray, random
         basis = np.linalg.qr(np.column_stack([basis, between.T]))[0]
     y = residuals.project_onto(basis)
     # Projections onto directions without variance are rounding errors: leave them out.
-    largest = np.abs(residuals.means).max(0) @ np.abs(basis) + np.abs(y).max(0)
+    largest = np.abs(residuals.effects).max(0) @ np.abs(basis) + np.abs(y).max(0)
     rounding = 64 * np.finfo(X.dtype).eps * largest
     result = _discriminant_coordinates(y[:, y.std(0) > rounding], labelings)
     min_variance = max(rounding.max() ** 2, _NULL_SHARE * (y**2).sum() / n)

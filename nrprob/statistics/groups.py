@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 from scipy.stats import chi2
 
+_DETERMINED = 1e-7  # relative variation within groups, below which groups determine a column
 _LEVEL = 1e-4  # largest p-value of the test of equal shares, ...
 _ASSOCIATION = 0.1  # ... and smallest Cramer's V, for which shares count as different
 
@@ -40,6 +41,20 @@ def group_means(
     """
     sizes = np.bincount(codes, weights, minlength=n_groups)
     return group_sums(x, codes, n_groups, weights) / sizes[:, None]
+
+
+def within_group_inverse(design: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Pseudo-inverse (m, n) of the columns of a design (n, m), centred within groups (n,).
+
+    Its product with samples (n, p) has the coefficients of a least-squares fit with a constant per
+    group. Columns that the groups determine get coefficients of 0.
+    """
+    centred = design - group_means(design, groups)[groups]
+    scale = np.sqrt((design**2).sum(0))
+    scale[scale == 0] = 1
+    left, values, right = np.linalg.svd(centred / scale, full_matrices=False)
+    inverse = np.divide(1, values, out=np.zeros_like(values), where=values > _DETERMINED)
+    return (right.T * inverse) @ left.T / scale[:, None]
 
 
 def observed_means(x: Any, codes: np.ndarray, n_groups: int = 0) -> np.ndarray:

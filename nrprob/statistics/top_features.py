@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from nrprob.statistics.groups import cross_table, observed_means
+from nrprob.statistics.groups import cross_table, group_means, within_group_inverse
 
 __all__ = ["Crossing", "Findings", "cross_labels", "find_top_features"]
 
@@ -109,35 +109,32 @@ def find_top_features(
     X : (n, p) samples, dense or sparse; NaN where values are missing
     codes : (n,) clusters as integers; at least two clusters are not empty
     clusters : the clusters to compare with all other samples, as integers in ``codes``
-    groups : (n,) known groups as integers, whose means are subtracted; zeros without known groups
-    measured : (n, m) continuous covariates, whose linear effects within groups are subtracted
+    groups : (n,) known groups as integers, whose effects are subtracted; zeros without known groups
+    measured : (n, m) continuous covariates, whose linear effects are subtracted
     n_nearest : number of typical samples per cluster
     """
     n, p = X.shape
     member, sizes = _indicator_matrix(codes), np.bincount(codes)
-    known = _KnownStructure(groups, measured)
+    known = _KnownStructure(groups, measured, member.T.toarray())
     differences, inside, outside = np.zeros((3, len(clusters), p))
     overall, distances, n_seen = np.zeros(p), np.zeros(n), np.zeros(n)
     for columns, block in iterate_feature_blocks(X):
         # Missing values count neither in sums nor in numbers of samples.
         seen = ~np.isnan(block)
-        complete = bool(seen.all())
         counts = np.broadcast_to(sizes[:, None], (len(sizes), block.shape[1]))
-        if not complete:
-            block, counts = known.fill_missing(block, seen), member @ seen
+        if not seen.all():
+            counts = member @ seen
         n_in, n_out = counts[clusters], counts.sum(0) - counts[clusters]
         raw = member @ np.where(seen, block, 0.0)
         overall[columns] = _divide(raw.sum(0), counts.sum(0))
         inside[:, columns] = _divide(raw[clusters], n_in)
         outside[:, columns] = _divide(raw.sum(0) - raw[clusters], n_out)
         # Mean differences of residuals, in pooled standard deviations of cluster and other samples.
-        rest = known.residuals(block)
-        if not complete:
-            rest = np.where(seen, rest, 0.0)
+        rest = known.residuals(block, seen)
         sums, squares = member @ rest, member @ rest**2
         sums_in, sums_out = sums[clusters], sums.sum(0) - sums[clusters]
         difference = np.nan_to_num(_divide(sums_in, n_in) - _divide(sums_out, n_out))
-        largest = np.abs(block).max(0)
+        largest = np.abs(np.where(seen, block, 0.0)).max(0)
         difference[np.abs(difference) <= _ROUNDING * largest] = 0
         scatter = squares.sum(0) - np.nan_to_num(_divide(sums_in**2, n_in))
         scatter = scatter - np.nan_to_num(_divide(sums_out**2, n_out))
@@ -161,35 +158,36 @@ def find_top_features(
 
 
 class _KnownStructure:
-    """Regression of blocks of features on known groups and continuous covariates."""
+    """Regression of blocks of features on known groups, continuous covariates and clusters.
 
-    def __init__(self, groups: np.ndarray, measured: np.ndarray | None):
-        self.groups, self.member = groups, _indicator_matrix(groups)
-        self.sizes = np.maximum(np.bincount(groups), 1)[:, None]
-        self.design = (
-            None if measured is None else self._centre_within_groups(np.asarray(measured, float))
-        )
-        self.inverse = None if self.design is None else np.linalg.pinv(self.design)
+    The effects of known structure are fitted together with the ``clusters`` (n, k), so that they do
+    not absorb clusters whose shares differ between groups.
+    """
 
-    def _centre_within_groups(self, block: np.ndarray) -> np.ndarray:
-        """Subtract the means of the known groups from samples (n, d)."""
-        return block - (self.member @ block / self.sizes)[self.groups]
+    def __init__(self, groups: np.ndarray, measured: np.ndarray | None, clusters: np.ndarray):
+        self.groups, self.n_clusters = groups, clusters.shape[1]
+        parts = [clusters] if measured is None else [clusters, np.asarray(measured, float)]
+        self.design = np.column_stack(parts)
+        self.inverse = within_group_inverse(self.design, groups)
 
-    def fill_missing(self, block: np.ndarray, seen: np.ndarray) -> np.ndarray:
-        """Replace missing values, where ``seen`` (n, d) is False, by the mean of their group.
+    def residuals(self, block: np.ndarray, seen: np.ndarray) -> np.ndarray:
+        """Samples (n, d) without the effects of known structure; 0 where they are not ``seen``."""
+        rest, complete = np.zeros_like(block), seen.all(0)
+        everything = slice(None)
+        rest[:, complete] = self._subtract_effects(block[:, complete], everything, self.inverse)
+        for j in np.flatnonzero(~complete & seen.any(0)):
+            rows = np.flatnonzero(seen[:, j])
+            groups = np.unique(self.groups[rows], return_inverse=True)[1]
+            inverse = within_group_inverse(self.design[rows], groups)
+            rest[rows, j] = self._subtract_effects(block[rows, j][:, None], rows, inverse)[:, 0]
+        return rest
 
-        In a group without observed values, the mean of all samples replaces them.
-        """
-        means = observed_means(block, self.groups)
-        means = np.where(
-            np.isnan(means), _divide(np.where(seen, block, 0).sum(0), seen.sum(0)), means
-        )
-        return np.where(seen, block, np.nan_to_num(means)[self.groups])
-
-    def residuals(self, block: np.ndarray) -> np.ndarray:
-        """Residuals (n, d) after removing group means and effects of covariates."""
-        rest = self._centre_within_groups(block)
-        return rest if self.design is None else rest - self.design @ (self.inverse @ rest)
+    def _subtract_effects(self, block: np.ndarray, rows: Any, inverse: np.ndarray) -> np.ndarray:
+        coefficients, k = inverse @ block, self.n_clusters
+        rest = block - self.design[rows] @ coefficients
+        groups = np.unique(self.groups[rows], return_inverse=True)[1]
+        rest = rest - group_means(rest, groups)[groups]
+        return rest + self.design[rows, :k] @ coefficients[:k]
 
 
 def _indicator_matrix(codes: np.ndarray) -> scipy.sparse.csr_array:

@@ -20,8 +20,12 @@ def rows():
     return X + 30 * rng.normal(size=(4, 5))[groups], codes, groups
 
 
-def residuals(X, groups):
-    return X - np.array([X[groups == g].mean(0) for g in groups])
+def residuals(X, groups, codes):
+    """Features without the effects of groups, fitted with clusters, with mean 0."""
+    design = np.eye(groups.max() + 1)[groups]
+    both = np.column_stack([design, np.eye(codes.max() + 1)[codes]])
+    rest = X - design @ np.linalg.lstsq(both, X, rcond=None)[0][: design.shape[1]]
+    return rest - rest.mean(0)
 
 
 def alike(one, other):
@@ -33,8 +37,8 @@ def test_discriminants_are_those_of_the_residuals(rows):
     X, codes, groups = rows
     result = discriminant_plane(X, codes[:, None], groups, RANDOM)
     assert result.kinds == (DISCRIMINANT, DISCRIMINANT)
-    lda = LinearDiscriminantAnalysis().fit(residuals(X, groups), codes)
-    expected = lda.transform(residuals(X, groups))
+    lda = LinearDiscriminantAnalysis().fit(residuals(X, groups, codes), codes)
+    expected = lda.transform(residuals(X, groups, codes))
     np.testing.assert_allclose(alike(result.places, expected), 1, rtol=1e-9)
     np.testing.assert_allclose(result.places.T @ result.places / 120, np.eye(2), atol=1e-9)
 
@@ -51,13 +55,13 @@ def test_it_knows_nothing_of_groups_and_units(rows):
 
 def test_principal_directions_where_there_are_fewer(rows):
     X, codes, groups = rows
-    rest = residuals(X, groups)
+    rest = residuals(X, groups, np.zeros(120, int))
     result = discriminant_plane(X, np.zeros((120, 1), int), groups, RANDOM)
     assert result.kinds == (PRINCIPAL, PRINCIPAL)
     np.testing.assert_allclose(alike(result.places, PCA(2).fit_transform(rest)), 1, rtol=1e-9)
     result = discriminant_plane(X, (codes > 0)[:, None].astype(int), groups, RANDOM)
     assert result.kinds == (DISCRIMINANT, PRINCIPAL)
-    first = result.places[:, :1]
+    first, rest = result.places[:, :1], residuals(X, groups, (codes > 0).astype(int))
     left = rest - first @ (first.T @ rest) / 120
     expected = PCA(1).fit_transform(left)
     np.testing.assert_allclose(alike(result.places[:, 1:], expected), 1, rtol=1e-9)
@@ -89,7 +93,7 @@ def test_clusters_are_seen_in_many_features_of_larger_variance(as_rows):
         np.diff([result.places[codes == c, 0].mean() for c in (0, 1)]),
     )
     assert abs(apart) > 2 * np.sqrt(sum(first[codes == c].var() for c in (0, 1)) / 2)
-    leading = PCA(1).fit_transform(residuals(X, groups))[:, 0]
+    leading = PCA(1).fit_transform(residuals(X, groups, codes))[:, 0]
     assert abs(np.corrcoef(result.places[:, 1], leading)[0, 1]) > 0.9
 
 

@@ -46,12 +46,13 @@ def make(X, labels, known=(), **more):
     return FitResult("", table, [*labelings], [fit], **more)
 
 
-def left_of_known(X, known, age=None):
-    """Least-squares residuals of features on indicators, and on a covariate."""
+def left_of_known(X, known, sought, age=None):
+    """Features without the effects of known groups and a covariate, fitted with clusters."""
     design = np.eye(known.max() + 1)[known]
     if age is not None:
         design = np.column_stack([design, age])
-    return X - design @ np.linalg.lstsq(design, X, rcond=None)[0]
+    both = np.column_stack([design, np.eye(sought.max() + 1)[sought]])
+    return X - design @ np.linalg.lstsq(both, X, rcond=None)[0][: design.shape[1]]
 
 
 @pytest.mark.parametrize("measured", [False, True])
@@ -65,7 +66,7 @@ def test_differences_and_examples_are_those_of_their_definitions(
     told = top_features.find_top_features(
         as_rows(X), sought, [0, 2], known, age[:, None] if measured else None, n_nearest=4
     )
-    rest = left_of_known(X, known, age if measured else None)
+    rest = left_of_known(X, known, sought, age if measured else None)
     spread = np.sqrt(sum(rest[sought == c].var(0) * (sought == c).sum() for c in range(3)))[:5]
     for place, cluster in enumerate((0, 2)):
         ours, theirs = rest[sought == cluster][:, :5], rest[sought != cluster][:, :5]
@@ -165,7 +166,7 @@ def test_the_page_of_a_fit(drawn, tmp_path):
         assert [str(c), str(size), share, "0.750"] in page.cells
         counts = [str(((sought == g) & (known == c)).sum()) for g in range(3)]
         assert [GROUPS[c], *counts] in page.cells
-    rest = left_of_known(X, known)
+    rest = left_of_known(X, known, sought)
     told = top_features.find_top_features(X, sought, [0, 1, 2], known)
     assert told.most_different(2, 1).tolist() == [1]
     ours, theirs = rest[sought == 2][:, 1], rest[sought != 2][:, 1]
