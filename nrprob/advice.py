@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
+from nrprob.data.annotated import has_counts
 from nrprob.data.column_kinds import CONSTANT, NUMBER, infer_kinds
 from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.feature_types import kind_of
@@ -144,8 +145,9 @@ def choose_estimator(
     # feature and cluster, to dense samples only.
     needs_removal = n_effects > 0 and (sparse.issparse(X) or n_effects * n_clusters >= n)
     estimator, reason = _choose_estimator(
-        kind, known is not None, bool(len(classes)), n_clusters, needs_removal, mixed
-    )
+        kind, known is not None, bool(len(classes)), n_clusters, needs_removal, mixed,
+        are_integers=kind != "counts" or has_counts(X),
+    )  # fmt: skip
     if isinstance(estimator, ConditionalMixture) and (n_effects or not has_groups):
         # Discrete columns have effects of labels only, and of combinations of labels.
         discrete = bool(mixed) or not {*infer_kinds(X)} <= {NUMBER, CONSTANT}
@@ -186,16 +188,22 @@ def _prepare_frame(X: Any, known: Any) -> tuple[Prepared, list[str]]:
 
 
 def _choose_estimator(
-    kind: str, has_known: bool, has_labels: bool, k: int, needs_removal: bool, mixed: str
-) -> tuple[Any, str]:
+    kind: str, has_known: bool, has_labels: bool, k: int, needs_removal: bool, mixed: str, *,
+    are_integers: bool,
+) -> tuple[Any, str]:  # fmt: skip
     """Return the recommended estimator, unfitted, and the reason.
 
     ``kind`` is the type of the features, ``k`` the number of clusters, and ``mixed`` a description
     of text and missing values of ``X``, or empty. ``needs_removal`` states whether the effects of
-    the known structure have to be removed by a linear model.
+    the known structure have to be removed by a linear model, and ``are_integers`` whether counts
+    are integers.
     """
     what = {
-        "counts": "X holds counts",
+        "counts": (
+            "X holds counts"
+            if are_integers
+            else "X is sparse, and its weights are fitted as counts"
+        ),
         "binary": "X holds binary features",
         "real": "X is a table of continuous features",
         "mixed": f"X has {mixed}",

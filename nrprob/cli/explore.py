@@ -35,6 +35,7 @@ from nrprob.cli.options import (
     parse_reading,
     read_options,
     significance_level,
+    warn_of_names,
 )
 from nrprob.cli.output import Force, Out, find_output, remove_others
 from nrprob.cli.single import show_scores
@@ -180,6 +181,7 @@ def explore(
             "of the others are not used"
         )
     for run in runs:
+        warn_of_names(run.cluster_names, run.fits[0].n_clusters)
         if run.alert:
             print_result(f"warning: {run.title}: {run.alert}")
     _show_exploration(result, runs)

@@ -38,6 +38,7 @@ from nrprob.cli.options import (
     parse_reading,
     read_options,
     significance_level,
+    warn_of_names,
 )
 from nrprob.cli.output import Force, Out, find_output, remove_others
 from nrprob.cli.single import show_fit
@@ -225,6 +226,7 @@ def fit(
         with show_spinner("writing the results"):
             fit_files.save_fit(result, folder, picture)
             remove_others(folder, result.files)
+    warn_of_names(cluster_names, fitted.n_clusters)
     show_fit(result)
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from nrprob.cli.terminal import print_warning
 from nrprob.cli.validation import check_at_least
 from nrprob.data.reading.options import ReadingOptions, parse_options
 from nrprob.exceptions import InputError
@@ -43,6 +44,7 @@ __all__ = [
     "read_options",
     "significance_level",
     "parse_cluster_names",
+    "warn_of_names",
 ]
 
 # Options of `nrprob fit` and `nrprob explore`.
@@ -395,6 +397,15 @@ def parse_cluster_names(texts: list[str] | None, n_clusters: int | str | None) -
             "clusters; leave names out, or raise --k"
         )
     return names
+
+
+def warn_of_names(names: list[str], n_clusters: int) -> None:
+    """Warn if the number of names is not the number of clusters."""
+    if names and len(names) != n_clusters:
+        print_warning(
+            f"--names has {len(names)} names for {n_clusters} clusters; other clusters keep their "
+            "numbers, and further names are not used"
+        )
 
 
 def _parse_column(text: str, data: Path) -> Column:

@@ -141,7 +141,7 @@ def describe_counts(adata: Any, *, layer: str | None = None, obsm: str | None = 
         return ""
     what = "X" if layer is None else f"layer {layer!r}"
     layers = [name for name, values in adata.layers.items() if name and has_counts(values)]
-    text = f"{what} holds no raw counts and is fitted as measurements"
+    text = f"{what} holds no raw counts, but values that were transformed or normalised"
     if layers:
         text += f"; layer {layers[0]!r} holds counts: --layer {shlex.quote(layers[0])} fits these"
     elif adata.raw is not None and has_counts(adata.raw.X):

@@ -91,9 +91,10 @@ def reason_without_p_value(traits: TableTraits) -> str:
     for design in designs:
         rejected, tested = REJECTIONS[design]
         if tested < _LEAST_TABLES:
+            size = f" of more than {_LARGE} samples" if traits.n_samples > _LARGE else ""
             return (
-                f"the level of the test is measured on {tested} of {_LEAST_TABLES} tables so far "
-                f"({design})"
+                f"the level of the test is not confirmed for such tables{size} "
+                f"({_describe(traits)})"
             )
         if rejected > _LARGEST_RATE * tested:
             return (

@@ -20,7 +20,7 @@ from nrprob.evidence.folds import prepare_folds
 from nrprob.evidence.held_out import assign_folds, split_fold
 from nrprob.evidence.p_values import mixed_gain, one_sided_t_test
 from nrprob.evidence.progress import progress_bar
-from nrprob.exceptions import short_repr
+from nrprob.exceptions import short_repr, warn
 from nrprob.settings import few_threads
 
 if TYPE_CHECKING:
@@ -103,6 +103,12 @@ class NumberOfClusters:
             "standard_error": below.std(1, ddof=1) / np.sqrt(below.shape[1]),
         }
         return pd.DataFrame(columns, index=pd.Index(self.tried_, name="n_clusters"))
+
+    @property
+    def smallest_within_error(self) -> int:
+        """Smallest number whose mean log-likelihood is within one standard error of the best."""
+        table = self.table
+        return int(table.index[table["below_best"] <= table["standard_error"]].min())
 
 
 def n_clusters(
@@ -336,4 +342,12 @@ class AutoClustersMixin:
             for name, value in vars(model).items():
                 if name not in parameters:
                     setattr(self, name, value)
+            smallest = self.number_.smallest_within_error
+            if 1 < smallest < chosen:
+                below, error = self.number_.table.loc[smallest, ["below_best", "standard_error"]]
+                warn(
+                    f"{smallest} clusters predict held-out samples nearly as well as {chosen}; got "
+                    f"a difference of {below:.2g} nats per sample with a standard error of "
+                    f"{error:.2g}; compare both, with n_clusters={smallest} for the other"
+                )
         return self

@@ -422,7 +422,10 @@ def test_counts_of_cells_are_found():
 
     counts = np.random.default_rng(0).poisson(2.0, (6, 3)).astype(float)
     cells = anndata.AnnData(np.log1p(counts))
-    assert describe_counts(cells) == "X holds no raw counts and is fitted as measurements"
+    assert (
+        describe_counts(cells)
+        == "X holds no raw counts, but values that were transformed or normalised"
+    )
     cells.raw = anndata.AnnData(counts)
     assert "raw.X holds counts" in describe_counts(cells)
     cells.layers["raw counts"] = counts

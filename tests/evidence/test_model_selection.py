@@ -31,6 +31,22 @@ def test_three_are_found_and_one_where_there_are_none(three):
     assert evidence.n_clusters(MODEL, rows, known=Z, random_state=0).n_clusters_ == 1
 
 
+def test_fit_names_a_smaller_number_within_one_standard_error(monkeypatch):
+    noise = 0.1 * np.random.default_rng(0).normal(size=(4, N))
+    noise -= noise.mean(1, keepdims=True)
+
+    def selected(means):
+        values = noise + np.array(means)[:, None]
+        return evidence.NumberOfClusters(4, np.arange(1, 5), values, None, np.arange(N))
+
+    assert selected([-3, -2, -1.5, -1]).smallest_within_error == 4
+    close = selected([-3, -1.001, -1.5, -1])
+    assert close.smallest_within_error == 2
+    monkeypatch.setattr("nrprob.evidence.model_selection.n_clusters", lambda *_, **__: close)
+    with pytest.warns(UserWarning, match="^2 clusters predict .* nearly as well as 4"):
+        clone(MODEL).fit(THREE, known=Z)
+
+
 def test_the_fit_is_that_of_the_number(three):
     same = clone(MODEL).set_params(n_clusters=3).fit(THREE, known=Z)
     np.testing.assert_array_equal(three.labels_, same.labels_)
