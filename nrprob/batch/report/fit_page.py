@@ -18,6 +18,7 @@ from nrprob.batch.report.fit_summary import (
     Distribution,
     answer_in_words,
     compare_cluster,
+    compare_shares,
     summarize_feature,
 )
 from nrprob.batch.report.template import render
@@ -237,8 +238,17 @@ class Chapter:
         clusters = dict(zip(self.cluster_titles, zip(sizes, texts, strict=True), strict=True))
         return answer_in_words(
             clusters, self.known_names, self.is_informed, self.evidence, self.supported,
-            self.hidden[0],
+            self.hidden[0], self._compare_shares(),
         )  # fmt: skip
+
+    def _compare_shares(self) -> str:
+        """Sentence on shares of clusters that differ between the groups of a known labeling."""
+        texts = (
+            compare_shares(crossing, self.cluster_titles)
+            for is_known, crossing in self.crossings
+            if is_known and not crossing.joined
+        )
+        return next(filter(None, texts), "")
 
     @property
     def distributions(self) -> list[Distribution]:

@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.statistics.top_features import Findings
+from nrprob.statistics.groups import shares_differ
+from nrprob.statistics.top_features import Crossing, Findings
 
-__all__ = ["Distribution", "answer_in_words", "compare_cluster", "summarize_feature"]
+__all__ = [
+    "Distribution", "answer_in_words", "compare_cluster", "compare_shares", "summarize_feature",
+]  # fmt: skip
 
 _NOTABLE = 0.5  # smallest difference in the answer, in standard deviations
 _MAX_FEATURES = 3  # maximum number of features of a cluster in the answer
+_LARGE_GROUP = 10  # smallest size of a group whose shares are compared
 _MAX_CLUSTERS = 6  # maximum number of clusters in the answer
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -38,6 +42,25 @@ def compare_cluster(
     return ", ".join(parts)
 
 
+def compare_shares(crossing: Crossing, titles: Sequence[str]) -> str:
+    """Say how the share of a cluster differs between known groups; empty if shares do not differ.
+
+    The sentence has the cluster with the largest range of shares, and the two groups at its ends.
+    """
+    if not shares_differ(crossing.counts.T):
+        return ""
+    sizes = crossing.counts.sum(0)
+    shares = crossing.counts / np.maximum(sizes, 1)
+    large = np.flatnonzero(sizes >= min(_LARGE_GROUP, sizes.max()))
+    cluster = int(np.ptp(shares[:, large], axis=1).argmax())
+    high, low = (int(large[pick(shares[cluster, large])]) for pick in (np.argmax, np.argmin))
+    return (
+        f"Shares of the clusters differ between groups of {crossing.name}: {titles[cluster]} has "
+        f"{100 * shares[cluster, high]:.0f} % of {crossing.groups[high]} and "
+        f"{100 * shares[cluster, low]:.0f} % of {crossing.groups[low]}."
+    )
+
+
 def answer_in_words(
     clusters: Mapping[str, tuple[int, str]],
     known: Sequence[str],
@@ -45,6 +68,7 @@ def answer_in_words(
     evidence: Sequence[str],
     supported: bool | None,
     n_hidden: int = 0,
+    shares: str = "",
 ) -> list[str]:
     """Sentences that answer the question of a fit.
 
@@ -56,6 +80,7 @@ def answer_in_words(
     evidence : sentences with the results of the tests
     supported : whether the test supports the clusters; None without a test
     n_hidden : number of further clusters
+    shares : text of `compare_shares`
     """
     names = " and ".join(known)
     n = len(clusters) + n_hidden
@@ -76,11 +101,19 @@ def answer_in_words(
         sentences.append(f"{title} ({rows}): {text or 'no notable difference'}.")
     if is_informed and supported is not False and any(text for _, text in clusters.values()):
         sentences.append(f"Each comparison is with the other rows, adjusted for {names}.")
+    if shares and is_informed and supported is not False:
+        sentences.append(shares)
     if supported is None:
         sentences.append("The clusters were not tested, so they may be arbitrary.")
     elif evidence:
-        said = evidence[0].partition("; ")[0]
+        said, _, reason = evidence[0].partition("; no p-value, since ")
         # The rest of the sentence, with numbers of rows and of splits, is below on the page.
+        said = said.partition("; ")[0]
+        if reason and supported:
+            said = (
+                "the clusters predict new rows better than every model without clusters; there is "
+                f"no p-value, since {reason.partition(' (')[0]}"
+            )
         sentences.append(f"Evidence: {said}{')' * (said.count('(') - said.count(')'))}.")
     return sentences
 

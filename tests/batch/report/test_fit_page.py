@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -390,6 +391,31 @@ def test_the_answer_says_what_was_found_and_how_sure_it_is(supported, evidence, 
     assert not any("explain" in text or "adjusted" in text for text in uninformed)
     alone = fit_summary.answer_in_words({"cluster 0": (9, "")}, ["a"], True, evidence, supported)
     assert alone == ["All rows form one group."]
+
+
+def test_the_answer_explains_a_test_without_a_p_value():
+    evidence = ["clusters are better than 'x', the null model; no p-value, since it is large (600)"]
+    clusters = {"cluster 0": (9, "higher x"), "cluster 1": (9, "lower x")}
+    said = fit_summary.answer_in_words(clusters, ["a"], True, evidence, True)
+    assert said[-1] == (
+        "Evidence: the clusters predict new rows better than every model without clusters; there "
+        "is no p-value, since it is large."
+    )
+
+
+def test_the_answer_says_that_shares_differ_between_groups():
+    counts = np.array([[60, 20, 2], [20, 60, 0]])
+    crossing = top_features.Crossing("site", ["a", "b", "c"], counts)
+    text = fit_summary.compare_shares(crossing, ["cluster 0", "Big"])
+    assert text == (
+        "Shares of the clusters differ between groups of site: cluster 0 has 75 % of a and 25 % of "
+        "b."
+    )
+    assert (
+        fit_summary.compare_shares(replace(crossing, counts=counts[:, ::-1] * 0 + 50), "ab") == ""
+    )
+    clusters = {"cluster 0": (9, "higher x"), "cluster 1": (9, "lower x")}
+    assert text in fit_summary.answer_in_words(clusters, ["site"], True, [], None, shares=text)
 
 
 def test_clusters_are_compared_in_the_right_direction(drawn):
