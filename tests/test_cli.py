@@ -1304,9 +1304,9 @@ def test_the_clusters_that_are_written_are_those_that_are_tested(
 def test_tests_and_their_picture_have_the_clusters_that_are_written(invoke, tmp_path, monkeypatch):
     drawn = []
 
-    def draw(place, labels, codes, names, valley, ax):
+    def draw(score, labels, *others):
         drawn.append(labels)
-        return plot_discriminant_scores(place, labels, codes, names, valley, ax)
+        return plot_discriminant_scores(score, labels, *others)
 
     monkeypatch.setattr("nrprob.evidence.record.plot_discriminant_scores", draw)
     rng = np.random.default_rng(0)

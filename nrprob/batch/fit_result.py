@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import sparse
 
 from nrprob.batch import registry
 from nrprob.batch.fits import Fit, default_measures, record_fit, score_fit
@@ -135,12 +137,19 @@ def check_clusters(
     alpha: float = 0.05,
     evidence: Evidence | None = None,
     alert: str = "",
+    title_cluster: Callable[[int], str] = "cluster {}".format,
 ) -> Tested:
     """Test the clusters of an estimator that is fitted to ``X``, and compute confidences.
 
     The tests use the seed of the estimator. If ``evidence`` is passed, the clusters are not tested
     again. If there is an ``alert`` (`FitResult.alert`), the confidence is not computed.
+    ``title_cluster`` names a cluster in sentences.
     """
+    if sparse.issparse(X):
+        reason = (
+            "these clusters have no test: X is sparse, and tests need dense continuous features"
+        )
+        return Tested(None, None, (reason,))
     options = {"known": known, "random_state": estimator.get_params().get("random_state")}
     try:
         evidence = evidence or test(estimator, X, alpha=alpha, **options)
@@ -153,7 +162,9 @@ def check_clusters(
     except (TypeError, ValueError) as error:
         return Tested(evidence, None, (str(evidence), f"confidence withheld: {error}"))
     if result.samples_ is not None:
-        return Tested(evidence, result, (str(evidence), str(result).partition(" (")[0]))
+        said = str(result).partition(" (")[0]
+        said = re.sub(r"cluster (\d+)", lambda match: title_cluster(int(match[1])), said)
+        return Tested(evidence, result, (str(evidence), said))
     supported = evidence.supports_clusters
     reason = _WITHHELD if supported else "confidence withheld: no evidence of clusters"
     return Tested(evidence, None, (str(evidence), reason))
@@ -189,6 +200,7 @@ def exploration_results(
             result.tested = check_clusters(
                 estimator, table.X, np.column_stack(labels) if labels else None, alpha=alpha,
                 evidence=solution.evidence_[r] if solution.evidence_ else None, alert=result.alert,
+                title_cluster=result.title_cluster,
             )  # fmt: skip
         results.append(result)
     return results

@@ -219,8 +219,9 @@ def fit(
             ):
                 warnings.simplefilter("always")
                 result.tested = check_clusters(
-                    estimator, table.X, z, alpha=level, alert=result.alert
-                )
+                    estimator, table.X, z, alpha=level, alert=result.alert,
+                    title_cluster=result.title_cluster,
+                )  # fmt: skip
             messages = [*fitted.warnings, *(str(w.message) for w in caught)]
             fitted.warnings = list(dict.fromkeys(messages))
         with show_spinner("writing the results"):

@@ -11,9 +11,9 @@ import pytest
 import scipy.sparse
 from pages import page_of
 
-from nrprob import plotting
+from nrprob import CCIB, plotting
 from nrprob.batch import fit_files
-from nrprob.batch.fit_result import FitResult
+from nrprob.batch.fit_result import FitResult, check_clusters
 from nrprob.batch.fits import Fit
 from nrprob.batch.report import fit_page, fit_summary, template
 from nrprob.batch.report.fit_page import Chapter
@@ -461,6 +461,12 @@ def test_names_of_clusters_are_used_everywhere(drawn, tmp_path):
     ticks = [t.get_text() for t in figure.axes[-1].get_xticklabels()]
     assert ticks == ["First <b>", "Second", "cluster 2"]
     plt.close(figure)
+
+
+def test_sparse_features_have_no_test():
+    X = scipy.sparse.csr_array(np.eye(4))
+    tested = check_clusters(CCIB(2, random_state=0), X, None)
+    assert tested.evidence is None and "no test: X is sparse" in tested.said[0]
 
 
 def test_pages_without_a_test_name_no_evidence(drawn, tmp_path):
