@@ -19,12 +19,15 @@ from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.paths import SplittingEstimator
 from nrprob.estimator.terms import SOLVERS
 from nrprob.estimator.unconditional import WeightedUnconditionalMixin
+from nrprob.exceptions import warn
 from nrprob.methods.bottleneck.base import BottleneckEstimator
 from nrprob.statistics.costs import mass_cost
 from nrprob.statistics.families import feature_term
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Term
 from nrprob.statistics.xlogx import xlogx
+
+_LARGEST_GAMMA = 3.0  # weight of the side information per sample, above which `fit` warns
 
 
 @dataclass(frozen=True)
@@ -259,8 +262,8 @@ class IBSI(SplittingBottleneck):
     gamma : float
         Penalty weight of I(C;Z). Raise it until the clusters are independent of the known groups.
         It must outweigh the features that the known groups determine, so it grows with their
-        number. Far too large values keep the damped iteration at its initial values. From 0 to
-        10**9.
+        number. Far too large values keep the labels near their initial values; `fit` warns
+        above three times the number of samples. From 0 to 10**9.
     damped : bool, default=True
         Whether to damp the fixed-point iteration. With False, IBSI runs the published iteration,
         which can increase the objective for a large ``gamma``.
@@ -380,3 +383,15 @@ class IBSI(SplittingBottleneck):
         z, share = self._surprise, design.memberships
         entropy = z[design.codes] if share is None else share @ z
         return super()._common_cost(x, design) + self.gamma * entropy
+
+    def finish(self, task, result):
+        """Set the fitted attributes; see `Clusterer.finish`."""
+        super().finish(task, result)
+        n = float(len(self.labels_) if task.weights is None else task.weights.sum())
+        if self.gamma > _LARGEST_GAMMA * n:
+            warn(
+                "the penalty of one sample outweighs its features, so labels may stay near their "
+                f"initial values; got gamma={self.gamma:g} for {n:g} samples; lower gamma to about "
+                f"{0.1 * n:.2g}, and compare"
+            )
+        return self

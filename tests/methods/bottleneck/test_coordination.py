@@ -1,11 +1,11 @@
-"""Residual coordination of `CCIB`: cluster shares that differ between known groups."""
+"""Penalties on known groups: shares that differ between groups, and far too large weights."""
 
 import warnings
 
 import numpy as np
 import pytest
 
-from nrprob import CCIB
+from nrprob import CCIB, IBSI
 from nrprob.metrics import matched_accuracy
 
 FEW = {"n_init": 4, "random_state": 0}
@@ -38,3 +38,14 @@ def test_equal_shares_are_not_reported():
         warnings.simplefilter("error")
         model = CCIB(2, **FEW).fit(X, known=known)
     assert matched_accuracy(model.labels_, cluster) > 0.95
+
+
+@pytest.mark.parametrize("solver", ["sequential", pytest.param("anneal", marks=pytest.mark.slow)])
+def test_a_weight_that_may_fix_the_labels_is_reported(solver):
+    X, known, cluster = binary_table(0.5)
+    with pytest.warns(UserWarning, match="gamma=100000 for 300 samples; lower gamma to about 30"):
+        IBSI(2, gamma=1e5, solver=solver, **FEW).fit(X, known=known)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        useful = IBSI(2, gamma=30.0, solver=solver, **FEW).fit(X, known=known)
+    assert matched_accuracy(cluster, useful.labels_) > 0.95
