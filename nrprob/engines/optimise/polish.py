@@ -14,7 +14,7 @@ from nrprob.engines.optimise.descents import (
     PartitionLimits,
     improve_by_chains,
 )
-from nrprob.engines.optimise.reassign import reassign_sequentially
+from nrprob.engines.optimise.reassign import assign_empty_rows, reassign_sequentially
 from nrprob.engines.optimise.solve import Build, Settings
 from nrprob.engines.programs import jit_by_size
 from nrprob.statistics.rows import Rows, Sparse
@@ -41,7 +41,8 @@ def _sweep_labels(
         terms, rows, labels[None], jnp.uint32(0), max_iter=jnp.int32(_SWEEPS),
         n_clusters=n_clusters, fixed=fixed, active=active,
     )  # fmt: skip
-    return result.labels[0]
+    # A rounding error may move a row without counts, which changes nothing.
+    return assign_empty_rows(terms, rows, result.labels, n_clusters, fixed)[0]
 
 
 def polish_labels(
