@@ -87,7 +87,9 @@ def link_first_uses(page: str) -> str:
 
 
 _SINGULAR = re.compile(r"s$")
-_LISTS = re.findall(r"^```{glossary}$(.*?)^```$", (HERE / "glossary.md").read_text(), re.M | re.S)
+_LISTS = re.findall(
+    r"^```{glossary}$(.*?)^```$", (HERE / "glossary.md").read_text("utf-8"), re.M | re.S
+)
 _GLOSSARY = re.findall(r"^(\w.*)$", "".join(_LISTS), re.M)
 _TERMS = {_SINGULAR.sub("", term.lower()): term for term in _GLOSSARY}
 _OTHER_SENSES = {"cell", "code", "draw", "view"}  # source code, single cells, and verbs

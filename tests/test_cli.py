@@ -248,6 +248,10 @@ def test_fit_without_known_says_how_it_agrees(invoke, data, tmp_path):
         (["--known", "speces"], "no such column; 'speces'; did you mean 'species'?"),
         (["--known", "none.csv:z"], "no such data file; none.csv"),
         (
+            ["--k", "2", "--names", "cluster 1"],
+            "clusters without a name are called by their number; got --names 'cluster 1'",
+        ),
+        (
             ["--k", "2", "--names", "a,b,c"],
             "more names than clusters; --names a,b,c for 2 clusters",
         ),

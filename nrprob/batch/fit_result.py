@@ -100,7 +100,7 @@ class FitResult:
     def title_cluster(self, cluster: int) -> str:
         """Name of a cluster; its number after the word "cluster" if it has no other name."""
         name = self.name_cluster(cluster)
-        return name if name in self.cluster_names else f"cluster {name}"
+        return name if 0 <= cluster < len(self.cluster_names) else f"cluster {name}"
 
     def name_clusters(self, labels: np.ndarray) -> Any:
         """Names of the clusters of samples (n,), as ordered categories; numbers without names."""

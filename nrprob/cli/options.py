@@ -5,6 +5,7 @@ The module imports no package that loads slowly, so that the command reports a w
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -389,8 +390,13 @@ def _split_names(texts: list[str] | None) -> list[str]:
 
 
 def parse_cluster_names(texts: list[str] | None, n_clusters: int | str | None) -> list[str]:
-    """Split the names of clusters, and refuse more names than clusters."""
+    """Split the names of clusters; refuse more names than clusters, and names of other clusters."""
     names = _split_names(texts)
+    if numbered := [name for name in names if re.fullmatch(r"cluster \d+", name)]:
+        raise InputError(
+            f"clusters without a name are called by their number; got --names {numbered[0]!r}; "
+            "choose another name"
+        )
     if isinstance(n_clusters, int) and len(names) > n_clusters:
         raise InputError(
             f"there are more names than clusters; --names {','.join(names)} for {n_clusters} "

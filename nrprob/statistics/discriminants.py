@@ -73,12 +73,12 @@ def discriminant_plane(X: Any, labelings: np.ndarray, groups: np.ndarray, random
     """Find the plane of the two leading discriminants of labelings within known groups.
 
     Residuals are samples minus the effects of their known groups, which are fitted together with
-    the clusters. A discriminant is the direction
-    along which the clusters explain the largest share of the variance of the residuals, summed over
-    labelings; it is uncorrelated with the previous discriminants. If there are fewer than two
-    discriminants, principal directions of the remaining residuals replace them. With many features,
-    discriminants are linear combinations of up to 50 principal directions, found by subspace
-    iteration, and the leading directions of the differences between cluster means.
+    the clusters. A discriminant is the direction along which the clusters explain the largest share
+    of the variance of the residuals, summed over labelings; it is uncorrelated with the previous
+    discriminants. If there are fewer than two discriminants, principal directions of the remaining
+    residuals replace them. With many features, discriminants are linear combinations of up to 50
+    principal directions, found by subspace iteration, and the leading directions of the differences
+    between cluster means.
 
     Parameters
     ----------

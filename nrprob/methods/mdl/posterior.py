@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import xarray
 
 _LARGEST_R_HAT, _SMALLEST_ESS = 1.05, 100
+_VARIES = 1e-6  # smallest standard deviation within groups, relative to that of all samples
 _DIMS = {
     "labels": ("view", "observation"),
     "parents": ("view",),
@@ -233,8 +234,11 @@ class SampledViews(InformedViews):
         continuous = [v for v, kind in enumerate(kinds) if kind == "gaussian"]
         constant, n, units = 0.0, len(tables[0]), dict[int, np.ndarray]()
         for v in continuous:
-            scale = (tables[v] - group_means(tables[v], task.groups)[task.groups]).std(0)
+            scale = tables[v].std(0)
             scale[scale == 0] = 1
+            within = (tables[v] - group_means(tables[v], task.groups)[task.groups]).std(0)
+            # Features that the groups determine keep their scale over all samples.
+            scale = np.where(within > _VARIES * scale, within, scale)
             tables[v], units[v] = tables[v] / scale, scale * self._views[v].scale
             constant += n * float(np.log(units[v]).sum())
         length = self._length(task, bool(self.dependent))

@@ -195,11 +195,11 @@ class ViewsTarget:
         effects = jnp.zeros((self.n_views, n_groups, max(dims)))
         for v, d in enumerate(dims):
             if d:
-                x, member = self.views[v].x[:, :d], jnp.arange(n_groups)[:, None]
-                member = (self.views[v].group == member).astype(x.dtype)
-                means = member @ x / jnp.maximum(member.sum(1), 1)[:, None]
+                view, zeros = self.views[v], jnp.zeros(self.n_samples, jnp.int32)
+                sums = sum_cells(view, view.x, view.group, zeros)[:, 0]
+                means = sums[:, :d] / jnp.maximum(sums[:, -1:], 1)
                 part = jax.random.uniform(jax.random.fold_in(key, v))
-                effects = effects.at[v, :, :d].set(part * (means - x.mean(0)))
+                effects = effects.at[v, :, :d].set(part * (means - view.x[:, :d].mean(0)))
         return Parameters(prior, effects, scale)
 
     def with_parameters(self, parameters: Parameters) -> ViewsTarget:

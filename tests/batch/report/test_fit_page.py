@@ -455,6 +455,8 @@ def test_names_of_clusters_are_used_everywhere(drawn, tmp_path):
     assert labels["cluster_name"].tolist() == names[sought].tolist()
     stored = json.loads((tmp_path / "result.json").read_text())
     assert stored["cluster_names"] == ["First <b>", "Second"]
+    number = replace(run, cluster_names=["2"])  # as another cluster, which has no name
+    assert [*number.name_clusters(np.array([2, 0]))] == ["cluster 2", "2"]
     shown = run.name_clusters(np.array([2, 0, 1, 0]))
     assert [*shown] == ["cluster 2", "First <b>", "Second", "First <b>"]
     figure = plot_centroids(X, run.name_clusters(sought), known)

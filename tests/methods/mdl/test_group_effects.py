@@ -135,6 +135,19 @@ def test_statistics_are_those_of_features_without_effects(full):
 @pytest.mark.slow
 @pytest.mark.contract
 @pytest.mark.filterwarnings("ignore:the chains have not converged")
+def test_a_feature_that_the_groups_determine_keeps_its_scale():
+    rng = np.random.default_rng(0)
+    known = np.arange(40) % 3
+    X = np.column_stack([rng.normal(size=40), np.array([0.1, 0.3, 0.7])[known]])
+    model = MDLMultiView("auto", max_clusters=2, random_state=0)
+    draws = model.sample_posterior([X], known=known, num_samples=20, num_warmup=20).draws
+    assert np.isfinite(draws["log_density"]).all() and np.isfinite(draws["effects"]).all()
+    assert np.abs(draws["effects"]).max() < 3
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.filterwarnings("ignore:the chains have not converged")
 def test_clusters_and_effects_of_known_groups_are_found():
     rng = np.random.default_rng(0)
     n, shift = 90, np.array([[0.0, 0], [2, -3], [-2, 4]])
