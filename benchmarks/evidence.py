@@ -288,9 +288,11 @@ def tests(chosen: argparse.Namespace) -> None:
             for seed in range(chosen.sets):
                 X, rows = make(cell.draw, number, seed, n=cell.n, d=cell.d)
                 model = ConditionalMixture(cell.k, weights=chosen.weights)
-                one = evidence.test(model, X, known=rows.z, random_state=seed, n_init=chosen.n_init)
-                # Without a test of a gap, there is no rejection.
-                result.append((one.p_structure_, 1.0 if one.p_gap_ is None else one.p_gap_))
+                test = evidence.test(
+                    model, X, known=rows.z, random_state=seed, n_init=chosen.n_init
+                )
+                # Without a p-value, as for too few samples of a known group, there is no rejection.
+                result.append([1.0 if p is None else p for p in (test.p_structure_, test.p_gap_)])
             seconds = (time.process_time() - start) / chosen.sets
             for which, p in zip(pooled, zip(*result, strict=True), strict=True):
                 rate = float(np.mean(np.array(p) <= LEVEL))

@@ -188,7 +188,7 @@ def exploration_results(
     results = []
     for r, estimator in enumerate(solution.estimators_):
         fit = record_fit(type(estimator).__name__, estimator, 0.0, [])
-        score_fit(fit, table.labelings, default_measures([*table.labelings]))
+        score_fit(fit, table.labelings, default_measures([*table.labelings], known))
         before = dict(zip(names[:r], solution.labels_.T, strict=False))
         result = FitResult(
             names[r].replace("_", " "), replace(table, labelings=table.labelings | before),

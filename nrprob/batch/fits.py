@@ -146,12 +146,17 @@ def fit_method(
     return record_fit(type(estimator).__name__, estimator, seconds, messages), estimator
 
 
-def default_measures(labelings: Sequence[str]) -> dict[str, Measure]:
-    """Default measures: two measures of the agreement of the clusters with every labeling."""
+def default_measures(labelings: Sequence[str], known: Sequence[str] = ()) -> dict[str, Measure]:
+    """Default measures of the agreement of the clusters with every labeling.
+
+    They are NMI and accuracy. Clusters should differ from ``known`` labelings, so that an accuracy
+    says nothing about them.
+    """
     return {
         f"{short} of {name}": Measure(metric=metric, labeling=name)
         for name in labelings
         for metric, short in _SHORT.items()
+        if name not in known or metric != "matched_accuracy"
     }
 
 

@@ -177,8 +177,8 @@ def explore(
             remove_others(folder, files)
     if len(cluster_names) > len(runs):
         print_warning(
-            f"--names is given {len(cluster_names)} times for {len(runs)} clusterings; the names "
-            "of the others are not used"
+            f"--names is given {len(cluster_names)} times for {len(runs)} "
+            f"clustering{'s' * (len(runs) != 1)}; the names of the others are not used"
         )
     for run in runs:
         warn_of_names(run.cluster_names, run.fits[0].n_clusters)

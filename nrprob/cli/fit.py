@@ -205,7 +205,7 @@ def fit(
             fitted, estimator = fits.fit_method(
                 method, parameters, table.X, z, y=loaded.y, where="--set "
             )
-        fits.score_fit(fitted, table.labelings, fits.default_measures([*table.labelings]))
+        fits.score_fit(fitted, table.labelings, fits.default_measures([*table.labelings], loaded.names))
         result = FitResult(
             "", table, loaded.names, [fitted], origin=loaded.origin, measured=loaded.covariates,
             cluster_names=cluster_names,

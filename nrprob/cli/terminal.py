@@ -30,6 +30,9 @@ __all__ = [
 ]
 
 
+_SECONDS_PER_LINE = 30
+
+
 class TableError(InputError):
     """A table cannot be clustered as it is.
 
@@ -75,17 +78,32 @@ def print_warning(line: str) -> None:
 
 @contextlib.contextmanager
 def show_spinner(line: str) -> Iterator[None]:
-    """Show a spinner with a message and the elapsed time, if a terminal is attached."""
+    """Show a message and the elapsed time: a spinner in a terminal, else a line every 30 s."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     stream = get_console(stderr=True)
     if not stream.is_terminal:
-        yield
+        stop = threading.Event()
+        thread = threading.Thread(target=print_elapsed, args=(line, stop), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=stream, transient=True) as progress:
         progress.add_task(line, total=None)
         yield
+
+
+def print_elapsed(line: str, stop: threading.Event) -> None:
+    """Print a message and the elapsed seconds every 30 s, until ``stop`` is set."""
+    elapsed = 0
+    while not stop.wait(_SECONDS_PER_LINE):
+        elapsed += _SECONDS_PER_LINE
+        get_console(stderr=True).print(f"{escape(replace_controls(line))}: {elapsed} s")
 
 
 @contextlib.contextmanager

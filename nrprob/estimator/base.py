@@ -541,6 +541,17 @@ class Clusterer(ClusterMixin, BaseEstimator):
                 f"{', '.join(map(str, sizes[:_MAX_LISTED_SIZES]))}{more}; {self._small_remedy}"
             )
 
+    def _warn_cluster_limit(self, selected: int, limit: int, where: str = "") -> None:
+        """Warn if a selected number of clusters is ``max_clusters``.
+
+        ``where`` names the clustering, as for `_warn_small_clusters`.
+        """
+        if 1 < selected == limit:
+            warn(
+                f"the selected number of clusters{where} is the largest allowed, so more clusters "
+                f"may fit better; got max_clusters={limit}; raise max_clusters"
+            )
+
     def _warn_convergence(self) -> None:
         """Warn if the fit did not converge."""
         if not self.converged_:

@@ -116,7 +116,7 @@ def n_clusters(
     X: Any,
     *,
     known: Any = None,
-    candidates: Iterable[int] = range(1, 11),
+    candidates: Iterable[int] = range(1, 21),
     random_state: Any = None,
     n_folds: int = 5,
     n_splits: int = 1,
@@ -141,7 +141,7 @@ def n_clusters(
         Features, as in `nrprob.evidence.test`.
     known : array-like of shape (n_samples,) or (n_samples, n_labelings), optional
         Known labels, as in `nrprob.evidence.test`.
-    candidates : iterable of int, default=range(1, 11)
+    candidates : iterable of int, default=range(1, 21)
         Candidate numbers, from 1 to 1000.
     random_state : int, RandomState instance or None, default=None
         Seed of the folds and of the initial values of all fits.
@@ -163,7 +163,8 @@ def n_clusters(
     Warns
     -----
     UserWarning
-        If 5 % of the samples or more are exact copies of other samples.
+        If 5 % of the samples or more are exact copies of other samples, or if the largest candidate
+        is chosen.
 
     Raises
     ------
@@ -268,6 +269,11 @@ def n_clusters(
     gain = min(gains, key=np.mean, default=None)
     if gain is not None and evaluated[best] > 1 and one_sided_t_test(gain)[0] <= fits.least_t:
         best = 0
+    if len(candidates) > 1 and 1 < evaluated[best] == candidates[-1]:
+        warn(
+            "the largest candidate predicts held-out samples best, so more clusters may fit "
+            f"better; got {evaluated[best]} clusters; pass larger candidates to evidence.n_clusters"
+        )
     gain = None if gain is None else gain[copies.set_index]
     log_likelihood = np.array(values)[:, copies.set_index]
     return NumberOfClusters(
@@ -280,13 +286,13 @@ def _check_candidates(candidates: Iterable[int]) -> list[int]:
     if not isinstance(candidates, Iterable) or isinstance(candidates, str | bytes | Mapping):
         raise TypeError(
             "candidates must be an iterable of numbers of clusters; got "
-            f"{short_repr(candidates)}; pass for example range(1, 11)"
+            f"{short_repr(candidates)}; pass for example range(1, 21)"
         )
     listed = list(candidates)
     for k in listed:
         check_number("candidates", k, low=1, high=1000, integer=True)
     if not listed:
-        raise ValueError("candidates must not be empty; got none; pass for example range(1, 11)")
+        raise ValueError("candidates must not be empty; got none; pass for example range(1, 21)")
     return sorted({int(k) for k in listed})
 
 

@@ -73,7 +73,8 @@ def test_log_likelihoods_are_those_of_rows_held_out():
     result = evidence.n_clusters(Remembering(), NOISE, candidates=(2, 1), random_state=0)
     np.testing.assert_array_equal(result.log_likelihood_, np.full((2, N), [[-100.0], [-103.0]]))
     assert result.n_clusters_ == 1 and result.tried_.tolist() == [1, 2]
-    better = evidence.n_clusters(Remembering(unseen=200.0), NOISE, candidates=(1, 2))
+    with pytest.warns(UserWarning, match="got 2 clusters; pass larger candidates"):
+        better = evidence.n_clusters(Remembering(unseen=200.0), NOISE, candidates=(1, 2))
     assert better.n_clusters_ == 2 and better.gain_.mean() > 0
     assert evidence.n_clusters(Remembering(), NOISE, candidates=[2]).gain_ is None
 

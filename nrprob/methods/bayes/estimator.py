@@ -62,7 +62,8 @@ class MDLMixture(SampledChains):
     Parameters
     ----------
     max_clusters : int or "auto", default="auto"
-        Largest number of components. "auto" is 20, or the number of samples if that is less.
+        Largest number of components. "auto" is 20, or the number of samples if that is less;
+        `fit` then warns if more than 5 % of the draws have so many.
     kernel : {"collapsed", "six-move"}, default="collapsed"
         Sampler. "collapsed" samples partitions with the parameters of components integrated out.
         "six-move" also samples the parameters, by the moves of Yin (2007) with corrected acceptance

@@ -28,6 +28,7 @@ from nrprob.posterior.merging import check_threshold
 from nrprob.settings import standard
 
 _MAX_BYTES = 10**9  # of the draws of a run whose number of draws is "auto"
+_AT_LIMIT = 0.05  # largest share of draws with the largest number of components
 _DIMS = {
     "components": ("observation",),
     "labels": ("observation",),
@@ -183,7 +184,19 @@ class SampledChains(ModelSettings):
         self.n_major_clusters_ = max(int((sizes >= smallest_size(self._n_rows)).sum()), 1)
         self.membership_ = cluster_shares(self._pool_labels(draws["labels"]), self.labels_)
         self._warn_small_clusters(sizes)
+        self._warn_most_components(draws["n_components"])
         self._check_convergence()
+
+    def _warn_most_components(self, n_components: np.ndarray) -> None:
+        """Warn if many draws have as many components as the default ``max_clusters`` allows."""
+        share = (n_components == self._max_clusters).mean()
+        bounded = isinstance(self.max_clusters, str) and self._max_clusters < self._n_rows
+        if bounded and share > _AT_LIMIT:
+            warn(
+                "the largest number of components limits the draws; got "
+                f"max_clusters={self._max_clusters} in {100 * share:.0f} % of them; raise "
+                "max_clusters"
+            )
 
     def _check_convergence(self) -> None:
         table = self.diagnostics_

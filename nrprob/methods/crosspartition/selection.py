@@ -15,6 +15,7 @@ from nrprob.data.validation import check_random_state
 from nrprob.exceptions import warn
 from nrprob.methods.crosspartition.inputs import read_counts, read_subsets, row_masses
 from nrprob.methods.crosspartition.themes import (
+    MAX_THEMES,
     ThemeLabels,
     ThemeRows,
     choose_number,
@@ -60,6 +61,11 @@ def fit_number(estimator: Any, X: Any, y: Any, subsets: Any) -> Any:
     random = check_random_state(estimator.random_state)
     folds = _feature_folds(estimator, counts, data.share, random)
     k, scores = choose_number(folds, data.mass, random)
+    if k == MAX_THEMES:
+        warn(
+            "the selected number of themes is the largest that 'auto' compares, so more themes may "
+            f"fit better; got {k}; pass a larger n_clusters"
+        )
     search = ThemeLabels(data, k, random)
     labels = tuple(search.find(n) for n in range(2, k + 1))
     themes = labels[-1] if labels else np.zeros(len(data.mass), int)

@@ -18,7 +18,7 @@ from sklearn.cluster import KMeans
 from nrprob.exceptions import warn
 from nrprob.settings import few_threads
 
-_MAX_THEMES = 20
+MAX_THEMES = 20
 _MIN_COMPARED = 5  # two of many weak themes may have no gain that more themes have
 _ERRORS_OF_SINGLE = 3  # standard errors by which several themes must be better than one
 _PATIENCE = 2  # numbers of themes without an improvement after which the search ends
@@ -246,7 +246,7 @@ def mean_and_error(values: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np
 
 def max_themes(share: np.ndarray) -> int:
     """Largest number of themes, each with a row in every subset, from p(w|x) (n, V)."""
-    return max(1, min(_MAX_THEMES, int((share > 0).sum(0).min())))
+    return max(1, min(MAX_THEMES, int((share > 0).sum(0).min())))
 
 
 def warn_of_lost_gain(

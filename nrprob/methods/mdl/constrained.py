@@ -138,7 +138,8 @@ class MDLConstrained(SampledPairs):
         Minimum and maximum number of rows per cluster (definition 5.5), for
         ``constraints="hard"`` only. At least 0.
     max_clusters : int, default=10
-        Largest number of clusters for ``n_clusters="auto"``. At least 1.
+        Largest number of clusters for ``n_clusters="auto"``; `fit` warns if it is selected. At
+        least 1.
     n_init : int, default=10
         Number of restarts; the shortest ones are improved, and the shortest description is kept. At
         most 10**6.
@@ -623,6 +624,8 @@ class MDLConstrained(SampledPairs):
             n_iter=len(trace),
             nothing_left=ALIKE if data.all_equal else "",
         )
+        if self.n_clusters == AUTO and k < len(z):
+            self._warn_cluster_limit(self.n_clusters_, k)
         return self
 
     @property

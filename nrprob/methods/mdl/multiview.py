@@ -104,7 +104,7 @@ class MDLMultiView(SampledViews):
         "mean-field" uses the probabilities of all cells. It never increases the free energy at a
         fixed temperature, and depends little on the initial values, so restarts hardly differ.
     max_clusters : int or tuple of int, default=5
-        Largest numbers of clusters for "auto", at most 256.
+        Largest numbers of clusters for "auto"; `fit` warns if one of them is selected. At most 256.
     centre_code : {"half_log", "none"}, default="half_log"
         Whether L includes the code of the centres of isotropic clusters. It affects only the
         selection of numbers of clusters.
@@ -427,8 +427,7 @@ class MDLMultiView(SampledViews):
             lengths = [self._length(task, c.dependent) for c in task.annealed.configurations]
             result = [(self._improve_annealed(lengths, task.annealed, result), None)]
         self._finish_informed(task, result)
-        limits = zip(task.sizes, task.counts_used, strict=True)
-        self._check_result(tuple(0 if selected else k for k, selected in limits))
+        self._check_result(task)
         return self
 
     def _objective_at(self, task: InformedTask, labels: np.ndarray) -> float:
@@ -440,11 +439,14 @@ class MDLMultiView(SampledViews):
         logs = np.log([view.scale for view in self._views])
         return float((2 * self._weights * n * logs).sum())
 
-    def _check_result(self, sizes: tuple[int, ...]) -> None:
-        for v, present in enumerate(self._present):
-            if present < sizes[v]:
+    def _check_result(self, task: InformedTask) -> None:
+        for v, (present, limit) in enumerate(zip(self._present, task.sizes, strict=True)):
+            if task.counts_used[v]:
+                if limit < len(self.alternatives_):
+                    self._warn_cluster_limit(present, limit, f" of view {v}")
+            elif present < limit:
                 self._warn_degenerate(
-                    f"found {present} clusters in view {v}, fewer than n_clusters={sizes[v]}"
+                    f"found {present} clusters in view {v}, fewer than n_clusters={limit}"
                 )
             self._warn_small_clusters(np.bincount(self.alternatives_[:, v]), f" in view {v}")
         self._warn_convergence()

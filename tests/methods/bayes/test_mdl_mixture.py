@@ -3,6 +3,7 @@
 import io
 import itertools
 import pickle
+import warnings
 
 import jax
 import numpy as np
@@ -365,6 +366,20 @@ def test_chains_that_disagree_are_warned_of():
             9, energy="nml", num_warmup=0, num_samples=8, num_split_merge=0, random_state=0
         ).fit(X)
     assert not model.converged_
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "most", "expected"), [(100, "auto", 1), (20, "auto", 0), (100, 20, 0)]
+)
+def test_draws_at_the_default_number_of_components_are_warned_of(n_rows, most, expected):
+    model = MDLMixture(most)
+    model._max_clusters, model._n_rows = 20, n_rows
+    with warnings.catch_warnings(record=True) as issued:
+        warnings.simplefilter("always")
+        model._warn_most_components(np.repeat([[20, 19]], [5, 95], axis=1))
+        assert not issued  # 5 % of the draws
+        model._warn_most_components(np.repeat([[20, 19]], [6, 94], axis=1))
+    assert len(issued) == expected
 
 
 @pytest.mark.filterwarnings("default:the chains do not agree yet")

@@ -42,6 +42,18 @@ def test_all_that_is_known_is_used(data):
         model.predict(data.views)
 
 
+def test_fit_warns_where_the_number_is_the_largest_allowed(data):
+    """The first view has three clusters; its number is selected, the other number is given."""
+    for limit, expected in ((2, True), (4, False)):
+        model = MDLMultiView(("auto", 2), max_clusters=limit, **ROUND)
+        with warnings.catch_warnings(record=True) as issued:
+            warnings.simplefilter("always")
+            model.fit(data.views, data.y, known=data.known)
+        messages = [str(w.message) for w in issued]
+        assert any("of view 0 is the largest allowed" in m for m in messages) == expected
+        assert not any("view 1" in m for m in messages)
+
+
 def test_hard_pairs_hold_whatever_they_cost(data):
     rng, clusters = np.random.default_rng(3), data.clusters[:, 0]
     pairs = rng.permutation(len(clusters)).reshape(-1, 2)

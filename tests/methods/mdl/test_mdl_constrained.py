@@ -440,6 +440,8 @@ def test_auto_selects_the_number_of_clusters():
     with pytest.raises(InfeasibleConstraints):
         clique = np.array(list(itertools.combinations(range(7), 2)))
         MDLConstrained("auto", max_clusters=6).fit(X, cannot_link=clique)
+    with pytest.warns(UserWarning, match="largest allowed.*got max_clusters=2; raise"):
+        clone(model).set_params(max_clusters=2).fit(X)
     # Fewer rows than max_clusters.
     assert fit(MDLConstrained("auto", n_init=2), X[:4]).n_clusters_ <= 4
 
