@@ -21,32 +21,33 @@ from nrprob.numpyro.labelled import resample_labelled
 from nrprob.numpyro.site import PartitionCall, collect_calls, pad_labels, partition_sites
 from nrprob.settings import standard
 
-_UNKNOWN = "sites of partitions"  # stands for their names until a model has run
+_UNKNOWN = "sites of partitions"  # stands for the names of these sites until a model has run
 
 
 class PartitionGibbs(HMCGibbs):
     """Kernel of NumPyro models with partitions: NUTS within Gibbs.
 
     One iteration samples every partition and its hyperparameters given all other sites, by a Gibbs
-    sweep, split-merge moves and griddy-Gibbs updates (without split-merge moves if labels have
-    weights ``also``). Then the inner kernel samples the other sites
-    given partitions and hyperparameters. Both steps leave the joint posterior invariant.
+    sweep, split-merge moves and griddy-Gibbs updates. If labels have weights ``also``, there are no
+    split-merge moves. Then the inner kernel samples the other sites given the partitions and
+    hyperparameters. Both steps leave the joint posterior invariant.
 
     Parameters
     ----------
     inner_kernel : numpyro.infer.HMC or numpyro.infer.NUTS
         Kernel of the other sites, made from the model.
     num_split_merge : int, default=10
-        Split and merge proposals of a partition in an iteration. From 0 to 10,000.
+        Number of split and merge proposals for each partition in an iteration. From 0 to 10,000.
 
     Raises
     ------
     TypeError
-        If ``inner_kernel`` is no HMC or NUTS kernel.
+        If ``inner_kernel`` is not an HMC or NUTS kernel of a model.
     ValueError
         When sampling begins: if the model has no partition, if a partition is in a context that
         scales or masks its density, or if the density of another site depends on the labels of a
-        partition. The Gibbs step would not sample the labels from their full conditional then.
+        partition. In such a model, the Gibbs step would not sample the labels from their full
+        conditional.
 
     See Also
     --------
@@ -108,7 +109,7 @@ class PartitionGibbs(HMCGibbs):
         self._model_arguments: tuple[tuple, dict[str, Any]] = ((), {})
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
-        """Find the sites of partitions, and make the state of a chain."""
+        """Find the sites of partitions, and make the initial state of a chain."""
         if not is_prng_key(rng_key):
             raise ValueError(
                 "PartitionGibbs needs one random key; got several, as by "
@@ -132,7 +133,7 @@ class PartitionGibbs(HMCGibbs):
 
     @contextmanager
     def _arguments(self, args: tuple, kwargs: dict[str, Any] | None) -> Iterator[None]:
-        """Pass the arguments of the model to the Gibbs step, which `HMCGibbs` does not."""
+        """Pass the arguments of the model to the Gibbs step; `HMCGibbs` does not pass them."""
         self._model_arguments = args, kwargs or {}
         try:
             yield
@@ -148,7 +149,7 @@ class PartitionGibbs(HMCGibbs):
         if not result:
             raise ValueError(
                 "PartitionGibbs needs a model with a partition; got a model without one; call "
-                "nrprob.numpyro.partition in the model, or sample with its inner kernel"
+                "nrprob.numpyro.partition in the model, or sample with the inner kernel"
             )
         upstream = get_dependencies(model, args, kwargs)["prior_dependencies"]
         for sites in result:
@@ -169,12 +170,13 @@ class PartitionGibbs(HMCGibbs):
         """Sample all partitions and their hyperparameters, given the other sites."""
         args, kwargs = self._model_arguments
         kwargs = {name: value for name, value in kwargs.items() if name != "_gibbs_sites"}
-        # 1. Rows and current states, by a run of the model.
+        # 1. Run the model to get the rows and the current labels of every partition.
         values = {**hmc_sites, **gibbs_sites}
         model = handlers.substitute(handlers.seed(self._user_kernel.model, 0), data=values)
         with handlers.block(), collect_calls() as calls:
             model(*args, **kwargs)
-        # 2. Rows depend on no labels, so partitions are independent given the other sites.
+        # 2. Sample one partition after the other. Rows do not depend on labels, so partitions are
+        # independent given the other sites.
         result: dict[str, jax.Array] = {}
         for i, (call, sites) in enumerate(zip(calls, self._site_names, strict=True)):
             draw = self._resample_partition(call, jax.random.fold_in(rng_key, i))
@@ -194,7 +196,7 @@ class PartitionGibbs(HMCGibbs):
             labels = pad_labels(call.labels, call.target)
             if call.weights is not None:
                 return resample_labelled(call.target, labels, call.weights, key)
-            state = kernel.begin_far(call.target, labels, key)  # current hyperparameters
+            state = kernel.begin_far(call.target, labels, key)  # with the current hyperparameters
             return kernel.step(call.target, state).draw
 
 

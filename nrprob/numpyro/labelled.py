@@ -1,4 +1,7 @@
-"""Gibbs moves of partitions whose labels have weights, so that labels are not exchangeable."""
+"""Gibbs updates of labels that are not exchangeable, since each label has weights.
+
+Shapes: n samples; n' samples with padding; K labels.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,7 @@ def resample_labelled(
 ) -> Draw:
     """Make one iteration over labels (n',) with log weights (n, K), and over hyperparameters.
 
-    A partition into k clusters has each of its K! / (K - k)! labelings with equal prior
-    probability.
+    The K! / (K - k)! labelings of a partition into k clusters have equal prior probabilities.
     """
     parameter_key, sweep_key, swap_key, update_key = jax.random.split(key, 4)
     sweep_target = target.gibbs_target(target.cells(labels), parameter_key)
@@ -29,7 +31,7 @@ def _sweep_rows(target: Target, labels: jax.Array, weights: jax.Array, key: jax.
     """Sample the label of every row given all other labels, in random order."""
     (n, n_labels), (order_key, draw_key) = weights.shape, jax.random.split(key)
     order = jax.random.permutation(order_key, n)
-    # Slots beyond the largest number of clusters stay empty.
+    # The weights of slots beyond the K labels are -inf, so that these slots stay empty.
     excess = ((0, 0), (0, target.n_slots - n_labels))
     weights = jnp.pad(weights, excess, constant_values=-jnp.inf)
 
@@ -40,7 +42,8 @@ def _sweep_rows(target: Target, labels: jax.Array, weights: jax.Array, key: jax.
         # 1. Remove the row, and set emptied cells to exactly 0.
         less = cells - sum_cells(target, row, group, labels[i][None])
         less = jnp.where(less[..., -1:] > 0.5, less, 0)
-        # 2. Nats of the row in every slot. A new cluster may take any of the empty slots.
+        # 2. Increase of the description length if the row joins each slot. A new cluster may take
+        # any of the empty slots.
         is_occupied = occupied(less)
         k = is_occupied.sum()
         before = jnp.where(k > 0, target.sizes[k], 0)
@@ -58,10 +61,10 @@ def _sweep_rows(target: Target, labels: jax.Array, weights: jax.Array, key: jax.
 
 
 def _swap_labels(labels: jax.Array, weights: jax.Array, key: jax.Array) -> jax.Array:
-    """Propose K times to exchange two labels, which changes the weights alone."""
+    """Propose K times to exchange two labels, which changes only the sum of the log weights."""
     n, n_labels = weights.shape
     members = jax.nn.one_hot(labels[:n], n_labels, dtype=weights.dtype)
-    totals = members.T @ jnp.maximum(weights, -1e100)  # of every cluster under every label
+    totals = members.T @ jnp.maximum(weights, -1e100)  # of every cluster, for every label
     pair_key, accept_key = jax.random.split(key)
     pairs = jax.random.randint(pair_key, (n_labels, 2), 0, n_labels)
     log_u = jnp.log(jax.random.uniform(accept_key, (n_labels,)))

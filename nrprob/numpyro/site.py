@@ -27,17 +27,17 @@ from nrprob.methods.bayes.model import MixtureModel
 from nrprob.settings import standard
 
 COVARIANCES = ("diag", "full", "shrunk", "tied")
-_MAX_CLUSTERS = 20  # of "auto"
+_MAX_CLUSTERS = 20  # largest number of clusters with "auto"
 _CLUSTERS = Number(1, CLUSTERS, integer=True, words=("auto",))
 _POSITIVE_OR_AUTO = Number(1e-9, 1e9, words=("auto",))
 _N_NEIGHBOURS, _MAX_CANDIDATES = 20, 250  # neighbours of a sample, and candidates for them
-_MARK = "nrprob_partition"  # key of the `infer` dictionary of the sites of partitions
+_MARK = "nrprob_partition"  # key of partitions in the `infer` dictionaries of sites
 
 
 class GridUniform(dist.Distribution):
     """Uniform distribution over the values (G,) of a grid.
 
-    The declared support is the real line, since HMC conditions on the value.
+    The declared support is the real line. This has no effect, since HMC conditions on the value.
     """
 
     support = constraints.real
@@ -57,7 +57,7 @@ class GridUniform(dist.Distribution):
 
 
 class Mixture(NamedTuple):
-    """Settings of the mixture; see `partition`. None stands for a sampled hyperparameter."""
+    """Settings of the mixture; see `partition`. A hyperparameter of None is sampled."""
 
     covariance: str
     max_clusters: int
@@ -99,7 +99,10 @@ def collect_calls() -> Iterator[list[PartitionCall]]:
 
 
 def partition_sites(trace: Any) -> list[dict[str, str]]:
-    """Names of the sites of every partition in a trace, by variable, with labels and density."""
+    """For every partition in a trace, the names of its sites, by variable.
+
+    The variables are the hyperparameters, "labels" and "density".
+    """
     result: list[dict[str, str]] = []
     for name, site in trace.items():
         variable = site.get("infer", {}).get(_MARK)
@@ -130,13 +133,14 @@ def partition(
     The rows may depend on other sites, as residuals of a regression do. The site adds to the log
     density of the model
 
-    .. math:: -A(k) + \sum_{c=1}^k \left[\log \frac{\Gamma(n_c + \alpha)}{\Gamma(\alpha)}
-        + \log m\left(\{(x_i - l) / s : z_i = c\}; h\right)\right] - n \sum_j \log s_j
+    .. math:: \Lambda(k) + \sum_{c=1}^k \left[\log \frac{\Gamma(n_c + \alpha)}{\Gamma(\alpha)}
+        + \log m\left(\{(x_i - l) / t : z_i = c\}; h\right)\right] - n \sum_j \log t_j
 
-    where z are the labels, k is the number of clusters, :math:`n_c` are their sizes,
-    :math:`\alpha` is the concentration, m the marginal likelihood of the rows of a cluster, h the
-    other hyperparameters, l ``loc`` and s ``scale``. This is the model of `nrprob.MDLMixture`,
-    whose Notes define A(k) and the priors. `PartitionGibbs` samples the partition.
+    where :math:`x_i` are the n rows, z are the labels, k is the number of clusters, and
+    :math:`n_c` are the sizes of the clusters. :math:`\alpha` is the concentration, m is the
+    marginal likelihood of the rows of a cluster, h are the other hyperparameters, l is ``loc``, and
+    :math:`t_j` is ``scale`` for feature j. This is the model of `nrprob.MDLMixture`, whose Notes
+    define :math:`\Lambda(k)` and the priors. `PartitionGibbs` samples the partition.
 
     Parameters
     ----------
@@ -148,16 +152,18 @@ def partition(
     covariance : {"diag", "full", "shrunk", "tied"}, default="full"
         Covariance of a cluster, as in `nrprob.MDLMixture`.
     max_clusters : int or "auto", default="auto"
-        Largest number of clusters. "auto" is 20, or the number of rows if that is less.
+        Largest number of clusters. "auto" is the smaller one of 20 and the number of rows.
     loc, scale : float or array-like of shape (n_features,), default=0 and 1
-        Location and scale of the rows, on which the priors depend. The variance of a feature within
-        clusters is at most ``scale`` squared a priori. Pass the means and standard deviations of
-        the data, or standardise the data first. May depend on other sites.
+        Location and scale of the rows, on which the priors depend. If ``variance_scale`` is "auto",
+        the expected variance of a feature within clusters is at most ``scale`` squared. Pass the
+        means and standard deviations of the data, or standardise the data first. Both may depend on
+        other sites.
     unordered : bool, default=False
-        Whether clusters are a set, without labels; see `nrprob.MDLMixture`.
+        Whether the prior treats clusters as a set, without labels; see `nrprob.MDLMixture`.
     concentration, mean_precision, variance_shape, variance_scale : float or "auto", default="auto"
         Hyperparameters, as in `nrprob.MDLMixture`. "auto" samples them. From 1e-9 to 1e9, and
-        ``variance_shape`` above 1. Set the last two, or neither.
+        ``variance_shape`` above 1. Set both or neither of ``variance_shape`` and
+        ``variance_scale``.
     also : array-like of shape (n_samples, max_clusters), optional
         Log weights of the labels, which may depend on other sites. The entry of the label of each
         row is added to the log density. An example is the log density of a response given the
@@ -166,8 +172,9 @@ def partition(
     Returns
     -------
     labels : jax.Array of int of shape (n_samples,)
-        Labels from 0 to ``max_clusters`` - 1, for `numpyro.deterministic`. `PartitionGibbs` raises
-        ValueError if the density of another site depends on them; pass ``also`` instead.
+        Labels from 0 to ``max_clusters`` - 1. Functions of the labels may be sites of
+        `numpyro.deterministic`. `PartitionGibbs` raises ValueError if the density of another site
+        depends on the labels; pass ``also`` instead.
 
     Raises
     ------
@@ -188,7 +195,7 @@ def partition(
     site                        value
     ==========================  ==========================================================
     ``name_centre_precision``   kappa, precision of a cluster's mean, if it is not fixed
-    ``name_variance``           s, expected variance in a cluster, if it is not fixed
+    ``name_variance``           s, expected variance within clusters, if it is not fixed
     ``name_freedom``            nu, degrees of freedom, if they are not fixed
     ``name_concentration``      concentration of cluster sizes, if it is not fixed
     ``name_common_covariance``  common covariance of clusters, with "shrunk"
@@ -289,7 +296,7 @@ def partition(
 
 
 def _check_rows(rows: Any, loc: Any, scale: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Rows (n, d), location and scale in double precision; values are checked if they are known."""
+    """Return rows (n, d), location and scale in double precision; check values if not traced."""
     if jnp.result_type(float) != jnp.float64:
         raise ValueError(
             "partition needs double precision; got JAX in single precision; call "
@@ -343,7 +350,7 @@ def _check_values(name: str, values: np.ndarray) -> None:
 
 
 def _check_hyperparameters(**values: Any) -> list[float | None]:
-    """Hyperparameters as numbers, or None for "auto"."""
+    """Check hyperparameters, and return them as numbers, or None for "auto"."""
     for name, value in values.items():
         _POSITIVE_OR_AUTO.check(name, value)
     result = {k: None if isinstance(v, str) else float(v) for k, v in values.items()}
@@ -406,14 +413,14 @@ def _with_rows(template: JointTarget, rows: jax.Array) -> JointTarget:
 
 
 def _find_neighbours(rows: jax.Array) -> jax.Array:
-    """Nearest neighbours (n, q) of rows (n, d), among all or among evenly spaced rows."""
+    """Indices (n, q) of nearest neighbours of rows (n, d), among at most 250 evenly spaced rows."""
     n = len(rows)
     count = min(n, _MAX_CANDIDATES)
     candidates = np.linspace(0, n - 1, count).round().astype(int)
     square = jnp.square(rows).sum(1)
     distance = square[candidates] - 2 * rows @ rows[candidates].T
     distance = jnp.where(candidates == np.arange(n)[:, None], jnp.inf, distance)
-    # XLA sorts numbers in double precision several times as slowly.
+    # XLA sorts numbers in double precision several times as slowly as in single precision.
     _, nearest = jax.lax.top_k(-distance.astype(jnp.float32), min(_N_NEIGHBOURS, count - 1))
     return jnp.asarray(candidates, jnp.int32)[nearest]
 

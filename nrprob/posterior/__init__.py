@@ -3,18 +3,21 @@
 Every function takes draws of labels as an integer array ``(chain, draw, observation)`` or ``(draw,
 observation)``. In a DataArray, the dimensions are ``chain``, ``draw`` and one more, in any order.
 From a Dataset, or from the group ``partition`` or ``posterior`` of an InferenceData or DataTree,
-the functions read the variable ``labels`` or the only variable; otherwise pass one variable. For
-samplers that sum labels out and return their probabilities, `draw_labels` samples labels.
+the functions read the variable ``labels`` or the only variable. If there are several variables and
+none is called ``labels``, pass one of them. For samplers that sum the labels out and return the
+probabilities of the labels, `draw_labels` samples labels.
 
 Labels have no meaning across draws (label switching). So each summary is a property of the
 partition alone, or uses the labels of one reference partition (`relabel`).
 
-Draws of mixtures consist of components. `clusters` merges the components that are not separated by
-a dip of the density, and `cluster_path` shows the number of clusters by the depth of the dip.
+The blocks of a partition that is drawn from a mixture are components. `clusters` merges the
+components that are not separated by a dip of the density. `cluster_path` computes the posterior of
+the number of clusters for all depths of the dip.
 
 Examples
 --------
-Two chains have the same partition, with other labels, except for the last sample.
+Two chains have two draws each. All four draws are the same partition with other labels, except
+that one draw assigns the third sample to the first cluster.
 
 >>> import numpy as np
 >>> from nrprob.posterior import coclustering, n_clusters, point_estimate

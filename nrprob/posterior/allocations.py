@@ -14,31 +14,31 @@ __all__ = ["draw_labels"]
 _BLOCK = 2**22
 """Maximum number of entries of a temporary array."""
 _ROUNDING = 1e-4
-"""Tolerance for the sum of a sample's probabilities: single precision, and many components."""
+"""Tolerance for the sum of the probabilities of a sample, which may be in single precision."""
 
 
 def draw_labels(probabilities: Any, *, random_state: Any = None) -> np.ndarray:
-    r"""Sample labels from :math:`p(z | \theta)`, for the draws of a sampler that sums labels out.
+    r"""Sample labels for the draws of a sampler that sums the labels out.
 
-    Stan, PyMC and NumPyro sample the parameters of a mixture, and can return the probability of
-    every component for every sample. Given the parameters, the components of the samples are
-    independent. So one label per sample for every draw of the parameters gives draws from the
-    posterior of the partition, which all other functions take.
+    Stan, PyMC and NumPyro sample the parameters :math:`\theta` of a mixture, and can return the
+    probability of every component for every sample. Given the parameters, the labels z are
+    independent. So labels from :math:`p(z | \theta)` for every draw of the parameters are draws
+    from the posterior of the partition. All other functions of `nrprob.posterior` take such draws.
 
     Parameters
     ----------
     probabilities : array of shape (chain, draw, sample, component) or (draw, sample, component)
         Probabilities of the components, with sum 1. The order of components is arbitrary within
-        each draw. In a DataArray, ``chain`` and ``draw`` are found by name; of the other two
-        dimensions, the last one has the components.
+        each draw. In a DataArray, the dimensions ``chain`` and ``draw`` are identified by their
+        names; the last of the other two dimensions has the components.
     random_state : int, RandomState instance or None, default=None
         Seed.
 
     Returns
     -------
     ndarray of shape (chain, draw, observation) or (draw, observation), int64
-        Positions of components; `align` computes from them the order of the parameters (or the
-        probabilities) of every draw.
+        Labels, which are positions of components from 0. From the labels, `align` computes
+        permutations that put the components of every draw into one order.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def draw_labels(probabilities: Any, *, random_state: Any = None) -> np.ndarray:
     for a in range(0, len(rows), step):
         some = rows[a : a + step].astype(float)
         total = some.sum(axis=1)
-        # Comparisons with NaN are false.
+        # Comparisons with NaN are false, so NaN raises, too.
         if not (some.min() >= 0 and np.abs(total - 1).max() < _ROUNDING):
             raise ValueError(
                 "probabilities of labels must be at least 0 and sum to 1 over their last axis, the "

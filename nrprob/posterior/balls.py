@@ -40,7 +40,7 @@ class CredibleBall:
 
     Examples
     --------
-    Three of four draws are within the ball; one of them splits a cluster of the centre.
+    Three of the four draws are within the ball. The third draw splits a cluster of the centre.
 
     >>> from nrprob.posterior import credible_ball
     >>> draws = [[0, 0, 1, 1], [0, 0, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3]]
@@ -70,9 +70,13 @@ def credible_ball(
     weights: Any = None,
     random_state: Any = None,
 ) -> CredibleBall:
-    r"""Credible ball of a partition, and its bounds.
+    r"""Credible ball around a partition, and the bounds of the ball.
 
-    .. math:: \epsilon^* = \min \{\epsilon: \Pr(d(c^*, z) \le \epsilon) \ge \text{level}\}
+    The radius of the ball is
+
+    .. math:: \epsilon^* = \min \{\epsilon: \Pr(d(c^*, z) \le \epsilon) \ge \text{level}\},
+
+    where :math:`c^*` is the centre, z a partition from the posterior, and d the loss.
 
     Parameters
     ----------
@@ -92,7 +96,7 @@ def credible_ball(
     Returns
     -------
     CredibleBall
-        The ball, with its bounds over the draws; each distinct partition is listed once.
+        The ball. Its bounds are draws; each distinct partition is listed once.
 
     Raises
     ------

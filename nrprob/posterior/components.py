@@ -1,4 +1,4 @@
-"""Means and covariances of the components of drawn partitions, from samples."""
+"""Estimate the means and covariances of the components of every draw from the samples."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["as_rows", "components_of_rows", "trees_of_rows"]
 _BLOCK = 2**22
 """Maximum number of entries of a temporary array."""
 _FLOOR = 1e-8
-"""Smallest variance within components, relative to the variance of all samples."""
+"""Variance that is added within components, relative to the variance of all samples."""
 
 
 def as_rows(X: Any, n_samples: int) -> np.ndarray:
-    """Return X as an array (n, d), which must have the `n_samples` samples of the draws."""
+    """Check that X is a finite matrix with `n_samples` rows, and return X as floats."""
     rows = as_array(X, "X")
     if rows.dtype.kind not in "biuf":
         raise TypeError(f"X must have numbers; got dtype {rows.dtype}; convert them to floats")
@@ -40,9 +40,9 @@ def as_rows(X: Any, n_samples: int) -> np.ndarray:
 
 
 def _standardised(rows: np.ndarray, covariance: str) -> np.ndarray:
-    """Samples without constant columns, in units in which their covariance is the identity.
+    """Drop constant features, and transform the samples so that their covariance is the identity.
 
-    With "diag", only the variances are 1.
+    With "diag", features are only scaled to variance 1.
     """
     rows = rows - rows.mean(0)
     spread = np.abs(rows).max(0, initial=0)
@@ -63,9 +63,10 @@ def components_of_rows(draws: Draws, rows: np.ndarray, covariance: str) -> Compo
     rows : ndarray of shape (n_samples, d)
         Samples of unit covariance, or of unit variances with "diag".
     covariance : {"full", "diag", "tied"}
-        The covariance of n samples of scatter S is :math:`(S + f W) / (n + f)` with f = d + 2 (3
-        with "diag"). W is the average covariance within the components of the draw, plus a small
-        multiple of the covariance of all samples. With "tied", the covariance is W.
+        The covariance of a component with n samples and scatter matrix S is
+        :math:`(S + f W) / (n + f)` with f = d + 2 (3 with "diag"). W is the average covariance
+        within the components of the draw, plus a small multiple of the covariance of all samples.
+        With "tied", the covariance is W.
     """
     d = rows.shape[1]
     i, j = np.triu_indices(d)
@@ -101,7 +102,7 @@ def components_of_rows(draws: Draws, rows: np.ndarray, covariance: str) -> Compo
 def trees_of_rows(
     draws: Draws, X: Any, covariance: str, classes: np.ndarray | None = None
 ) -> MergeTrees:
-    """Merge trees of draws of any sampler, from the samples (n, d).
+    """Merge trees of draws of any sampler, from the samples X (n, d).
 
     Draws with the same partition have the same tree, which is computed once.
     """
@@ -111,7 +112,8 @@ def trees_of_rows(
     first = np.unique(which, return_index=True)[1]
     distinct = Draws(draws.codes[first], draws.weights[first], (len(first),))
     trees = trees_by_dip(distinct, components_of_rows(distinct, rows, covariance), classes)
-    # Position in the list of all draws, minus the position in the list of distinct draws.
+    # For each component: its position in the list of all draws, minus its position in the list of
+    # the distinct draws.
     shift = np.repeat(draws.offsets[:-1] - distinct.offsets[which], draws.n_clusters)
     source = np.arange(int(draws.offsets[-1])) - shift
     return dataclasses.replace(

@@ -27,7 +27,7 @@ _PAIR_SAMPLES = 500
 _CHAIN_DRAWS = 64
 """Maximum number of draws per chain that are compared with each other."""
 _COMPARED = 2**27
-"""Maximum squared number of draws, times samples, in comparisons."""
+"""Maximum of the squared number of compared draws, times the number of samples."""
 
 
 def _chains(draws: Draws) -> tuple[int, int]:
@@ -35,18 +35,24 @@ def _chains(draws: Draws) -> tuple[int, int]:
 
 
 def effective_size(trace: np.ndarray, method: str) -> float:
-    """Effective sample size of a trace of shape (chain, draw); NaN below 4 draws per chain."""
+    """Effective sample size of a trace of shape (chain, draw); NaN below 4 draws per chain.
+
+    ``method`` is an argument of `arviz.ess`: "mean", "bulk" or "tail".
+    """
     if trace.shape[1] < 4:
         return np.nan
     arviz = import_arviz()
-    tails = {"prob": (0.05, 0.95)} if method == "tail" else {}  # ArviZ 1 has no default
+    tails = {"prob": (0.05, 0.95)} if method == "tail" else {}  # no default in ArviZ 1
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         return float(arviz.ess(np.asarray(trace, dtype=float), method=method, **tails))
 
 
 def r_hat(trace: np.ndarray) -> float:
-    """Rank-normalised split R-hat; a single chain is split into its halves."""
+    """Rank-normalised split R-hat of a trace (chain, draw).
+
+    A single chain is split into two chains. With fewer than 4 draws per chain, R-hat is NaN.
+    """
     trace = np.asarray(trace, dtype=float)
     if len(trace) == 1:
         half = trace.shape[1] // 2
@@ -54,7 +60,7 @@ def r_hat(trace: np.ndarray) -> float:
     if trace.shape[1] < 4:
         return np.nan
     if np.all(np.ptp(trace, axis=1) == 0):
-        return np.inf if np.ptp(trace) > 0 else 1.0  # chains without moves: different or equal
+        return np.inf if np.ptp(trace) > 0 else 1.0  # no chain moves
     arviz = import_arviz()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -62,11 +68,11 @@ def r_hat(trace: np.ndarray) -> float:
 
 
 def chain_distances(draws: Any, *, loss: str = "vi") -> np.ndarray:
-    """Mean distances between draws of two chains, and within each chain.
+    """Mean distances between the draws of each pair of chains, and within each chain.
 
     If chains have converged to one distribution, distances between chains equal distances within
-    chains. Chains in different modes have larger distances, even if the clusterings have similar
-    sizes, log densities and distances to any third clustering.
+    chains. Chains in different modes have larger distances from each other, even if their
+    clusterings have similar sizes, log densities and distances to any third clustering.
 
     Parameters
     ----------
@@ -78,9 +84,9 @@ def chain_distances(draws: Any, *, loss: str = "vi") -> np.ndarray:
     Returns
     -------
     ndarray of shape (n_chains, n_chains)
-        Symmetric. The diagonal is the mean over different draws of one chain. Means are over 64
-        evenly spaced draws of every chain, or over fewer with very many samples; NaN with fewer
-        than 2.
+        Symmetric; for a single chain, of shape (2, 2). The diagonal has the means over pairs of
+        different draws of one chain. Means are over at most 64 evenly spaced draws of every chain
+        (fewer with very many samples). With fewer than 2 draws per chain, they are NaN.
 
     Raises
     ------
@@ -123,7 +129,7 @@ def n_clusters(draws: Any) -> pd.DataFrame:
     r"""Posterior distribution of the number of occupied clusters.
 
     The standard error of a probability p is :math:`\sqrt{p (1-p) / \mathrm{ESS}}`, where ESS is the
-    effective sample size of the indicator over the chains.
+    effective sample size of the indicator that a draw has this number of clusters.
 
     Parameters
     ----------
@@ -224,9 +230,10 @@ def label_free(
     reference : array of int of shape (n_samples,), optional
         Reference partition for distances; `point_estimate` by default.
     pairs : int or array of int of shape (n_pairs, 2), default=10
-        Pairs of samples whose co-clustering is traced. A number is the number of pairs to sample,
-        among pairs that are neither always together nor always apart. Their probabilities are
-        proportional to the variance; there may be fewer pairs.
+        Pairs of samples whose co-clustering is traced. A number asks for this many random pairs
+        that share a cluster in some draws, but not in all. The probability of a pair is
+        proportional to the variance of its co-clustering indicator. If fewer pairs vary, the
+        result has fewer pairs.
     random_state : int, RandomState instance or None, default=None
         Seed for the pairs and for the search for a reference.
 
@@ -306,13 +313,14 @@ def diagnose(
         One row per quantity that varies, with the columns of ``arviz.summary``: ``mean``, ``sd``,
         ``mcse_mean``, ``ess_bulk``, ``ess_tail`` and ``r_hat`` (rank-normalised; for a single
         chain, between its halves). Quantities that are equal in all draws have no variance and are
-        omitted. `r_hat` is infinite if no chain moves and chains differ. With fewer than 4 draws
-        per chain (8 for a single chain) the estimates are NaN.
+        omitted. ``r_hat`` is infinite if no chain moves and chains differ. With fewer than 4 draws
+        per chain, all columns but ``mean`` and ``sd`` are NaN. For a single chain, ``r_hat`` needs
+        8 draws.
 
     Raises
     ------
     TypeError
-        If labels are not whole numbers.
+        If labels are not whole numbers, or `extra` is not a mapping.
     ValueError
         If `draws` has other axes or is empty, or other arguments do not match it.
 
@@ -322,8 +330,9 @@ def diagnose(
 
     Notes
     -----
-    Agreement of the chains is necessary only. Chains that have all missed the same clusterings
-    agree in every quantity: use many chains with dispersed initial partitions.
+    Agreement of the chains is necessary for convergence, but not sufficient. Chains that have all
+    missed the same clusterings agree in every quantity: use many chains with dispersed initial
+    partitions.
 
     References
     ----------

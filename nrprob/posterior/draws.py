@@ -1,4 +1,4 @@
-"""Draws of labels as one validated array of codes, invariant to label switching."""
+"""Check draws of labels, and number their clusters so that label switching has no effect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Draws:
     codes : ndarray of shape (n_draws, n_samples), int32
         Clusters of each draw, numbered from 0 in order of first appearance.
     weights : ndarray of shape (n_draws,)
-        Non-negative, summing to 1.
+        Weights of the draws, non-negative with sum 1.
     batch : tuple of int
         The axes before the samples: (chain, draw) or (draw,).
     """
@@ -61,11 +61,15 @@ class Draws:
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """Index of each draw's first cluster in the list of all clusters, shape (n_draws + 1,)."""
+        """Index of each draw's first cluster in the list of all clusters, shape (n_draws + 1,).
+
+        The list has the clusters of one draw after the other. The last entry is the length of
+        the list.
+        """
         return np.concatenate([[0], np.cumsum(self.n_clusters)])
 
     def ids(self, low: int = 0, high: int | None = None) -> np.ndarray:
-        """Index of each label in the list of all clusters of the draws low to high."""
+        """Index of each sample's cluster in the list of the clusters of draws low to high - 1."""
         high = self.n_draws if high is None else high
         start = self.offsets[low:high] - self.offsets[low]
         return self.codes[low:high] + start[:, None]
@@ -81,13 +85,25 @@ class Draws:
         return [(a, min(a + step, self.n_draws)) for a in range(0, self.n_draws, step)]
 
     def crossed(self, codes: np.ndarray) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-        """Numbers of rows in both a cluster of a draw and a cluster of a partition, 0 .. k-1.
+        """Contingency tables of every draw and one partition, in blocks of draws.
 
-        The blocks yield a range of draws, the index of each draw's first cluster in the list of the
-        block (with one entry more than there are draws), and the counts, shape (n_listed, k).
+        Parameters
+        ----------
+        codes : ndarray of int of shape (n_samples,)
+            Clusters 0 .. k-1 of the partition.
+
+        Yields
+        ------
+        a, b : int
+            Range of draws of the block.
+        first : ndarray of shape (b - a + 1,)
+            Index of each draw's first cluster in the list of the clusters of the block.
+        counts : ndarray of shape (n_listed, k)
+            Numbers of samples in both a cluster of a draw and a cluster of the partition.
         """
         k = int(codes.max()) + 1
-        # Counts of a draw are a table of its clusters by k, so both bound the block.
+        # A draw has n_samples labels, and a table of at most widest * k counts; neither may exceed
+        # the limit of a block.
         widest = int(self.n_clusters.max())
         step = min(_BLOCK, max(self.n_samples, _BLOCK * self.n_samples // (k * widest)))
         for a, b in self.blocks(step):
@@ -97,7 +113,7 @@ class Draws:
             yield a, b, first, counts.reshape(-1, k)
 
     def distinct(self) -> Draws:
-        """The distinct partitions of positive weight, in order of first appearance."""
+        """The distinct partitions of positive total weight, in order of first appearance."""
         places: dict[bytes, int] = {}
         which = np.array([places.setdefault(row.tobytes(), len(places)) for row in self.codes])
         weights = np.bincount(which, self.weights)
@@ -142,7 +158,7 @@ def canonical(labels: np.ndarray) -> np.ndarray:
         names = labels[a : a + step].astype(np.int64) - low
         rows = np.arange(len(names))[:, None]
         first = np.full((len(names), width), n)
-        first[rows, names[:, ::-1]] = backwards  # of several writes to one index the last one stays
+        first[rows, names[:, ::-1]] = backwards  # the last write to an index stays
         rank = np.empty_like(first)
         rank[rows, np.argsort(first, axis=1, kind="stable")] = np.arange(width)
         codes[a : a + step] = rank[rows, names]
@@ -152,8 +168,15 @@ def canonical(labels: np.ndarray) -> np.ndarray:
 def by_dims(values: Any, what: str, n_events: int | None = None) -> np.ndarray:
     """Values with the axes (chain, draw, *events) or (draw, *events).
 
-    In a DataArray, the names of the dimensions determine the axes; in any other array, their order
-    does.
+    In a DataArray, the names of the dimensions determine the axes. Other arrays are not changed.
+
+    Parameters
+    ----------
+    values : array or DataArray
+    what : str
+        Name of the values in messages.
+    n_events : int, optional
+        Required number of dimensions of a DataArray besides chain and draw; any number by default.
     """
     dims = getattr(values, "dims", None)
     if dims is None:
@@ -172,7 +195,7 @@ def by_dims(values: Any, what: str, n_events: int | None = None) -> np.ndarray:
 def _labels_variable(draws: Any) -> Any:
     """Labels in an InferenceData, DataTree or Dataset; all other input unchanged."""
     where, group = "draws", draws
-    for name in ("posterior", "partition"):  # the last one that has variables
+    for name in ("posterior", "partition"):  # a group "partition" takes precedence
         if len(getattr(getattr(draws, name, None), "data_vars", ())):
             where, group = f"draws.{name}", getattr(draws, name)
     if not hasattr(group, "data_vars") or not len(group.data_vars):
@@ -185,8 +208,8 @@ def _labels_variable(draws: Any) -> Any:
     names = list(group.data_vars)
     if len(names) > 1 and "labels" not in names:
         raise ValueError(
-            "of a container of draws, the variable 'labels' or the only one is read; got "
-            f"{', '.join(map(repr, names))}; pass the one you mean, as in {where}[{names[0]!r}]"
+            "a container of draws has a variable 'labels', or one variable only; got "
+            f"{', '.join(map(repr, names))}; pass the labels, as in {where}[{names[0]!r}]"
         )
     return group["labels" if "labels" in names else names[0]]
 
@@ -202,7 +225,7 @@ def _as_integers(array: np.ndarray, what: str) -> np.ndarray:
         raise TypeError(
             f"{what} must be integers; got dtype {array.dtype}; "
             "encode other labels with numpy.unique(..., return_inverse=True) or pandas.factorize, "
-            "and draw them from probabilities with draw_labels"
+            "or sample labels from probabilities with draw_labels"
         )
     if is_integer or array.dtype == np.uint64:
         if np.abs(array).max(initial=0) < 2**62:
@@ -213,7 +236,7 @@ def _as_integers(array: np.ndarray, what: str) -> np.ndarray:
 
 
 def read_draws(draws: Any) -> np.ndarray:
-    """Integer labels with axes (chain, draw, observation) or (draw, observation), unchecked."""
+    """Read integer labels from an array or a container; the number of axes is not checked."""
     what = "draws of labels"
     return _as_integers(by_dims(_labels_variable(draws), what, 1), what)
 
@@ -234,7 +257,7 @@ def as_draws(draws: Any, weights: Any = None) -> Draws:
     TypeError
         If labels are not whole numbers.
     ValueError
-        If the axes are different or empty, or weights do not match them.
+        If `draws` has other axes or is empty, or `weights` does not match it.
     """
     labels = read_draws(draws)
     if labels.ndim not in (2, 3):

@@ -17,21 +17,24 @@ __all__ = ["estimate", "given_or_estimated", "point_estimate"]
 _SEARCH_DRAWS = 256
 """Number of draws for the search from each start; the best starts are refined on all draws."""
 _CANDIDATES = 64
-"""Maximum number of draws, and of levels of each dendrogram, that are candidate starts."""
+"""Number of draws, and of cuts of each dendrogram, that are candidate starts (approximate)."""
 _IMPROVED = 4
 """Number of starts for which moves of whole clusters are tried."""
 _REFINED = 2
 """Number of starts refined on all draws."""
 _PAIR_SAMPLES = 5000
-"""Maximum number of samples with a table of co-clustering probabilities."""
+"""Maximum number of samples for which all co-clustering probabilities are computed."""
 _ALONE = 3000
-"""Maximum number of unassigned samples with such a table, in the search without a full table."""
+"""Maximum number of samples that `_set_apart` merges with each other."""
 _MEMORY = 2**30
 """Approximate maximum size of the tables of a search, in bytes."""
 
 
 def _dendrogram_cuts(together: np.ndarray, levels: np.ndarray) -> list[np.ndarray]:
-    """Cuts of the average and complete linkages of 1 - P into the given numbers of clusters."""
+    """Cut dendrograms of the co-clustering probabilities ``together`` into ``levels`` clusters.
+
+    The dendrograms are average and complete linkages of the distances 1 - ``together``.
+    """
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform
 
@@ -65,10 +68,10 @@ def _max_search_draws(draws: Draws, n_clusters: int) -> int:
 def _set_apart(
     codes: np.ndarray, draws: Draws, loss: Loss, random: np.random.RandomState
 ) -> np.ndarray:
-    """Remove rows from their clusters while the pair loss falls, and let these rows join.
+    """Make samples singletons while the pair loss falls, then merge singletons with each other.
 
-    Only the pairs of these rows are tabulated, since a table of all pairs would not fit into
-    memory.
+    Co-clustering probabilities are computed only for pairs of these samples, since a matrix of all
+    pairs would not fit into memory.
     """
     z, alone = np.array(codes, dtype=np.int64), []
     for c in range(int(z.max()) + 1):
@@ -77,7 +80,7 @@ def _set_apart(
         cost = np.full(len(rows), loss.merge_cost * len(rows))
         for s, row in enumerate(codes_of_cluster):
             cost -= 2 * draws.weights[s] * np.bincount(row)[row]
-        cost += 2 - loss.merge_cost  # diagonal: each row with itself
+        cost += 2 - loss.merge_cost  # without the pair of a sample with itself
         free = np.ones(len(rows), dtype=bool)
         while free.sum() > 1:
             worst = int(np.where(free, cost, -np.inf).argmax())
@@ -101,20 +104,24 @@ def _set_apart(
 def estimate(
     draws: Draws, loss: Loss, max_clusters: int, n_init: int, random: np.random.RandomState
 ) -> tuple[np.ndarray, float]:
-    """Codes of least expected loss, by first appearance, and this loss."""
+    """Search for the partition of least expected loss; return its clusters and its expected loss.
+
+    Clusters are numbered from 0 in order of first appearance.
+    """
     draws = draws.distinct()
     most = min(max_clusters, int(draws.n_clusters.max()))
     few = draws.thinned(min(_SEARCH_DRAWS, _max_search_draws(draws, most)))
     by_pairs = loss.pairs and draws.n_samples <= _PAIR_SAMPLES
-    # The pair loss leaves uncertain rows alone, which makes sweeps over many rows slow.
+    # The pair loss makes uncertain samples singletons. With many samples, a search with that many
+    # clusters is slow, so `_set_apart` makes the singletons after the search.
     narrow = loss.pairs and not by_pairs and max_clusters >= draws.n_samples
     widest = most + 4 if narrow else max_clusters
 
     def risk(codes: np.ndarray, over: Draws) -> float:
         return float(distances(codes, over, loss) @ over.weights)
 
-    # The pair loss needs only P, which is fast to compute for all draws; for starts, P of some
-    # draws is enough.
+    # The pair loss depends only on the co-clustering matrix, which is fast to compute for all
+    # draws. For the dendrograms of other searches, the matrix of some draws is enough.
     over = draws if by_pairs else few
     together = None
     if draws.n_samples <= _PAIR_SAMPLES:
@@ -126,7 +133,7 @@ def estimate(
     starts += [nowhere] * (n_init - len(starts))
 
     def refine(search: Search, starts: list[np.ndarray], move: str) -> list[np.ndarray]:
-        """Distinct results of one type of move, the best first."""
+        """Apply one type of move to every start; returns the distinct results, the best first."""
         result = {}
         for start in starts:
             search.start(start)
@@ -160,7 +167,10 @@ def estimate(
 def given_or_estimated(
     draws: Draws, labels: Any, what: str, random_state: Any, loss: Loss | None = None
 ) -> np.ndarray:
-    """Labels (n_samples,) of the given partition, or of the estimate of least expected VI."""
+    """Check ``labels`` (n_samples,); if None, return the point estimate under the loss.
+
+    The default loss is the variation of information.
+    """
     n = draws.n_samples
     if labels is not None:
         return as_labels(labels, n, what)
@@ -183,6 +193,8 @@ def point_estimate(
 
     .. math:: \hat c = \operatorname{arg\,min}_c \sum_s w_s L(c, z^{(s)})
 
+    Here :math:`z^{(s)}` are the draws, :math:`w_s` their weights, and L is the loss.
+
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
@@ -199,8 +211,8 @@ def point_estimate(
     weights : array of shape (chain, draw) or (draw,), optional
         Weights of the draws, of any scale; equal by default.
     n_init : int, default=10
-        Number of starts of the search. The better half come from the draws and the dendrograms; the
-        others assign the samples one by one in random order.
+        Number of starts of the search. One half of them are the best of the draws and of the cuts
+        of dendrograms. The other half assign the samples one by one in random order.
     random_state : int, RandomState instance or None, default=None
         Seed of the random orders of samples and clusters.
     return_loss : bool, default=False
@@ -222,19 +234,20 @@ def point_estimate(
 
     Notes
     -----
-    The search minimises the expected loss itself, not a bound from the co-clustering matrix P. Its
-    starts are the best of the draws, the best cuts of the average and complete linkages of 1 - P,
-    and random sequential allocations. Moves of single samples improve all starts. For the best
-    four, the search also joins clusters, and dissolves clusters and reassigns their samples, until
-    the loss no longer falls. No search of this type can prove that its result is optimal.
+    The search minimises the expected loss itself, not a bound from the co-clustering matrix P. The
+    starts of the search are the best of the draws and of the cuts of the average and complete
+    linkages of 1 - P, and random sequential allocations. Moves of single samples improve all
+    starts. For the best four, the search also joins clusters, and dissolves clusters and reassigns
+    their samples, until the loss no longer falls. No search of this type can prove that its result
+    is optimal.
 
     "binder" uses P of all draws. With more than 256 distinct draws, the starts of "vi" use 256
     evenly spaced draws (fewer if hundreds of clusters would need too much memory). The two best
     results are refined by moves of single samples over all draws (as many as fit into about 1 GiB),
-    and compared over all draws. Above 5,000 samples there is no P, so there are no linkages, and
-    "binder" is searched in the same way as "vi". Without `max_clusters`, this search allows four
-    clusters more than any draw has. Then it separates samples that are better off alone, and joins
-    them if this lowers the loss.
+    and compared over all draws. Above 5,000 samples, P is not computed. Then there are no linkages,
+    and "binder" uses the same search as "vi". If `max_clusters` is None, this search for "binder"
+    allows four clusters more than any draw has. After the search, samples become singletons where
+    this lowers the loss, and singletons are merged where this lowers the loss.
 
     References
     ----------

@@ -1,9 +1,9 @@
 """Export draws to ArviZ.
 
-Draws are arrays with the axes ``(chain, draw, *event)``. They are not extracted from a traced
-model, because samplers over partitions have discrete states with label switching, which ArviZ's
-converters do not support. Labels are in a group of their own, ``partition``: functions of ArviZ
-summarise the group ``posterior``, and summaries of labels are meaningless.
+Draws are arrays with the axes ``(chain, draw, *event)``. ArviZ's converters, which read the draws
+of a traced model, do not support discrete states with label switching. Labels are in a separate
+group ``partition``: functions of ArviZ summarise the group ``posterior``, and summaries of labels
+are meaningless.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["to_arviz"]
 
 
 def import_arviz() -> Any:
-    """ArviZ, without its notice of future changes."""
+    """Import ArviZ without its warning about future changes."""
     with warnings.catch_warnings():
-        # Python 3.11 supports ArviZ 0.23 only, so its notice about 1.0 has no remedy here.
+        # ArviZ 1.0, which the warning recommends, does not support Python 3.11.
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
         try:
             try:
@@ -41,7 +41,8 @@ def import_arviz() -> Any:
     return arviz
 
 
-# Groups whose arrays start with the axes (chain, draw); the first four have all draws.
+# Groups whose arrays start with the axes (chain, draw). The groups in _ALL_DRAWS have equally many
+# draws.
 _ALL_DRAWS = ("posterior", "partition", "sample_stats", "log_likelihood")
 _SAMPLED = (*_ALL_DRAWS, "parameters", "posterior_predictive")
 
@@ -58,7 +59,7 @@ def _draws(group: str, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _one_axis(values: Any, name: str, kind: type = object) -> list[Any]:
-    """Values along an axis, or names of axes, as a list."""
+    """Return values along a dimension, or with ``kind=str`` names of dimensions, as a list."""
     several = isinstance(values, list | tuple | np.ndarray | range) or hasattr(values, "tolist")
     flat = list(values) if several and np.ndim(as_array(values, name)) == 1 else None
     if flat is None or not all(isinstance(value, kind) for value in flat):
@@ -125,12 +126,12 @@ def to_arviz(
     coords: Mapping[str, Sequence[Any]] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
-    """Draws in the container type of the installed ArviZ.
+    """Convert draws to the container type of the installed ArviZ.
 
     Parameters
     ----------
     posterior : mapping of str to array of shape (chain, draw, ...)
-        Draws of each quantity that has the same meaning in all draws. ``arviz.summary`` has a row
+        Draws of quantities that have the same meaning in all draws. ``arviz.summary`` has a row
         for each entry. A DataArray keeps its coordinates and the names of its dimensions.
     partition : mapping of str to array of shape (chain, draw, observation), optional
         Draws of labels, which `nrprob.posterior` summarises.
@@ -138,8 +139,8 @@ def to_arviz(
         Parameters of components, which have no meaning across draws; they may have fewer draws.
     sample_stats, log_likelihood : mapping of str to array of shape (chain, draw, ...), optional
         Statistics of the sampler, and the pointwise log likelihood in nats. ArviZ assumes
-        normalised densities, which predictive probabilities under normalised maximum likelihood are
-        not.
+        normalised densities. Predictive probabilities under normalised maximum likelihood are not
+        normalised.
     posterior_predictive : mapping of str to array of shape (chain, draw, ...), optional
         Replicated data, under the names of ``observed_data``; they may have fewer draws.
     observed_data : mapping of str to array, optional
@@ -158,9 +159,11 @@ def to_arviz(
 
     Raises
     ------
+    TypeError
+        If an argument is not a mapping, or its coordinates or names are not lists.
     ValueError
-        If an array lacks its chain and draw axes, two arrays differ in their length, or names or
-        coordinates of dimensions do not match an array.
+        If an array lacks its chain and draw axes, arrays have different numbers of chains or draws,
+        or names or coordinates of dimensions do not match an array.
 
     Examples
     --------

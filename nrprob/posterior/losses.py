@@ -1,6 +1,8 @@
 r"""Losses between partitions that are sums over the cells of a contingency table.
 
-Both losses have one form. With F convex, cell counts m, cluster sizes n (estimate) and N (draw),
+The contingency table of an estimate and a draw has the counts m. Clusters of the estimate have the
+sizes n, and clusters of the draw have the sizes N. With a convex function F, both losses are, up to
+a factor,
 
 .. math:: L = a \Big[\sum F(N) - \sum F(m)\Big] + b \Big[\sum F(n) - \sum F(m)\Big],
 
@@ -25,18 +27,18 @@ __all__ = ["Loss", "as_loss", "distances", "expected_loss"]
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """One loss on partitions of `n_samples` samples.
+    """Loss between partitions of `n_samples` samples; F, a and b are those of the module.
 
     Attributes
     ----------
     pairs : bool
-        Whether F counts pairs.
+        Whether the loss is Binder's pair loss.
     cell : ndarray of shape (n_samples + 2,)
         Table F(0), F(1), ...
     scale : float
         Factor from differences of sums of F to the reported loss.
     split_cost, merge_cost : float
-        a and b, which sum to 2.
+        The costs a and b, which sum to 2.
     """
 
     pairs: bool
@@ -47,7 +49,7 @@ class Loss:
 
 
 def as_loss(loss: str, split_cost: float, n_samples: int) -> Loss:
-    """Check the name and the costs of a loss, and tabulate its F."""
+    """Check the name and the costs of a loss, and tabulate its function F."""
     check_choice("loss", loss, ("vi", "binder"))
     if not 0 < as_number(split_cost, "split_cost") < 2:
         raise ValueError(
@@ -63,7 +65,7 @@ def as_loss(loss: str, split_cost: float, n_samples: int) -> Loss:
 
 
 def distances(codes: np.ndarray, draws: Draws, loss: Loss) -> np.ndarray:
-    """Loss of one partition, codes 0 .. k-1 of shape (n_samples,), at every draw."""
+    """Losses (n_draws,) of one partition and every draw, from clusters 0 .. k-1 (n_samples,)."""
     size_term = loss.cell[np.bincount(codes)].sum()
     result = np.empty(draws.n_draws)
     for a, b, first, counts in draws.crossed(codes):
@@ -71,8 +73,8 @@ def distances(codes: np.ndarray, draws: Draws, loss: Loss) -> np.ndarray:
         joint = np.add.reduceat(loss.cell[counts].sum(axis=1), first[:-1])
         result[a:b] = loss.split_cost * (theirs - joint) + loss.merge_cost * (size_term - joint)
     result *= loss.scale
-    # The distance of two different partitions exceeds this: 1 / n_samples squared, or 1 /
-    # n_samples.
+    # Rounding errors are set to 0. The loss of two different partitions is much larger: at least
+    # about 1 / n_samples (VI), or 1 / n_samples squared (Binder), times the smaller cost.
     rounding = 1e-13 * max(1.0, size_term * loss.scale)
     return np.where(result < rounding, 0.0, result)
 
@@ -85,9 +87,12 @@ def expected_loss(
     split_cost: float = 1.0,
     weights: Any = None,
 ) -> Any:
-    r"""Posterior expected loss of a partition, exact over the draws.
+    r"""Posterior expected loss of a partition: the weighted mean over all draws.
 
     .. math:: \sum_s w_s L(\hat c, z^{(s)})
+
+    Here :math:`\hat c` is the partition, :math:`z^{(s)}` are the draws, :math:`w_s` their weights,
+    and L is the loss.
 
     Parameters
     ----------

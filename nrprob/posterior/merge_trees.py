@@ -1,25 +1,26 @@
 r"""Merge trees of mixture components, by the dip of the density between them.
 
-A component is a block of a drawn partition, with a mean, a covariance C and n samples. For two
-components of one draw:
+A component is a block of the partition of a draw, with a mean, a covariance C and n samples in d
+dimensions. For two components a and b of one draw:
 
-1. The difference of their means is shortened by its sampling error. With W the average of both
-   covariances by size, :math:`\delta^2 = v' W^{-1} v` becomes
-   :math:`\max(\delta^2 - d (1/n_a + 1/n_b), 0)`.
-2. Both normal densities are scaled to height 1. On the curve that contains all maxima of their sum
-   (the ridgeline of Ray and Lindsay, 2005), the dip is the difference of logarithms between the
-   lower of the outer maxima and the least value between them. It is 0 if there is one maximum.
+1. The difference v of their means is shortened by its sampling error. W is the average of both
+   covariances, weighted by the sizes :math:`n_a` and :math:`n_b`. The squared distance
+   :math:`\delta^2 = v' W^{-1} v` becomes :math:`\max(\delta^2 - d (1/n_a + 1/n_b), 0)`.
+2. Both normal densities are scaled to height 1. The ridgeline (Ray and Lindsay, 2005) is the curve
+   that contains all maxima of the sum of both densities. The dip is the logarithm of the lower of
+   the outer maxima minus the logarithm of the least value between them. If there is one maximum,
+   the dip is 0.
 
 The height of a component is :math:`H = \log n - \log \det C / (2 d)`. Two components are connected
 from the level :math:`\min(H_a, H_b) - \mathrm{dip}` downwards. As the level falls, groups of
-components join. Then the highest component of one group, the lower of both, *dies into* the highest
-component of the other group. Its *prominence* is its height minus the level. This is the elder rule
-of persistent homology (ToMATo of Chazal et al., 2013), on a graph of components.
+components join. When two groups join, the lower of their two highest components *dies into* the
+other one. The *prominence* of the component that dies is its height minus the level. This is the
+elder rule of persistent homology (ToMATo of Chazal et al., 2013), on a graph of components.
 
-Components whose prominence is at least :math:`-\log r` stay clusters. Every other component joins
-the first component on its path of deaths that stays. So partitions for falling r are nested. All
-quantities but the heights are invariant under affine maps of the samples; all heights change by the
-same constant.
+At a threshold r on the ratio of densities, components whose prominence is at least
+:math:`-\log r` stay clusters. Every other component joins the first component on its path of
+deaths that stays. So partitions for falling r are nested. All quantities but the heights are
+invariant under affine maps of the samples; all heights change by the same constant.
 """
 
 from __future__ import annotations
@@ -46,9 +47,12 @@ _POSITIONS = np.linspace(0, 1, 25)
 _ENTRIES = 2**21
 """Maximum number of entries of a temporary array."""
 _DEEP = 7.0
-"""Dip in nats above which a lower bound replaces it: no cut at a dip above exp(-7) needs it."""
+"""Lower bound of a dip, in nats, above which the bound is used instead of the dip.
+
+Cuts at thresholds above exp(-7) do not depend on the exact values of such dips.
+"""
 _ROUNDING = 1e-9
-"""Prominence in nats below which a component has no dip."""
+"""Prominence in nats that rounding errors do not reach; components below it never stay."""
 
 
 class Components(NamedTuple):
@@ -58,8 +62,8 @@ class Components(NamedTuple):
     ----------
     means : ndarray of shape (n_listed, d)
     covariances : ndarray of shape (n_listed, d, d) or (n_listed, d), or None
-        Covariances, or variances of independent features. None stands for equal covariances in each
-        draw, of which the means are then in units.
+        Covariances, or variances of independent features. None stands for one common covariance
+        per draw. The means are then in coordinates in which this covariance is the identity.
     """
 
     means: np.ndarray
@@ -80,7 +84,7 @@ class MergeTrees:
     prominence : ndarray of shape (n_listed,)
         Prominence in nats; infinite for components that never die.
     rule : {"dip", "exchange"}
-        What the prominence is the negative logarithm of: a ratio of densities, or an exchange
+        Quantity whose negative logarithm is the prominence: a ratio of densities, or an exchange
         probability.
     """
 
@@ -99,7 +103,7 @@ class MergeTrees:
         return np.repeat(np.arange(self.draws.n_draws), self.draws.n_clusters)
 
     def surviving_positions(self, threshold: float) -> np.ndarray:
-        """Position of the component that each component belongs to (n_listed,)."""
+        """Position (n_listed,) of the component that each one joins; its own if it stays."""
         nats = max(-np.log(threshold), _ROUNDING)
         position = np.where(self.prominence >= nats, np.arange(len(self.parent)), self.parent)
         while not np.array_equal(shorter := position[position], position):
@@ -107,7 +111,7 @@ class MergeTrees:
         return position
 
     def cut(self, threshold: float) -> Draws:
-        """Draws of clusters: components that join below a threshold of the ratio are merged."""
+        """Draws of clusters: components with a prominence below -log(threshold) are merged."""
         draws = self.draws
         merged = self.surviving_positions(threshold) - np.repeat(
             draws.offsets[:-1], draws.n_clusters
@@ -142,30 +146,31 @@ class MergeTrees:
 
 
 def smallest_size(n_samples: int) -> float:
-    """Size below which a cluster of `n_samples` samples is not counted."""
+    """Size below which a cluster of a partition of `n_samples` samples is not counted."""
     return max(3.0, 0.02 * n_samples)
 
 
 def density_dips(shift: np.ndarray, ratio: np.ndarray) -> np.ndarray:
     r"""Dips between two normal densities of equal height, in nats.
 
-    In coordinates in which the covariances are I and diag(``ratio``), the ridgeline is
+    In coordinates in which the covariances are I and diag(``ratio``), and the first mean is 0, the
+    ridgeline is
 
     .. math:: x_j(t) = \frac{t u_j}{(1 - t) \lambda_j + t}, \quad 0 \leq t \leq 1.
 
     Parameters
     ----------
     shift : ndarray of shape (P, d)
-        Differences u of the means.
+        Differences u of the means, for P pairs of densities.
     ratio : ndarray of shape (P, d)
-        Ratios :math:`\lambda` of variances.
+        Variances :math:`\lambda` of the second density; those of the first one are 1.
 
     Returns
     -------
     ndarray of shape (P,)
     """
-    # 1. Positions with even steps along the line if all ratios are equal. They are the same if the
-    # two densities are exchanged.
+    # 1. Positions t. If all ratios are equal, the points on the ridgeline have equal distances. If
+    # the two densities are exchanged, the points stay the same.
     weight = np.square(shift) / np.sqrt(ratio)
     total = weight.sum(1)
     mean = (weight * np.log(ratio)).sum(1) / np.where(total > 0, total, 1)
@@ -195,7 +200,11 @@ def _dips_of_pairs(
     first: np.ndarray,
     second: np.ndarray,
 ) -> np.ndarray:
-    """Dips (S, P) of pairs (P,) of the k components of S draws, from sizes (S, k)."""
+    """Dips (S, P) of P pairs of components, in S draws of k components.
+
+    ``means``, ``covariances`` and ``sizes`` have leading axes (S, k). ``first`` and ``second`` (P,)
+    are the indices of both components.
+    """
     d = means.shape[2]
     shift = means[:, second] - means[:, first]
     if not d:
@@ -207,7 +216,7 @@ def _dips_of_pairs(
         excess = np.maximum(squared_distance - noise, 0)
         return np.sqrt(excess / np.where(squared_distance > 0, squared_distance, 1))[..., None]
 
-    # 1. One covariance: the ridgeline is a line, and the distance determines the dip.
+    # 1. One common covariance: the ridgeline is a line, and the distance determines the dip.
     if covariances is None:
         distance = np.sqrt(np.square(shift).sum(-1, keepdims=True))
         length = (distance * shortening(np.square(distance[..., 0]))).reshape(-1, 1)
@@ -220,8 +229,10 @@ def _dips_of_pairs(
         shift = shift * shortening((np.square(shift) / average).sum(-1))
         scaled, ratio = shift / np.sqrt(c_a), c_b / c_a
         return _in_blocks(scaled.reshape(-1, d), ratio.reshape(-1, d)).reshape(shift.shape[:2])
-    # 3. Lower bound of the dip: no path avoids the hyperplane v' W^-1 x = const on which both
-    # densities have the same maximum, and their sum is at most twice this maximum.
+    # 3. Lower bound of the dip. With the difference v of the means and the average covariance W,
+    # both densities have the same maximum on one hyperplane v' W^-1 x = const. Every path between
+    # the means crosses this hyperplane, where the sum of the densities is at most twice the
+    # maximum.
     normal = np.linalg.solve(average, shift[..., None])[..., 0]
     squared_distance = np.maximum((shift * normal).sum(-1), 0)
     shorter = shortening(squared_distance)
@@ -229,7 +240,7 @@ def _dips_of_pairs(
     spread = sum(np.sqrt(np.einsum("spi,spij,spj->sp", normal, c, normal)) for c in (c_a, c_b))
     gap = shorter[..., 0] * squared_distance / np.where(spread > 0, spread, 1)
     dips = 0.5 * np.square(gap) - np.log(2)
-    # 4. Simultaneous diagonalisation of the other pairs.
+    # 4. Simultaneous diagonalisation of both covariances, for pairs with a lower bound below _DEEP.
     near = np.nonzero(dips < _DEEP)
     root = np.linalg.cholesky(c_a[near])
     white = np.linalg.solve(root, np.concatenate([c_b[near], shift[near][..., None]], -1))
@@ -251,13 +262,14 @@ def _in_blocks(shift: np.ndarray, ratio: np.ndarray) -> np.ndarray:
 def elder_rule(
     heights: np.ndarray, levels: np.ndarray, classes: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Merge trees of graphs of k components by the elder rule.
+    """Merge trees of S draws of k components by the elder rule.
 
     Parameters
     ----------
     heights : ndarray of shape (S, k)
+        Heights of the components.
     levels : ndarray of shape (S, k, k)
-        Symmetric levels at which pairs are connected.
+        Levels at which pairs of components are connected; symmetric.
     classes : ndarray of int of shape (S, k), optional
         Observed classes; -1 if a component has none. Groups of different classes never join.
 
@@ -271,7 +283,7 @@ def elder_rule(
     n_draws, k = heights.shape
     parent = np.tile(np.arange(k), (n_draws, 1))
     prominence = np.full((n_draws, k), np.inf)
-    # A group has the slot of its highest component.
+    # A group of components has the index of its highest component.
     group_class = np.full((n_draws, k), -1) if classes is None else classes.copy()
     level = np.where(_joinable(group_class), levels, -np.inf)
     for _ in range(k - 1):
@@ -308,7 +320,7 @@ def trees_by_dip(
     ----------
     draws : Draws
     components : Components
-        Their means and covariances, in the order of `Draws.sizes`.
+        Means and covariances of the components, in the order of `Draws.sizes`.
     classes : ndarray of int of shape (n_samples,), optional
         Observed classes of samples, -1 if unknown. The class of a component is the most frequent
         one of its samples.
@@ -348,17 +360,17 @@ def trees_by_exchange(
 ) -> MergeTrees:
     """Merge trees by exchange probabilities, the largest first.
 
-    The exchange probability of groups a and b is the mean over the samples of a of the summed
-    probabilities of the components of b; or of a, over the samples of b, if this is larger. The
-    smaller group dies into the larger one. The prominence is minus the logarithm of the smallest
-    exchange probability so far.
+    The exchange probability of two groups a and b is the larger one of two means: the mean, over
+    the samples of a, of their summed probabilities of the components of b; and the same with a and
+    b exchanged. The smaller group dies into the larger one. The prominence is minus the logarithm
+    of the smallest exchange probability of the merges of the draw so far.
 
     Parameters
     ----------
     draws : Draws
     sums : ndarray of shape (n_listed, K)
-        Sums over the samples of every component of their probabilities of the components of the
-        draw. Entries beyond the number of components are ignored.
+        Entry (i, j) is the sum, over the samples of component i, of their probabilities of the
+        j-th component of the same draw. Columns beyond the number of components are ignored.
     classes : ndarray of int of shape (n_samples,), optional
         As for `trees_by_dip`.
     """
@@ -377,7 +389,7 @@ def trees_by_exchange(
 def _merge_by_exchange(
     sums: np.ndarray, sizes: np.ndarray, classes: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Parents and prominences (S, k) from sums (S, k, k) and sizes (S, k) of components."""
+    """Parents and prominences (S, k); changes ``sums`` (S, k, k) and ``sizes`` (S, k)."""
     n_draws, k = sizes.shape
     parent = np.tile(np.arange(k), (n_draws, 1))
     prominence, nats = np.full((n_draws, k), np.inf), np.zeros(n_draws)
@@ -407,21 +419,21 @@ def _merge_by_exchange(
 
 
 def _joinable(classes: np.ndarray) -> np.ndarray:
-    """Whether pairs (S, k, k) of different groups have no different classes, from (S, k)."""
+    """Whether two groups may join (S, k, k): not if both have classes (S, k), which differ."""
     first, second = classes[:, :, None], classes[:, None]
     differs = (first >= 0) & (second >= 0) & (first != second)
     return ~differs & ~np.eye(classes.shape[1], dtype=bool)
 
 
 def _mean_log_variance(covariances: np.ndarray) -> np.ndarray:
-    """Log determinants (n,) per feature, of covariances (n, d, d) or variances (n, d)."""
+    """Log determinants (n,) divided by d, of covariances (n, d, d) or variances (n, d)."""
     if covariances.ndim == 2:
         return np.log(covariances).mean(1)
     return np.linalg.slogdet(covariances)[1] / covariances.shape[1]
 
 
 def majority_classes(draws: Draws, classes: np.ndarray) -> np.ndarray:
-    """Most frequent class of the samples of every component (n_listed,); -1 without classes."""
+    """Most frequent class (n_listed,) of the samples of every component; -1 if none has a class."""
     labelled, n_listed = np.flatnonzero(classes >= 0), int(draws.offsets[-1])
     n_classes = int(classes.max(initial=-1)) + 1
     if not n_classes:

@@ -1,4 +1,4 @@
-"""Clusters as merged components: partitions of draws, probabilities, and paths over the dip."""
+"""Merge the components of every draw into clusters, at one depth of the dip or at all depths."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = ["ClusterPath", "Clusters", "cluster_path", "clusters"]
 DIP, EXCHANGE = 0.5, 0.1  # default thresholds of both rules
 LEAST_DIP = 0.001  # dips far below 1 in 1,000 are bounded, not computed
 _PLATEAU = 0.8
-"""Probability of one number of clusters on a plateau."""
+"""Minimum probability of one number of clusters on a plateau."""
 _THRESHOLDS = {"dip": np.geomspace(1, 0.02, 201), "exchange": np.geomspace(0.5, 0.01, 201)}
-"""Thresholds of a path, from many clusters to few, in steps of equal size of the logarithm."""
+"""Thresholds of a path, from many clusters to few, evenly spaced on a logarithmic scale."""
 _MAX_AREAS = 12
 """Largest number of areas of a plot; larger numbers of clusters share one area."""
 
@@ -60,7 +60,7 @@ class Clusters:
     threshold : float
         The ``dip``, or the exchange probability above which components are merged.
     floor : float
-        max(3, 0.02 n_samples).
+        Minimum size of a cluster that counts: max(3, 0.02 n_samples).
 
     Examples
     --------
@@ -144,10 +144,10 @@ def clusters(
 ) -> Clusters:
     r"""Merge the components of every draw that are not separated by a dip of the density.
 
-    Mixtures cover a cluster that is not Gaussian by several components. Two clusters are told apart
-    if the density between them falls below ``dip`` times their peaks. For two equal Gaussian
-    clusters at a distance of :math:`\delta` standard deviations, the ratio of the density between
-    them to their peaks is
+    Mixtures cover a cluster that is not Gaussian by several components. Two clusters are separate
+    if the density between them falls below ``dip`` times the lower one of their peaks. For two
+    equal Gaussian clusters at a distance of :math:`\delta` standard deviations, the ratio of the
+    density between them to their peaks is
 
     .. math:: r(\delta) = \frac{2 e^{-\delta^2 / 8}}{1 + e^{-\delta^2 / 2}},
 
@@ -158,7 +158,7 @@ def clusters(
     draws : fitted `nrprob.MDLMixture`, or array of int of shape (..., draw, n_samples)
         The fit, or components drawn by any sampler, perhaps with a first axis for the chain.
     X : array of shape (n_samples, n_features), optional
-        The samples; required for draws that are no fit.
+        The samples; required unless `draws` is a fit.
     covariance : {"full", "diag", "tied"}, default="full"
         Covariance of components, estimated from X. A fit has its own covariances.
     dip : float, default=0.5
@@ -186,21 +186,23 @@ def clusters(
 
     Notes
     -----
-    For each pair of components of a draw, both densities are scaled to one height. The dip is the
-    lowest value of their sum on the ridgeline, relative to the lower of its two peaks. The
-    difference of the means is shortened by its sampling error before. Then components merge in the
-    order of the level of density that connects them: the lower one of two peaks is merged if it
-    rises above this level by a factor of less than 1 / ``dip`` (the elder rule). The height of a
-    peak of n samples and covariance C in d dimensions is :math:`n / |C|^{1 / (2 d)}`. So a small
-    component between two clusters does not join them.
+    For each pair of components of a draw, the difference of the means is shortened by its sampling
+    error, and both densities are scaled to one height. The dip is the lowest value of their sum on
+    the ridgeline between both peaks, relative to the lower peak. Then components merge in the order
+    of the level of density that connects them: the lower one of two peaks is merged if it rises
+    above this level by a factor of less than 1 / ``dip`` (the elder rule). The peak of a component
+    with n samples and covariance C in d dimensions has the height :math:`n / |C|^{1 / (2 d)}`. So a
+    small component between two clusters does not join them.
 
-    A fit with observed classes never merges components whose most frequent classes differ. A fit of
-    counts or binary features has no peaks. There, the exchange probability of components a and b is
-    the mean leave-one-out probability of b over the samples of a. The pair with the largest
-    exchange probability is merged first, until all are at most 0.1.
+    For a fit with observed classes, components whose most frequent classes differ are never merged.
+    A fit of counts or binary features has no peaks. There, the exchange probability of components a
+    and b is the mean leave-one-out probability of b over the samples of a, or of a over the samples
+    of b if this is larger. The pair with the largest exchange probability is merged first, until
+    all exchange probabilities are at most 0.1.
 
-    The covariance of a component of n samples and scatter S is :math:`(S + f W) / (n + f)`, where W
-    is the average covariance within components, and f is d + 2.
+    The covariance of a component with n samples and scatter matrix S is
+    :math:`(S + f W) / (n + f)`, where W is the average covariance within the components of the
+    draw. f is d + 2, or 3 with "diag". With "tied", the covariance is W.
 
     References
     ----------
@@ -229,7 +231,7 @@ def clusters(
 
 
 def summarise_clusters(trees: MergeTrees, dip: Any, random_state: Any) -> Clusters:
-    """Clusters of merge trees at one threshold."""
+    """Merge components at the threshold ``dip``, and summarise the clusters."""
     threshold = check_threshold(dip, trees.rule)
     merged = trees.cut(threshold)
     number, n_small, small_share = (
@@ -286,7 +288,7 @@ class ClusterPath:
         standard deviations of two equal Gaussian clusters (``sd_start``, ``sd_stop``; NaN for
         exchange probabilities).
     threshold : float
-        The threshold that the text refers to.
+        The threshold that ``str`` and the plot refer to.
     rule : {"dip", "exchange"}
         See `Clusters`.
 
@@ -419,13 +421,13 @@ def cluster_path(
     draws, X, covariance
         As for `clusters`.
     dip : float, default=0.5
-        The dip that the text and the plot refer to, from 0.001 to 1.
+        The dip that ``str`` and the plot refer to, from 0.001 to 1.
 
     Returns
     -------
     ClusterPath
-        Probabilities of every number of clusters, and plateaus. ``str`` of it names the plateau
-        that contains ``dip``, or else both neighbours.
+        Probabilities of every number of clusters, and plateaus. ``str`` of the result names the
+        plateau that contains ``dip``, or else the plateaus on both sides of ``dip``.
 
     Raises
     ------

@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 __all__ = ["plot_coclustering", "plot_n_clusters"]
 
 _MAX_NAMES = 20
+"""Maximum number of bars with a text."""
 _MAX_GRID = 12
+"""Maximum number of clusters with grid lines."""
 _LINES = 24
+"""Number of lines of text that fit along the vertical axis."""
 
 
 def _order(together: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Samples by cluster, most certain first, and the order of clusters, similar ones adjacent."""
+    """Order of the samples, and order of the clusters.
+
+    Similar clusters are adjacent. Within a cluster, the most certain members come first.
+    """
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
@@ -68,14 +74,15 @@ def plot_coclustering(
     matplotlib.axes.Axes
         The axes. White lines are the boundaries of the clusters (with more than 12 clusters, their
         outlines). Within a cluster, the samples with the most certain membership come first, and
-        clusters that the draws confuse are adjacent. Names that would overlap are omitted.
+        clusters with high co-clustering probabilities are adjacent. Names that would overlap are
+        omitted.
 
     Raises
     ------
     TypeError
         If labels are not whole numbers.
     ValueError
-        If shapes do not match.
+        If shapes do not match, or there are more than 20,000 samples.
 
     Examples
     --------

@@ -16,8 +16,8 @@ __all__ = ["align", "relabel"]
 def _match_clusters(draws: Draws, codes: np.ndarray) -> list[np.ndarray]:
     """Match each cluster of every draw to a cluster of the reference partition, or to -1.
 
-    The assignment maximises the number of samples with the label of the reference; clusters that
-    share no sample are not matched.
+    The assignment maximises the number of samples in matched clusters of both partitions. Clusters
+    that share no sample are not matched.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -34,7 +34,7 @@ def _match_clusters(draws: Draws, codes: np.ndarray) -> list[np.ndarray]:
 
 
 def relabel(draws: Any, reference: Any = None, *, random_state: Any = None) -> np.ndarray:
-    """Relabel the clusters of every draw by the clusters of one partition.
+    """Relabel the clusters of every draw to match the clusters of one reference partition.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def relabel(draws: Any, reference: Any = None, *, random_state: Any = None) -> n
 
     See Also
     --------
-    align : The same as permutations of components, for the parameters of a mixture.
+    align : The same matching as permutations of components, for the parameters of a mixture.
 
     References
     ----------
@@ -97,15 +97,15 @@ def align(
     n_components: int | None = None,
     random_state: Any = None,
 ) -> np.ndarray:
-    """Permutations that put the components of every draw into the order of one partition.
+    """Permutations that put the components of every draw into the order of a reference partition.
 
     Parameters
     ----------
     draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Labels that are positions of components, 0 to ``n_components - 1``.
     reference : array of int of shape (n_samples,), optional
-        Partition to align with; `point_estimate` by default. Position j of the result is its j-th
-        smallest label.
+        Partition to align with; `point_estimate` by default. Entry j of a permutation refers to
+        the cluster with the j-th smallest label.
     n_components : int, optional
         Number of components per draw, including empty ones; by default the largest label + 1.
     random_state : int, RandomState instance or None, default=None
@@ -115,8 +115,8 @@ def align(
     -------
     ndarray of shape (chain, draw, n_components) or (draw, n_components), int64
         Entry j is the component of the draw that matches cluster j of the reference, as in
-        `relabel`. Components without a match follow after the number of the reference's clusters,
-        first the components with samples, then the empty ones.
+        `relabel`. Components without a match, first those with samples, then empty ones, take the
+        entries after the clusters of the reference, and then the entries of unmatched clusters.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def align(
         result, labels, checked.codes, _match_clusters(checked, codes), strict=True
     ):
         component = np.empty(len(match), dtype=np.int64)
-        component[code] = z  # the component with this code in this draw
+        component[code] = z  # component index of each cluster of this draw
         row[:] = -1
         row[match[match >= 0]] = component[match >= 0]
         empty = np.setdiff1d(np.arange(width), component)

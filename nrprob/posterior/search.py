@@ -1,14 +1,20 @@
 r"""Greedy search for the partition of least expected loss.
 
-For a loss of the form in `losses`, the expected loss of a partition is, up to scale and a constant,
+For a loss of the form in `losses`, the expected loss of a partition is, up to a factor and a
+constant, the cost
 
 .. math:: b \sum_c F(n_c) - 2 \sum_s w_s \sum_{c,k} F(m^s_{ck}),
 
-Joining cluster c therefore adds b dF(n_c) - 2 sum_s w_s dF(m^s_{c,z_s}) for a row, with dF(x) =
-F(x+1) - F(x). `CellSearch` stores the counts m and a table of their dF. The scores of a row in all
-clusters are a weighted sum of rows of this table, and the scores of all rows are one product with a
-sparse matrix. For the pair loss F(x) = x(x-1)/2 the cost is a sum of b - 2 P_ij over the pairs of
-rows that share a cluster, which `PairSearch` stores instead.
+where :math:`n_c` is the size of cluster c, :math:`w_s` is the weight of draw s, and
+:math:`m^s_{ck}` is the number of samples in both cluster c and cluster k of draw s.
+
+If a sample joins cluster c, the cost increases by b dF(n_c) - 2 sum_s w_s dF(m^s_ck), with dF(x) =
+F(x+1) - F(x), where k is the cluster of the sample in draw s. These increases are the scores of the
+sample. `CellSearch` stores the counts m and a table of their dF. The scores of a sample are a
+weighted sum of rows of this table, and the scores of all samples are one product with a sparse
+matrix. For the pair loss F(x) = x(x-1)/2, the cost is the sum of b - 2 P_ij over the pairs of
+samples that share a cluster, with the co-clustering probabilities P_ij. `PairSearch` stores b - 2
+P_ij instead of the counts.
 """
 
 from __future__ import annotations
@@ -36,19 +42,19 @@ class Search(abc.ABC):
     Parameters
     ----------
     n : int
-        Number of rows.
+        Number of samples.
     max_clusters : int
         Maximum number of clusters of the partition.
     tolerance : float
-        Rounding error of a score; a move must gain more, so that every search ends.
+        Rounding error of a score. A move must lower the cost by more, so that every search ends.
     random : numpy.random.RandomState
-        Generator of the random orders of rows and clusters.
+        Generator of the random orders of samples and clusters.
     """
 
     z: np.ndarray
-    """Cluster of each row, -1 if it is unassigned."""
+    """Cluster of each sample, -1 if the sample is unassigned."""
     size: np.ndarray
-    """Number of rows in each cluster; clusters may be empty."""
+    """Number of samples in each cluster; clusters may be empty."""
 
     def __init__(
         self, n: int, max_clusters: int, tolerance: float, random: np.random.RandomState
@@ -66,19 +72,19 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def _sample_scores(self, i: int) -> np.ndarray:
-        """Cost of row i in each cluster; its own cluster is evaluated without it."""
+        """Scores of sample i in each cluster; its cluster is evaluated without the sample."""
 
     @abc.abstractmethod
     def _sample_gains(self) -> np.ndarray:
-        """Gain of each row by its best move if all others stay."""
+        """Decrease of the cost by the best move of each sample if all other samples stay."""
 
     @abc.abstractmethod
     def _shift_sample(self, i: int, c: int, step: int) -> None:
-        """Update the tables if row i joins (1) or leaves (-1) cluster c."""
+        """Update the tables if sample i joins (``step`` 1) or leaves (-1) cluster c."""
 
     @abc.abstractmethod
     def _join_changes(self, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of positions in `live`, and the cost change by joining these clusters."""
+        """Pairs of positions in `live`, and the changes of the cost if these clusters join."""
 
     @abc.abstractmethod
     def _join_clusters(self, a: int, b: int) -> None:
@@ -86,14 +92,14 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def _empty_cluster(self, c: int) -> tuple[float, Any]:
-        """Remove cluster c; returns its cost, and the input of `_restore_tables`."""
+        """Empty cluster c in the tables; returns its cost, and the input of `_restore_tables`."""
 
     @abc.abstractmethod
     def _restore_tables(self, c: int, saved: Any) -> None:
         """Undo `_empty_cluster`."""
 
     def start(self, codes: np.ndarray) -> None:
-        """Start at a partition: codes from 0, or -1 for unassigned rows."""
+        """Start at a partition: clusters from 0, or -1 for unassigned samples."""
         self.z = np.array(codes, dtype=np.intp)
         k = int(self.z.max()) + 1
         width = min(max(8, k + 4), self.n + 1)
@@ -102,7 +108,7 @@ class Search(abc.ABC):
         self._close_cluster()
 
     def _close_cluster(self) -> None:
-        """Keep one empty cluster if there may be one more; remove all other empty clusters."""
+        """Open one empty cluster if one more cluster is allowed; close all other empty clusters."""
         if self.size.all():
             extra = min(len(self.size), self.n + 1 - len(self.size))
             self.size = np.pad(self.size, (0, extra))
@@ -116,7 +122,7 @@ class Search(abc.ABC):
         self.size[c] += step
 
     def _visit_sample(self, i: int) -> float:
-        """Move row i to the cheapest cluster; returns the change of the cost, 0.0 if it stays."""
+        """Move sample i to the cluster of least score; returns the change of the cost."""
         home = int(self.z[i])
         score = self._sample_scores(i) + self.closed
         best = int(score.argmin())
@@ -133,19 +139,19 @@ class Search(abc.ABC):
         return float(score[best]) - before
 
     def allocate(self) -> None:
-        """Assign the unassigned rows one by one, in random order."""
+        """Assign the unassigned samples one by one, in random order."""
         for i in self.random.permutation(np.flatnonzero(self.z < 0)):
             self._visit_sample(i)
 
     def sweep(self) -> None:
-        """Move single rows until no move gains."""
+        """Move single samples until no move lowers the cost."""
         while len(rows := np.flatnonzero(self._sample_gains() > self.tolerance)):
             change = sum([self._visit_sample(i) for i in self.random.permutation(rows)])
-            if change == 0:  # different orders of summation have different rounding errors
+            if change == 0:  # gains and scores have different rounding errors
                 break
 
     def merge(self) -> bool:
-        """Join pairs of clusters, the best first, until none gains; returns whether any joined."""
+        """Join pairs of clusters, best first, while the cost falls; returns whether any joined."""
         merged = False
         while True:
             live = np.flatnonzero(self.size)
@@ -156,7 +162,8 @@ class Search(abc.ABC):
             for p in np.argsort(change, kind="stable"):
                 if change[p] >= -self.tolerance * self.n:
                     break
-                # The cost is a sum over clusters, so joining others does not change this gain.
+                # The cost is a sum over clusters, so joining other clusters does not change
+                # this difference.
                 if free[pairs[p]].all():
                     free[pairs[p]] = False
                     a, b = live[pairs[p]]
@@ -170,7 +177,10 @@ class Search(abc.ABC):
             self._close_cluster()
 
     def dissolve(self) -> bool:
-        """Empty each cluster and reassign its rows if the loss falls; return whether it did so."""
+        """Empty each cluster and reassign its samples if this lowers the cost.
+
+        Returns whether the cost has fallen.
+        """
         changed = False
         for c in self.random.permutation(np.flatnonzero(self.size)):
             rows = np.flatnonzero(self.z == c)
@@ -192,20 +202,20 @@ class Search(abc.ABC):
         return changed
 
     def improve(self) -> None:
-        """Apply all moves until none gains."""
+        """Apply all moves until no move lowers the cost."""
         self.sweep()
         while self.merge() or self.dissolve():
             self.sweep()
 
 
 class CellSearch(Search):
-    """Search by counts of rows in the cells (cluster, cluster of a draw).
+    """Search by the contingency tables of the partition and the draws.
 
     Parameters
     ----------
     draws : Draws
-        Draws; memory is about 12 bytes for every pair of a cluster of a draw and a cluster of the
-        estimate, and 20 bytes for every label.
+        Draws. The search takes about 12 bytes for every entry of the contingency tables, and 20
+        bytes for every label.
     loss : Loss
         The loss.
     max_clusters, random

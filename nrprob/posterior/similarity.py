@@ -19,7 +19,7 @@ _CACHED = 2**19
 _LEAST = 64
 """Minimum number of draws of a sparse block, below which adding the results dominates."""
 _MOST = 20_000
-"""Maximum number of samples of a whole matrix; its square bounds the probabilities of a call."""
+"""Maximum number of samples of a whole matrix; a call computes at most _MOST squared entries."""
 
 
 def _sparse_is_faster(draws: Draws) -> bool:
@@ -32,7 +32,7 @@ def _sparse_is_faster(draws: Draws) -> bool:
 def _sparse_products(
     draws: Draws, weights: np.ndarray, kind: Any, rows: np.ndarray | None = None
 ) -> np.ndarray:
-    """Weighted sums over the draws of 1[z_i = z_j], for all samples i, or for `rows`."""
+    """Weighted sums over the draws of 1[z_i = z_j], for all samples i, or for i in ``rows``."""
     n = draws.n_samples
     total = np.zeros((n if rows is None else len(rows), n), dtype=kind)
 
@@ -117,6 +117,9 @@ def coclustering(
     r"""Probability that two samples share a cluster: the posterior similarity matrix.
 
     .. math:: P_{ij} = \sum_s w_s \, 1[z_i^{(s)} = z_j^{(s)}]
+
+    Here :math:`z_i^{(s)}` is the label of sample i in draw s, and :math:`w_s` the weight of draw s,
+    with sum 1.
 
     Parameters
     ----------

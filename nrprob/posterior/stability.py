@@ -1,4 +1,4 @@
-"""Stable and unstable clusters of the posterior."""
+"""Stability of the clusters of a partition in the draws, and clusters of only some draws."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["StableClusters", "stable_clusters"]
 
 _GROUPED = 3000
-"""Maximum number of clusters that are compared to find recurring ones."""
+"""Maximum number of clusters that are compared with each other to find recurring clusters."""
 _ROWS = 2**22
-"""Maximum total number of rows of these clusters."""
+"""Maximum total size of the clusters that are compared with each other."""
 _SLACK = 1e-12
 """Tolerance of comparisons with a bound, since sums and quotients have rounding errors."""
 
@@ -42,17 +42,17 @@ class StableClusters:
     transient : pandas.DataFrame
         One row for every recurring cluster of the draws that resembles no cluster of the centre
         (index ``transient``), the most probable first: ``probability``; ``size``, its mean size in
-        the draws that contain it; ``core``, the number of its core rows; and ``within``, the
-        cluster of the centre that contains most of them.
+        the draws that contain it; ``core``, the number of its core samples; and ``within``, the
+        cluster of the centre that contains most of its core samples.
     core_rows : list of ndarray
-        For each transient cluster, the rows that belong to it in at least half of the draws that
-        contain it.
+        For each transient cluster, the positions of its core samples, which belong to it in at
+        least half of the draws that contain it.
     present : ndarray of bool of shape (chain, draw, n_transient) or (draw, n_transient)
         Draws that contain each transient cluster.
 
     Examples
     --------
-    Two samples leave their cluster in every fourth draw and form a cluster.
+    In 5 of 20 draws, two samples leave their cluster and form a cluster.
 
     >>> from nrprob.posterior import stable_clusters
     >>> draws = [[0, 0, 0, 1, 1, 1, 1, 1]] * 15 + [[0, 0, 0, 1, 1, 1, 2, 2]] * 5
@@ -72,7 +72,11 @@ class StableClusters:
 
 
 def _recovery_rates(draws: Draws, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Best Jaccard index of each cluster of `codes` per draw, and of each cluster of the draws."""
+    """Largest Jaccard indices of clusters of the draws and the k clusters of a partition.
+
+    The first result (n_draws, k) has the maximum over the clusters of each draw. The second result
+    (n_listed,) has the maximum over the clusters of the partition, for each cluster of the draws.
+    """
     sizes = np.bincount(codes)
     best = np.empty((draws.n_draws, len(sizes)))
     theirs = np.empty(int(draws.offsets[-1]))
@@ -86,14 +90,19 @@ def _recovery_rates(draws: Draws, codes: np.ndarray) -> tuple[np.ndarray, np.nda
 def _recurring_cores(
     draws: Draws, apart: np.ndarray, likeness: float, least: float
 ) -> list[np.ndarray]:
-    """Cores of the recurring clusters marked in `apart`, searched in as few draws as possible."""
+    """Cores of recurring clusters among the clusters of the draws that are marked in ``apart``.
+
+    Clusters are compared in as many evenly spaced draws as _GROUPED and _ROWS allow. ``least`` is
+    the minimum probability of a recurring cluster.
+    """
     live = np.flatnonzero(draws.weights)
     rows = int(draws.sizes[apart].sum())
     share = min(1.0, _GROUPED / max(1, int(apart.sum())), _ROWS / max(1, rows))
     steps = np.linspace(0, len(live) - 1, max(1, int(share * len(live))))
     chosen = live[steps.round().astype(int)]
-    # A group is represented by its centre, and loses its boundary rows. In few draws, a single
-    # occurrence does not count as recurrence.
+    # A group contains only clusters that are similar to its central cluster, so the probability of
+    # a group is too small. Therefore the bound is least / 2. In a selection of the draws, a cluster
+    # that occurs once does not recur.
     enough = max(least / 2, 1.5 / len(chosen) if len(chosen) < len(live) else 0.0)
     weights = draws.weights[chosen] / draws.weights[chosen].sum()
 
@@ -105,8 +114,8 @@ def _recurring_cores(
     ones = np.ones(len(row), np.float32)
     member = scipy.sparse.csr_array((ones, (place, row)), (len(listed), draws.n_samples))
     shared, size = (member @ member.T).toarray(), draws.sizes[listed]
-    # Two clusters that have each lost other rows of one core are less similar to each other than to
-    # the core.
+    # Two clusters that each lack different samples of one core are less similar to each other than
+    # to the core.
     loose = likeness / (2 - likeness) - _SLACK
     near = (shared >= loose * (size[:, None] + size - shared)).astype(np.float32)
 
@@ -120,7 +129,8 @@ def _recurring_cores(
         core = group @ member >= 0.5 * group.sum() * (1 - _SLACK)
         common = member @ core
         alike = common >= (likeness - _SLACK) * (core.sum() + size - common)
-        # The remaining boundary of a group has nearly the same core.
+        # Clusters at the boundary of a previous group have nearly the same core as this group, and
+        # are not another group.
         both = [np.sum(core & other) / np.sum(core | other) for other in cores]
         if alike.any() and max(both, default=0.0) < likeness:
             cores.append(core)
@@ -131,7 +141,11 @@ def _recurring_cores(
 def _follow_core(
     draws: Draws, apart: np.ndarray, core: np.ndarray, likeness: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draws with a cluster similar to the core, its size in them, and each row's mass in it."""
+    """Find the cluster that is most similar to a core in every draw.
+
+    Returns the draws in which the similarity is at least ``likeness``, the size of the cluster in
+    these draws, and for each sample the weight of the draws in which it belongs to the cluster.
+    """
     present = np.zeros(draws.n_draws, dtype=bool)
     size = np.zeros(draws.n_draws)
     held = np.zeros(draws.n_samples)
@@ -189,11 +203,11 @@ def stable_clusters(
     center : array of int of shape (n_samples,), optional
         Partition whose clusters are evaluated; `point_estimate` by default.
     threshold : float in (0, 1], default=0.75
-        Minimum recovery with which a draw contains a cluster.
+        A draw recovers a cluster of the centre if the recovery is at least this value.
     likeness : float in (0, 1], default=0.5
         A cluster of a draw is transient if its Jaccard index with every cluster of the centre is
-        below this value. Transient clusters of different draws form one group if their index with
-        the core of the group is at least as large.
+        below this value. Transient clusters of different draws form one group if their Jaccard
+        index with the core of the group is at least this value.
     min_probability : float in (0, 1], default=0.05
         Transient clusters that occur in a smaller share of draws are omitted.
     weights : array of shape (chain, draw) or (draw,), optional
@@ -215,13 +229,15 @@ def stable_clusters(
     Notes
     -----
     Transient clusters are grouped by density: the cluster that is similar to the most others forms
-    a group with them. The next group is found among the rest, and so on until no group is frequent.
-    The core of a group is the rows that most of its clusters contain. The core is then searched in
-    all draws. At most 3,000 transient clusters from evenly spaced draws are compared with each
-    other. If every draw has hundreds of them, some groups may be missed.
+    a group with them. The next group is formed from the remaining clusters, and so on until no
+    group is frequent. The core of a group is the samples that most of its clusters contain. Then
+    all draws are searched for clusters that are similar to the core. At most 3,000 transient
+    clusters from evenly spaced draws are compared with each other. If every draw has hundreds of
+    transient clusters, some groups may be missed.
 
-    If some draws split a cluster, its halves are transient clusters; a union of three clusters of
-    equal size is one, too. At most one cluster of a draw has a recovery above 1/2.
+    With the default `likeness`, a part of a cluster is transient if it has less than half of the
+    samples of the cluster. A union of three clusters of equal size is transient, too. For each
+    cluster of the centre, at most one cluster of a draw has a Jaccard index above 1/2.
 
     References
     ----------

@@ -1,8 +1,10 @@
 """MCMC chains: kernels for NumPyro, and one compiled loop that runs many chains.
 
-``numpyro.infer.MCMC`` compiles on every call. `run` compiles once per shape: the numbers of draws
-and of iterations between draws are traced. So warm-up, sampling, the continuation of a run and
-calibration on many data sets share one program.
+``numpyro.infer.MCMC`` compiles on every call. `run` compiles once per shape of the data: the
+numbers of draws and of iterations between draws are traced. So warm-up, sampling, the continuation
+of a run and calibration on many data sets share one program.
+
+Shapes: n' samples, the last of which are padding.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ class ChainState(NamedTuple):
     draw : values of the sampled variables, by name
     moves : counts of proposed and accepted moves in the last iteration, by name
     rng_key : random key of the next iterations
-    usual : (2,) number of clusters and length of partitions of which few splits are evaluated; see
-        `nrprob.engines.sample.split_merge`. None for kernels that evaluate all splits.
+    usual : (2,) thresholds of usual partitions, of which few splits are evaluated: a number of
+        clusters and a description length; see `nrprob.engines.sample.split_merge`. None for kernels
+        that evaluate all splits.
     """
 
     draw: Draw
@@ -45,9 +48,10 @@ class ChainState(NamedTuple):
 
 
 class PartitionKernel(MCMCKernel):
-    """Kernel over partitions; ``model_args`` is one `Target`, ``init_params`` a starting state.
+    """Kernel over partitions; ``model_args`` has one `Target`, ``init_params`` has labels.
 
-    A kernel is a hashable record of its settings, and defines the first state and the iteration.
+    A kernel is a hashable record of its settings. `begin` makes the first state of a chain, and
+    `step` makes one iteration.
     """
 
     sample_field = "draw"
@@ -59,9 +63,9 @@ class PartitionKernel(MCMCKernel):
         """State of one chain with initial labels (n',)."""
 
     def begin_far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
-        """Initial state for labels of low probability.
+        """State of one chain with initial labels (n',) that may have a low probability.
 
-        Other variables keep their initial values.
+        Kernels that sample further variables take the values of these variables from the target.
         """
         return self.begin(target, labels, key)
 
@@ -70,7 +74,7 @@ class PartitionKernel(MCMCKernel):
         """Next state of one chain."""
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
-        """Return the state of labels ``init_params``, or of random labels of a few clusters."""
+        """Return the state with labels ``init_params``, or random labels of at most 4 clusters."""
         target = model_args[0]
         if is_prng_key(rng_key):
             return self._init(rng_key, init_params, target)
@@ -90,7 +94,7 @@ class PartitionKernel(MCMCKernel):
         return jax.vmap(partial(self.step, target))(state)
 
     def refresh(self, state, model_args, model_kwargs):
-        """Recompute the state for these data, with the same labels."""
+        """Recompute the state for the data in ``model_args``, with the same labels."""
         begin = partial(self.begin, model_args[0])
         if not is_prng_key(state.rng_key):
             begin = jax.vmap(begin)
@@ -108,9 +112,9 @@ class CollapsedKernel(PartitionKernel):
 
     Attributes
     ----------
-    block : samples that a Gibbs move updates together; 1 is the usual sweep
-    n_split_merge : proposals of a split or merge in an iteration
-    n_launch : hard assignments that lead to the launch state
+    block : number of samples that a Gibbs move updates together; 1 is the usual sweep
+    n_split_merge : number of proposals of a split or merge in an iteration
+    n_launch : number of steps of hard assignments that lead to the launch state
     """
 
     block: int = 1
@@ -134,13 +138,13 @@ class CollapsedKernel(PartitionKernel):
 
 
 def default_kernel(n_rows: int, n_split_merge: int = 5) -> CollapsedKernel:
-    """Collapsed moves for a number of samples.
+    """Kernel with a block size for ``n_rows`` samples.
 
     The labels of a block are sampled independently. The share of rejected blocks grows with the
-    square of the block size over the number of samples, and with the number of features. With
-    blocks of twice the square root of the number of samples, 0.84 are accepted on iris (4 features)
-    and 0.67 on wine (13). On one core, the rate of label updates then differs by a third at most
-    from the rate with smaller blocks.
+    squared block size divided by the number of samples, and with the number of features. If the
+    block size is twice the square root of the number of samples, 0.84 of the blocks are accepted on
+    iris (4 features), and 0.67 on wine (13 features). On one core, the rate of label updates then
+    differs by a third at most from the rate with smaller blocks.
     """
     return CollapsedKernel(max(min(int(2 * n_rows**0.5), n_rows // 8), 1), n_split_merge)
 
@@ -163,8 +167,8 @@ def random_labels(target: Target, key: jax.Array, n_clusters: jax.Array) -> jax.
 def dispersed(kernel: PartitionKernel, target: Any, key: jax.Array, n_chains: int) -> ChainState:
     """Dispersed initial states of chains.
 
-    The first chain has one cluster, the second has random labels of the largest number of clusters,
-    and further chains have numbers in between.
+    The first chain has one cluster. The second chain has random labels of the largest number of
+    clusters, and the next four chains have numbers in between. Further chains repeat these numbers.
     """
     largest = target.max_clusters
     share = [0.0, 1.0, 0.5, 0.25, 0.75, 0.125]
@@ -193,6 +197,8 @@ def advance(
     capacity: int,
 ) -> tuple[ChainState, Draw, Draw]:
     """Run all chains for ``n_draws`` times ``thinning`` iterations.
+
+    The arrays of the result have room for ``capacity`` draws.
 
     Returns
     -------
@@ -230,7 +236,7 @@ run = jit_by_size("kernel", "capacity")(advance)
 
 
 def end_warmup(states: ChainState) -> ChainState:
-    """Set the thresholds of usual partitions to medians over the chains (n_chains,)."""
+    """Set the thresholds of usual partitions to medians over the current states of the chains."""
     if states.usual is None:
         return states
     traces = states.draw["n_clusters"], -states.draw["log_density"]

@@ -1,10 +1,10 @@
-"""Long runs of chains in blocks, with a progress bar and checkpoints, resumed exactly.
+"""Long runs of chains in blocks of iterations, with a progress bar and checkpoints.
 
-A folder holds ``run.json`` (the definition of the run) and one file per finished block of draws,
-with the state at the end of the block. A run that is killed loses only the current block, and a
-resumed run equals an uninterrupted run. Each block has a digest of the run and of its number; see
-`nrprob.files`. A block is rejected if it is damaged, misplaced, from another run, or without a
-digest.
+A folder holds ``run.json`` (the definition of the run) and one file per finished block, with the
+draws of the block and the state at its end. A run that is killed loses only the current block, and
+a resumed run equals an uninterrupted run. Each file has a digest of the run and of the number of
+the block; see `nrprob.files`. A block is rejected if it is damaged, misplaced, from another run, or
+without a digest.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 5e7  # of the draws of one block
 _BLOCK_STEPS = 100  # iterations per block, so that the progress bar moves and kills cost little
-Report = Callable[[int, int, ChainState], None]  # iterations of a block, those that remain, states
+Report = Callable[[int, int, ChainState], None]  # iterations of a block, iterations left, states
 
 
 @dataclass
@@ -61,9 +61,9 @@ class CheckpointedChains:
     ----------
     kernel, target : definition of the chains
     states : current states
-    thinning : iterations from one draw to the next
+    thinning : number of iterations from one draw to the next
     folder : folder of the saved blocks, or None
-    n_warm : warm-up iterations so far
+    n_warm : number of warm-up iterations so far
     draws, moves : blocks of arrays (n_chains, n_draws, ...), by name
     """
 
@@ -78,12 +78,12 @@ class CheckpointedChains:
 
     @property
     def n_draws(self) -> int:
-        """Draws of every chain so far."""
+        """Number of draws of every chain so far."""
         return sum(block["n_clusters"].shape[1] for block in self.draws)
 
     @property
     def capacity(self) -> int:
-        """Draws per block: a power of two, so that runs of similar length share a program."""
+        """Maximum number of draws per block; a power of two, so that few programs are compiled."""
         draw_bytes = sum(a.nbytes for a in jax.tree.leaves(self.states.draw))
         return int(2 ** np.floor(np.log2(np.clip(_BLOCK_BYTES / max(draw_bytes, 1), 1, 128))))
 
@@ -103,7 +103,9 @@ class CheckpointedChains:
         report: Report = lambda steps, remaining, states: None,
         deadline: float = np.inf,
     ) -> None:
-        """Run until each chain has a total number of warm-up iterations and draws.
+        """Run until each chain has ``num_warmup`` warm-up iterations and ``num_draws`` draws.
+
+        Both numbers include the iterations and draws of previous calls and of saved blocks.
 
         At the ``deadline``, a value of `time.monotonic`, sampling stops after the current block.
         The warm-up and the first block are always finished. After every block, ``report`` gets the
@@ -175,14 +177,14 @@ class CheckpointedChains:
         self._key = ""
 
     def __getstate__(self) -> dict[str, Any]:
-        # JAX's arrays would be loaded in single precision.
+        # Pickled arrays of JAX would be loaded in single precision.
         state = dict(self.__dict__)
         for name in ("target", "states", "_begin"):
             state[name] = jax.device_get(state[name])
         return state
 
     def _load_blocks(self) -> None:
-        """Load the blocks in the folder."""
+        """Check that the folder belongs to this run, and load all blocks that are not in memory."""
         assert self.folder is not None
         make_folder(self.folder)
         remove_left_over(self.folder)
@@ -190,7 +192,7 @@ class CheckpointedChains:
         self._key = json.dumps(meta, sort_keys=True)
         if not path.exists():
             write_whole(path, json.dumps(meta, indent=1).encode())
-        with reading(path, "the description of a run", "delete it, and no block of it"):
+        with reading(path, "the description of a run", "delete this file, but none of the blocks"):
             result = dict(json.loads(path.read_text(encoding="utf-8")))
         wrong = sorted(name for name in meta if result.get(name) != meta[name])
         if wrong:
@@ -291,11 +293,11 @@ def sample_partitions(
     Parameters
     ----------
     target : Target
-        Complete code lengths of cells, and samples.
+        Distribution of the partition given the samples.
     num_warmup, num_samples, num_chains, thinning : int
         Warm-up iterations, draws per chain, chains, and iterations from one draw to the next.
     kernel : PartitionKernel, optional
-        Moves; by default from `default_kernel`.
+        Kernel of the moves; by default from `default_kernel`.
     random_state : int, RandomState instance or None
         Seed.
     verbose : int, default=0

@@ -1,28 +1,36 @@
 """Split-merge moves launched by 2-means and hard EM on the samples of one or two clusters.
 
-A split chooses a cluster c with the probability n_c / n. A merge chooses a pair of clusters with a
-probability P_ab that falls with the distance of their means. The *members* are the samples of the
-cluster, or of both clusters. The launch divides the members by 2-means with random seeds, in units
-of their covariance, and then by hard assignments. Some launches divide the members at random
-instead, since two overlapping clusters have many partitions, few of which have separate sides. A
-launch depends on the members, on the samples outside and on fresh random numbers alone, so it has
-the same distribution before a split and before the merge that undoes it. The member of the largest
-absolute log odds is the anchor, and names its side the first one. From the launch, a restricted
-Gibbs scan visits all members but the anchor, in random order. A split draws their sides, with the
-probability q. A merge computes the probability q that the scan results in the two current clusters.
-Acceptance probabilities are min(1, R) with
+A split chooses a cluster c with the probability n_c / n, where n_c of n samples are in c. A merge
+chooses a pair of clusters a and b with a probability P_ab that falls with the distance of their
+means. The *members* are the samples of the cluster, or of both clusters.
 
-    split: R = pi(z') / pi(z) P_ab(z') / (n_c / n q),
-    merge: R = pi(z') / pi(z) (n_a + n_b) / n q / P_ab(z).
+1. Launch: 2-means with random seeds, in units of the covariance of the members, and then hard
+   assignments divide the members into two sides. Some launches divide the members at random
+   instead, since two overlapping clusters have many partitions, few of which have separate sides. A
+   launch depends only on the members, on all other samples and on new random numbers. So it has the
+   same distribution before a split and before the merge that undoes the split.
+2. The member with the largest absolute log odds is the anchor. The side of the anchor is called the
+   first side.
+3. From the launch, a restricted Gibbs scan updates the sides of all members but the anchor, in
+   random order. A split samples the sides; q is their probability. A merge samples no sides; q is
+   the probability that the scan results in the two current clusters.
 
-The scan is as long as there are members, and most launches do not find two clusters. Therefore the
-scan takes place with a probability that increases with pi(launch) / pi(merged), the posterior
-probability of the sides of the launch, compared with one cluster. This probability is the same in
-both directions, so R does not contain it.
+Let pi be the target distribution, z the current partition, and z' the proposed one. Acceptance
+probabilities are min(1, R) with
+
+    split: R = pi(z') P_ab(z') / (pi(z) (n_c / n) q),
+    merge: R = pi(z') ((n_a + n_b) / n) q / (pi(z) P_ab(z)).
+
+The scan has as many steps as there are members, and most launches do not separate two clusters.
+Therefore the scan takes place with a probability that increases with pi(launch) / pi(merged), the
+ratio of the posterior probabilities of the partition with the sides of the launch and of the
+partition with one cluster. This probability is the same in both directions, so R does not contain
+it.
 
 Jain and Neal (2004) launch by random sides and by Gibbs scans.
 
-Shapes: n' samples, the last of which are padding; m members, padded; K slots of clusters.
+Shapes: n' samples, the last of which are padding; m members, padded; K slots of clusters; p
+statistics of a sample.
 """
 
 from __future__ import annotations
@@ -39,11 +47,11 @@ from nrprob.engines.sample.uniforms import below, in_order
 
 N_LLOYD, N_EM = 4, 5  # passes of 2-means, and of hard assignments
 _RANDOM_SHARE = 0.125  # of launches with random sides
-_FAR_WEIGHT = 0.001  # weight of pairs of distant clusters
-MAX_MEMBERS = 2048  # members of larger moves are left to other moves
-# Nats by which a launch may be longer than one cluster, so that it is certainly scanned. Scans find
-# much shorter descriptions than hard assignments: half of the accepted splits of iris begin with
-# launches of 50 members that are longer by 20 to 30 nats.
+_FAR_WEIGHT = 0.001  # least weight of a pair; pairs of equal means have a weight of about 1
+MAX_MEMBERS = 2048  # maximum number of members; other moves update larger clusters
+# The scan is certain if the description length of a launch exceeds the length with one cluster by
+# less than this margin in nats. Scans find much shorter descriptions than hard assignments: half of
+# the accepted splits of iris begin with launches of 50 members that are longer by 20 to 30 nats.
 _MARGIN, _NATS_PER_MEMBER, _MAX_MARGIN = 10.0, 0.4, 40.0
 
 
@@ -70,16 +78,19 @@ class LaunchModel(Protocol):
     """Model of the features, which launches need."""
 
     def cluster_distances(self, cells: jax.Array) -> jax.Array:
-        """Mahalanobis distances (K, K) of the means of clusters, from cells (groups, K, p)."""
+        """Mahalanobis distances (K, K) between the means of clusters, from cells (groups, K, p)."""
 
     def sides(
         self, target: Target, state: Partition, pair: jax.Array, rows: jax.Array, real: jax.Array
     ) -> Any:
-        """The members with indices ``rows`` (m,), all samples of the clusters ``pair`` (2,)."""
+        """Sides of a move; the members ``rows`` (m,) are all samples of the clusters ``pair`` (2,).
+
+        ``real`` (m,) is false on padding.
+        """
 
 
 def pair_probabilities(target: Target, cells: jax.Array) -> jax.Array:
-    """P_ab (K, K), above the diagonal, from cells (groups, K, p)."""
+    """Probabilities P_ab (K, K) that a merge chooses clusters a < b, from cells (groups, K, p)."""
     launch: Any = target.launch
     is_occupied = occupied(cells)
     pairs = jnp.triu(is_occupied & is_occupied[:, None], 1)
@@ -102,7 +113,7 @@ def unknown_pairs(target: Target) -> Pairs:
 
 
 class Launch(NamedTuple):
-    """Sides (m,) of the members, and the order of the visits of the scan.
+    """Sides (m,) of the members, and the order in which the scan updates the members.
 
     ``order`` (m,) begins with the anchor, and padding comes last. If not ``valid``, all members are
     on one side. ``random`` launches have random sides.
@@ -122,11 +133,12 @@ def make_launch(sides: Sides, real: jax.Array, u: jax.Array, random_side: jax.Ar
     y, weight, n = sides.coordinates(), sides.weight, real.sum()
 
     def reassign(side: jax.Array, new: jax.Array) -> jax.Array:
-        # A side that would be empty keeps its members.
+        # If one side would be empty, all members keep their sides.
         two = (new & real).any() & (~new & real).any()
         return jnp.where(two, new, side)
 
-    # 1. Seeds: the second one has a probability proportional to its squared distance.
+    # 1. Seeds: the probability of the second seed is proportional to the squared distance from the
+    # first seed.
     first = y[below(u[0], n)]
     total = jnp.cumsum(weight * jnp.square(y - first).sum(1))
     second = y[jnp.minimum((total <= u[1] * total[-1]).sum(), len(y) - 1)]
@@ -144,17 +156,17 @@ def make_launch(sides: Sides, real: jax.Array, u: jax.Array, random_side: jax.Ar
     valid = side.any() & (~side & real).any()
     side = jax.lax.fori_loop(0, N_LLOYD, pass_lloyd, side)
 
-    # 3. Hard assignments by the collapsed predictive.
+    # 3. Hard assignments to the side with the larger predictive probability.
     def pass_em(_, carry):
         odds = sides.log_odds(carry[0])
         return reassign(carry[0], odds > 0), odds
 
     side, odds = jax.lax.fori_loop(0, N_EM, pass_em, (side, jnp.zeros_like(weight)))
-    # 4. Some launches have random sides, whatever the members are.
+    # 4. Some launches have random sides instead. This choice does not depend on the members.
     random = u[4] < _RANDOM_SHARE
     side = jnp.where(random, random_side & real, side)
     valid = jnp.where(random, side.any() & (~side & real).any(), valid)
-    # 5. The anchor names its side.
+    # 5. The side of the anchor is the first side, and the anchor is the first in the order.
     anchor = jnp.where(real, jnp.abs(odds), -1).argmax()
     side = (side != side[anchor]) & real
     order = in_order(u[2:4], len(y), jnp.maximum(n, 1))
@@ -163,15 +175,15 @@ def make_launch(sides: Sides, real: jax.Array, u: jax.Array, random_side: jax.Ar
 
 
 class _Proposal(NamedTuple):
-    """Clusters ``a`` and ``b``, of which a split finds b empty, and R without pi and q.
+    """Choice of the clusters of a move, and the logarithm of its probability.
 
     Attributes
     ----------
-    a, b : clusters
+    a, b : clusters of a merge; for a split, ``a`` is split, and ``b`` is an empty slot
     split : whether the proposal is a split
     valid : whether the move is possible
-    log_share : log of the probability of choosing the merged cluster
-    log_pair : log P_ab of a merge
+    log_share : log of the probability that a split chooses the merged cluster
+    log_pair : log of the probability P_ab that a merge chooses both clusters; 0 for a split
     """
 
     a: jax.Array
@@ -220,11 +232,12 @@ def propose_launched_move(
         Target with a `LaunchModel`.
     state : Partition
     pairs : Pairs
+        Probabilities that a merge chooses each pair.
     key : random key
 
     Returns
     -------
-    state, pairs : the next state, and its probabilities of pairs
+    state, pairs : the next state, and the probabilities of its pairs of clusters
     split, accepted : whether the proposal was a split, and whether it was accepted
     """
     size = len(state.labels)
@@ -271,10 +284,11 @@ def propose_launched_move(
                 cells = jnp.zeros((target.n_groups, 2, x.shape[1]), x.dtype)
                 return cells.at[group, side.astype(int)].add(jnp.where(real[:, None], x, 0))
 
-            # A coin that depends on the launch alone decides whether the scan takes place.
+            # The scan takes place with a probability that depends on the launch alone.
             launched = replace_two(target, state, slots[0], slots[1], sum_sides(launch.side))[1]
             margin = jnp.minimum(_MARGIN + _NATS_PER_MEMBER * real.sum(), _MAX_MARGIN)
-            # One of 2^m random partitions is that much less probable than all of them.
+            # A random launch is one of 2^m partitions. All of them together are more probable by up
+            # to m log 2 nats.
             margin = jnp.where(launch.random, _MARGIN + real.sum() * jnp.log(2), margin)
             worth = launch.valid & (jnp.log(u[8]) < merged_length - launched + margin)
 

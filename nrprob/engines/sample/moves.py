@@ -1,29 +1,30 @@
 """Moves of samplers over partitions, for any sum of complete code lengths.
 
 The state is a set partition of the samples into 1 .. K clusters, with probability proportional to
-``exp(-scale * L)``. L is the code length under the terms of a `nrprob.engines.sample.target.Target`
-plus a function of the number of clusters. Parameters are integrated out or coded, so a move only
-needs differences of L. Every move leaves the distribution invariant:
+``exp(-scale * L)``. L is the code length under a `nrprob.engines.sample.target.Target`, which
+includes a function of the number of clusters. Parameters are integrated out or coded, so a move
+only needs differences of L. Every move leaves the distribution invariant:
 
 - *Gibbs*: the sweep updates samples in random order, ``block`` at a time. It removes the samples of
   a block together, and samples the cluster of each (possibly a new cluster) given all samples
-  outside the block. The new labels of the block are accepted by the Metropolis-Hastings rule. With
-  blocks of one sample, all are accepted, and this is the usual collapsed Gibbs sweep; larger blocks
-  are array operations.
+  outside the block. The new labels of the block are accepted by the Metropolis-Hastings rule.
+  Blocks of one sample are always accepted; this is the usual collapsed Gibbs sweep. Larger blocks
+  are faster, since a block is one array operation.
 - *Split or merge with a launch state*: two samples are chosen at random, independently of the
   state. If they share a cluster, it is split between them, else their clusters are merged. Both
-  directions use the same launch state, which hard assignments reach from the two samples alone.
-  From this state, the sides of all other samples are resampled, for half of the samples at a time.
-  Jain and Neal (2004) launch by Gibbs sweeps, and resample one by one.
+  directions use the same launch state. Hard assignments make this state from the two samples and
+  the other samples of their clusters, regardless of the current labels. From this state, the sides
+  of all other samples are resampled, for half of the samples at a time. Jain and Neal (2004) launch
+  by Gibbs sweeps, and resample one sample at a time.
 - *Split or merge with doubling*: the other samples are assigned in random order, 1, 2, 4, 8, ... at
-  a time, given the previous assignments. One by one (Dahl, 2005) would take as many steps as
-  samples.
+  a time, given the previous assignments. Dahl (2005) assigns one sample at a time, which takes as
+  many steps as there are samples.
 - *Launched split or merge*, for Gaussian clusters: 2-means and hard EM on the samples of one or two
   clusters, followed by a restricted Gibbs scan; see `nrprob.engines.sample.launched_moves`. With
-  up to 2,048 samples it replaces both moves of pairs of samples, and otherwise alternates with
+  up to 2,048 samples, this move replaces both moves above. With more samples, it alternates with
   them.
-- *Swap*, with known groups: within one group, two clusters exchange their samples. Moves of a few
-  samples cannot reach this state, since a cluster has the same label in all groups.
+- *Swap*, with known groups: within one known group, two clusters exchange their samples. A cluster
+  has the same label in all groups, so moves of a few samples hardly ever reach the exchanged state.
 
 ``jax.vmap`` vectorises chains, except for split-merge moves of many samples.
 """
@@ -80,10 +81,15 @@ def no_moves() -> Moves:
 def gibbs(
     target: Target, state: Partition, key: jax.Array, block: int
 ) -> tuple[Partition, jax.Array, jax.Array]:
-    """Update all labels once, ``block`` at a time; returns numbers of blocks and acceptances.
+    """Update all labels once, ``block`` samples at a time.
 
-    If samples have scale weights, cluster and scale weight of a sample are sampled together. The
+    If samples have scale weights, cluster and scale weight of a sample are sampled jointly. The
     terms of the target must be its only codes of features.
+
+    Returns
+    -------
+    state : Partition
+    count, accepted : numbers of proposed and accepted blocks
     """
     state = pack_slots(state)
     n_clusters, scales = target.n_slots, target.scales
@@ -96,7 +102,7 @@ def gibbs(
     order = in_order(u[:2], size, n_rows)
     v = jnp.log(u[2 : 2 + n_blocks])
     u = u[2 + n_blocks :].reshape(n_blocks, block)
-    # Beyond the last sample, reads repeat it, and writes are dropped.
+    # Indices beyond the last sample read the last sample, and write nothing.
     order = jnp.pad(order, (0, n_blocks * block - size), constant_values=size)
     valid = (jnp.arange(order.size) < n_rows).reshape(n_blocks, block)
     order = order.reshape(n_blocks, block)
@@ -195,7 +201,7 @@ def swap(target: Target, state: Partition, key: jax.Array) -> tuple[Partition, j
     two = state.cells[:, jnp.stack([a, b])]
     two = two.at[group].set(two[group, ::-1])
     cells, length = replace_two(target, state, a, b, two)
-    # If a cluster is emptied, the reverse move has another probability.
+    # If a cluster becomes empty, the reverse move has another probability; this is rejected.
     same_slots = (occupied(cells) == is_occupied).all()
     accept = (a != b) & same_slots & (jnp.log(u[3]) < state.length - length)
     z = state.labels
@@ -233,8 +239,9 @@ def jumps(
     n_launch: int,
     usual: jax.Array | None = None,
 ) -> tuple[Partition, Moves]:
-    """Propose ``n_split_merge`` splits or merges, by two allocation plans in turn, and swaps.
+    """Propose ``n_split_merge`` splits or merges, and as many swaps if there are known groups.
 
+    Splits and merges alternate between two allocation plans; ``n_launch`` belongs to `plan_launch`.
     Few splits of ``usual`` partitions are evaluated; see `nrprob.engines.sample.split_merge`.
     """
     if not n_split_merge:

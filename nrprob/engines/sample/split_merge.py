@@ -5,15 +5,16 @@ the side of each member. The reverse probability of a merge is the probability t
 the current sides; see `nrprob.engines.sample.moves` for the proposal distributions.
 
 Most proposals are rejected. With many samples, only proposals that may be accepted are evaluated.
-The acceptance ratio of a merge contains the probability of the sides, which is at most 1, so the
-difference of lengths alone rejects most merges. A split has no such bound. Therefore a split of
-ratio r is accepted with probability min(c, r) instead of min(1, r). The merge that undoes the split
-is accepted with probability min(1, c / r) instead of min(1, 1 / r). Detailed balance holds for
-every c that depends only on the partition in which the two clusters are one. If the uniform variate
-of the acceptance step exceeds c, the split is not evaluated. c is `ACCEPTANCE_CAP` for usual
-partitions, which chains determine during warm-up: their ratios are far below 0.1. c is 1 for a
-partition with fewer clusters than usual, or with a longer length. Members are gathered into arrays
-of a few sizes, so the cost of a move does not grow with the number of all samples.
+The acceptance ratio of a merge contains the probability of the sides, which is at most 1. So the
+difference of description lengths alone rejects most merges. A split has no such bound. Therefore a
+split with acceptance ratio r is accepted with probability min(c, r) instead of min(1, r). The merge
+that undoes the split is accepted with probability min(1, c / r) instead of min(1, 1 / r). Detailed
+balance holds for every cap c that depends only on the partition in which the two clusters are one.
+If the uniform variate of the acceptance step exceeds c, the split is not evaluated. For usual
+partitions, c is `ACCEPTANCE_CAP`, since ratios of their splits are far below 0.1; chains determine
+the thresholds of usual partitions during warm-up. For a partition with fewer clusters than usual,
+or with a longer description length, c is 1. Members are gathered into arrays of a few sizes, so the
+cost of a move does not grow with the number of all samples.
 
 Shapes: n' samples, the last of which are padding; m members; p statistics of a sample; ``groups``
 known groups. The *cells* of a cluster are its statistics by known group.
@@ -83,7 +84,11 @@ class _Members(NamedTuple):
 
 
 def draw_pair_of_rows(target: Target, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Choose two samples by uniforms (4,); with probability 1/2 the second is a neighbour."""
+    """Choose two samples by uniform variates (4,).
+
+    If the target has ``partners``, the second sample is a partner of the first one with probability
+    1/2.
+    """
     n_rows = (target.x[:, -1] > 0).sum()
     i = below(u[0], n_rows)
     j = (i + 1 + below(u[1], jnp.maximum(n_rows - 1, 1))) % n_rows
@@ -94,7 +99,7 @@ def draw_pair_of_rows(target: Target, u: jax.Array) -> tuple[jax.Array, jax.Arra
 
 
 def _choose_pair(target: Target, state: Partition, u: jax.Array) -> Pair:
-    """Choose a pair of samples by uniforms (4,)."""
+    """Choose a pair of samples by uniform variates (4,)."""
     i, j = draw_pair_of_rows(target, u)
     a, b = state.labels[i], state.labels[j]
     new = jnp.argmin(occupied(state.cells)).astype(b.dtype)
@@ -102,7 +107,7 @@ def _choose_pair(target: Target, state: Partition, u: jax.Array) -> Pair:
 
 
 def _is_member(state: Partition, pair: Pair, real: jax.Array) -> jax.Array:
-    """Whether samples (n',) are members."""
+    """Whether samples (n',) are members of the move; ``real`` (n',) is false on padding."""
     row, labels = jnp.arange(len(state.labels)), state.labels
     inside = (labels == pair.a) | (labels == pair.b)
     return real & inside & (row != pair.i) & (row != pair.j)
@@ -111,7 +116,7 @@ def _is_member(state: Partition, pair: Pair, real: jax.Array) -> jax.Array:
 def _gather_members(
     target: Target, state: Partition, pair: Pair, member: jax.Array, size: int
 ) -> _Members:
-    """The members, at most ``size`` of them."""
+    """Gather the samples in the mask ``member`` (n',), at most ``size``, into padded arrays."""
     x, n = target.x, len(member)
     rows = jnp.nonzero(member, size=size, fill_value=n)[0]
     seeds = jnp.zeros((target.n_groups, 2, x.shape[1]), x.dtype)
@@ -130,9 +135,10 @@ class _Plan(NamedTuple):
     turn : (m,) step at which the side of a member is sampled
     count : number of steps
     n_hard : number of steps of hard assignments before the first side is sampled
-    joined : whether members are on the first side before the first step
-    others : True if the side of a member is sampled given the sides of all other members; False if
-        it is sampled given the previously sampled sides only
+    joined : True if the first hard assignment is given all members on the first side; False if it
+        is given the two chosen samples alone
+    others : True if the sides of one step are sampled given the sides of all members with another
+        step; False if they are sampled given the previously sampled sides only
     prior_cells : (groups, 2, p) statistics that are added to both sides
     """
 
@@ -147,9 +153,10 @@ class _Plan(NamedTuple):
 def plan_launch(members: _Members, u: jax.Array, n: int) -> _Plan:
     """Allocation from a launch state that depends on the two samples and the members alone.
 
-    With probability 1/2, ``n`` hard assignments divide the members between the two samples;
-    otherwise all members start on the first side. Then the sides of one half of the members are
-    resampled, given the sides of all others. After that, the sides of the other half are resampled.
+    ``n`` hard assignments divide the members between the two samples. The first hard assignment is
+    given the two samples alone, or with probability 1/2 given all members on the first side. Then
+    the sides of one half of the members are resampled, given the sides of the other half. After
+    that, the sides of the other half are resampled.
     """
     size = len(members.rows)
     half = in_order(u[1:3], size, jnp.asarray(size)) % 2
@@ -160,7 +167,7 @@ def plan_launch(members: _Members, u: jax.Array, n: int) -> _Plan:
     )
 
 
-_PRIOR_COUNT = 4.0  # samples
+_PRIOR_COUNT = 4.0  # weight, in samples, of the average statistics that each side begins with
 
 
 def plan_doubling(members: _Members, u: jax.Array) -> _Plan:
@@ -175,8 +182,8 @@ def plan_doubling(members: _Members, u: jax.Array) -> _Plan:
     turn = jnp.zeros(size, jnp.int32).at[order].set(doubled)
     count = jnp.where(n > 0, doubled[jnp.maximum(n - 1, 0)] + 1, 0)
 
-    # Both sides begin with the weight of a few pooled samples, or the first members would decide
-    # alone.
+    # Each side begins with the average statistics of all members, weighted as a few samples.
+    # Otherwise the first members alone would determine the sides.
     both = members.sum_cells(members.real, members.side).sum(1)
     prior_cells = jnp.repeat(both[:, None] * (_PRIOR_COUNT / both[..., -1].sum()), 2, 1)
     no = jnp.asarray(False)
@@ -188,7 +195,7 @@ def _allocate_members(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Statistics of the two clusters, the sides, and the log probability of sampling these sides.
 
-    One loop for every plan, so that ``odds`` are compiled once.
+    All plans share one loop, so that ``odds`` are compiled once.
     """
 
     def draw_sides(t, carry):
@@ -258,10 +265,10 @@ def split_merge(
 def _acceptance_cap(
     state: Partition, pair: Pair, joint: jax.Array, usual: jax.Array | None
 ) -> jax.Array | float:
-    """Largest acceptance probability of a split, which also multiplies the ratio of the merge.
+    """Cap c: largest acceptance probability of a split, and factor of the ratio of the merge.
 
-    It may depend only on the partition in which the two clusters are merged. If they are separate
-    in ``state``, ``joint`` is the length of the partition in which they are merged.
+    The cap may depend only on the partition in which the two clusters are merged. If they are
+    separate in ``state``, ``joint`` is the description length of that partition.
     """
     if usual is None:
         return 1.0
@@ -271,8 +278,8 @@ def _acceptance_cap(
 
 
 def _is_excluded(state: Partition, pair: Pair, u: jax.Array, cap: jax.Array | float) -> jax.Array:
-    """Whether the proposal is impossible, or is a split beyond the cap."""
-    # Without an empty slot, b is an occupied one.
+    """Whether the proposal is impossible, or is a split that the cap rejects."""
+    # If there is no empty slot, b is an occupied one, and a split is impossible.
     no_split = occupied(state.cells)[pair.b] | (u[3] >= cap)
     return (pair.i == pair.j) | (pair.together & no_split)
 
@@ -289,10 +296,10 @@ def surely_rejected(
     return _is_excluded(state, pair, u, cap) | (~pair.together & too_long)
 
 
-# Numbers of samples above which chains propose in sequence, and above which there is a third
-# program.
+# Numbers of samples from which on chains propose moves in sequence, and from which on a third
+# program is compiled.
 _SEVERAL, _MANY = 128, 512
-_FEW_CHAINS = 16  # chains up to which launched moves are made in sequence
+_FEW_CHAINS = 16  # number of chains up to which launched moves are made in sequence
 ACCEPTANCE_CAP = 0.1  # for splits of usual partitions
 _LENGTH_MARGIN = 20.0  # nats by which usual partitions may exceed the typical length
 
@@ -340,14 +347,15 @@ def split_merges(
 ) -> tuple[Partition, MoveCounts]:  # fmt: skip
     """Propose ``count`` splits or merges, by the allocation ``plans`` in turn.
 
-    ``usual`` (2,) defines usual partitions: their minimum number of clusters, and a typical length.
+    ``usual`` (2,) are the thresholds of usual partitions: their minimum number of clusters, and a
+    typical description length.
     """
     size = target.x.shape[0]
     sequential = size >= _SEVERAL
     launched = target.launch is not None
 
     def run_moves(target, state, key, usual):
-        usual = usual if sequential else None  # a cap saves nothing with few samples
+        usual = usual if sequential else None  # with few samples, a cap saves no time
         choice_key, side_key = jax.random.split(key)
         u = jax.random.uniform(choice_key, (count, 8), minval=jnp.finfo(float).tiny)
 
@@ -391,5 +399,5 @@ def split_merges(
         return state, moves
 
     launch = propose_launched_move if sequential else few_in_sequence(propose_launched_move)
-    # Vectorised, all chains would wait for the longest move among them.
+    # If chains were vectorised, all of them would wait for the longest move among them.
     return (sequential_vmap(run_moves) if sequential else run_moves)(target, state, key, usual)

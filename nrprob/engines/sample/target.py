@@ -1,13 +1,13 @@
 """Target distributions over partitions: complete code lengths, in arrays of few shapes.
 
 A cell is the set of samples of one cluster in one known group. Arrays ``cells`` (groups, K, p) hold
-sums of the p statistics over these samples, for K slots of clusters. n' is the number of samples
-with padding, and b or m the number of some samples.
+sums of p statistics over the samples of every cell, for K slots of clusters. n' is the number of
+samples with padding. A method that takes some samples only has arrays with b or m rows.
 
 The numbers of slots for clusters and known groups are rounded up by
 `nrprob.statistics.rows.padded_count`, so that one compiled program serves several sizes. Surplus
-slots stay empty: more clusters than the maximum have infinite cost, and groups without samples add
-0.
+slots stay empty: partitions into more clusters than the maximum have infinite cost, and groups
+without samples add 0.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from nrprob.statistics.rows import bucket_size, padded_count
 from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
-# Log odds (m,) of the second of two clusters. Arguments are their cells (groups, 2, p), whether
-# each sample (m,) is in these cells, and whether it is in the second.
+# Log odds (m,) that samples belong to the second of two clusters. Arguments are the cells (groups,
+# 2, p) of the clusters, whether each sample (m,) is in the cells, and whether it is in the second.
 Odds: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
@@ -36,9 +36,9 @@ class Scales:
 
     Attributes
     ----------
-    weights : (G,) values, which multiply statistics
-    nats : (n', G) description length of each weight of each sample, the same in all clusters
-    version : (n',) indices of the current weights, in ``weights``
+    weights : (G,) values of a scale weight, which multiplies the statistics of a sample
+    nats : (n', G) description length of each value for each sample, the same in all clusters
+    version : (n',) indices in ``weights`` of the current values
     width : number of leading statistics that the weight multiplies
     """
 
@@ -57,7 +57,7 @@ class JointCode:
 
     Attributes
     ----------
-    incremental : whether `change` exists, so that a move of two clusters is cheap
+    incremental : whether `change` is defined, so that a move of two clusters is cheap
     """
 
     incremental: ClassVar[bool] = False
@@ -67,7 +67,11 @@ class JointCode:
         raise NotImplementedError
 
     def change(self, cells: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
-        """Change of the code length in nats if cells ``old`` (groups, m, p) become ``new``."""
+        """Change of the code length in nats if cells ``old`` of m clusters become ``new``.
+
+        Both arrays have the shape (groups, m, p). ``cells`` (groups, K, p) are all cells before the
+        change.
+        """
         raise NotImplementedError
 
     def odds(
@@ -84,9 +88,10 @@ class Target:
     Attributes
     ----------
     terms : code lengths of cells
-    sizes : (K + 1,) function A(k) of the number of clusters; infinite where k is not allowed,
-        and beyond the maximum, for which K is rounded up
-    x : (n', p) statistics of the samples, the last of them 1; zeros on padding, which comes last
+    sizes : (K + 1,) function A(k) of the number of clusters k; infinite for each k that is not
+        allowed. K is the maximum number of clusters, rounded up
+    x : (n', p) statistics of the samples; the last statistic of a sample is 1. Padding comes last,
+        and has zeros
     group : (n',) known group of the samples, below ``n_groups``; the last groups may be empty
     partners : (n', q) for each sample, q candidates for the second sample of a pair; None if all
         samples are candidates
@@ -94,7 +99,7 @@ class Target:
     n_groups : number of slots for known groups; 1 without known groups
     scales : latent scale weights of the samples, or None
     joint_codes : code lengths that are not sums over clusters
-    offset : nats that do not depend on the partition
+    offset : part of the code length that does not depend on the partition
     launch : model of the features for launched splits and merges; None without these moves. See
         `nrprob.engines.sample.launched_moves.LaunchModel`.
     """
@@ -163,11 +168,11 @@ class Target:
     def odds(
         self, state: Partition, a: jax.Array, b: jax.Array
     ) -> Callable[[jax.Array, jax.Array], Odds]:
-        """Log odds that samples leaving clusters ``a`` and ``b`` join the second of two new ones.
+        """Log odds for proposals that divide the samples of clusters ``a`` and ``b`` into two.
 
-        The result is a function of samples (m, p) and their known groups (m,). Any distribution is
-        valid that is equal before and after a split or merge. Here it is the distribution of the
-        samples given the cells, unless a joint code defines another one.
+        The result is a function of samples (m, p) and their known groups (m,) that returns `Odds`.
+        Any proposal distribution is valid that is equal before and after a split or merge. Here it
+        is the distribution of the samples given the cells, unless a joint code defines another one.
         """
         for code in self.joint_codes:
             if (joint_odds := code.odds(self, state, a, b)) is not None:
@@ -215,10 +220,10 @@ def occupied(cells: jax.Array) -> jax.Array:
 
 
 class Partition(NamedTuple):
-    """State of a chain: ``labels`` (n',), their ``cells``, and the length ``scale * L``.
+    """State of a chain: ``labels`` (n',), their ``cells``, and ``length``, which is ``scale * L``.
 
-    ``version`` (n',) has the indices of the scale weights, if there are any; the length excludes
-    their nats.
+    ``version`` (n',) has the indices of the scale weights, if there are any. The length excludes
+    the description length of the scale weights.
     """
 
     labels: jax.Array
@@ -233,11 +238,11 @@ _PART = 5  # clusters that are evaluated together; the number of slots is mostly
 def map_slots(
     evaluate: Callable[[jax.Array], jax.Array], cells: jax.Array, some: jax.Array, *rest: int
 ) -> jax.Array:
-    """Evaluate a function of cells (groups, K, p), (K, *rest), for the mask ``some`` (K,).
+    """Evaluate a function of cells (groups, K, p) at least for the slots in the mask ``some`` (K,).
 
-    Slots are evaluated a few at a time, up to the last one in ``some``. All other slots have values
-    of the same blocks, or 0. Since clusters use the first slots, most empty slots are never
-    evaluated.
+    The result has the shape (K, *rest). Slots are evaluated a few at a time, up to the last one in
+    ``some``; later slots have the value 0. Since clusters use the first slots, most empty slots are
+    never evaluated.
     """
     n_slots = cells.shape[1]
     size = max(_PART, -(-n_slots // 8))
@@ -269,9 +274,10 @@ def make_target(
     Parameters
     ----------
     terms : tuple of CodeTerm
-        Code lengths of the cells: features given their cell, with parameters, and the labels.
+        Code lengths of the cells: of the features given the cells, of the parameters, and of the
+        labels.
     sizes : array-like of shape (max_clusters + 1,)
-        Function of the number of clusters that is added.
+        Function A(k) of the number of clusters, which is added to the code length.
     x : array-like of shape (n_samples, p)
         Statistics of the samples; a column of ones is added for their number.
     group : array-like of int of shape (n_samples,), optional
@@ -281,8 +287,8 @@ def make_target(
     scale : float, default=1.0
         Factor of the code length; other than 1, the result is a tempered distribution.
     sent : frozenset of str, optional
-        Parts of the data that codes outside of ``terms`` describe; see ``sends`` of
-        `nrprob.statistics.codes.CellCode`.
+        Parts ("data", "parameters" or "labels") that codes outside of ``terms`` describe; see
+        ``sends`` of `nrprob.statistics.codes.CellCode`.
 
     Returns
     -------
@@ -291,8 +297,8 @@ def make_target(
     Raises
     ------
     ValueError
-        If the terms are not a complete code: their minimum would then always have the maximum
-        number of clusters, and their exponential would not be a posterior.
+        If the terms are not a complete code. The minimum of an incomplete code always has the
+        maximum number of clusters, and exp(-L) is not a posterior.
     """
     missing = {"data", "parameters", "labels"} - sent
     for term in terms:
@@ -305,7 +311,7 @@ def make_target(
             "parameters": "the parameters of every cell (its parametric complexity, or a prior)",
             "labels": "the cells of the rows (n H(C) and a function of the number of clusters)",
         }
-        if plain:  # fitted costs code the data only
+        if plain:  # costs with fitted parameters code the data only
             coded = set().union(*(t.cost.sends for t in terms if isinstance(t, CodeTerm)))
             missing = {"parameters", "labels"} - (coded & {"labels"})
         raise ValueError(
@@ -365,7 +371,7 @@ def pack_slots(state: Partition) -> Partition:
     """Renumber the clusters of a partition so that they occupy the first slots."""
     is_occupied = occupied(state.cells)
     new_slot = jnp.cumsum(is_occupied) - 1
-    # The label of padding may belong to an empty slot.
+    # The labels of padding may be empty slots.
     labels = jnp.maximum(new_slot[state.labels], 0).astype(state.labels.dtype)
     cells = state.cells[:, jnp.argsort(~is_occupied, stable=True)]
     return state._replace(labels=labels, cells=cells)

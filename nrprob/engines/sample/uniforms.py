@@ -1,7 +1,7 @@
-"""Random variates by inversion of uniform variates from a single call.
+"""Random variates by inversion of uniform variates from one call of the generator.
 
-A program with a dozen calls of a generator compiles for long. Sampling along one axis compiles up
-to six times as fast as along three.
+A program with a dozen calls of the generator takes long to compile. Sampling along one axis
+compiles up to six times as fast as along three axes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Primes above any number of samples, so that each is coprime to it.
+# Primes above any number of samples n, so that each prime is coprime to n.
 _PRIMES = 2**31 - np.asarray([1, 19, 61, 69, 85, 99, 105, 151, 159, 171, 225, 249, 295, 325, 379])
 
 
@@ -33,10 +33,11 @@ def below(u: jax.Array, n: jax.Array | int) -> jax.Array:
 
 
 def in_order(u: jax.Array, size: int, n: jax.Array) -> jax.Array:
-    """Indices 0 .. n - 1 in random order, then others up to ``size``; faster than sorting.
+    """Indices 0 .. n - 1 in random order, then n .. ``size`` - 1; faster than sorting.
 
-    An arithmetic progression with random start and step, from uniforms (2,). Any distribution is
-    valid that does not depend on the state.
+    The order is an arithmetic progression modulo n with random start and step, from uniform
+    variates (2,). It is not a uniform random permutation, but any distribution of the order is
+    valid that does not depend on the state of the chain.
     """
     t = jnp.arange(size)
     step = jnp.asarray(_PRIMES)[below(u[0], len(_PRIMES))] % n
@@ -44,7 +45,7 @@ def in_order(u: jax.Array, size: int, n: jax.Array) -> jax.Array:
 
 
 def draw_categories(log_p: jax.Array, u: jax.Array) -> jax.Array:
-    """Categories (b,) with unnormalised log probabilities (K, b), by inversion of uniforms (b,)."""
+    """Sample categories (b,) with unnormalised log probabilities (K, b), from uniforms (b,)."""
     p = jnp.exp(log_p - log_p.max(0))
     if p.shape[0] <= _FEW:
         return _invert_weights(p, u)[0]
@@ -59,10 +60,15 @@ _FEW, _GROUP_SIZE = 64, 16
 
 
 def _invert_weights(p: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Categories (b,) with weights (K, b), and the position of uniforms (b,) within each share."""
+    """Sample categories (b,) with weights (K, b), by inversion of uniform variates ``u`` (b,).
+
+    Also returns the position of u within the share of the category, from 0 to 1, which is a new
+    uniform variate.
+    """
     sums = np.tril(np.ones((p.shape[0], p.shape[0]))) @ p
     target = u * sums[-1]
-    # If p is 0, a rounded sum may be less than the next one in the last bit.
+    # The sums are rounded separately. So the sums before and after a weight of 0 may differ in the
+    # last bit.
     category = jnp.minimum((sums <= target).sum(0), p.shape[0] - 1).astype(jnp.int32)
     share, below_sum = (jnp.take_along_axis(a, category[None], 0)[0] for a in (p, sums))
     position = 1 - (below_sum - target) / jnp.where(share > 0, share, 1)

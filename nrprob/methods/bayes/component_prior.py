@@ -1,13 +1,14 @@
 r"""Prior distribution of the number of components.
 
-A partition of n samples into k components of sizes n_j has the prior probability
+A partition z of n samples into k components of sizes n_j has the prior probability
 
-    p(z) = V(k) prod_j w(n_j) / Z,    w(m) = Gamma(m + alpha) / Gamma(alpha).
+    p(z) = V(k) prod_j w(n_j) / Z,    w(m) = Gamma(m + alpha) / Gamma(alpha),
 
-The sum over all partitions into k components is V(k) B(n, k), where B is the partial Bell
-polynomial of the weights w. With V(k) = Gamma(k alpha) / Gamma(n + k alpha) this sum is Q(k) / k!.
-Q(k) is the probability that n samples of a mixture with k components and Dirichlet(alpha) weights
-leave no component empty. The recursion for Q has positive terms only, so it is stable.
+with the normalising constant Z. The sum of V(k) prod_j w(n_j) over all partitions into k components
+is V(k) B(n, k), where B is the partial Bell polynomial of the weights w. With V(k) = Gamma(k alpha)
+/ Gamma(n + k alpha) this sum is Q(k) / k!. Q(k) is the probability that n samples of a mixture with
+k components and Dirichlet(alpha) weights leave no component empty. All terms of the recursion for Q
+in `log_all_occupied` are positive, so it is numerically stable.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 def log_all_occupied(n: int, max_components: int, concentration: float) -> np.ndarray:
     r"""Log probability that all components hold a sample, under Dirichlet weights.
 
-    The last of k components to be occupied receives its first sample after m others:
+    Samples arrive one by one. The last of the k components to be occupied receives its first sample
+    after m samples have occupied the other k - 1 components:
 
     .. math:: Q_k(n) = \sum_{m < n} k \, Q_{k-1}(m)
         \frac{\Gamma((k - 1) \alpha + m) \, \Gamma(k \alpha)}{\Gamma((k - 1) \alpha) \,
@@ -46,11 +48,11 @@ def log_all_occupied(n: int, max_components: int, concentration: float) -> np.nd
     ndarray of shape (K,)
         Log probabilities for k = 1 to K; minus infinity for k > n.
     """
-    before = np.arange(n)  # samples before the last component is occupied
+    before = np.arange(n)  # number m of samples before the last component is occupied
     log_q = np.where(np.arange(n + 1) > 0, 0.0, -np.inf)  # Q_1 of 0 to n samples
     result = [0.0]
     for k in range(2, max_components + 1):
-        # Log probability that the first m samples avoid one of k components.
+        # Log probability that the first m samples are not in one particular component of k.
         ratios = np.log1p(-concentration / (k * concentration + before[:-1]))
         log_avoided = np.concatenate([[0.0], ratios.cumsum()])
         first = np.log(concentration) - np.log(k * concentration + before)
@@ -109,10 +111,10 @@ def prior_of_components(
     max_components : int
         Largest number of components.
     concentrations : ndarray of shape (G,) or None
-        Grid of the concentration, which is integrated out, or its only value; None for the
+        Grid of the concentration, which is integrated out, or an array of one fixed value. None for
         normalised maximum likelihood of the labels.
     unordered : bool
-        Whether the prior omits the factor 1 / k!.
+        Whether the prior omits the factor 1 / k! for k components.
     allows_empty : bool, default=False
         Whether components may be empty, as for "nml" with ``kernel="six-move"``.
 

@@ -1,9 +1,9 @@
 """Gibbs updates of Dirichlet concentrations: of cluster sizes, and of classes.
 
-A large concentration of the sizes makes clusters of similar size likely; a small one allows any
-sizes. Each cluster has its own class probabilities. A concentration of the classes near 0 means
-that every cluster has one class, which suits correct labels; wrong labels require a larger
-concentration.
+A large concentration of the sizes makes clusters of similar size likely; with a small concentration
+sizes may differ much. Each cluster has its own class probabilities. A concentration of the classes
+near 0 means that every cluster has one class, which suits data without wrong classes; wrong classes
+require a larger concentration.
 
 Shapes and the function A(k) are defined in `nrprob.methods.bayes`.
 """
@@ -36,10 +36,10 @@ class ConcentrationUpdate(JointUpdate):
     ----------
     which : index of the current concentration, in ``values``
     values : (G,) grid of concentrations
-    counts : (G, ...) code lengths in nats under every concentration, looked up by a count: the
-        size of a cluster, or the number of its samples in a class
-    totals : (G, ...) code lengths in nats under every concentration, looked up by a total: the
-        number of clusters, or the number of labelled samples in a cluster
+    counts, totals : (G, ...) tables of code lengths in nats, one row per concentration. Entries of
+        ``counts`` belong to the size of a cluster, or to the number of its samples in a class;
+        entries of ``totals`` to the number of clusters, or to the number of labelled samples in a
+        cluster
     """
 
     which: jax.Array
@@ -48,11 +48,11 @@ class ConcentrationUpdate(JointUpdate):
     totals: jax.Array
 
     def set_code(self, target: Target) -> Target:
-        """Return the target with the code of the current concentration."""
+        """Return the target with the code under the current concentration."""
         raise NotImplementedError
 
     def lengths(self, target: Target, cells: jax.Array) -> jax.Array:
-        """Code lengths (G,) of cells (groups, K, p) in nats, for every concentration."""
+        """Code lengths (G,) in nats, for every concentration, from cells (groups, K, p)."""
         raise NotImplementedError
 
     def draw(self, target: JointTarget) -> Draw:
@@ -60,21 +60,21 @@ class ConcentrationUpdate(JointUpdate):
         return {self.names[0]: self.values[self.which]}
 
     def with_index(self, target: JointTarget, which: jax.Array) -> JointTarget:
-        """Replace the concentration of this update in the target."""
+        """Condition the target on the concentration with index ``which``."""
         update = replace(self, which=which)
         return target.with_update(update, partition=update.set_code(target.partition))
 
     def condition(self, target: JointTarget, draw: Draw) -> JointTarget:
-        """Condition the target on a concentration."""
+        """Condition the target on the concentration of a draw."""
         return self.with_index(target, jnp.abs(self.values - draw[self.names[0]]).argmin())
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """Condition the target on a concentration sampled from its full conditional."""
+        """Sample the concentration given the partition, and condition the target on it."""
         lengths = self.lengths(target.partition, target.cells(labels))
         return self.with_index(target, jax.random.categorical(key, -lengths))
 
     def maximise(self, target: JointTarget, labels: jax.Array) -> JointTarget:
-        """Condition the target on the most probable concentration of a partition."""
+        """Condition the target on the most probable concentration, given a partition."""
         return self.with_index(
             target, self.lengths(target.partition, target.cells(labels)).argmin()
         )
@@ -96,7 +96,10 @@ class SizeConcentrationUpdate(ConcentrationUpdate):
         return replace(target, terms=tuple(terms), sizes=totals)
 
     def cluster_lengths(self, cells: jax.Array) -> jax.Array:
-        """Code lengths (G,) of cluster sizes in nats, from cells (groups, m, p), without A(k)."""
+        """Code lengths (G,) of the sizes of m clusters, in nats and without A(k).
+
+        They are computed from cells (groups, m, p), for every concentration of the grid.
+        """
         return self.counts[:, cells[..., -1].sum(0).round().astype(int)].sum(1)
 
     def lengths(self, target: Target, cells: jax.Array) -> jax.Array:
@@ -110,8 +113,9 @@ class SizeConcentrationUpdate(ConcentrationUpdate):
     def split_merge_target(self, target: Target) -> Target:
         """Return the target with the concentration of cluster sizes integrated out.
 
-        The concentration is resampled after the moves. Proposals may not depend on its current
-        value, so they use the initial value.
+        The concentration is resampled after the moves. Since it is integrated out, proposals must
+        not depend on its current value. So the terms of the target, which proposals use, have the
+        code under the initial value, and a `SizeMixture` adds the difference.
         """
         index = np.abs(SIZE_VALUES - INITIAL_SIZE).argmin()
         fixed = replace(self, which=jnp.asarray(index, self.which.dtype))
@@ -121,11 +125,14 @@ class SizeConcentrationUpdate(ConcentrationUpdate):
 
 @node
 class SizeMixture(JointCode):
-    """Length of the sizes with the concentration integrated out, minus the length under one value.
+    """Correction of the code of cluster sizes, which integrates the concentration out.
+
+    The code length is the length of the sizes with the concentration integrated out, minus the
+    length under one fixed concentration.
 
     Attributes
     ----------
-    update : update that holds the concentration of the target's terms
+    update : update whose current concentration is the fixed one, as in the terms of the target
     """
 
     incremental: ClassVar[bool] = True
@@ -133,7 +140,7 @@ class SizeMixture(JointCode):
 
     def _excess(self, lengths: jax.Array) -> jax.Array:
         over, fixed = jnp.log(len(lengths)) - jax.nn.logsumexp(-lengths), lengths[self.update.which]
-        # With too many clusters, all lengths are infinite.
+        # With more clusters than allowed, all lengths are infinite.
         return jnp.where(jnp.isfinite(fixed), over - fixed, 0)
 
     def __call__(self, cells: jax.Array) -> jax.Array:
@@ -142,7 +149,7 @@ class SizeMixture(JointCode):
         return self._excess(self.update.cluster_lengths(cells) + totals)
 
     def change(self, cells: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
-        """Change of the code length in nats if some (groups, m, p) of the cells are replaced."""
+        """Change of the code length in nats if cells ``old`` (groups, m, p) become ``new``."""
         update, k = self.update, occupied(cells).sum()
         k_new = k + occupied(new).sum() - occupied(old).sum()
         before = update.cluster_lengths(cells) + update.totals[:, k]
@@ -153,7 +160,7 @@ class SizeMixture(JointCode):
 
 @node
 class ClassConcentrationUpdate(ConcentrationUpdate):
-    """Gibbs update of the concentration of classes, whose code is the last of the terms."""
+    """Gibbs update of the concentration of classes; their code is the last term of the target."""
 
     names: ClassVar[tuple[str, ...]] = ("class_concentration",)
 

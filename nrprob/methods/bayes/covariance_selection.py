@@ -1,4 +1,4 @@
-"""Choose the covariance model by the description lengths of partitions found by EM."""
+"""Choose the covariance model by the description lengths of partitions from EM."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from nrprob.methods.bayes.model import MixtureModel
 from nrprob.settings import few_threads
 
 _EM_TYPES = {"diag": "diag", "tied": "tied", "full": "full", "shrunk": "full"}
-_MAX_ROWS = 2000
-# Nats by which full covariances must be better. With few samples the search for partitions is less
-# reliable: in 3 of 20 samples of 30 irises, half of them with classes, "full" was shorter by up to
-# 2.5 nats, and joined two species.
+_MAX_ROWS = 2000  # samples that the comparison uses
+# Nats by which the length with separate covariances must be shorter. With few samples the search
+# for partitions is less reliable: in 3 of 20 subsamples of 30 irises, half of them with classes,
+# the length with "full" was shorter by up to 2.5 nats, and its partition joined two species.
 _MARGIN = 3.0
-_SIZES = (1, 2, 3, 4, 6, 9)
-_MAX_PARTITIONS = len(_SIZES) + 1  # by EM under one covariance, the last of them with classes
+_SIZES = (1, 2, 3, 4, 6, 9)  # numbers of components of EM
+_MAX_PARTITIONS = len(_SIZES) + 1  # partitions from EM under one covariance; one uses the classes
 
 
 def candidates(n: int, m: int) -> tuple[str, ...]:
-    """Covariance models to compare for n samples of m features; ``products`` adds features.
+    """Covariance models to compare for n samples of m features.
 
-    With few features, samples determine full covariances. With more features, or with fewer samples
-    than two covariances have parameters, a shrunk covariance replaces the full one, which could be
-    chosen by chance.
+    With few features, the samples determine full covariances. With more features, or with fewer
+    samples than the m (m + 1) parameters of two covariances, "shrunk" replaces "full", which could
+    be chosen by chance.
     """
     if m > 30:
         return "diag", "tied"
@@ -39,7 +39,10 @@ def candidates(n: int, m: int) -> tuple[str, ...]:
 
 @jit_by_size()
 def _shortest_length(target: Any, labels: jax.Array, count: jax.Array) -> jax.Array:
-    """Shortest length of the first ``count`` partitions (S, n') over the hyperparameters."""
+    """Shortest description length of the first ``count`` of several partitions (S, n').
+
+    Each partition has its most probable hyperparameters.
+    """
 
     def update_least(s, least):
         return jnp.minimum(least, target.shortest_length(labels[s]))
@@ -55,7 +58,7 @@ def shortest_lengths(
     max_clusters: int,
     random: np.random.RandomState,
 ) -> dict[str, float]:
-    """Shortest description length, in nats, of partitions by EM under every covariance.
+    """Shortest description length, in nats, of partitions from EM under every covariance model.
 
     Parameters
     ----------
@@ -72,13 +75,13 @@ def shortest_lengths(
     Returns
     -------
     dict of str to float
-        Lengths by name of the covariance model, for all `candidates`; "shrunk" is left out if
-        features are linear combinations of others.
+        Lengths by name of the covariance model, for all `candidates` with a finite length. The
+        length of "shrunk" is infinite if features are linear combinations of others.
     """
     if len(X) > _MAX_ROWS:
         some = np.sort(random.choice(len(X), _MAX_ROWS, replace=False))
         X, codes = X[some], codes[some]
-    # With few samples EM may miss the partition that their classes show.
+    # With few samples, EM without classes may miss the partition that corresponds to the classes.
     classes = 1 < n_classes <= max_clusters and np.unique(codes[codes >= 0]).size == n_classes
     sizes = [k for k in _SIZES if k <= min(max_clusters, len(X) // 2 + 1)]
     lengths: dict[str, float] = {}
@@ -106,7 +109,10 @@ def shortest_lengths(
 
 
 def choose_covariance(lengths: dict[str, float]) -> str:
-    """The covariance with the shortest length; separate ones only if shorter by `_MARGIN`."""
+    """Return the covariance model with the shortest description length.
+
+    "full" and "shrunk" have to be shorter than "diag" and "tied" by more than `_MARGIN`.
+    """
     best = min(lengths, key=lambda name: lengths[name])
     fewer = lengths.keys() & {"diag", "tied"} or lengths.keys()
     simple = min(sorted(fewer), key=lambda name: lengths[name])
@@ -116,7 +122,7 @@ def choose_covariance(lengths: dict[str, float]) -> str:
 def _partition_by_em(
     X: np.ndarray, em_type: str, k: int, random: np.random.RandomState
 ) -> np.ndarray:
-    """Clusters (n,) of the most likely of a few mixtures of ``k`` components."""
+    """Labels (n,) of a Gaussian mixture of ``k`` components, the best of two EM runs."""
     if k == 1:
         return np.zeros(len(X), int)
     mixture = GaussianMixture(
@@ -128,7 +134,10 @@ def _partition_by_em(
 def _partition_by_classes(
     X: np.ndarray, em_type: str, codes: np.ndarray, n_classes: int
 ) -> np.ndarray:
-    """Clusters (n,) of a mixture that starts at the classes, which labelled samples keep."""
+    """Labels (n,) of a Gaussian mixture with one component per class.
+
+    The initial means are the means of the classes. Labelled samples have the label of their class.
+    """
     labelled = codes >= 0
     classes = codes[labelled][:, None] == np.arange(n_classes)
     mixture = GaussianMixture(
@@ -140,5 +149,5 @@ def _partition_by_classes(
 
 def _fit_predict(mixture: GaussianMixture, X: np.ndarray) -> np.ndarray:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it provides initial values, converged or not
+        warnings.simplefilter("ignore")  # the partition is valid even if EM did not converge
         return mixture.fit_predict(X)

@@ -1,4 +1,4 @@
-"""Known structure of the sampler: groups, or columns with linear effects."""
+"""Known structure of the sampler: known groups, or columns with linear effects."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import numpy as np
 from nrprob.data.design import Design
 from nrprob.statistics.rows import padded_count
 
-MAX_COLUMNS = 500
+MAX_COLUMNS = 500  # largest number of columns with linear effects
 
 
 def effects_width(design: Design) -> int:
-    """Padded number of columns that programs are compiled for; raises if there are too many."""
+    """Number of columns with linear effects, padded so that fits share compiled programs.
+
+    Raises ValueError if there are more than `MAX_COLUMNS` columns.
+    """
     columns = design.columns if design.memberships is None else design.memberships
     if columns is None:
         return 0
@@ -26,7 +29,10 @@ def effects_width(design: Design) -> int:
 
 
 def with_linear_effects(design: Design, width: int) -> Design:
-    """Return groups unchanged; convert memberships to columns, and pad columns with zeros."""
+    """Encode known structure as groups or as ``width`` columns.
+
+    Groups do not change. Memberships become columns, and columns are padded with zeros.
+    """
     columns, n_groups = design.columns, design.n_groups
     if design.memberships is not None:
         columns, n_groups = design.memberships, 1

@@ -9,19 +9,22 @@ import numpy as np
 from nrprob.engines.sample.target import Target
 from nrprob.statistics.rows import padded_count
 
-MAX_DRAWS = 512  # that predictions and point estimates use
-MAX_LABELS = 20_000_000  # of all draws that point estimates use
-_MIN_ROOM = 10  # slots for clusters, so that most fits share their programs
+MAX_DRAWS = 512  # largest number of draws that predictions and point estimates use
+MAX_LABELS = 20_000_000  # largest number of labels, over all draws, that point estimates use
+_MIN_ROOM = 10  # least number of slots for clusters, so that most fits share compiled programs
 
 
 def thin_indices(n_chains: int, n_draws: int, limit: int) -> np.ndarray:
-    """Positions of evenly spaced draws of a chain: at most ``limit`` in all chains, at least 1."""
+    """Positions of evenly spaced draws of a chain.
+
+    All chains together have at most ``limit`` of these draws, but each has at least one.
+    """
     count = min(max(limit // n_chains, 1), n_draws)
     return np.linspace(0, n_draws - 1, count).round().astype(int)
 
 
 def thin_draws(draws: np.ndarray, limit: int) -> np.ndarray:
-    """Draws (chain, draw, ...), evenly thinned to at most ``limit``, and at least one per chain."""
+    """Thin draws (chain, draw, ...) evenly to at most ``limit``, and at least one per chain."""
     return draws[:, thin_indices(draws.shape[0], draws.shape[1], limit)]
 
 
@@ -31,7 +34,7 @@ def pool_draws(draws: np.ndarray, limit: int) -> np.ndarray:
 
 
 def pad_draws(draws: dict[str, np.ndarray], target: Target) -> dict[str, np.ndarray]:
-    """Pad the labels and scale weights (S, n) of draws to the samples of ``target``."""
+    """Pad labels, clusters and scale weights (S, n) of draws to the padding of ``target``."""
     result = {**draws, "labels": draws["labels"].astype(np.int32)}
     for name in result.keys() & {"labels", "clusters", "scale_weight"}:
         pad = target.x.shape[0] - result[name].shape[1]
@@ -40,14 +43,15 @@ def pad_draws(draws: dict[str, np.ndarray], target: Target) -> dict[str, np.ndar
 
 
 def compact_draws(draws: dict[str, np.ndarray], target: Any) -> tuple[dict[str, np.ndarray], Any]:
-    """Renumber the labels of draws from 0; keep occupied clusters and one empty slot in the target.
+    """Renumber the labels of draws from 0, and remove empty slots from the target.
 
-    Chains need many slots; predictions need the occupied ones and one for a new cluster.
+    Chains need many slots. Predictions need slots for the occupied clusters of a draw, and one slot
+    for a new cluster.
     """
     result = pad_draws(draws, target)
     labels, n_slots = result["labels"], target.n_slots
     n_largest = 0
-    for draw in labels:  # one by one: indices of all draws would take more memory than the draws
+    for draw in labels:  # a loop, since indices of all draws would take too much memory
         is_occupied = np.bincount(draw, minlength=n_slots) > 0
         n_largest = max(n_largest, int(is_occupied.sum()))
         draw[:] = (is_occupied.cumsum() - 1)[draw]
@@ -56,10 +60,11 @@ def compact_draws(draws: dict[str, np.ndarray], target: Any) -> tuple[dict[str, 
 
 
 def cluster_shares(draws: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Shares (n, k) of the clusters of draws in the clusters of ``labels`` (n,).
+    """Shares (n, k) of samples in k reference clusters, averaged over draws.
 
-    For each sample, it is the share of its cluster in a draw that lies in each cluster of
-    ``labels``, averaged over the draws (S, n).
+    Entry (i, c) is the share of samples of reference cluster c among the samples that are in the
+    same cluster as sample i in a draw, averaged over ``draws`` (S, n) of labels. ``labels`` (n,)
+    are the reference clusters.
     """
     onehot = np.eye(labels.max() + 1)[labels]
     total = np.zeros(onehot.shape)

@@ -33,8 +33,9 @@ from nrprob.posterior.merging import LEAST_DIP, check_threshold
 from nrprob.statistics.features import check_range
 
 FLOORS = (0.1, 0.2, 0.4)
-# Proposals in an iteration, up to so many samples. Launched splits are accepted several times as
-# often as others, and hopeless ones cost little.
+# Default numbers of split-merge proposals in an iteration, without and with launched moves, and the
+# number of samples above which they decrease. Launched splits are accepted several times as often
+# as other splits, and proposals that would surely be rejected cost little.
 _N_SPLIT_MERGE, _N_LAUNCHED, _MODERATE = 10, 20, 30_000
 _N_PILOT = 200  # iterations of pilot chains, the first half of which is warm-up
 _SIZE = parameters.Number(1, CLUSTERS, integer=True, words=("auto",))
@@ -46,41 +47,46 @@ _POSITIVE_OR_AUTO = parameters.Number(1e-9, 1e9, words=("auto",))
 class MDLMixture(SampledChains):
     r"""Bayesian mixture with an unknown number of components.
 
-    MCMC samples partitions of the samples into components, with labels for a few samples or none. A
+    MCMC samples partitions of the samples into components. Some samples may have known classes. A
     partition into k components has the description length
 
     .. math:: L = A(k) + \sum_{j=1}^k \phi(\text{component}_j)
 
     and the posterior probability proportional to :math:`e^{-L}`, for every k up to
     ``max_clusters``. Here A(k) is a function of the number of components, and :math:`\phi` the code
-    length of the features, the classes and the size of a component. The parameters of the component
-    are integrated out. Under the default ``energy="conjugate"``, :math:`\phi` is minus the log
-    marginal likelihood, so that :math:`e^{-L}` is prior times likelihood. Predictions average over
-    the draws. A cluster is one component, or several that are not separated by a dip of the
-    density; see ``merge``.
+    length of the features, the classes and the size of a component. If components share one
+    covariance, their features have a joint code length instead of a sum. The parameters of the
+    components are integrated out. Under the default ``energy="conjugate"``, :math:`\phi` is minus
+    the log marginal likelihood, so that :math:`e^{-L}` is prior times likelihood. Predictions
+    average over the draws. A cluster is one component, or several components that are not separated
+    by a dip of the density; see ``merge``.
 
     Parameters
     ----------
     max_clusters : int or "auto", default="auto"
-        Largest number of components. "auto" is 20, or the number of samples if that is less;
-        `fit` then warns if more than 5 % of the draws have so many.
+        Largest number of components. "auto" is 20, or the number of samples if that is less. With
+        "auto", `fit` warns if more than 5 % of the draws have 20 components.
     kernel : {"collapsed", "six-move"}, default="collapsed"
         Sampler. "collapsed" samples partitions with the parameters of components integrated out.
         "six-move" also samples the parameters, by the moves of Yin (2007) with corrected acceptance
-        probabilities. Its "nml" has parameters uniform within bounds, and allows empty components.
+        probabilities. With "six-move" and ``energy="nml"``, parameters are uniform within bounds,
+        and components may be empty.
     energy : {"auto", "nml", "conjugate"}, default="auto"
-        Code of a component. "conjugate" has conjugate priors, and both kernels then have the same
-        target. "nml" is normalised maximum likelihood of independent Gaussian features within
-        bounds, of classes and of component labels. "auto" is "nml" with ``kernel="six-move"``, and
-        otherwise "conjugate".
+        Code of a component. "conjugate" has conjugate priors; both kernels then sample from the
+        same posterior if ``mean_precision``, ``variance_shape`` and ``variance_scale`` are numbers
+        and ``covariance="diag"``. "nml" is normalised maximum likelihood of the features, of the
+        classes and of the component labels; Gaussian features are independent, with bounded
+        parameters. "auto" is "nml" with ``kernel="six-move"``, and otherwise "conjugate".
     covariance : {"auto", "diag", "full", "shrunk", "tied"}, default="auto"
         Covariance of a component. "diag" and "full": one for each component. "shrunk": one for each
-        component, shrunk to a common covariance. "tied": one for all components, which ``known``
-        needs. All but "diag" need ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" is
-        "tied" with ``known``, and "diag" if no other is available. Otherwise "auto" compares the
-        description lengths of partitions by EM under "diag", "tied", and "full" or "shrunk". "full"
-        and "shrunk" must be shorter by 3 nats. "auto" compares "shrunk" instead of "full" for 11 to
-        30 features m, or fewer than m (m + 1) samples, and neither above 30 features.
+        component, shrunk to a common covariance. "tied": one for all components; continuous
+        features with ``known`` need it. All but "diag" need ``energy="conjugate"`` and
+        ``kernel="collapsed"``. "auto" is "tied" with ``known``, and "diag" if no other is
+        available. Otherwise "auto" compares the description lengths of partitions by EM under
+        "diag", "tied", and "full" or "shrunk". It chooses "full" or "shrunk" only if the length is
+        shorter than under "diag" and "tied" by more than 3 nats. With m features, "auto" compares
+        "shrunk" instead of "full" if m is 11 to 30 or if there are fewer than m (m + 1) samples,
+        and neither if m is above 30.
     likelihood_power : float, default=1.0
         Likelihood tempering exponent of continuous features. Values below 1 allow clusters that are
         not quite Gaussian, and keep skew clusters from being split into components; see Notes.
@@ -89,8 +95,8 @@ class MDLMixture(SampledChains):
         Distribution of continuous features about the centre of a component. With "gaussian",
         outliers become separate components. With "t", each sample has a latent scale weight, and
         the degrees of freedom are sampled; this takes about twice the time. Needs
-        ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" of ``covariance`` assumes Gaussian
-        errors.
+        ``energy="conjugate"`` and ``kernel="collapsed"``. The choice of ``covariance="auto"``
+        assumes Gaussian errors.
     transformation : {"identity", "yeo-johnson"}, default="identity"
         Transformation after which continuous features are Gaussian within components. With
         "yeo-johnson" each feature has a lambda, which is sampled, so that components may be skew in
@@ -98,75 +104,79 @@ class MDLMixture(SampledChains):
     variance_floor : float or "auto", default="auto"
         Smallest standard deviation of a component, in units of the standard deviation of all
         samples (``energy="nml"``). It acts as a prior: the posterior depends on it. "auto" is the
-        value of 0.1, 0.2 and 0.4 with the largest leave-one-out probability of the labels, or 0.2
-        without labels. From 1e-6 to 100.
+        value of 0.1, 0.2 and 0.4 with the largest leave-one-out probability of the classes ``y``,
+        or 0.2 with fewer than two classes. From 1e-6 to 100.
     concentration : float or "auto", default="auto"
         Concentration of the symmetric Dirichlet prior of component sizes (``energy="conjugate"``).
-        Large values favour components of similar size. "auto" samples it; it is 1 if no
-        hyperparameter is sampled, as for counts or ``kernel="six-move"``. From 1e-9 to 1e9.
+        Large values favour components of similar size. "auto" samples it. If no hyperparameter is
+        sampled, as for counts or ``kernel="six-move"``, "auto" is 1. From 1e-9 to 1e9.
     class_concentration : float or "auto", default="auto"
         Concentration of the symmetric Dirichlet prior of the classes of a component. Near 0, each
-        component has one class; 1e-6 suits labels without errors. "auto" samples it, so that it
-        adapts to errors of the labels; it is 0.5 if no hyperparameter is sampled. From 1e-9 to 1e9.
+        component has one class; 1e-6 suits classes without errors. "auto" samples it, so that it
+        adapts to wrong classes. If no hyperparameter is sampled, "auto" is 0.5. From 1e-9 to 1e9.
     mean_precision : float or "auto", default="auto"
-        Precision :math:`\kappa` of the prior of a component's mean, as a number of samples. "auto"
-        samples it. From 1e-9 to 1e9.
+        Precision :math:`\kappa` of the prior of a component's mean: the prior counts as
+        :math:`\kappa` samples. "auto" samples it. From 1e-9 to 1e9.
     variance_shape, variance_scale : float or "auto", default="auto"
         Inverse-gamma prior of the variances of a component, in units of the variances of all
         samples; two numbers, or "auto" for both. "auto" samples them. With ``kernel="six-move"``,
-        "auto" of these two and of ``mean_precision`` is 2, 0.5 and 0.3. From 1e-9 to 1e9, and the
-        shape above 1 unless ``mean_precision`` is a number.
+        "auto" is 2 for the shape, 0.5 for the scale and 0.3 for ``mean_precision``. From 1e-9 to
+        1e9. With the collapsed kernel, the shape must be above 1 if ``mean_precision`` is "auto",
+        or ``covariance`` is "shrunk" or "tied".
     features : {"auto", "gaussian", "multinomial", "bernoulli"}, default="auto"
         Type of the features: continuous, counts (the tokens of each sample), or binary. "auto"
-        detects it from the values; it is "gaussian" if ``kernel`` or ``covariance`` are set.
+        detects it from the values; it is "gaussian" if ``kernel`` or ``covariance`` is not at its
+        default.
     feature_concentration : float, default=0.5
         Concentration of the Dirichlet prior of the probabilities of counts or binary features
         (``energy="conjugate"``). From 1e-9 to 1e9.
     coordination_weight : float or "auto", default="auto"
-        With ``known`` and counts or binary features: weight of the code of clusters across known
-        groups, by which a cluster has the same meaning in all groups; see Notes. From 0 to 1e6.
+        With ``known`` and counts or binary features: weight of a second code of the features, of
+        each cluster pooled over all known groups. This code makes a cluster similar in all groups;
+        see Notes. From 0 to 1e6.
     multi : {"product", "additive"}, default="product"
         How several known labelings combine: each combination of labels is a group, or, for
         continuous features, the effects of the labelings add up.
     unordered : bool, default=False
-        Whether components are a set, without labels. With False, as published, a partition of k
-        components costs log k! nats for the labels, a factor 1 / k! as in a Poisson prior of mean 1
-        on k (Nobile and Fearnside, 2007). With True all k have about the same prior probability.
-        With few samples, single samples are then often components, and predicted classes are
-        slightly more accurate.
+        Whether the prior treats components as a set, without labels. With False, as published, a
+        partition of k components costs log k! nats for the labels, a factor 1 / k! as in a Poisson
+        prior of mean 1 on k (Nobile and Fearnside, 2007). With True all k have about the same prior
+        probability. With few samples, True often gives components of a single sample, and predicted
+        classes are slightly more accurate.
     num_warmup : int, default=500
         Warm-up iterations (burn-in) of each chain; at most 1e8.
     num_samples : int or "auto", default="auto"
         Draws of each chain; at most 1e8. "auto" runs the chains until they have converged, or until
         ``max_samples`` or ``max_seconds``; see Notes. Pass an integer for a fixed run time.
     max_samples : int, default=16000
-        Largest number of draws of each chain if ``num_samples="auto"``. The limit is lower, but at
-        least 1,000, if the draws would take more than 1 GB. At most 1e8.
+        Largest number of draws of each chain if ``num_samples="auto"``. If these draws would take
+        more than 1 GB, the limit is the number of draws that take 1 GB, but at least 1,000. At most
+        1e8.
     max_seconds : float, optional
-        Seconds since the start of `fit` after which it stops sampling, if ``num_samples="auto"``.
-        It first finishes the warm-up and about 100 draws. The result then depends on the speed of
-        the machine. At most 1e9.
+        Time limit of `fit` in seconds, if ``num_samples="auto"``. `fit` always finishes the warm-up
+        and about the first 100 draws. With a time limit, the result depends on the speed of the
+        machine. At most 1e9.
     num_chains : int, default=4
         Number of chains, at most 10,000.
     init : {"auto", "dispersed", "subsample"} or array-like, default="auto"
         Initial partitions of the chains. "dispersed": one chain with a single component, another
         with ``max_clusters`` random components, and so on. "subsample" runs dispersed chains on
         4,000 samples for ``num_warmup`` iterations, and assigns each other sample to its most
-        probable component. "auto" is "subsample" above 20,000 samples; up to 4,000 samples
-        "subsample" is "dispersed". An array (n_samples,) or (n_starts, n_samples) of labels gives
-        the initial partitions in turn. R-hat is uninformative if all chains start alike: pass
-        several different partitions.
+        probable component. "auto" is "subsample" above 20,000 samples, and otherwise "dispersed".
+        Up to 4,000 samples, "subsample" is the same as "dispersed". An array (n_samples,) or
+        (n_starts, n_samples) of labels gives the initial partitions, which chains use in turn.
+        R-hat is uninformative if all chains start at the same partition: pass several.
     thinning : int, default=1
         Iterations from one draw to the next; at most 1e6.
     num_split_merge : int or "auto", default="auto"
         Split and merge proposals in an iteration. "auto" is 20 for Gaussian components with sampled
-        hyperparameters and otherwise 10, and fewer in proportion above 30,000 samples. Hopeless
-        proposals are rejected before they are evaluated, which leaves the posterior unchanged. At
-        most 10,000.
+        hyperparameters and otherwise 10; above 30,000 samples the number decreases in inverse
+        proportion. Proposals that would surely be rejected are not evaluated, which leaves the
+        posterior unchanged. At most 10,000.
     block : int or "auto", default="auto"
-        Samples that a Gibbs move of the collapsed kernel updates together; 1 is the usual sweep. A
-        rejected block costs time, never exactness; ``sample_stats_`` has the counts. "auto" grows
-        with the square root of the number of samples.
+        Samples whose labels a Gibbs move of the collapsed kernel updates together; 1 is the usual
+        sweep. The posterior does not depend on it, but rejected blocks cost time; ``sample_stats_``
+        counts them. "auto" grows with the square root of the number of samples.
     prediction_rule : {"joint", "cond"}, default="joint"
         How `predict` averages over draws. "joint" weights each draw by its density of the features,
         which is Bayes' rule; "cond" is the plain average of p(y | x, draw).
@@ -177,26 +187,27 @@ class MDLMixture(SampledChains):
         features are merged by the probability that samples are exchanged. With None, each component
         is a cluster.
     dip : float, default=0.5
-        With ``merge="dip"``, two clusters are told apart if the density between them falls below
-        ``dip`` times their peaks: for equal Gaussian clusters, if they are 3.3 standard deviations
-        apart. Look at `nrprob.posterior.cluster_path` of the fit before changing it. Leave it at
-        0.5 for counts and binary features. From 0.001 to 1.
+        With ``merge="dip"``, two clusters are separate if the density between them falls below
+        ``dip`` times their peaks. With 0.5, two equal Gaussian clusters are separate if their means
+        are 3.3 standard deviations apart. Look at `nrprob.posterior.cluster_path` of the fit before
+        changing it. Leave it at 0.5 for counts and binary features. From 0.001 to 1.
     loss : {"vi", "binder"}, default="vi"
         Loss whose posterior expectation ``labels_`` minimises.
     checkpoint : path-like, optional
         Folder to save the run in. `fit` with the same arguments resumes an interrupted run, with
         the result of an uninterrupted run.
     random_state : int, RandomState instance or None, default=None
-        Seed.
+        Seed of the random numbers; a number makes the result reproducible.
     verbose : int, default=0
         Above 0, show a progress bar.
 
     Attributes
     ----------
     posterior_ : xarray.Dataset
-        Draws, over chain, draw and observation: ``components``, the sampled partitions, and their
-        number ``n_components``; ``labels``, the clusters; ``n_clusters``, the number of clusters of
-        at least max(3, 0.02 n) samples; ``log_density`` (the negative description length in nats),
+        Draws, over chain, draw and observation: ``components``, the labels of the sampled
+        components, and their number ``n_components``; ``labels``, the labels of the clusters after
+        merging; ``n_clusters``, the number of clusters of at least max(3, 0.02 n) samples, or of
+        all clusters with ``merge=None``; ``log_density`` (the negative description length in nats),
         the sampled hyperparameters, and the parameters with ``kernel="six-move"``. With
         ``errors="t"``, the latent ``scale_weight`` that multiplies the precision of each sample
         (small for outliers), and the degrees of freedom ``df``. With
@@ -205,20 +216,21 @@ class MDLMixture(SampledChains):
     sample_stats_ : xarray.Dataset
         Numbers of proposed and accepted moves of each type since the previous draw.
     labels_ : ndarray of shape (n_samples,)
-        Point estimate: the partition into clusters of least expected loss. These are not the
-        classes; see `predict`.
+        Point estimate: the partition into clusters of least expected loss. Its labels are not
+        classes; `predict` returns classes.
     membership_ : ndarray of shape (n_samples, n_clusters_)
-        Mean share of a sample's cluster, over the draws, that lies in each cluster of ``labels_``.
+        Entry (i, c) is the share of samples of cluster c of ``labels_`` among the samples that are
+        in the same cluster as sample i, averaged over the draws.
     classes_ : ndarray of shape (n_classes,)
-        Sorted classes of `fit`, if there were any.
+        Sorted classes in ``y`` of `fit`, if there were any.
     n_clusters_ : int
         Number of clusters of ``labels_``.
     n_major_clusters_ : int
         Number of clusters of ``labels_`` of at least max(3, 0.02 n) samples, and at least 1.
     objective_ : float
-        Shortest description length of all draws, in nats of the standardised samples.
+        Shortest description length of all draws, in nats, for the standardised features.
     objective_trace_ : ndarray of shape (n_draws,)
-        Description lengths of the chain with the shortest description.
+        Description lengths of the draws of one chain: the chain that has ``objective_``.
     r_hat_ : dict of str to float
         Rank-normalised R-hat of the description length and of the numbers of clusters and of
         components.
@@ -227,28 +239,28 @@ class MDLMixture(SampledChains):
         quantities. The first rows use all draws: ``log_density``, ``n_clusters``, ``n_components``,
         the share of samples in the largest cluster (``largest_share``), and the variation of
         information to ``labels_`` (``vi``). Other rows of `nrprob.posterior.diagnose`, such as
-        whether two samples are together, use at most 256 evenly spaced draws of each chain. The row
-        ``vi_between_chains`` has the mean variation of information between draws of different
-        chains. Its `r_hat` is the root of the ratio to the mean within chains (see
-        `nrprob.posterior.chain_distances`).
+        whether two samples share a cluster, use at most 256 evenly spaced draws of each chain. The
+        row ``vi_between_chains`` has the mean variation of information between draws of different
+        chains. Its `r_hat` is the square root of the ratio of this mean to the mean within chains
+        (see `nrprob.posterior.chain_distances`).
     converged_ : bool
         Whether the chains agree; otherwise `fit` warns. With ``num_samples="auto"``, whether the
         stopping rule holds (see Notes); otherwise, whether all R-hat are below 1.05. Agreement is
         necessary only: all chains may have missed the same mode.
     stopped_ : str
-        Reason why sampling ended: "converged", "max_samples", "max_seconds"; "max_memory" if
-        ``max_samples`` draws would take more than 1 GB; "num_samples" after a fixed number of
-        draws; or "interrupted" if the user interrupted `fit`.
+        Reason why sampling ended: "converged", "max_samples", "max_seconds"; "max_memory" if the
+        limit of 1 GB ended the run before ``max_samples`` draws; "num_samples" after a fixed number
+        of draws; or "interrupted" if the user interrupted `fit`.
     energy_, covariance_ : str
-        Values in use.
+        Values in use, after "auto" is resolved.
     covariance_lengths_ : dict of str to float
         Shortest description lengths, in nats, by which ``covariance="auto"`` chose.
     variance_floor_ : float
         Value in use (``energy="nml"``).
     variance_floor_scores_ : dict of float to float
-        Leave-one-out log probability of the labels, by which ``variance_floor="auto"`` chose.
+        Leave-one-out log probability of the classes, by which ``variance_floor="auto"`` chose.
     n_iter_ : int
-        Iterations of each chain.
+        Iterations of each chain, including the warm-up.
     n_features_in_ : int
 
     See Also
@@ -260,18 +272,18 @@ class MDLMixture(SampledChains):
 
     Notes
     -----
-    *Prior.* With n samples, of which :math:`n_j` are in component j, d features, and components as
-    sets, the partition has the prior probability
+    *Prior.* There are n samples, of which :math:`n_j` are in component j, and d features. The
+    partition z, an unordered set of k components, has the prior probability
 
     .. math:: p(z) \propto e^{\Lambda(k)} \prod_{j=1}^k
         \frac{\Gamma(n_j + \alpha)}{\Gamma(\alpha)}, \qquad
         \Lambda(k) = \log \frac{\Gamma(k \alpha)}{\Gamma(n + k \alpha)} + u \log k!, \quad k \leq K,
 
     where u is 1 if ``unordered`` and otherwise 0, :math:`\alpha` is ``concentration``, and K is
-    ``max_clusters``. The table lists all priors of the model:
+    ``max_clusters``. The table lists all priors of the model, with identity matrix I:
 
     ============================  =======================================  =======================
-    quantity                      prior given the others                   hyperparameter, grid
+    quantity                      prior given the hyperparameters          hyperparameter, grid
     ============================  =======================================  =======================
     partition z                   Lambda(k) + sum log Gamma ratios, above  alpha: 0.1 to 100, 31
                                                                            values; 1 for counts,
@@ -302,11 +314,11 @@ class MDLMixture(SampledChains):
                                   of labels, classes and features
     ============================  =======================================  =======================
 
-    Here alpha, beta, kappa, nu, s and omega are uniform on grids of even steps in logarithms, and a
-    number for a parameter replaces its grid. ``variance_shape`` is 1 + nu / 2, and
-    ``variance_scale`` nu s / 2. Units are standard deviations of all samples. The grid of kappa
-    ends at 1, the unit-information prior of Kass and Wasserman (1995): with closer centres, samples
-    of one cluster would fall into several.
+    Here alpha, beta, kappa, nu, s and omega are uniform on grids of even steps in logarithms. A
+    number for a parameter of the constructor replaces its grid. ``mean_precision`` is kappa,
+    ``variance_shape`` 1 + nu / 2, and ``variance_scale`` nu s / 2. Units are standard deviations of
+    all samples. The grid of kappa ends at 1, the unit-information prior of Kass and Wasserman
+    (1995). With a larger kappa, several components could have nearly the same centre.
 
     *Number of components.* `prior_n_clusters` gives its prior distribution. The sum of p(z) over
     partitions into k components is :math:`Q_k / (k!)^{1 - u}`, where :math:`Q_k` is the probability
@@ -321,53 +333,56 @@ class MDLMixture(SampledChains):
     The prior here has the term m = k alone, with :math:`p_K(m) \propto 1 / m!`, or constant if
     ``unordered``. So it is a mixture of finite mixtures, with :math:`\alpha` uniform on its grid,
     given that no component is empty. Under ``energy="nml"``, :math:`Q_k` is the share of labelings
-    without empty components in the normalised maximum likelihood of k labels. This code is
-    asymptotically the Dirichlet prior of concentration 0.5.
+    without empty components in the normalised maximum likelihood of k labels. The label code is
+    asymptotically equal to the code with a Dirichlet prior of concentration 0.5.
 
     *Algorithm.* One iteration of the collapsed kernel:
 
     1. A Gibbs sweep updates labels in blocks, accepted by the Metropolis-Hastings rule. With
-       "tied", the sweep conditions on a covariance and offsets that are sampled first. With "t",
-       label and scale weight of a sample are sampled together.
-    2. Split-merge moves, after Jain and Neal (2004), and swaps if there are known groups. The
-       concentration is integrated out of their acceptance probabilities. Splits of Gaussian
-       clusters whose hyperparameters are sampled begin with 2-means and hard EM on the samples of a
-       cluster, or with random sides. Merges prefer overlapping clusters.
+       ``covariance="tied"``, the sweep conditions on a covariance and offsets, which are sampled
+       first. With ``errors="t"``, label and scale weight of a sample are sampled together.
+    2. Split-merge moves, after Jain and Neal (2004). If there are known groups, two clusters also
+       swap their samples in one group. The concentration is integrated out of the acceptance
+       probabilities. If hyperparameters are sampled, splits of Gaussian components begin with
+       2-means and hard EM on the samples of a component, or with a random division of these
+       samples. Merges prefer overlapping components.
     3. Griddy-Gibbs updates of kappa, nu, s and omega; Metropolis updates of the lambdas; Gibbs
        updates of the scale weights, the degrees of freedom and the concentrations.
 
     An iteration costs O(n k d) operations under "diag", and O(n k d^2) otherwise. Memory is O(n d)
-    or O(n d^2), plus the labels of all draws.
+    under "diag", otherwise at most O(n d^2), plus the labels of all draws.
 
     *Stopping rule.* With ``num_samples="auto"``, `fit` examines the chains after 500, 1,000, 2,000,
     4,000, ... draws. It stops if the log density, the numbers of clusters and of components, the
     share of the largest cluster and the variation of information to ``labels_`` have
     rank-normalised R-hat below 1.01 and bulk effective sample sizes of at least 400, and the log
-    density a tail effective sample size of 100 (Vehtari et al., 2021). Draws of different chains
-    may be at most 1.05 times as far apart as draws of one chain. A quantity that is equal in all
-    draws has converged. Up to the second look, the first half of all iterations is warm-up, so
-    ``posterior_`` may have fewer draws. Looks are few, and so bias the result little. If a budget
-    ends the run, `fit` warns and names the quantity that is farthest from convergence.
+    density a tail effective sample size of 100 (Vehtari et al., 2021). In addition, the value
+    `r_hat` of ``vi_between_chains`` in ``diagnostics_`` must be below 1.05. A quantity that is
+    equal in all draws has converged. Up to 1,000 draws, the first half of all iterations counts as
+    warm-up, so ``posterior_`` may have fewer draws. The checks are few, so that they bias the
+    result little. If a limit ends the run, `fit` warns and names the quantity that is farthest from
+    convergence.
 
-    *Preprocessing.* Continuous features are standardised on the samples of `fit`; constant ones are
-    dropped. If clusters have correlations and there are more samples than features, features that
-    depend linearly on others are dropped as well.
+    *Preprocessing.* Continuous features are standardised on the samples of `fit`; constant features
+    are dropped. Features that depend linearly on others are dropped as well if there are more
+    samples than features and the model may have correlations within clusters (``covariance`` is not
+    "diag", and ``energy="conjugate"``).
 
     *Common covariance.* With ``covariance="shrunk"``, the covariance of a cluster is
     inverse-Wishart with f = d + 1 + nu degrees of freedom and scale f S. The common covariance S is
-    Wishart with d + 2 degrees of freedom and mean s I. S, s and nu (1 to 500) are sampled. A large
-    nu makes covariances similar.
+    Wishart with d + 2 degrees of freedom and mean s I. S, s and nu (1 to 500) are sampled. With a
+    large nu, the covariances of the clusters are similar.
 
     *Tempering.* With ``likelihood_power`` below 1 this is a generalised posterior, after the
     coarsened posterior of Miller and Dunson (2019): frequencies of draws are not probabilities
-    under the model. The labels are coded in full, so that a low exponent favours few clusters:
-    compare the number of clusters along exponents from 0.5 to 1. New samples are predicted with
-    their full density.
+    under the model. The exponent does not apply to the code of the labels, so that a low exponent
+    favours few clusters: compare the number of clusters along exponents from 0.5 to 1. It does not
+    apply to the predictive density of new samples either.
 
     *Student t errors.* With ``errors="t"`` the covariance S of sample i is divided by :math:`w_i
     \sim \mathrm{Gamma}(f / 2, f / 2)`, on 16 values from 0.007 to 3.5, so that the sample is t
     distributed with f degrees of freedom. Description lengths include samples, partition and
-    weights; predictions sum over the weights of new samples.
+    weights; predictions sum over the possible weights of new samples.
 
     *Transformation.* With ``transformation="yeo-johnson"`` each feature is replaced by its
     transform (Yeo and Johnson, 2000) with the lambda :math:`\lambda`,
@@ -375,9 +390,9 @@ class MDLMixture(SampledChains):
     .. math:: t(x) = \frac{(1 + x)^\lambda - 1}{\lambda} \quad (x \geq 0), \qquad
         t(x) = -\frac{(1 - x)^{2 - \lambda} - 1}{2 - \lambda} \quad (x < 0),
 
-    shifted and scaled to unit variance; :math:`\lambda = 1` leaves it unchanged. Densities and
-    description lengths include the Jacobian, so they refer to the original features. Compare models
-    with and without a transformation by `score`.
+    shifted to mean 0 and scaled to variance 1; :math:`\lambda = 1` leaves the standardised feature
+    unchanged. Densities and description lengths include the Jacobian, so they refer to the original
+    features. Compare models with and without a transformation by `score`.
 
     *Known structure.* With ``known`` and continuous features, sample i of group g and cluster c is
 
@@ -385,22 +400,22 @@ class MDLMixture(SampledChains):
         a_g \sim N(0, S / \omega),
 
     where :math:`a_g`, :math:`b_c` and :math:`e_i` are the offset of the group, the centre of the
-    cluster and the error. S, all centres and all offsets are integrated out. With covariates
-    :math:`t_i` (standardised), memberships, or indicators of several labelings with
-    ``multi="additive"``, :math:`A' t_i` replaces :math:`a_g`, with coefficients of each covariate
-    from :math:`N(0, S / \omega)`. This is the model of `ConditionalMixture`.
+    cluster and the error. S, all centres and all offsets are integrated out. Known structure may
+    also be numeric: :math:`t_i` are standardised covariates, memberships, or indicators of several
+    labelings with ``multi="additive"``. Then :math:`A' t_i` replaces :math:`a_g`, and the row of A
+    for each covariate is :math:`N(0, S / \omega)`. This is the model of `ConditionalMixture`.
 
-    Counts and binary features have with ``known`` the description length
+    With ``known``, counts and binary features have the description length
 
     .. math:: L = \sum_{c, g} \phi(\text{cluster } c \text{ in group } g)
         + \lambda \sum_c \phi(\text{cluster } c) + \phi(\text{labels}),
 
     where :math:`\lambda` is ``coordination_weight``. The first sum is the objective of `CCIB`
-    (Gondek, 2005, eq. 4.10) plus the code of the parameters of each cell. The data are counted
-    :math:`1 + \lambda` times, so that this is a generalised posterior unless :math:`\lambda` is 0.
-    "auto" is the weight at which the known groups, as clusters, gain half of the code length of
-    their labels in the second sum. So repeating the known groups never improves the objective. The
-    weight is at most 0.3.
+    (Gondek, 2005, eq. 4.10) plus the code of the parameters of each pair of cluster and group. The
+    data are counted :math:`1 + \lambda` times, so that this is a generalised posterior unless
+    :math:`\lambda` is 0. "auto" considers the partition into the known groups. It is the weight at
+    which this partition saves, in the second sum, half of the code length of its labels, but at
+    most 0.3. So clusters that repeat the known groups never improve the objective.
 
     *Normalised maximum likelihood.* With :math:`m_j` labelled samples in cluster j, of which
     :math:`m_{jc}` have class c, the code "nml" is
@@ -408,13 +423,14 @@ class MDLMixture(SampledChains):
     .. math:: \phi = -n_j \log \frac{n_j}{n} + \sum_d \left[\frac{n_j}{2} \log 2 \pi s_{jd}^2
         + \frac{n_j v_{jd}}{2 s_{jd}^2} + PC_d(n_j)\right]
         - \sum_c m_{jc} \log \frac{m_{jc}}{m_j} + \log C(|c|, m_j), \quad
-        A(k) = \log C(k, n) - \log k!
+        A(k) = \log C(k, n) - u \log k!
 
-    where :math:`v_{jd}` is the variance of feature d, :math:`s_{jd}` the standard deviation clipped
-    to the floor and half the range of the feature, PC `nrprob.codelength.gaussian_complexity`, and
-    C the parametric complexity of the multinomial with :math:`|c|` or k symbols. The thesis has one
-    complexity for all sizes (4.21), and acceptance ratios (4.28) to (4.36) that do not leave its
-    distribution invariant. `nrprob.engines.sample.moves` describes the moves used here.
+    where :math:`n_j` is the size of cluster j, :math:`v_{jd}` the variance of feature d in it, and
+    :math:`s_{jd}` the standard deviation clipped to the floor and half the range of the feature.
+    PC is `nrprob.codelength.gaussian_complexity`, and C the parametric complexity of the
+    multinomial with :math:`|c|` classes or k labels. Yin (2007) has one complexity for all sizes
+    (4.21), and acceptance ratios (4.28) to (4.36) that do not leave the distribution invariant.
+    `nrprob.engines.sample.moves` describes the moves used here.
 
     References
     ----------
@@ -514,7 +530,7 @@ class MDLMixture(SampledChains):
     _small_remedy = "remove samples that are outliers, or fit continuous features with errors='t'"
 
     def check_parameters(self):
-        """Raise if parameters are invalid for any data."""
+        """Raise TypeError or ValueError if parameters are invalid, whatever the data are."""
         super().check_parameters()
         if not isinstance(self.checkpoint, str | os.PathLike | None):
             raise TypeError(
@@ -558,17 +574,17 @@ class MDLMixture(SampledChains):
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-            Samples, which are made dense. They may include samples to be predicted, without their
-            class, which improves the predictions.
+            Samples; a sparse matrix is made dense. Samples to be predicted may be included, without
+            their class in ``y``. This improves the predictions.
         y : array-like of shape (n_samples,), optional
             Classes, -1 where unknown.
         known : array-like, optional
-            Known labels, or several labelings (see ``multi``). A continuous sample is the sum of
-            the effects of its group and of its cluster, and of noise. With other features, each
-            pair of a group and a cluster has separate probabilities. So clusters are conditioned on
-            the groups. With continuous features also covariates, floats (n_samples, q) with linear
-            effects, a frame of labels and of floats, or `nrprob.known.Memberships`. Column names,
-            if ``X`` is a frame.
+            Known structure on which the clusters are conditioned: labels of known groups, or
+            several labelings (see ``multi``). With continuous features, the effects of group and
+            cluster of a sample add up. With counts or binary features, each pair of a group and a
+            cluster has separate probabilities. Continuous features also allow covariates with
+            linear effects, floats (n_samples, q); a frame of labels and of floats; and
+            `nrprob.known.Memberships`. If ``X`` is a frame, ``known`` may name columns of ``X``.
 
         Returns
         -------
@@ -582,7 +598,7 @@ class MDLMixture(SampledChains):
         return self._fit(X, y, known=known)
 
     def prepare(self, X, y, known=None) -> SampledRows:
-        """Check the input and standardise it; see `Clusterer.prepare`."""
+        """Check and standardise the input of `fit`; see `Clusterer.prepare`."""
         self.check_parameters()
         self._check_one_device()
         X = self._validate_rows(X, reset=True)
@@ -602,7 +618,7 @@ class MDLMixture(SampledChains):
         return SampledRows(self._standardise(X), codes, self._encode_known(known, n))
 
     def compute(self, task):
-        """Sample; see `Clusterer.compute`."""
+        """Run the chains; see `Clusterer.compute`."""
         deadline = time.monotonic() + (np.inf if self.max_seconds is None else self.max_seconds)
         with small_steps_on_cpu():
             self._begin_chains(task)
@@ -611,7 +627,7 @@ class MDLMixture(SampledChains):
         return []
 
     def finish(self, task, result):
-        """Return the estimator, whose attributes `compute` has set."""
+        """Return the estimator, whose attributes `compute` has set; see `Clusterer.finish`."""
         return self
 
     def _begin_chains(self, task: SampledRows) -> None:
@@ -654,7 +670,7 @@ class MDLMixture(SampledChains):
     def _initial_labels(
         self, task: SampledRows, n_classes: int, key: jax.Array, random: np.random.RandomState
     ) -> np.ndarray | None:
-        """Initial labels (num_chains, n); None for dispersed partitions."""
+        """Initial labels (num_chains, n) of the chains; None for dispersed partitions."""
         n, n_chains = len(task.X), int(self.num_chains)
         if not isinstance(self.init, str):
             return starts.read_labels(self.init, n, n_chains, self._max_clusters)
@@ -675,7 +691,10 @@ class MDLMixture(SampledChains):
         return int(np.clip(most * _MODERATE // n, 1, most))
 
     def _samples_hyperparameters(self) -> bool:
-        """Whether hyperparameters of Gaussian components are sampled, and splits are launched."""
+        """Whether hyperparameters of Gaussian components are sampled.
+
+        The kernel then has launched split-merge moves.
+        """
         return isinstance(self._feature_model(0.2), SampledGaussian)
 
     def _make_kernel(self, n: int) -> PartitionKernel:
@@ -685,7 +704,7 @@ class MDLMixture(SampledChains):
             kernel = JointKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
         if isinstance(self.block, str):
             return kernel
-        # A block of all samples would always return to one cluster.
+        # With all samples in one block, no sample is outside, and all would join one new cluster.
         return replace(kernel, block=min(int(self.block), max(n // 2, 1)))
 
     def _choose_covariance(
@@ -710,7 +729,7 @@ class MDLMixture(SampledChains):
     def _choose_floor(
         self, X: np.ndarray, codes: np.ndarray, n_classes: int, key: jax.Array
     ) -> float:
-        """Variance floor with the largest leave-one-out probability of the labels."""
+        """Choose the variance floor with the largest leave-one-out probability of the classes."""
         kernel, scores = self._make_kernel(X.shape[0]), {}
         for floor in FLOORS:
             model = self._mixture_model(self._feature_model(floor))

@@ -1,4 +1,8 @@
-"""Models of the features of a cluster: codes with and without a prior, and sampled Gaussians."""
+"""Models of the features of a cluster.
+
+`CodedFeatures` have a fixed code: normalised maximum likelihood, or a conjugate prior with fixed
+hyperparameters. `SampledGaussian` has hyperparameters that are sampled.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +47,8 @@ from nrprob.statistics.codes import (
 from nrprob.statistics.groups import group_sums
 from nrprob.statistics.rows import padded_count
 
-COUNT_FACTOR = 10  # largest count of a new sample, relative to the largest of the fit
-_MAX_COORDINATION = 0.3  # weight of the code of clusters across known groups
+COUNT_FACTOR = 10  # largest total count of a new sample, relative to the largest total of the fit
+_MAX_COORDINATION = 0.3  # largest automatic weight of the code of clusters across known groups
 
 
 class FeatureModel:
@@ -53,7 +57,8 @@ class FeatureModel:
     Attributes
     ----------
     name : value of the parameter ``features`` of `nrprob.MDLMixture`
-    energy, covariance, errors, transformation : values of these parameters
+    energy, covariance, errors, transformation : values of the parameters of `nrprob.MDLMixture`
+        with these names
     power : likelihood tempering exponent
     """
 
@@ -65,28 +70,34 @@ class FeatureModel:
     transformation: str = "identity"
 
     def statistics(self, X: np.ndarray, design: Design | None = None) -> np.ndarray:
-        """Statistics (n, q) of the features of samples (n, m) of weight 1."""
+        """Statistics (n, q) of the features of samples (n, m), whose scale weights are 1."""
         return np.asarray(moments(X, full=self.covariance != "diag"))
 
     def neighbour_features(self, X: np.ndarray) -> np.ndarray:
-        """Coordinates in which splits and merges pair nearby samples."""
+        """Coordinates in which neighbours are found, for split-merge moves that begin with two."""
         return X
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodedFeatures(FeatureModel):
-    """Features with a separate code in each cluster, or in each cell of a known group."""
+    """Features whose description length is a sum over clusters or over cells.
+
+    A cell is the set of samples of one cluster in one known group.
+    """
 
     def code(self, X: np.ndarray) -> CellCode:
         """Code of the features of a cell."""
         raise NotImplementedError
 
     def terms(self, X: np.ndarray, x: np.ndarray, group: np.ndarray | None) -> list[CodeTerm]:
-        """Terms of the code; ``x`` (n, p) are statistics of samples of known groups (n,)."""
+        """Terms of the description length of features ``X``.
+
+        ``x`` (n, p) are statistics of the samples, and ``group`` (n,) the known groups.
+        """
         return [code_term(self.code(X))]
 
     def groups(self, design: Design | None) -> np.ndarray | None:
-        """Known groups (n,) of the cells, or None if the model ignores them."""
+        """Known groups (n,) that define the cells, or None if there is one cell per cluster."""
         return None
 
     def mixture_prior(self, X: np.ndarray) -> dict[str, Any]:
@@ -108,7 +119,7 @@ class BoundedGaussian(CodedFeatures):
     floor: float
 
     def code(self, X: np.ndarray) -> CellCode:
-        """Code of the features of a cluster, with tables for one sample more than ``X`` has."""
+        """Code of the features of a cluster of up to n + 1 samples; ``X`` has n samples."""
         width = np.ptp(X, axis=0)
         return normal_nml(len(X) + 1, np.minimum(self.floor, 0.4 * width), width / 2, width)
 
@@ -133,13 +144,14 @@ class FixedGaussian(CodedFeatures):
     scale: float
 
     def code(self, X: np.ndarray) -> CellCode:
-        """Code of the features of a cluster, with tables for one sample more than ``X`` has."""
+        """Code of the features of a cluster of up to n + 1 samples; ``X`` has n samples."""
         n, m = X.shape
         prior = {"kappa": self.mean_precision}
         if self.covariance == "diag":
             prior |= {"shape": self.shape, "scale": self.scale}
             return normal_inverse_gamma(n + 1, m, **prior)
-        # The marginal of one feature is normal-inverse-gamma with the same parameters.
+        # Under this prior, the marginal of one feature is normal-inverse-gamma with ``shape`` and
+        # ``scale``.
         return normal_inverse_wishart(
             n + 1, m, nu=2 * self.shape + m - 1, scale=2 * self.scale, **prior
         )
@@ -174,7 +186,7 @@ class DiscreteFeatures(CodedFeatures):
         return X
 
     def groups(self, design: Design | None) -> np.ndarray | None:
-        """Known groups (n,) of the cells, or None without known groups."""
+        """Known groups (n,) that define the cells, or None without known groups."""
         return design.codes if design is not None and design.n_groups > 1 else None
 
     def terms(self, X: np.ndarray, x: np.ndarray, group: np.ndarray | None) -> list[CodeTerm]:
@@ -190,7 +202,7 @@ class DiscreteFeatures(CodedFeatures):
 
 @dataclass(frozen=True, kw_only=True)
 class CountFeatures(DiscreteFeatures):
-    """Multinomial counts: the code of a sample's tokens, given their number."""
+    """Multinomial counts: a code of the tokens of each sample, given their number."""
 
     name: ClassVar[str] = "multinomial"
 
@@ -211,12 +223,12 @@ class BinaryFeatures(DiscreteFeatures):
     name: ClassVar[str] = "bernoulli"
 
     def code(self, X: np.ndarray) -> CellCode:
-        """Code of the binary features of a cell, with tables for one sample more than ``X`` has."""
+        """Code of the binary features of a cell of up to n + 1 samples; ``X`` has n samples."""
         return BinaryCode(*count_tables(2, len(X) + 1, self.concentration), 0, X.shape[1])
 
 
 def max_count(X: np.ndarray) -> int:
-    """Largest count that the code of a cell supports: all tokens of ``X`` and of a new sample."""
+    """Largest count that the code of a cell needs: all tokens of ``X``, and of one new sample."""
     total = X.sum(1)
     return int(total.sum() + COUNT_FACTOR * max(total.max(initial=0), 1))
 
@@ -230,8 +242,8 @@ def _grouping_gain(code: CellCode, cells: Any) -> Any:
 def _balanced_weight(code: CellCode, x: np.ndarray, group: np.ndarray) -> float:
     """Weight of the code of clusters pooled over known groups, at most `_MAX_COORDINATION`.
 
-    Clusters equal to the known groups save nats by this code, and cost nats by their labels. The
-    weight is such that they save half of what their labels cost.
+    With clusters equal to the known groups, this code is shorter than with one cluster, but the
+    labels cost nats. The weighted saving is half of the cost of the labels.
     """
     cells = group_sums(x, group)
     pad = padded_count(len(cells), x.size) - len(cells)
@@ -248,8 +260,8 @@ class SampledGaussian(FeatureModel):
     Attributes
     ----------
     covariance : "diag", "full", "shrunk" or "tied"
-    mean_precision, shape, scale : normal-inverse-gamma prior of each feature; None if
-        sampled
+    mean_precision, shape, scale : normal-inverse-gamma prior of each feature; None for
+        hyperparameters that are sampled
     power : likelihood tempering exponent
     errors : "gaussian" or "t"
     transformation : "identity" or "yeo-johnson"
@@ -264,16 +276,21 @@ class SampledGaussian(FeatureModel):
     transformation: str = "identity"
 
     def statistics(self, X: np.ndarray, design: Design | None = None) -> np.ndarray:
-        """Statistics (n, q) of the features, covariates, and weights if there are any."""
+        """Statistics (n, q) of features and covariates, followed by scale weights, which are 1.
+
+        Without ``errors="t"`` there are no weights; only "tied" has covariates.
+        """
         weight = [np.ones((len(X), 1))] if self.errors == "t" else []
         if self.covariance != "tied":
             return np.concatenate([super().statistics(X), *weight], 1)
         return np.concatenate([_with_covariates(X, design), *weight], 1)
 
     def fix_prior(self, default: tuple[float, float, float] | None) -> FeatureModel:
-        """Fix the hyperparameters, for fits that sample none.
+        """Return a model with fixed hyperparameters, if there is one, or the model itself.
 
-        ``default`` values, if any, replace the hyperparameters that would be sampled.
+        ``default`` values, if any, replace the hyperparameters that would be sampled. The model
+        with fixed hyperparameters needs all three of them, "diag" or "full" covariance, Gaussian
+        errors, no transformation and no tempering.
         """
         prior = self.mean_precision, self.shape, self.scale
         if default is not None:
@@ -289,7 +306,10 @@ class SampledGaussian(FeatureModel):
         )
 
     def grid(self, *, grouped: bool) -> Hyperparameters:
-        """Grids of the hyperparameters; a fixed one has a grid of one value."""
+        """Grids of the hyperparameters; a fixed hyperparameter has a grid of one value.
+
+        ``grouped`` is whether there is known structure, whose effects have a precision.
+        """
         grid = GRID if grouped else GRID._replace(group_precision=GRID.group_precision[-1:])
         if self.covariance == "shrunk":
             grid = grid._replace(freedom=SHRINKAGE, variance=VARIANCES)
@@ -311,16 +331,22 @@ class SampledGaussian(FeatureModel):
         design: Design | None,
         updates: Any,
     ) -> JointTarget:
-        """Distribution over partitions of samples (n, m) of statistics ``x`` (n, p).
+        """Make the joint distribution of partitions and variables.
 
-        ``updates(n_slots)`` returns the updates of the code of labels and classes. ``terms`` and
-        the function ``sizes`` of the number of clusters exclude the features.
+        Parameters
+        ----------
+        X, x : features (n, m) and statistics (n, p) of the samples
+        terms : codes of labels and classes, without the features
+        sizes : function A(k) of the number of clusters
+        partners : (n, q) neighbours of the samples
+        design : known structure
+        updates : function of the number of slots, which returns the updates of the concentrations
         """
         informed = design is not None and design.has_structure
         grid = self.grid(grouped=informed)
         shared = self.covariance == "tied"
         group = design.codes if shared and design is not None and design.n_groups > 1 else None
-        sent = frozenset({"data", "parameters"})  # by the likelihood
+        sent = frozenset({"data", "parameters"})  # what the code of the likelihood describes
         partition = make_target(terms, sizes, x, partners=partners, group=group, sent=sent)
         rows = np.pad(X, ((0, partition.x.shape[0] - len(X)), (0, 0)))
         first = HyperparameterUpdate if self.covariance != "shrunk" else CommonCovarianceUpdate
@@ -342,7 +368,7 @@ class SampledGaussian(FeatureModel):
             return SharedCovariance(
                 both.T @ both, initial, power, m, weighted, both.shape[1] - m, grouped
             )
-        unset = np.float64(1)  # the hyperparameters are set later
+        unset = np.float64(1)  # `begin_joint` sets the hyperparameters
         code = NormalWishart(unset, unset, unset, m, self.covariance != "diag", power, weighted)
         if self.covariance == "shrunk":
             return HierarchicalCovariances(code, initial, np.eye(m) * initial.variance)

@@ -1,4 +1,4 @@
-"""Gaussian clusters with separate means and covariances, which are integrated out."""
+"""Likelihood of Gaussian clusters with separate means and covariances, integrated out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from nrprob.trees import node
 
 
 def moments(rows: Any, full: bool = True) -> jax.Array:
-    """Features (n, m) and their squares as columns; all products of pairs if ``full``."""
+    """Statistics (n, q) of features (n, m): the features, followed by their second moments.
+
+    These are products of all pairs of features if ``full``, otherwise squares.
+    """
     if not full:
         return jnp.concatenate([rows, rows * rows], 1)
     first, second = np.triu_indices(rows.shape[1])
@@ -59,7 +62,7 @@ class SeparateCovariances:
         return m + (m * (m + 1) // 2 if self.code.full else m) + 1
 
     def with_hyperparameters(self, hyperparameters: Hyperparameters) -> Any:
-        """Replace the hyperparameters."""
+        """Return the likelihood with other hyperparameters."""
         kappa, _, variance, freedom = hyperparameters
         code = replace(self.code, kappa=kappa, variance=variance, freedom=freedom)
         return replace(self, code=code, hyperparameters=hyperparameters)
@@ -81,11 +84,11 @@ class SeparateCovariances:
 
     def partition_target(self, partition: Target) -> Target:
         """Add the code of the features to the code of labels and classes."""
-        launch = self if self.n_features else None  # nothing separates samples without features
+        launch = self if self.n_features else None  # launched moves need features
         return replace(partition, terms=(code_term(self.code), *partition.terms), launch=launch)
 
     def cluster_distances(self, cells: jax.Array) -> jax.Array:
-        """Mahalanobis distances of means; see `nrprob.engines.sample.launched_moves`."""
+        """Mahalanobis distances (K, K) of means; see `LaunchModel.cluster_distances`."""
         code, cells = self.code, cells.sum(0)
         scatter = code.scatter(cells)
         if code.full:
@@ -99,7 +102,7 @@ class SeparateCovariances:
     def sides(
         self, target: Target, state: Partition, pair: jax.Array, rows: jax.Array, real: jax.Array
     ) -> GaussianSides:
-        """Members of a move; see `nrprob.engines.sample.launched_moves`."""
+        """Model of the two sides of a launched move; see `LaunchModel.sides`."""
         code, x = self.code, target.x[rows]
         weight = jnp.where(real, code.total_weight(x), 0)
         y = unweighted(x[:, : code.n_features], weight)[:, None]
@@ -119,13 +122,14 @@ class SeparateCovariances:
         return self.partition_target(partition)
 
     def uncoded_nats(self, x: jax.Array) -> jax.Array:
-        """Nats (n',) per sample that `gibbs_target` omits: zeros."""
+        """Zeros (n',), since the terms of `gibbs_target` omit nothing."""
         return jnp.zeros(len(x))
 
     def _predictive(self, cells: jax.Array) -> tuple[NormalWishart, jax.Array]:
-        """Code of the full density of a new sample, and the cells that it is conditional on.
+        """Code without tempering, for new samples, and cells multiplied by the exponent.
 
-        The density of new samples is not tempered; the samples of the cells are.
+        The density of new samples is not tempered. It is conditional on the samples of the cells,
+        whose likelihood is tempered.
         """
         return replace(self.code, power=jnp.ones_like(self.code.power)), self.code.power * cells
 
@@ -136,7 +140,11 @@ class SeparateCovariances:
         return self._join_costs(cells, x, weights)
 
     def _join_costs(self, cells: jax.Array, x: jax.Array, weights: jax.Array | None) -> jax.Array:
-        """Minus the log predictive density (K, b) of samples, in the units of their statistics."""
+        """Minus the log predictive density (K, b) of samples with statistics (b, p).
+
+        With ``weights`` (G,), the result is (K, G, b). The density refers to the features in the
+        statistics, which a subclass may have transformed.
+        """
         code, cells = self._predictive(cells.sum(0))
         prepared = jax.tree.map(lambda a: a[..., None], code.prepare_join(cells.T))
         if weights is not None:
@@ -153,7 +161,7 @@ class SeparateCovariances:
         """Minus the log predictive density of every sample given the others; see `Likelihood`."""
         x = partition.x
         is_own = jnp.arange(cells.shape[1])[:, None] == labels
-        # 1. The cluster of the sample, without the sample.
+        # 1. Density of the sample in its own cluster, given the other samples of this cluster.
         code, others = self._predictive(cells.sum(0)[labels] - x)
         if weights is None:
             stays = code(others + x) - code(others)
@@ -163,12 +171,15 @@ class SeparateCovariances:
             return code(others + reweighted(x, weight, self.width)) - code(others)
 
         stays = jax.lax.map(own_cost, weights[:, None] * x[:, -1])
-        # 2. The other clusters.
+        # 2. Density of the sample in the other clusters.
         x = reweighted(x, x[:, -1], self.width)
         return jnp.where(is_own[:, None], stays, self._join_costs(cells, x, weights))
 
     def draw_roots(self, cells: jax.Array, key: jax.Array) -> jax.Array:
-        """Roots of sampled precisions: ``root root'`` (K, m, m), or (K, m) for single features."""
+        """Sample precisions ``R R'`` of the clusters, and return the matrices R (K, m, m).
+
+        For independent features, the result (K, m) are the square roots of their precisions.
+        """
         code, total = self._predictive(cells.sum(0))
         freedom = (code.n_features if code.full else 1) + 1 + code.freedom + total[:, -1:]
         scatter = code.scatter(total)
@@ -208,7 +219,7 @@ class SeparateCovariances:
         precision = code.kappa + total[:, self.width - 1 : self.width]
         means = total[:, :m] / precision
         noise = normal(centre_key, means.shape) / jnp.sqrt(precision)
-        # In units of the precisions; the first m statistics are the plain features.
+        # The first m statistics are the features times the scale weight.
         rows = unweighted(x[:, :m], x[:, self.width - 1])
 
         def add_cluster(k, result):

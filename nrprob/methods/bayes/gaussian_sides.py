@@ -1,20 +1,25 @@
 r"""Two Gaussian sides of the samples of one or two clusters, for launched split-merge moves.
 
-A side has N samples y of weights a, with sums in which the tempering exponent multiplies the
-weights:
+The *members* of a move are the samples of the cluster to split, or of the two clusters to merge.
+The *sides* are the two clusters into which the move may divide the members. A side has N members y
+with weights a, which are scale weights times the tempering exponent ``power``. With the prior
+precision kappa, the prior scatter Psi and f0 prior degrees of freedom, the posterior of the side is
 
     k = kappa + sum a,   m = sum a y / k,   A = Psi + sum a y y' - k m m',   f = f0 + power N.
 
-A sample of weight a that joins the side, at q = (y - m)' A^-1 (y - m), adds the nats
+If a member y of weight a joins the side, its squared distance is q = (y - m)' A^-1 (y - m), and the
+code length increases by
 
     T(N) + d/2 log((k + a) / k) + (f + power)/2 log(1 + a k / (k + a) q) + power/2 log det A,
+    T(N) = log Gamma_d(f / 2) - log Gamma_d((f + power) / 2),
 
-so A^-1 and log det A change by updates of rank one when a sample changes its side. With a
-covariance that all clusters share, A contains the scatter of all samples and does not change with
-the sides.
+up to a constant, with the multivariate gamma function Gamma_d. A^-1 and log det A change by updates
+of rank one when a member changes its side. If all clusters share one covariance, A contains the
+scatter of all samples. It is then computed from the sides at the beginning of a scan, and is
+constant during the scan.
 
-Shapes: m members, padded; features in B blocks of e features, with independent blocks. A full
-covariance has one block, and a diagonal covariance one block per feature.
+Shapes: m members, padded; features in B independent blocks of e features. A full covariance has one
+block, and a diagonal covariance has one block per feature. The terms above are sums over blocks.
 """
 
 from __future__ import annotations
@@ -33,15 +38,15 @@ from nrprob.statistics.matrices import whitener
 from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
-_MIN_SHARE = 1e-9  # of the determinant that remains when a sample leaves its side
+_MIN_SHARE = 1e-9  # least factor of the determinant of A when a sample leaves its side
 
 
 class _Sides(NamedTuple):
-    """Statistics of two sides, along the first axis.
+    """Statistics of the two sides, along the first axis; see the module docstring.
 
     Attributes
     ----------
-    n : (2,) numbers of samples
+    n : (2,) numbers N of members
     precision : (2,) k
     sums : (2, B, e) sums of weighted samples
     inverse : (2, B, e, e) A^-1; (1, B, e, e) if the sides share it
@@ -63,15 +68,15 @@ class GaussianSides:
 
     Attributes
     ----------
-    rows : (m, B, e) features, without effects of the known structure
-    weight : (m,) weights times the tempering exponent; zeros on padding
+    rows : (m, B, e) features minus the effects of known structure
+    weight : (m,) scale weights times the tempering exponent; zeros on padding
     x : (m, p) statistics
-    real : (m,) false on padding
-    rest : code of labels and classes
-    kappa, power : hyperparameter and tempering exponent
-    scatter : (B, e, e) Psi, plus the scatter of samples outside if the sides share A
-    freedom : f0, plus the number of samples outside if the sides share A
-    shared : whether the sides share A
+    real : (m,) mask of the members; false on padding
+    rest : target with the code of labels and classes
+    kappa, power : precision of the prior of a centre, and tempering exponent
+    scatter : (B, e, e) Psi; if the sides share A, plus the scatter of the samples outside the move
+    freedom : f0; if the sides share A, plus power times the number of samples outside the move
+    shared : whether the sides share A, since all clusters share one covariance
     """
 
     rows: jax.Array
@@ -86,7 +91,7 @@ class GaussianSides:
     shared: bool = field(metadata=_STATIC)
 
     def coordinates(self) -> jax.Array:
-        """Members (m, d) in units of the covariance of all of them."""
+        """Members (m, d), whitened by their scatter."""
         sums, precision, second = self._moments(self.real[None])
         mean = sums / precision[:, None, None]
         scatter = self.scatter + _corrected(second, precision, mean)[0]
@@ -101,7 +106,7 @@ class GaussianSides:
         return weighted.sum(1), self.kappa + a.sum(1), second
 
     def summarise(self, side: jax.Array) -> _Sides:
-        """Statistics of the two sides of members (m,)."""
+        """Statistics of the two sides, from the sides (m,) of the members; true is the second."""
         inside = jnp.stack([~side, side]) & self.real
         sums, precision, second = self._moments(inside)
         mean = sums / precision[:, None, None]
@@ -114,9 +119,9 @@ class GaussianSides:
         return _Sides(inside.sum(1), precision, sums, inverse, log_det.sum(1), cells)
 
     def constants(self) -> jax.Array:
-        """T(N) of a side of N samples, for N up to the number of members (m + 1,)."""
+        """T(N) of a side of N members, for N from 0 to the number of members (m + 1,)."""
         count = np.arange(len(self.rows) + 1)
-        if self.shared:  # the same for both sides
+        if self.shared:  # equal for both sides, so that it cancels in the odds
             return jnp.zeros(count.shape)
         n_blocks, size = self.rows.shape[1:]
         freedom = self.freedom + self.power * count
@@ -126,7 +131,7 @@ class GaussianSides:
         return n_blocks * (before - after)
 
     def _degrees(self, n: jax.Array) -> jax.Array:
-        """Degrees of freedom f (2,) after a sample joins sides of ``n`` (2,) samples."""
+        """Degrees of freedom f (2,) after a member joins sides of ``n`` (2,) other members."""
         n = self.real.sum() - 1 if self.shared else n
         return self.freedom + self.power * (n + 1)
 
@@ -151,14 +156,14 @@ class GaussianSides:
     def scan(
         self, side: jax.Array, order: jax.Array, choose: Callable[..., jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
-        """Restricted Gibbs scan: visit one member after another, given the sides of all others.
+        """Restricted Gibbs scan: resample the side of one member after another, given all others.
 
         Parameters
         ----------
         side : (m,) sides at the beginning
-        order : (m,) members in the order of their visits; the first one keeps its side, and
-            padding comes last
-        choose : side of member i from its log odds
+        order : (m,) members in the order of the scan; the side of the first one does not change,
+            and padding comes last
+        choose : function of a member and its log odds, which returns its side
 
         Returns
         -------
@@ -173,7 +178,7 @@ class GaussianSides:
             i = order[t]
             y, a, old = self.rows[i], self.weight[i], side[i]
             stays = jnp.arange(2) == old
-            # 1. Growth of A by the sample on its own side, and if it joins the other side.
+            # 1. Log of the factor of det A due to the member, on its own and on the other side.
             k = sides.precision
             without = jnp.where(stays, k - a, k)
             v = y - sides.sums / k[:, None, None]
@@ -194,7 +199,7 @@ class GaussianSides:
             logit = cost[0] - cost[1]
             new = choose(i, logit)
             log_q = log_q + jax.nn.log_sigmoid(jnp.where(new, logit, -logit))
-            # 3. Updates of rank one, if the sample changes its side.
+            # 3. Updates of rank one, if the member changes its side.
             change = jnp.where(new == old, 0.0, sign)
             more = change * a
             result = sides._replace(
@@ -218,22 +223,23 @@ class GaussianSides:
 
 
 def _corrected(second: jax.Array, precision: jax.Array, mean: jax.Array) -> jax.Array:
-    """Scatter (s, B, e, e) about the posterior means (s, B, e), without the prior."""
+    """Scatter (s, B, e, e) of s sets about their posterior means (s, B, e), without Psi."""
     return second - precision[:, None, None, None] * mean[..., :, None] * mean[..., None, :]
 
 
 def pooled_distances(
     means: jax.Array, inverse: jax.Array, freedom: jax.Array, n: jax.Array
 ) -> jax.Array:
-    """Mahalanobis distances (K, K) of means, relative to the covariance of both clusters.
+    """Mahalanobis distances (K, K) of means, relative to the pooled covariance of each pair.
 
-    The quadratic form of the inverse of a sum of scatters is approximated by the quadratic forms s
-    and t of both inverses, as s t / (s + t). This is exact for scatters that are multiples of each
-    other, and needs no matrix per pair.
+    The pooled scatter of a pair is the sum of its two scatters. Let s and t be the quadratic forms
+    of the difference of means with the inverses of the two scatters. The quadratic form with the
+    inverse of the sum is approximated by s t / (s + t). This is exact for scatters that are
+    multiples of each other, and needs no matrix per pair.
 
     Parameters
     ----------
-    means : (K, d)
+    means : (K, d) means of the clusters
     inverse : (K, d, d) inverses of the scatters
     freedom : degrees of freedom f0 of a cluster without samples
     n : (K,) sizes of the clusters

@@ -5,16 +5,17 @@ Sample i of cluster c is
     x_i = b_c + e_i,   e_i ~ N(0, S_c),   b_c ~ N(0, S_c / kappa),
     S_c ~ inverse-Wishart(f, f S),  f = d + 1 + nu,    S ~ Wishart(d + 2, s I / (d + 2)),
 
-for d features. The inverse of S is the expected inverse of a cluster's covariance S_c, and s is the
-prior mean of the diagonal of S. If S were instead the mean of S_c, the sampler could hardly change
-nu at fixed S. With a small nu, the covariances of the clusters differ; with a large nu, they are
-nearly equal. The sampler updates nu, S and s.
+for d features. b_c is the centre of the cluster. The prior mean of S_c^-1 is S^-1, and s is the
+prior mean of the diagonal of S. If S were instead the prior mean of S_c, the sampler could hardly
+change nu at fixed S. With a small nu, the covariances of the clusters differ; with a large nu, they
+are nearly equal. The sampler updates nu, S and s.
 
 The prior of S is zero near singular matrices: tr S^-1 is at most 10^10. Otherwise the density would
-be unbounded if all clusters lie in parallel planes, as copies of a few samples do.
+be unbounded if all clusters lie in parallel planes, as clusters of duplicated samples do.
 
-Given S, the code of a partition is a sum over clusters, whose centres and covariances are
-integrated out. S is sampled given the covariances, which are sampled first.
+Given S, the description length of a partition is a sum over clusters, whose centres and covariances
+are integrated out. To sample S, the update first samples the covariances of the clusters, and then
+S given these.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class HierarchicalCovariances(SeparateCovariances):
     common: jax.Array
 
     def with_hyperparameters(self, hyperparameters: Hyperparameters) -> HierarchicalCovariances:
-        """Replace the hyperparameters."""
+        """Return the likelihood with other hyperparameters."""
         result = super().with_hyperparameters(hyperparameters)
-        # Features are in units of the common covariance.
+        # Features are in units of S, so that the prior scatter of the code is f I.
         freedom = hyperparameters.freedom
         unit = (self.n_features + 1 + freedom) / freedom
         return replace(result, code=replace(result.code, variance=unit))
@@ -72,15 +73,18 @@ class HierarchicalCovariances(SeparateCovariances):
         return self.with_hyperparameters(self.hyperparameters._replace(variance=variance))
 
     def with_common(self, common: jax.Array) -> HierarchicalCovariances:
-        """Express the statistics in units of another common covariance."""
+        """Return the likelihood with another S; the caller has to recompute the statistics."""
         return replace(self, common=common)
 
     def statistics(self, x: jax.Array, features: jax.Array) -> jax.Array:
-        """Replace the features in statistics (b, p) by other features (b, d)."""
+        """Replace the features in statistics (b, p) by features (b, d), in units of S."""
         return super().statistics(x, features @ whitener(self.common)[0].T)
 
     def common_nats(self) -> jax.Array:
-        """Minus the log density of the common covariance, which is Wishart."""
+        """Minus the log prior density of S, which is Wishart.
+
+        The density refers to the Lebesgue measure dS.
+        """
         d, s = self.n_features, self.hyperparameters.variance
         freedom = d + 2
         inside = jnp.trace(self.common) * freedom / s - whitener(self.common)[1]
@@ -115,9 +119,9 @@ class HierarchicalCovariances(SeparateCovariances):
         return means @ back.T, back @ covariances @ back.T, None
 
     def draw_common(self, cells: jax.Array, roots: jax.Array, key: jax.Array) -> jax.Array:
-        """Sample the common covariance given roots (K, d, d) of the precisions of clusters.
+        """Sample S given the precisions R R' of the clusters; ``roots`` (K, d, d) are the R.
 
-        Clusters without samples do not count.
+        R are in units of the current S. Clusters without samples are ignored.
         """
         d = self.n_features
         cluster_freedom = d + 1 + self.hyperparameters.freedom
@@ -148,29 +152,29 @@ class CommonCovarianceUpdate(HyperparameterUpdate):
         return target.with_likelihood(likelihood.with_common(draw["common_covariance"]))
 
     def nats(self, target: JointTarget) -> jax.Array:
-        """Minus the log density of the common covariance and the log Jacobian of its units."""
+        """Minus the log prior density of S, and the log Jacobian of features in units of S."""
         likelihood, n = target.likelihood, target.x[:, -1].sum()
         volume = 0.5 * likelihood.power * n * whitener(likelihood.common)[1]
         return volume + likelihood.common_nats()
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """Sample the hyperparameters and the common covariance from their full conditionals."""
+        """Sample the hyperparameters and S, and condition the target on them."""
         cells = target.cells(labels)
         number_key, root_key, variance_key, common_key = jax.random.split(key, 4)
-        # 1. All hyperparameters but s, on which the samples do not depend given S.
+        # 1. All hyperparameters except s: given S, the samples do not depend on s.
         grid = self.grid._replace(variance=self.grid.variance[:1])
         likelihood: Any = sample_hyperparameters(target.likelihood, grid, cells, number_key)
         # 2. s given S.
         log_p = -jax.vmap(lambda s: likelihood.with_variance(s).common_nats())(self.grid.variance)
         which = jax.random.categorical(variance_key, log_p)
         likelihood = likelihood.with_variance(self.grid.variance[which])
-        # 3. S given the covariances of the clusters. A sample beyond the bound is rejected, which
-        # leaves the distribution within it invariant.
+        # 3. S given the covariances of the clusters. If the new S violates the bound on tr S^-1,
+        # S does not change. This leaves the truncated distribution invariant.
         common = likelihood.draw_common(cells, likelihood.draw_roots(cells, root_key), common_key)
         within = jnp.square(whitener(common)[0]).sum() <= MAX_INVERSE_TRACE
         common = jnp.where(within, common, likelihood.common)
         return target.with_likelihood(likelihood.with_common(common))
 
     def shortest_length(self, target: JointTarget, labels: jax.Array) -> jax.Array:
-        """Length of a partition, with the common covariance integrated out."""
+        """Description length of a partition, with the common covariance integrated out."""
         return integrated_length(target, self.grid, labels)

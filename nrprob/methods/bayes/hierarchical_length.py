@@ -1,17 +1,19 @@
 r"""Description length of a partition with the common covariance of its clusters integrated out.
 
-With centres and covariances of clusters integrated out, the density of the common covariance S is
+The model is defined in `nrprob.methods.bayes.hierarchical_covariance`. With centres and covariances
+of the clusters integrated out, the posterior density of the common covariance S is
 
     |S|^((m + K f)/2) exp(-m tr(S) / (2 s)) / prod_c |f S + A_c|^((f + n_c)/2),   m = d + 2,
 
 up to a constant, relative to the measure |S|^(-(d+1)/2) dS, which does not depend on units. There
-are d features and K clusters. Cluster c has n_c samples, and A_c is its scatter about the posterior
-mean of its centre. f is the degrees of freedom. The mode of the density satisfies
+are d features and K occupied clusters. Cluster c has n_c samples, and A_c is its scatter about the
+posterior mean of its centre. f is the degrees of freedom of the prior of a cluster's covariance,
+and s the prior mean of the diagonal of S. The mode of the density satisfies
 
     S = (m + K f) (m/s I + sum_c (f + n_c) f (f S + A_c)^-1)^-1.
 
-The integral of the density is approximated by a Gaussian density of the logarithm of S (Laplace's
-method).
+Laplace's method approximates the integral: the density as a function of the matrix logarithm of S
+is replaced by a Gaussian density.
 """
 
 from __future__ import annotations
@@ -26,22 +28,24 @@ from nrprob.methods.bayes.hyperparameters import Hyperparameters, maximise_hyper
 from nrprob.methods.bayes.joint_target import JointTarget
 from nrprob.statistics.matrices import whitener
 
-_N_ROUNDS = 3  # of hyperparameters, and of the common covariance given them
-_N_STEPS = 12  # fixed-point iterations in a round
-_N_FREEDOMS = 9  # values of the degrees of freedom, equally spaced on their grid
+_N_ROUNDS = 3  # rounds; each updates the hyperparameters, then the common covariance
+_N_STEPS = 12  # fixed-point iterations for the common covariance in a round
+_N_FREEDOMS = 9  # values of nu that are compared, equally spaced on the grid
 
 
 class _Clusters(NamedTuple):
     """Terms of the density of the common covariance S, in units of its current value.
 
+    In these units the current value is I.
+
     Attributes
     ----------
     scatter : (K, d, d) scatters A_c of the clusters, without the prior
-    n : (K,) sizes of the clusters
+    n : (K,) numbers of samples of the clusters, times the tempering exponent
     is_occupied : (K,) whether a cluster has samples
     freedom : degrees of freedom f
     prior_freedom : m
-    prior : (d, d) m times the inverse of the prior mean of S
+    prior : (d, d) matrix (m / s) I, expressed in these units
     """
 
     scatter: jax.Array
@@ -53,12 +57,12 @@ class _Clusters(NamedTuple):
 
     @property
     def weights(self) -> jax.Array:
-        """Degrees of freedom f + n_c (K,) of the clusters."""
+        """Degrees of freedom f + n_c (K,) of the clusters; 0 for empty clusters."""
         return jnp.where(self.is_occupied, self.freedom + self.n, 0)
 
     @property
     def total_freedom(self) -> jax.Array:
-        """Degrees of freedom m + K f of the mode."""
+        """Total degrees of freedom m + K f, for K occupied clusters."""
         return self.prior_freedom + self.is_occupied.sum() * self.freedom
 
     def inverse_covariances(self, common: jax.Array) -> jax.Array:
@@ -77,9 +81,10 @@ class _Clusters(NamedTuple):
         return jax.lax.fori_loop(0, _N_STEPS, iterate, jnp.eye(self.prior.shape[0]))
 
     def log_volume(self) -> jax.Array:
-        """Log of the integral over S by Laplace's method, minus the log density at the mode I.
+        """Log of the integral over S by Laplace's method, minus the log density at S = I.
 
-        It is -inf if I is not a mode, since the density then rises towards a singular covariance.
+        I has to be the mode. The result is -inf if the density has no maximum at I, since it then
+        rises towards a singular covariance.
         """
         first, second = np.triu_indices(self.prior.shape[0])
         weights = self.weights
@@ -103,15 +108,19 @@ class _Clusters(NamedTuple):
 
 
 def integrated_length(target: JointTarget, grid: Hyperparameters, labels: jax.Array) -> jax.Array:
-    """Length of a partition at its best hyperparameters, with the common covariance integrated out.
+    """Description length of a partition, with the common covariance integrated out.
+
+    Hyperparameters have their best values.
 
     Parameters
     ----------
     target : JointTarget
-        Its likelihood is `nrprob.methods.bayes.hierarchical_covariance.HierarchicalCovariances`.
+        Target whose likelihood is
+        `nrprob.methods.bayes.hierarchical_covariance.HierarchicalCovariances`.
     grid : Hyperparameters
-        Values of the hyperparameters.
+        Grids of the hyperparameters.
     labels : array of shape (n',)
+        Labels of the partition.
 
     Returns
     -------
@@ -120,7 +129,8 @@ def integrated_length(target: JointTarget, grid: Hyperparameters, labels: jax.Ar
     """
     d = target.likelihood.n_features
     clusters = _cluster_terms(target, labels)
-    # Pooled scatter, plus the prior mean with the weight of one sample, so that it has an inverse.
+    # Initial S: the pooled covariance within clusters, with one additional sample of covariance I,
+    # in units of the current S, so that it has an inverse.
     within = (clusters.scatter.sum(0) + jnp.eye(d)) / (clusters.n.sum() + 1)
     first_common = _from_units(target.likelihood.common, within)
 
@@ -140,7 +150,7 @@ def integrated_length(target: JointTarget, grid: Hyperparameters, labels: jax.Ar
         initial = target.likelihood.hyperparameters._replace(freedom=freedom)
         best = jax.lax.fori_loop(0, _N_ROUNDS, update_both, (initial, first_common))
         current = condition(*best)
-        # The density refers to the Lebesgue measure of S.
+        # From the Lebesgue measure of S to the measure of the module docstring.
         units = 0.5 * (d + 1) * whitener(best[1])[1]
         log_volume = _cluster_terms(current, labels).log_volume()
         length = current.length(current.cells(labels)) - units - log_volume
@@ -172,7 +182,7 @@ def _from_units(common: jax.Array, covariance: jax.Array) -> jax.Array:
 
 
 def _maximise(target: JointTarget, grid: Hyperparameters, cells: jax.Array) -> Hyperparameters:
-    """Maximise over every hyperparameter in turn, given the others and the common covariance."""
+    """Maximise over the hyperparameters, given the partition and the common covariance."""
     # The samples depend on the variance s through the common covariance only.
     fixed_variance = grid._replace(variance=grid.variance[:1])
     likelihood: Any = maximise_hyperparameters(target.likelihood, fixed_variance, cells)

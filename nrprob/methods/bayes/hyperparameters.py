@@ -15,15 +15,15 @@ from nrprob.trees import node
 
 
 class Hyperparameters(NamedTuple):
-    """Hyperparameters of a cluster's centre and covariance, or grids of them.
+    """Hyperparameters of the centre and covariance of a cluster, or a grid of each of them.
 
     Attributes
     ----------
-    centre_precision : kappa, the number of samples that the prior of a centre counts for
-    group_precision : omega, the number of samples that the prior of a group's offset counts for
-    variance : s, prior mean of the variance of a feature within clusters
-    freedom : nu > 0; the inverse-Wishart prior of the covariance has d + 1 + nu degrees of freedom,
-        and has a mean only if nu is positive
+    centre_precision : kappa; the prior of a centre counts as kappa samples
+    group_precision : omega; the prior of the offset of a known group counts as omega samples
+    variance : s, the prior mean of the variance of a feature within clusters
+    freedom : nu; the inverse-Wishart prior of the covariance has d + 1 + nu degrees of freedom, and
+        has a mean only if nu is positive
     """
 
     centre_precision: Any
@@ -32,11 +32,11 @@ class Hyperparameters(NamedTuple):
     freedom: Any
 
 
-# With many features, samples determine the hyperparameters to a few hundredths. An outlier by
-# thousands, or a known group, may cause nearly all of the variance of a feature. The prior of a
-# centre counts as one sample at most, the unit information of Kass and Wasserman (1995). With a
-# larger weight, centres of clusters may nearly coincide. Then partitions fit equally well, and the
-# posterior has several clusters for data without clusters.
+# Grids of kappa, omega, s and nu. Steps are small, since many features determine the
+# hyperparameters to a few hundredths. Ranges are wide, since a distant outlier or a known group may
+# cause nearly all of the variance of a feature. kappa is at most 1, the unit information of Kass
+# and Wasserman (1995). With a larger kappa, centres of clusters may nearly coincide. Then all
+# partitions fit equally well, and the posterior has several clusters for data without clusters.
 GRID = Hyperparameters(
     np.logspace(-10, 0, 321),
     np.logspace(-10, 0.5, 337),
@@ -44,14 +44,14 @@ GRID = Hyperparameters(
     np.geomspace(1, 50, 81),
 )
 _INITIAL = Hyperparameters(0.05, 0.05, 0.05, 10.0)
-_N_CANDIDATES = 12  # grid points of a line that an update evaluates
-_STRIDES = np.asarray([1, 2, 4, 8, 8, 8])  # between neighbouring candidates
+_N_CANDIDATES = 12  # grid points on a line that an update evaluates
+_STRIDES = np.asarray([1, 2, 4, 8, 8, 8])  # grid steps between candidates, chosen at random
 # Grid steps of a joint change of variance and freedom, which are correlated in the posterior.
 _TRADE = Hyperparameters(0, 0, -1, 2)
 
 
 def initial_hyperparameters(grid: Hyperparameters) -> Hyperparameters:
-    """Initial hyperparameters on a grid."""
+    """Grid points closest to the initial hyperparameters."""
     pairs = zip(grid, _INITIAL, strict=True)
     return Hyperparameters(*(values[np.abs(values - value).argmin()] for values, value in pairs))
 
@@ -61,9 +61,9 @@ def sample_hyperparameters(
 ) -> Any:
     """Sample the hyperparameters given a partition, along one line of their grid after another.
 
-    The candidates on a line are sampled first, and the value is then chosen among them. The set of
-    candidates has the same probability from each of its members. The posterior is therefore
-    invariant.
+    On each line, a random set of candidates that contains the current value is chosen. The new
+    value is then sampled among the candidates, in proportion to the posterior. The set has the same
+    probability from each of its members, so the posterior is invariant.
     """
     choice_key, candidate_key = jax.random.split(key)
 
@@ -82,7 +82,8 @@ def maximise_hyperparameters(likelihood: Any, grid: Hyperparameters, cells: jax.
     """Find the hyperparameters of highest posterior probability given a partition."""
 
     def candidate_steps(i, sweep, index, size):
-        # Candidates cover the line first, and approach the current value in later sweeps.
+        # In the first two sweeps, candidates cover the whole line. In later sweeps, they are near
+        # the current value.
         wide = -(-size // _N_CANDIDATES)
         far = index % wide + wide * jnp.arange(_N_CANDIDATES) - index
         stride = jnp.where(sweep < 3, -(-wide // 4), 1)
@@ -102,11 +103,14 @@ def _update_lines(
     candidate_steps: Any,
     n_sweeps: int,
 ) -> Any:
-    """Replace the hyperparameters by values chosen along lines of the grid, from log probabilities.
+    """Update the hyperparameters along lines of the grid.
 
-    There is one line per hyperparameter, and one line with the direction `_TRADE`. Candidates are
-    the grid points at ``candidate_steps(update, sweep, index, size)`` from the current one. If the
-    grid of a hyperparameter is short, all its points are candidates.
+    There is one line per hyperparameter, and one line with the direction `_TRADE`. The function
+    ``candidate_steps(i, sweep, index, size)`` returns the positions of the candidates of update i,
+    relative to the position ``index`` of the current value on a line of ``size`` points. The
+    function ``choose(i, log_p)`` returns the index of the new value among the candidates, from
+    their log probabilities. If the grid of a hyperparameter is short, all its points are
+    candidates.
     """
     sizes = np.asarray([values.shape[0] for values in grid])
     trade = np.asarray(_TRADE)
@@ -119,7 +123,7 @@ def _update_lines(
     count = min(sizes.max(), _N_CANDIDATES)
     table = jnp.stack([jnp.pad(v, (0, sizes.max() - len(v)), mode="edge") for v in grid])
 
-    # One loop over lines: an unrolled program would contain the likelihood once per line.
+    # A compiled loop over lines: an unrolled program would contain the likelihood once per line.
     def update_line(i, current):
         which = i % len(lines)
         line = jnp.asarray(np.stack(lines))[which]
@@ -150,7 +154,7 @@ class HyperparameterUpdate(JointUpdate):
 
     Attributes
     ----------
-    grid : values; a grid of one value holds its hyperparameter fixed
+    grid : grids of the hyperparameters; a grid of one value fixes its hyperparameter
     """
 
     names: ClassVar[tuple[str, ...]] = Hyperparameters._fields
@@ -162,18 +166,18 @@ class HyperparameterUpdate(JointUpdate):
         return {name: jnp.asarray(value) for name, value in current.items()}
 
     def condition(self, target: JointTarget, draw: Draw) -> JointTarget:
-        """Condition the target on hyperparameters."""
+        """Condition the target on the hyperparameters of a draw."""
         values = (draw[name] for name in Hyperparameters._fields)
         return target.with_hyperparameters(Hyperparameters(*values))
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> Any:
-        """Sample the hyperparameters from their full conditional distributions."""
+        """Sample the hyperparameters given the partition, and condition the target on them."""
         cells = target.cells(labels)
         likelihood = sample_hyperparameters(target.likelihood, self.grid, cells, key)
         return target.with_hyperparameters(likelihood.hyperparameters)
 
     def shortest_length(self, target: JointTarget, labels: jax.Array) -> jax.Array:
-        """Length of a partition under its most probable hyperparameters."""
+        """Description length of a partition under its most probable hyperparameters."""
         cells = target.cells(labels)
         likelihood = maximise_hyperparameters(target.likelihood, self.grid, cells)
         return target.with_hyperparameters(likelihood.hyperparameters).length(cells)

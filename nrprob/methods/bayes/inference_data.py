@@ -20,22 +20,22 @@ class ExportedPosterior(Replicated):
     """The part of `nrprob.MDLMixture` that exports draws to ArviZ."""
 
     def to_arviz(self, *, log_likelihood="auto", parameters=False, posterior_predictive=False):
-        r"""Export draws, statistics of the moves, log likelihood and data to ArviZ.
+        r"""Export draws, acceptance rates, log likelihood and data to ArviZ.
 
         Parameters
         ----------
         log_likelihood : bool or "auto", default="auto"
-            Whether to export the pointwise log likelihood, which `arviz.loo` takes: one float64 for
-            each draw and sample. It does not exist if ``energy_`` is "nml", if
-            ``likelihood_power`` is below 1, or if counts or binary features have known groups and
-            ``coordination_weight`` is not 0. "auto" exports it if it exists and warns otherwise;
-            True raises if it does not exist.
+            Whether to export the pointwise log likelihood, which `arviz.loo` needs: one float64 for
+            each draw and sample. A model has none if ``energy_`` is "nml", if ``likelihood_power``
+            is below 1, or if counts or binary features have known groups and
+            ``coordination_weight`` is not 0. In these cases "auto" warns, and True raises
+            ValueError.
         parameters, posterior_predictive : bool, default=False
-            Whether to add the results of `sample_parameters` and of `posterior_predictive`, of 100
+            Whether to add the results of `sample_parameters` and of `posterior_predictive`, for 100
             draws of each chain and with the seed ``random_state`` of the estimator. Functions such
             as `arviz.plot_ppc` (before ArviZ 1.0) and `arviz.plot_ppc_dist` (from 1.0 on) need the
             replicated data; with classes, pass ``var_names=["X"]``. For other numbers of draws,
-            call these methods.
+            call `sample_parameters` and `posterior_predictive`.
 
         Returns
         -------
@@ -53,8 +53,8 @@ class ExportedPosterior(Replicated):
                                       common covariance of ``covariance="shrunk"``, of
                                       standardised features
             ``posterior_predictive``  ``X``, replicated data, on request
-            ``sample_stats``          ``lp``, and the shares of accepted moves of every type (NaN
-                                      if none was proposed)
+            ``sample_stats``          ``lp``, the log density, and the acceptance rate of every type
+                                      of move (NaN if none was proposed)
             ``log_likelihood``        ``X``, in nats, for features in the units of ``X``
             ``observed_data``         ``X`` (observation, feature) in the units of `fit`, and
                                       ``y`` with classes
@@ -63,7 +63,8 @@ class ExportedPosterior(Replicated):
         Raises
         ------
         ValueError
-            If the model has no log likelihood, or no parameters, that are requested.
+            If the log likelihood, parameters or replicated data are requested, and the model does
+            not have them.
 
         Notes
         -----
@@ -72,10 +73,11 @@ class ExportedPosterior(Replicated):
         .. math:: \ell_i = \log \sum_c p(c \mid z_{-i}, h) \, p(x_i, y_i \mid x_{-i}, y_{-i},
             z_{-i}, c, h),
 
-        where c runs over the components of the other samples and a new one, and :math:`y_i` is the
-        class of sample i, if it has one. Means, covariances, weights and the label of sample i are
-        integrated out. So :math:`1 / e^{\ell_i}` are the importance weights of leave-one-out
-        cross-validation (Vehtari, Gelman and Gabry, 2017). Columns that `fit` dropped do not count.
+        where -i means all samples except i, c runs over the components of the other samples and a
+        new component, and :math:`x_i` and :math:`y_i` are the features and the class of sample i,
+        if it has a class. Means, covariances, weights and the label of sample i are integrated out.
+        So :math:`1 / e^{\ell_i}` are the importance weights of leave-one-out cross-validation
+        (Vehtari, Gelman and Gabry, 2017). Columns that `fit` dropped do not count.
         `arviz.loo` may report a Pareto k above 0.7 for a sample whose log likelihood varies by much
         more than 1 nat. Then fit without this sample, or compare by `score` on held-out samples.
 
@@ -122,7 +124,7 @@ class ExportedPosterior(Replicated):
         return {name for name, values in grid.items() if len(values) == 1}
 
     def _move_statistics(self) -> dict[str, np.ndarray]:
-        """Log density, and shares of accepted moves, (chain, draw)."""
+        """Log density, and acceptance rate of each type of move, (chain, draw)."""
         stats: dict[str, np.ndarray] = {"lp": self.posterior_["log_density"].values}
         for name in self.sample_stats_:
             accepted = f"{name}_accepted"
@@ -182,13 +184,13 @@ class ExportedPosterior(Replicated):
 
 
 def _group_of(dims: tuple[Any, ...]) -> str:
-    """Group of a variable of the posterior, by its dimensions after chain and draw."""
+    """ArviZ group of a variable of the posterior, from its dimensions after chain and draw."""
     if dims == ("observation",):
         return "partition"
     return "posterior" if dims in ((), ("feature",)) else "parameters"
 
 
 def _largest_shares(labels: np.ndarray) -> np.ndarray:
-    """Share (chain, draw) of the samples in the largest cluster, from labels from 0."""
+    """Share (chain, draw) of the samples in the largest cluster; labels begin with 0."""
     shares = ((labels == c).mean(-1) for c in range(int(labels.max()) + 1))
     return np.max(np.stack(list(shares)), 0)

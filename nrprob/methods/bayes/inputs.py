@@ -1,4 +1,4 @@
-"""Inputs of the sampler: features and their model, classes, known structure."""
+"""Check and encode the input of `nrprob.MDLMixture`: features, classes, known structure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,20 @@ _ROUNDING = 1e-6  # residual standard deviation below which a feature depends li
 
 @dataclass
 class SampledRows:
-    """Checked input of one fit: standardised samples (n, d), classes (n,) or -1, and design."""
+    """Checked input of one fit.
+
+    Attributes
+    ----------
+    X : (n, d) standardised samples
+    codes : (n,) codes of the classes; -1 where unknown
+    design : known structure
+    calls : empty, since MCMC does not use the program calls that batch runs share
+    """
 
     X: np.ndarray
     codes: np.ndarray
     design: Design
-    calls: tuple = ()  # chains do not use the program calls that batch runs share
+    calls: tuple = ()
 
 
 class Inputs(ExportedPosterior):
@@ -52,7 +60,7 @@ class Inputs(ExportedPosterior):
             raise ValueError(
                 "with known, clusters of continuous features share one covariance under the "
                 f"conjugate prior; got kernel={self.kernel!r}, energy={self.energy!r} and "
-                f"covariance={self.covariance!r}; leave these at their defaults, or known out"
+                f"covariance={self.covariance!r}; leave these at their defaults, or omit known"
             )
         if not continuous and design.kind != "labels":
             raise ValueError(
@@ -61,7 +69,7 @@ class Inputs(ExportedPosterior):
             )
         if not continuous and self.multi != "product":
             raise ValueError(
-                f"multi={self.multi!r} is for continuous features; got counts, or binary features; "
+                f"multi={self.multi!r} is for continuous features; got counts or binary features; "
                 "leave it at 'product', or use CCIB"
             )
         self._check_groups(design)
@@ -76,7 +84,7 @@ class Inputs(ExportedPosterior):
         return codes
 
     def _read_features(self, X: np.ndarray) -> None:
-        """Choose the model of the features, and their standardisation."""
+        """Determine the type of the features, and the standardisation of continuous ones."""
         plain = self.kernel == "collapsed" and self.covariance == "auto"
         requested = self.features if plain or self.features != "auto" else "gaussian"
         self._features = fit_features(X, requested, None)
@@ -88,7 +96,7 @@ class Inputs(ExportedPosterior):
             raise missing_property_error(family, "code", ("gaussian", "multinomial", "bernoulli"))
         if not plain:
             raise ValueError(
-                f"features={family!r} have no covariance, and the collapsed kernel only; got "
+                f"features={family!r} have no covariance, and need the collapsed kernel; got "
                 f"kernel={self.kernel!r} and covariance={self.covariance!r}; leave these at their "
                 "defaults, or set features='gaussian'"
             )
@@ -113,7 +121,7 @@ class Inputs(ExportedPosterior):
         self._columns, self._mean, self._sd = np.arange(X.shape[1]), np.zeros(1), np.ones(1)
 
     def _fit_scaling(self, X: np.ndarray) -> None:
-        """Drop constant and linearly dependent features, and learn means and scales."""
+        """Drop constant and linearly dependent features; compute means and standard deviations."""
         mean, sd = X.mean(0), X.std(0)
         # Rounding errors grow with the magnitude of the values.
         constant = sd <= 1e-10 * np.maximum(np.abs(X).max(0), np.finfo(float).tiny)
@@ -124,7 +132,8 @@ class Inputs(ExportedPosterior):
             )
         self._columns = np.flatnonzero(~constant)
         self._mean, self._sd = mean[self._columns], sd[self._columns]
-        # Correlated clusters have no density on dependent features; independent features do.
+        # With correlations within clusters, linearly dependent features have no density. Models of
+        # independent features have a density.
         correlated = self.kernel == "collapsed" and self.energy != "nml"
         correlated = correlated and self.covariance != "diag"
         # With fewer samples than features, some features always depend on others.

@@ -1,9 +1,10 @@
 """Posterior over partitions and the variables that are sampled jointly with the partition.
 
-A `JointTarget` is the code of labels and classes, a likelihood of continuous features, and a tuple
-of Gibbs updates. Each update owns some variables. It defines their names and current values,
-samples them given the partition, and defines their effects on the rest of the target. Shapes and
-cells are defined in `nrprob.methods.bayes`.
+A `JointTarget` consists of the code of labels and classes, a likelihood of continuous features, and
+a tuple of updates. Each update is responsible for some variables, such as hyperparameters or scale
+weights. It defines their names and current values, samples them given the partition, and defines
+how the rest of the target depends on them. Conditioning a target on values of variables returns a
+target with these values. Shapes and cells are defined in `nrprob.methods.bayes`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Likelihood(Protocol):
     Attributes
     ----------
     hyperparameters : current values
-    power : exponent of the density of the features given their parameters
+    power : likelihood tempering exponent
     n_features : number of features d
     width : number of leading statistics that the scale weight of a sample multiplies
     """
@@ -51,10 +52,10 @@ class Likelihood(Protocol):
         """Number of leading statistics that the scale weight of a sample multiplies."""
 
     def with_hyperparameters(self, hyperparameters: Any) -> Any:
-        """Replace the hyperparameters."""
+        """Return the likelihood with other hyperparameters."""
 
     def with_statistics(self, x: jax.Array) -> Any:
-        """Replace the statistics (n', p) of the samples."""
+        """Return the likelihood for other statistics (n', p) of the samples."""
 
     def statistics(self, x: jax.Array, features: jax.Array) -> jax.Array:
         """Replace the features in statistics (b, p) by other features (b, d)."""
@@ -66,16 +67,19 @@ class Likelihood(Protocol):
         """Add the code of the features to the code of labels and classes."""
 
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
-        """Return the target of Gibbs sweeps: a sum over clusters, given sampled parameters."""
+        """Return the target of Gibbs sweeps, whose code length is a sum over clusters.
+
+        It may condition on parameters, which are sampled given ``cells`` with the random ``key``.
+        """
 
     def uncoded_nats(self, x: jax.Array) -> jax.Array:
-        """Nats (n',) per sample that the terms of `gibbs_target` omit."""
+        """Nats (n',) per sample of weight 1 that the terms of `gibbs_target` omit."""
 
     def moments(self, cells: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        """Posterior means of centres (K, d) and of covariances, in any linear units.
+        """Posterior means of centres (K, d) and of covariances, up to a linear map of the features.
 
         Covariances are (K, d, d), or (K, d) if features are independent. They are None if all
-        clusters have the same covariance, of which the centres are then in units.
+        clusters share one covariance; the centres are then in units of this covariance.
         """
 
     def draw_parameters(
@@ -95,7 +99,10 @@ class Likelihood(Protocol):
     def squared_distances(
         self, partition: Target, cells: jax.Array, labels: jax.Array, key: jax.Array
     ) -> jax.Array:
-        """Squared Mahalanobis distances (n',) from centres, with all parameters sampled."""
+        """Squared Mahalanobis distances (n',) of samples of weight 1 from their centres.
+
+        Centres, covariances and known effects are sampled with the random ``key``.
+        """
 
     def feature_costs(
         self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
@@ -114,17 +121,18 @@ class Likelihood(Protocol):
     ) -> jax.Array:
         """Minus the log predictive density (K, b) of samples in every cluster, given all others.
 
-        ``cells`` are statistics of all samples; ``partition`` and ``labels`` (b,) may have some of
-        them only. With ``weights`` (G,), the result (K, G, b) has one entry for each of these
-        scale weights.
+        ``cells`` are statistics of all samples; ``partition`` and ``labels`` (b,) may contain a
+        part of the samples. With ``weights`` (G,), the result (K, G, b) has one entry for each of
+        these scale weights.
         """
 
 
 class JointUpdate:
-    """Gibbs update of variables that are sampled jointly with the partition.
+    """Update of variables that are sampled jointly with the partition.
 
     The base class has no variables. A subclass overrides `draw`, `condition` and `resample`, and
-    every other method whose default does not suit its variables.
+    every other method whose default does not suit its variables. An update is immutable and belongs
+    to a `JointTarget`; methods that change variables return another target.
 
     Attributes
     ----------
@@ -138,11 +146,11 @@ class JointUpdate:
         return {}
 
     def condition(self, target: JointTarget, draw: Draw) -> JointTarget:
-        """Condition the target on values of the variables of a draw."""
+        """Condition the target on the values of the variables in a draw."""
         return target
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """Condition the target on variables sampled from their full conditional distributions."""
+        """Sample the variables given the partition, and condition the target on them."""
         return target
 
     def maximise(self, target: JointTarget, labels: jax.Array) -> JointTarget:
@@ -150,7 +158,7 @@ class JointUpdate:
         return target
 
     def nats(self, target: JointTarget) -> Any:
-        """Minus the log density that the variables add to the length of every partition."""
+        """Nats that the variables add to the description length of every partition."""
         return 0.0
 
     def with_room(self, n_slots: int) -> JointUpdate:
@@ -158,7 +166,7 @@ class JointUpdate:
         return self
 
     def gibbs_target(self, joint: JointTarget, target: Target) -> Target:
-        """Change the target of Gibbs sweeps, if they sample the variables with the labels."""
+        """Change the target of Gibbs sweeps, if a sweep samples the variables with the labels."""
         return target
 
     def after_gibbs(self, joint: JointTarget, state: Partition) -> JointTarget:
@@ -166,31 +174,32 @@ class JointUpdate:
         return joint
 
     def split_merge_target(self, target: Target) -> Target:
-        """Return the target of splits and merges, with the variables integrated out or fixed."""
+        """Return the target of split-merge moves, with the variables integrated out or fixed."""
         return target
 
     def transform_rows(self, rows: jax.Array) -> tuple[jax.Array, Any]:
-        """Transform samples (b, d); the second value is the log Jacobian (b,)."""
+        """Return transformed features (b, d) and the log Jacobian (b,) of the transformation."""
         return rows, 0.0
 
     def integrate(self, cost: Callable[..., Any], target: JointTarget) -> Callable[..., Any]:
-        """Integrate variables of single samples out of a predictive cost.
+        """Integrate the variables of a new sample, such as its weight, out of a predictive cost.
 
-        ``cost(weights)`` returns nats (..., b), or (..., G, b) for scale weights (G,).
+        ``cost()`` returns nats (..., b), and ``cost(weights)`` nats (..., G, b) for scale weights
+        (G,). The result is such a function too.
         """
         return cost
 
 
 @node
 class JointTarget:
-    """Distribution over partitions of samples and the variables of its updates.
+    """Joint distribution of a partition of the samples and the variables of the updates.
 
     Attributes
     ----------
     partition : statistics of the samples, and the code of labels and classes
     likelihood : `Likelihood` of the features
-    rows : (n', d) features, standardised and not transformed; zeros on padding
-    updates : Gibbs updates in the order in which they run, first the hyperparameters
+    rows : (n', d) standardised features before the transformation; zeros on padding
+    updates : updates in the order in which they run; the first one samples the hyperparameters
     """
 
     partition: Target
@@ -228,13 +237,13 @@ class JointTarget:
         return self.partition.cells(labels)
 
     def update_of(self, name: str) -> Any:
-        """The update that samples the variable ``name``."""
+        """Return the update that samples the variable ``name``."""
         return next(update for update in self.updates if name in update.names)
 
-    # Changes
+    # Targets with other values
 
     def with_update(self, update: JointUpdate, **changes: Any) -> JointTarget:
-        """Replace the updates of some variables, and other fields."""
+        """Replace the update that has the same variables as ``update``, and other fields."""
         updates = tuple(update if u.names == update.names else u for u in self.updates)
         return replace(self, updates=updates, **changes)
 
@@ -243,17 +252,17 @@ class JointTarget:
         return replace(self, likelihood=self.likelihood.with_hyperparameters(hyperparameters))
 
     def with_features(self, features: jax.Array) -> JointTarget:
-        """Replace the transformed features (n', d)."""
+        """Replace the transformed features (n', d) in all statistics."""
         x = self.likelihood.statistics(self.x, features)
         likelihood = self.likelihood.with_statistics(x)
         return replace(self, likelihood=likelihood, partition=replace(self.partition, x=x))
 
     def with_likelihood(self, likelihood: Likelihood) -> JointTarget:
-        """Replace the likelihood by one with other statistics of the same features."""
+        """Replace the likelihood, and recompute the statistics of the same features."""
         return replace(self, likelihood=likelihood).restate_features()
 
     def restate_features(self) -> JointTarget:
-        """Recompute the statistics from the features under the current transformation."""
+        """Recompute all statistics from ``rows``, under the current transformation."""
         return self.with_features(self.transform_rows(self.rows)[0])
 
     def with_weights(self, weight: jax.Array) -> JointTarget:
@@ -269,7 +278,7 @@ class JointTarget:
         return replace(self, partition=self.partition.with_room(n_slots), updates=updates)
 
     def transform_rows(self, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Transformed samples (b, d) and the log Jacobian (b,)."""
+        """Return transformed features (b, d), and the log Jacobian (b,) of the transformation."""
         log_jacobian = jnp.zeros(len(rows), rows.dtype)
         for update in self.updates:
             rows, more = update.transform_rows(rows)
@@ -279,7 +288,7 @@ class JointTarget:
     # The partition
 
     def conditional(self) -> Target:
-        """Distribution of the partition given all variables of the updates."""
+        """Return the distribution of the partition given all variables of the updates."""
         offset = sum(update.nats(self) for update in self.updates)
         return replace(self.likelihood.partition_target(self.partition), offset=offset)
 
@@ -288,7 +297,7 @@ class JointTarget:
         return self.conditional().length(cells)
 
     def gibbs_target(self, cells: jax.Array, key: jax.Array) -> Target:
-        """Target of Gibbs sweeps: a sum over clusters."""
+        """Return the target of Gibbs sweeps, whose code length is a sum over clusters."""
         result = self.likelihood.gibbs_target(self.partition, cells, key)
         for update in self.updates:
             result = update.gibbs_target(self, result)
@@ -302,7 +311,10 @@ class JointTarget:
         return result
 
     def split_merge_target(self) -> Target:
-        """Return the target of splits and merges; integrated-out variables are resampled next."""
+        """Return the target of split-merge moves.
+
+        Some variables are integrated out; `resample` has to follow the moves.
+        """
         result = self.conditional()
         for update in self.updates:
             result = update.split_merge_target(result)
@@ -328,13 +340,14 @@ class JointTarget:
     def condition(self, draw: Draw) -> JointTarget:
         """Condition the target on the variables of a draw."""
         result = self
-        # Weights and transformations precede the variables of transformed features.
+        # Weights and transformations change the features that the hyperparameters describe, so
+        # they come first.
         for update in reversed(self.updates):
             result = update.condition(result, draw)
         return result
 
     def resample(self, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """Sample every variable given the partition and the other variables."""
+        """Run all updates: sample their variables given the partition and all other variables."""
         result = self
         for i, update_key in enumerate(jax.random.split(key, len(self.updates))):
             result = result.updates[i].resample(result, labels, update_key)
@@ -345,7 +358,8 @@ class JointTarget:
     def feature_costs(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
         """Minus the log predictive density (K, b) of new samples in every cluster.
 
-        Their statistics (b, p) begin with the original features; their groups are (b,).
+        ``x`` (b, p) are statistics that begin with features before the transformation, and
+        ``group`` (b,) the known groups.
         """
         features, log_jacobian = self.transform_rows(x[:, : self.likelihood.n_features])
         x = self.likelihood.statistics(x, features)
@@ -357,9 +371,9 @@ class JointTarget:
         return self.feature_costs(cells, x, group) + self.partition.joining(cells, x, group)
 
     def left_out_costs(self, cells: jax.Array, labels: jax.Array) -> jax.Array:
-        """Minus the log density (K, n') of the features of samples in every cluster, given others.
+        """Minus the log density (K, n') of the features of each sample, if it is in each cluster.
 
-        Every sample is predicted by all other samples, with the labels (n',).
+        The density is conditional on the features and the labels (n',) of all other samples.
         """
         cost = partial(self.likelihood.left_out_costs, self.partition, cells, labels)
         return self._integrate(cost)() - self.transform_rows(self.rows)[1]
@@ -372,7 +386,10 @@ class JointTarget:
 
 @jit_by_size()
 def begin_joint(target: JointTarget) -> JointTarget:
-    """Compute the statistics and codes of the target for the initial values of its updates."""
+    """Condition the target on the initial values of its own updates.
+
+    This computes all statistics and codes, which are not consistent before.
+    """
     return target.condition(target.draw())
 
 
@@ -387,7 +404,10 @@ class JointKernel(CollapsedKernel):
         return ChainState(_as_draw(target, labels), no_moves()._asdict(), key, nothing_usual())
 
     def begin_far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
-        """State with the current variables, since the resampling program takes long to compile."""
+        """State of one chain with initial labels (n',) and the initial values of all variables.
+
+        Unlike `begin`, it does not resample the variables: that program takes long to compile.
+        """
         return ChainState(_as_draw(target, labels), no_moves()._asdict(), key, nothing_usual())
 
     def step(self, target: Any, state: ChainState) -> ChainState:

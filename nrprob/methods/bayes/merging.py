@@ -1,15 +1,16 @@
-r"""Merge trees of the components of a fit: by the dip of the density, or by exchange probabilities.
+r"""Merge trees of the components of a fit, by dips of the density or by exchange probabilities.
 
-`nrprob.posterior.merge_trees` defines the dip. Its components have the posterior means of centres
-and covariances, given the partition and the hyperparameters of a draw.
+`nrprob.posterior.merge_trees` defines the dip between two components. Centres and covariances of
+the components are posterior means, given the partition and the hyperparameters of a draw.
 
-Counts and binary features have no dip. With z the labels of a draw, the exchange probability of
-components a and b is
+The dip is not defined for counts and binary features. With z the labels of a draw and x the
+features, the exchange probability of components a and b is
 
-    p_ab = mean of p(z_i = b | z_-i, x) over the samples i of a,
+    p_ab = mean of p(z_i = b | z_-i, x) over the samples i of a.
 
-the leave-one-out probability of b among the present components. Two components merge if
-max(p_ab, p_ba) is large; see `nrprob.posterior.merge_trees.trees_by_exchange`.
+Here p(z_i = b | z_-i, x) is the probability of component b given all other samples, among the
+components that exist in the draw. Two components merge if max(p_ab, p_ba) is large; see
+`nrprob.posterior.merge_trees.trees_by_exchange`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def build_merge_trees(
     covariance: str,
     continuous: bool,
 ) -> MergeTrees:
-    """Merge trees of all draws of a fit.
+    """Make the merge trees of all draws of a fit.
 
     Parameters
     ----------
@@ -76,7 +77,10 @@ def build_merge_trees(
 def _evaluate_in_blocks(
     program: Any, target: Any, draws: dict[str, np.ndarray], components: Draws
 ) -> Any:
-    """Results of a program for the components of all draws, listed one draw after the other."""
+    """Evaluate a compiled program for blocks of draws.
+
+    Results (S, K, ...) become rows, one per component, draw after draw.
+    """
     draws, target = compact_draws(draws, target)
     n_draws, parts = len(draws["labels"]), []
     for start in range(0, n_draws, _BLOCK):
@@ -103,7 +107,10 @@ def component_moments(target: JointTarget, draws: Draw) -> tuple[jax.Array, jax.
 
 @jit_by_size()
 def exchange_sums(target: Target, draws: Draw) -> jax.Array:
-    """Sums (S, K, K) over the samples of a component of the probabilities of all components."""
+    """Sums of exchange probabilities (S, K, K).
+
+    Entry (s, a, b) is the sum of p(z_i = b | z_-i, x) over the samples i of component a in draw s.
+    """
     return jax.lax.map(lambda draw: _exchange_sums(target, draw["labels"]), draws)
 
 
@@ -111,7 +118,7 @@ def _exchange_sums(target: Target, labels: jax.Array) -> jax.Array:
     cells = target.cells(labels)
     is_own = labels == jnp.arange(target.n_slots)[:, None]
     nats = left_out_costs(target, cells, labels)
-    # A sample that is a component by itself opens this component.
+    # If a component has one sample only, this sample would open it as a new component.
     is_occupied = occupied(cells)
     k, alone = is_occupied.sum(), cells.sum(0)[labels, -1] < 1.5
     opens = target.sizes[k] - target.sizes[jnp.maximum(k - 1, 1)]

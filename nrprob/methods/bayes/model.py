@@ -1,4 +1,4 @@
-"""Bayesian mixture model of labelled partitions, and its target distribution."""
+"""Bayesian mixture model with an unknown number of components, and its target distribution."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from nrprob.methods.bayes.feature_models import CodedFeatures, FeatureModel, Sam
 from nrprob.methods.bayes.six_move_target import MixtureTarget, make_mixture_target
 from nrprob.statistics.codes import CountCode, code_term, count_tables, label_code
 
-_N_NEIGHBOURS, _MAX_SEARCHED = 20, 5000  # neighbours of a sample, and candidates for them
-FIXED_CONCENTRATION, FIXED_CLASS_CONCENTRATION = 1.0, 0.5  # if "auto" samples none
+_N_NEIGHBOURS, _MAX_SEARCHED = 20, 5000  # neighbours of a sample, and number of candidates
+FIXED_CONCENTRATION, FIXED_CLASS_CONCENTRATION = 1.0, 0.5  # "auto", if they are not sampled
 
 
 class NewRows(NamedTuple):
@@ -27,15 +27,15 @@ class NewRows(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureModel:
-    """Mixture with an unknown number of components; some samples have a class.
+    """Mixture with an unknown number of components; some samples may have a known class.
 
     Attributes
     ----------
     features : model of the features of a cluster
     concentration, class_concentration : Dirichlet concentrations of cluster sizes and of the
-        classes of a cluster; None if sampled. Models that sample nothing use 1 and 0.5 for None,
-        and codes by normalised maximum likelihood have no concentration.
-    unordered : whether clusters are a set, so that their labels are not coded
+        classes of a cluster; None if sampled. Models without sampled variables use 1 and 0.5
+        instead of None, and normalised maximum likelihood has no concentration.
+    unordered : whether the prior treats clusters as a set; otherwise k clusters cost log k! nats
     """
 
     features: FeatureModel
@@ -66,7 +66,7 @@ class MixtureModel:
         return NewRows(np.concatenate([x, np.ones((len(x), 1))], 1), group)
 
     def _concentrations(self) -> tuple[float | None, float | None]:
-        """Initial concentrations of sizes and of classes."""
+        """Initial or fixed concentrations of sizes and of classes."""
         if self.features.energy == "nml":
             return None, None
         sizes, classes = self.concentration, self.class_concentration
@@ -83,10 +83,11 @@ class MixtureModel:
         max_clusters: int,
         design: Design | None = None,
     ) -> Any:
-        """Distribution over partitions of samples (n, m) with classes (n,).
+        """Make the distribution over partitions of samples (n, m) with classes (n,).
 
-        Terms are the codes of the features (unless variables are sampled jointly with the
-        partition), of the sizes, of the classes, and of clusters across known groups.
+        Its terms are the codes of the features, of the sizes, of the classes, and of clusters
+        pooled over known groups. If variables are sampled jointly with the partition, a likelihood
+        replaces the code of the features.
 
         Returns
         -------
@@ -127,7 +128,9 @@ class MixtureModel:
     def mixture_target(
         self, X: np.ndarray, codes: np.ndarray, n_classes: int, max_clusters: int
     ) -> MixtureTarget:
-        """Distribution over mixtures with their parameters, for samples (n, m) with classes (n,).
+        """Make the distribution over mixtures with their parameters, for the six-move kernel.
+
+        ``X`` (n, m) are samples, and ``codes`` (n,) their classes.
 
         Under the conjugate prior, integrating the parameters out gives the distribution `target`.
         """
@@ -144,7 +147,10 @@ class MixtureModel:
 
 
 def find_neighbours(X: np.ndarray) -> np.ndarray:
-    """Nearest neighbours (n, q) of samples (n, d), among all or among evenly spaced samples."""
+    """Nearest neighbours (n, q) of samples (n, d), for split-merge moves.
+
+    With more than `_MAX_SEARCHED` samples, candidates are that many evenly spaced samples.
+    """
     from sklearn.neighbors import NearestNeighbors
 
     n = len(X)

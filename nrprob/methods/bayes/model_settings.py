@@ -19,12 +19,13 @@ from nrprob.methods.bayes.feature_models import (
 from nrprob.methods.bayes.inputs import Inputs
 from nrprob.methods.bayes.model import FIXED_CONCENTRATION, MixtureModel
 
-_FIXED_PRIOR = 0.3, 2.0, 0.5  # of "auto" with kernel="six-move"
+# Values of mean_precision, variance_shape and variance_scale for "auto" with kernel="six-move".
+_FIXED_PRIOR = 0.3, 2.0, 0.5
 _DISCRETE = {"multinomial": CountFeatures, "bernoulli": BinaryFeatures}
 
 
 class ModelSettings(Inputs):
-    """The part of `nrprob.MDLMixture` that makes the model and states its prior."""
+    """The part of `nrprob.MDLMixture` that makes the model and evaluates its prior."""
 
     max_clusters: Any
     concentration: Any
@@ -44,19 +45,19 @@ class ModelSettings(Inputs):
 
         where :math:`Q_k(n, \alpha)` is the probability that n samples of a mixture with k
         components and Dirichlet(:math:`\alpha`) weights leave no component empty. The sum is over
-        the grid of the concentration, or has one term if the concentration is fixed; u is 1 if
-        ``unordered`` and otherwise 0. For other symbols see Notes of the class.
+        the grid of the concentration :math:`\alpha`, or has one term if the concentration is fixed.
+        K is the largest number of components, and u is 1 if ``unordered`` and otherwise 0.
 
         Parameters
         ----------
         n_samples : int, optional
-            Number of samples n, at most 1e7; by default the number of samples of `fit`.
+            Number of samples n, at most 1e7; by default the number of samples in `fit`.
 
         Returns
         -------
         pandas.Series
-            Probability of each number of components (index ``n_components``), up to
-            ``max_clusters`` or ``n_samples``. The features do not enter.
+            Probability of each number of components (index ``n_components``), up to the smaller of
+            ``max_clusters`` and ``n_samples``.
 
         Raises
         ------
@@ -71,8 +72,9 @@ class ModelSettings(Inputs):
         -----
         With ``energy="nml"``, :math:`Q_k` is the share of the labelings without empty components in
         the normalised maximum likelihood of k labels, and 1 with ``kernel="six-move"``. Before
-        `fit`, "auto" of ``features`` means continuous features. Classes and known structure leave
-        the prior unchanged. The cost is O(n K) for each concentration.
+        `fit`, ``features="auto"`` means continuous features. The prior does not depend on the
+        values of the features, on classes or on known structure. The cost is O(n K) for each
+        concentration.
 
         Examples
         --------
@@ -95,7 +97,10 @@ class ModelSettings(Inputs):
         )
 
     def _prior_concentrations(self) -> np.ndarray | None:
-        """Values of the concentration, uniform a priori; None for normalised maximum likelihood."""
+        """Grid of the concentration, whose prior is uniform, or its fixed value.
+
+        It is None for normalised maximum likelihood.
+        """
         if self._resolve_energy() == "nml":
             return None
         if not isinstance(self.concentration, str):
@@ -109,13 +114,13 @@ class ModelSettings(Inputs):
         return SIZE_VALUES if sampled else np.asarray([FIXED_CONCENTRATION])
 
     def _resolve_energy(self) -> str:
-        """Code of a cluster in use."""
+        """Resolve ``energy="auto"``."""
         if self.energy != "auto":
             return self.energy
         return "conjugate" if self.kernel == "collapsed" else "nml"
 
     def _sampled_gaussian(self, covariance: str, errors: str) -> SampledGaussian:
-        """Gaussian features, with sampled hyperparameters unless they are numbers."""
+        """Make the model of Gaussian features; hyperparameters that are "auto" are sampled."""
         return SampledGaussian(
             covariance=covariance,
             mean_precision=float_or_none(self.mean_precision),
@@ -127,7 +132,7 @@ class ModelSettings(Inputs):
         )
 
     def _feature_model(self, floor: float) -> FeatureModel:
-        """Model of the features of a cluster."""
+        """Make the model of the features of a cluster; ``floor`` is the variance floor of "nml"."""
         if (make := _DISCRETE.get(self._features.features)) is not None:
             concentration = float(self.feature_concentration)
             return make(
@@ -140,7 +145,7 @@ class ModelSettings(Inputs):
         return features.fix_prior(_FIXED_PRIOR if self.kernel == "six-move" else None)
 
     def _mixture_model(self, features: FeatureModel) -> MixtureModel:
-        """Settings of the model that is sampled."""
+        """Make the mixture model, given the model of the features."""
         return MixtureModel(
             features=features,
             concentration=float_or_none(self.concentration),
@@ -150,5 +155,5 @@ class ModelSettings(Inputs):
 
 
 def float_or_none(value: Any) -> float | None:
-    """A number, or None for "auto"."""
+    """Return a number, or None for "auto"."""
     return None if isinstance(value, str) else float(value)

@@ -2,7 +2,7 @@
 
 Given the partition and the hyperparameters of a draw, all priors are conjugate, so that the
 parameters are sampled independently for every draw. Shapes: S draws, K slots of components, L known
-groups, n samples, d features; others as in `nrprob.methods.bayes`.
+groups or covariates, n samples, d features; others as in `nrprob.methods.bayes`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from nrprob.statistics.codes import NormalWishart
 
 
 class Parameters(NamedTuple):
-    """Parameters of the components of S draws; entries of empty slots have no meaning.
+    """Parameters of the components of S draws; entries of empty slots are arbitrary.
 
     Attributes
     ----------
     sizes : (S, K) numbers of samples
-    weights : (S, K) shares of the components; 0 in empty slots
+    weights : (S, K) mixture weights of the components; 0 in empty slots
     class_probs : (S, K, C) probabilities of the classes in every component; C may be 0
     means : (S, K, d) centres of continuous features, else None
     covariances : (S, K, d, d) covariances of continuous features, (S, K, d) variances of
         independent features, or (S, 1, d, d) if all components share one covariance; else None
     effects : (S, L, d) offsets of known groups, or coefficients of L covariates; None without known
         structure
-    probabilities : (S, L, K, d) probabilities of the features that are counts or binary; else None
+    probabilities : (S, L, K, d) probabilities of features that are counts or binary, for each of L
+        known groups; else None
     """
 
     sizes: Any
@@ -66,7 +67,7 @@ def gaussian_likelihood(features: FixedGaussian, m: int) -> SeparateCovariances:
 def draw_parameters(
     model: MixtureModel, target: Any, draws: Draw, n_features: int, n_classes: int, key: jax.Array
 ) -> Parameters:
-    """Sample the parameters of draws, in units of the features of the target.
+    """Sample the parameters for draws, in the units of the features of the target.
 
     Parameters
     ----------
@@ -74,7 +75,7 @@ def draw_parameters(
     target : Target or JointTarget
     draws : ``labels`` (S, n') and variables sampled jointly with them
     n_features, n_classes : d, and the number of classes C
-    key : key of the random numbers
+    key : random key
     """
     features, likelihood, concentration = model.features, None, 0.0
     if isinstance(features, FixedGaussian):
@@ -138,7 +139,7 @@ def _draw_parameters(
 
 
 def _dirichlet(key: jax.Array, concentration: jax.Array, possible: Any) -> jax.Array:
-    """Sample Dirichlet variates along the last axis; impossible entries are 0."""
+    """Sample Dirichlet variates along the last axis; entries that are not ``possible`` are 0."""
     log_gamma = log_gamma_variate(key, concentration)
     return jax.nn.softmax(jnp.where(possible, log_gamma, -jnp.inf), axis=-1)
 
@@ -160,13 +161,13 @@ def replicate(
     Parameters
     ----------
     parameters : parameters of S draws
-    draws : variables of the draws: ``df`` and ``yeo_johnson_lambda``, if the model has them
+    draws : variables of the draws by name; of these, the degrees of freedom ``df`` are used
     labels : (S, n) components of the samples
     group : (n,) known groups
     covariates : (n, Q) known covariates; None if there are none
     totals : (n,) numbers of tokens of the samples, for counts
     binary : whether features are binary
-    given_labels : whether samples keep their components; otherwise components are sampled
+    given_labels : whether samples have the components ``labels``; otherwise these are resampled
     rng : random number generator
     """
     s, n = labels.shape

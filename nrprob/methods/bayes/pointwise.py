@@ -1,17 +1,18 @@
 r"""Pointwise log likelihood of sampled partitions, for leave-one-out cross-validation.
 
-With z the labels of a draw, h its hyperparameters, and -i for "without sample i",
+A draw has labels z and hyperparameters h; x are features and y classes. With -i for "all samples
+but i", the log likelihood of sample i under the draw is
 
     ell_i = log p(x_i, y_i | x_-i, y_-i, z_-i, h)
           = log sum_c p(c | z_-i, h) p(x_i | x_-i, z_-i, c, h) p(y_i | y_-i, z_-i, c, h),
 
-where c runs over the components that hold other samples and over a new one. The last factor is 1 if
-sample i has no class.
+where c runs over the components of the other samples and over a new component. The last factor is 1
+if sample i has no class.
 
-The label of sample i itself is summed out. Otherwise the log likelihood would be conditional on the
-label. In the draws, a sample of a separated cluster never has a label for which its importance
-weight 1 / p(x_i | ...) in leave-one-out cross-validation is large. The average of the weights would
-then have no variance, and be wrong.
+The label z_i itself is summed out. A log likelihood given z_i would mislead leave-one-out
+cross-validation, which averages the importance weights 1 / p(x_i | z_i, ...) over draws: z_i is
+almost never a label for which the weight is large. So the average would hardly vary, and would be
+wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _BLOCK = 1024  # samples at a time, to bound memory
 
 
 def unavailable(model: MixtureModel, n_groups: int = 1) -> str:
-    """Reason why there is no pointwise log likelihood, with the setting; "" if there is one.
+    """Reason why a model has no pointwise log likelihood, with the setting; "" if it has one.
 
     Parameters
     ----------
@@ -60,13 +61,12 @@ def unavailable(model: MixtureModel, n_groups: int = 1) -> str:
 
 @jit_by_size()
 def pointwise_log_likelihood(target: Any, draws: Draw) -> jax.Array:
-    """Log likelihood (S, n') of every sample under every draw, summed over the sample's label.
+    """Log likelihood (S, n') of every sample under every draw, with its label summed out.
 
     Parameters
     ----------
     target : Target or JointTarget
-        The code length of the features must be minus the log of a marginal likelihood that is not
-        tempered.
+        The code length of the features must be minus a log marginal likelihood without tempering.
     draws : ``labels`` (S, n') of the draws, and their hyperparameters
     """
     return jax.lax.map(
@@ -75,10 +75,10 @@ def pointwise_log_likelihood(target: Any, draws: Draw) -> jax.Array:
 
 
 def log_likelihood_of_draw(target: Any, labels: jax.Array) -> jax.Array:
-    """Log likelihood (n',) under one draw.
+    """Log likelihood (n',) of every sample under one draw.
 
-    Terms of a `Target` are the code lengths of the features, of the labels and, if there are
-    classes, of the classes. A `JointTarget` has a likelihood instead of the first term.
+    The terms of a `Target` are the codes of the features, of the labels and, if there are classes,
+    of the classes. A `JointTarget` has a likelihood instead of the first term.
     """
     joint = isinstance(target, JointTarget)
     partition = target.partition if joint else replace(target, terms=target.terms[1:])
@@ -93,8 +93,8 @@ def log_likelihood_of_draw(target: Any, labels: jax.Array) -> jax.Array:
         samples = replace(partition, x=x, group=group)
         alone = cells.sum(0)[label, -1] < 1.5
         is_own = slots == label
-        # Components without the sample. If its component has no other sample, this component is the
-        # new one.
+        # Number of components of the other samples. If the component of the sample has no other
+        # sample, it is the new component.
         others = k - alone
         opens = (is_own & alone) | (free & ~alone)
         number = target.sizes[others + opens]
@@ -124,11 +124,11 @@ def log_likelihood_of_draw(target: Any, labels: jax.Array) -> jax.Array:
 
 
 def left_out_costs(target: Target, cells: jax.Array, labels: jax.Array) -> jax.Array:
-    """Nats (K, b) by which the terms of clusters grow with every sample, from the other samples.
+    """Increase (K, b) of the terms of clusters if a sample joins each cluster of all other samples.
 
     Parameters
     ----------
-    target : its ``x`` (b, p) and ``group`` (b,) are those of some samples
+    target : target whose ``x`` (b, p) and ``group`` (b,) belong to these b samples
     cells : (groups, K, p) statistics of all samples
     labels : (b,) clusters of the samples
     """

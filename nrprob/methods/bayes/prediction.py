@@ -35,7 +35,7 @@ _MAX_ENTRIES = 10**8  # of sparse X
 
 
 class Sampled(Clusterer):
-    """A fitted posterior over partitions of standardised samples.
+    """The part of `nrprob.MDLMixture` that predicts from the draws of a fit.
 
     Attributes
     ----------
@@ -61,13 +61,13 @@ class Sampled(Clusterer):
     _n_classes: int
     _n_rows: int
     _features: FeatureMap
-    _max_total: float  # counts of a sample
-    _columns: np.ndarray  # features that vary
+    _max_total: float  # largest sum of the counts of a sample
+    _columns: np.ndarray  # positions of the features that `fit` did not drop
     _mean: np.ndarray
     _sd: np.ndarray
 
     def _validate_rows(self, X: Any, *, reset: bool) -> np.ndarray:
-        """Checked samples (n, m), which are made dense if they are sparse."""
+        """Check samples (n, m), and make them dense if they are sparse."""
         validate = partial(validate_data, self, reset=reset)
         X = check_rows(X, validate, dtype=np.float64, accept_sparse="csr")
         if not sparse.issparse(X):
@@ -99,14 +99,14 @@ class Sampled(Clusterer):
     def _standardise(self, X: np.ndarray) -> np.ndarray:
         return (X[:, self._columns] - self._mean) / self._sd
 
-    # New rows
+    # Merging, and predictions for new samples
 
     def _merging_rule(self) -> str:
         """Rule by which components are merged: "dip" or "exchange"."""
         return "dip" if self._features.features == "gaussian" else "exchange"
 
     def _build_merge_trees(self, draws: dict[str, np.ndarray]) -> MergeTrees:
-        """Merge trees of the components of draws (chain, draw, ...)."""
+        """Make the merge trees of the components of draws (chain, draw, ...)."""
         covariance = {"diag": "diag", "tied": "tied"}.get(self.covariance_, "full")
         return build_merge_trees(
             self._target, draws, self._n_rows, self._columns.size, self._n_classes,
@@ -114,7 +114,9 @@ class Sampled(Clusterer):
         )  # fmt: skip
 
     def merge_trees(self) -> MergeTrees:
-        """Merge trees of the components of all draws, for `nrprob.posterior.clusters`.
+        """Compute merge trees of the components of all draws, for `nrprob.posterior.clusters`.
+
+        The merge tree of a draw states at which threshold its components merge.
 
         Returns
         -------
@@ -131,54 +133,59 @@ class Sampled(Clusterer):
 
         .. math:: p(y | x, D) = \frac{\sum_s p(x, y | s)}{\sum_s p(x | s)}
 
-        for draws s and the data D of `fit`, under ``prediction_rule="joint"``; "cond" averages
-        p(y | x, s). A new row joins a cluster of the draw or a new cluster. p(x, y | s) is the sum
-        of exp(-l) over these clusters, where l is the increase of the description length. See Yin
-        (2007), eqs. (4.7) and (4.9), whose denominator is p(x | D).
+        for features x and class y of a new sample, draws s, and the data D of `fit`. This is
+        ``prediction_rule="joint"``; "cond" averages p(y | x, s). The new sample joins a component
+        of the draw or a new component. p(x, y | s) is the sum of exp(-l) over these components,
+        where l is the increase of the description length. See Yin (2007), eqs. (4.7) and (4.9),
+        whose denominator is p(x | D).
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            New samples.
         known : as in `fit`; required if the model was fitted with it
-            If `fit` took known columns by name, they are read from the frame ``X``.
+            Known structure of the new samples. If `fit` took known columns by name, they are read
+            from the frame ``X``.
 
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            Columns are ``classes_``. Without classes in `fit`, columns are the
-            clusters ``labels_``. The probability of a cluster is the sum over its components.
+            Columns are ``classes_``. Without classes in `fit`, columns are the clusters of
+            ``labels_``. The probability of a cluster is then the sum over its components.
         """
         return self._average_draws(X, known, self._average_probabilities)
 
     def score_samples(self, X, *, known=None):
-        r"""Log predictive density of new rows.
+        r"""Log predictive density of new samples.
 
         .. math:: \log p(x) = \log \frac{1}{S} \sum_s \sum_c p(c | s) p(x | c, s)
 
-        over the S draws s, and over the components c of a draw and a new component. With
+        where s runs over the S draws, and c over the components of a draw and a new component. With
         ``energy="nml"``, p(x | c, s) is exp(-l), where l is the increase of the code length of the
         component's features. This is not a density, but comparisons with the same ``energy`` are
         valid. Columns that `fit` dropped do not count. For counts, p(x | c, s) is the probability
-        of a row's tokens in their order.
+        of the tokens of a sample in their order.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            New samples.
         known : as in `predict`
 
         Returns
         -------
         ndarray of shape (n_samples,)
-            Nats, in the units of ``X``.
+            Log densities in nats, for features in the units of ``X``.
         """
         return self._average_draws(X, known, log_densities) - np.log(self._sd).sum()
 
     def score(self, X, y=None, *, known=None):
-        """Mean log predictive density of new rows, see `score_samples`; higher is better.
+        """Mean log predictive density of new samples, see `score_samples`; higher is better.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            New samples.
         y : ignored
         known : as in `predict`
 
@@ -190,7 +197,7 @@ class Sampled(Clusterer):
         return float(self.score_samples(X, known=known).mean())
 
     def _average_draws(self, X: Any, known: Any, call: Callable[..., Any]) -> np.ndarray:
-        """Return ``call(target, draws, n_draws, rows)`` of new rows."""
+        """Evaluate ``call(target, draws, n_draws, rows)`` for new samples, block by block."""
         check_is_fitted(self)
         X, known = self._split_known(X, known)
         X = self._validate_rows(X, reset=False)
@@ -211,7 +218,7 @@ class Sampled(Clusterer):
             parts = []
             for i in range(0, X.shape[0], 1024):
                 part = np.arange(i, min(i + 1024, len(X)))
-                # Blocks of a few sizes share compiled programs.
+                # Padding to multiples of 64 samples limits the number of compiled programs.
                 wide = np.pad(part, (0, -len(part) % 64), mode="edge")
                 rows = self._mixture.new_rows(X[wide], self._n_classes, design.take_rows(wide))
                 result = np.asarray(call(target, draws, n_draws, rows))
@@ -219,7 +226,10 @@ class Sampled(Clusterer):
         return np.concatenate(parts)
 
     def _pool_draws(self, *names: str) -> tuple[dict[str, np.ndarray], int]:
-        """Draws over which predictions average, padded by the last draw, and their number."""
+        """Pool the draws over which predictions average.
+
+        Returns `MAX_DRAWS` draws, padded by copies of the last one, and the number without padding.
+        """
         draws = {name: pool_draws(self.posterior_[name].values, MAX_DRAWS) for name in names}
         n_draws = len(draws[names[0]])
         pad = max(MAX_DRAWS - n_draws, 0)
@@ -228,7 +238,7 @@ class Sampled(Clusterer):
         }, n_draws
 
     def _joint_names(self) -> tuple[str, ...]:
-        """Variables that are sampled jointly with the labels."""
+        """Names of the variables that are sampled jointly with the labels."""
         return self._target.names if isinstance(self._target, JointTarget) else ()
 
     def _average_probabilities(
@@ -247,9 +257,9 @@ class Sampled(Clusterer):
         return np.asarray(result)[:, :k]
 
     def _average_parameters(self, x: np.ndarray) -> jax.Array:
-        """Probabilities of the classes from sampled parameters."""
+        """Probabilities of the classes of new samples, from draws of the mixture parameters."""
         draws, n_draws = self._pool_draws("weights", "means", "scales", "class_probs", "active")
-        slots = np.arange(self._target.n_slots)  # as many as a program is compiled for
+        slots = np.arange(self._target.n_slots)  # draws are stored without surplus slots
         stored = slots < draws["active"].shape[1]
         draws = {name: a[:, np.where(stored, slots, 0)] for name, a in draws.items()}
         draws["active"] = draws["active"] & stored
@@ -262,8 +272,10 @@ class Sampled(Clusterer):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            New samples.
         known : as in `fit`; required if the model was fitted with it
-            If `fit` took known columns by name, they are read from the frame ``X``.
+            Known structure of the new samples. If `fit` took known columns by name, they are read
+            from the frame ``X``.
 
         Returns
         -------

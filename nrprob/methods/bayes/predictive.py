@@ -24,7 +24,7 @@ class _Costs(NamedTuple):
     ----------
     cost : (K, b) nats of every new sample in every cluster
     is_occupied : (K,) whether a cluster has samples
-    is_new : (K,) marks the slot of a new cluster, if the draw may have one more
+    is_new : (K,) mask of the slot of a new cluster; all false if no more clusters are allowed
     """
 
     cost: jax.Array
@@ -44,7 +44,7 @@ def _class_code(target: Any) -> Any:
 
 
 def _without_coordination(target: Any) -> Any:
-    """Remove the weighted code of clusters from the target, since this code is not a density."""
+    """Remove the code of clusters pooled over known groups, which is not part of a density."""
     if isinstance(target, JointTarget):
         return target
     terms = (t for t in target.terms[2:] if getattr(t.cost, "single", False))
@@ -59,7 +59,7 @@ def _feature_costs(target: Any, cells: jax.Array, rows: NewRows) -> jax.Array:
 
 
 def _joining_costs(target: Any, labels: jax.Array, rows: NewRows) -> tuple[_Costs, jax.Array]:
-    """Costs of new samples in the clusters of labels (n',), and the statistics of the clusters."""
+    """Costs of new samples in the clusters of labels (n',), and the cells of these clusters."""
     cells = target.cells(labels)
     is_occupied = occupied(cells)
     k, n_slots = is_occupied.sum(), target.n_slots
@@ -71,7 +71,7 @@ def _joining_costs(target: Any, labels: jax.Array, rows: NewRows) -> tuple[_Cost
 
 @jit_by_size()
 def most_probable_clusters(target: Any, draws: Draw, rows: NewRows) -> jax.Array:
-    """Most probable existing clusters (S, b) of new samples under each draw."""
+    """Most probable clusters (S, b) of new samples under each draw, without new clusters."""
 
     def choose_clusters(draw):
         costs, _ = _joining_costs(condition(target, draw), draw["labels"], rows)
@@ -93,6 +93,7 @@ def class_probabilities(
     draws : dict of array
         ``labels`` (S, n') and variables sampled jointly with them; the first ``n_draws`` are used.
     rows : NewRows
+        New samples.
     rule : {"joint", "cond"}
         "joint" weights draws by p(sample | draw), "cond" does not.
 
@@ -126,9 +127,10 @@ def cluster_probabilities(
 ) -> jax.Array:
     """p(cluster of a reference partition | sample), averaged over draws of partitions.
 
-    The probability of a component of a draw is shared among the clusters in ``reference`` (n', C),
-    one-hot, in proportion to the samples of its cluster. ``draws`` have the ``clusters`` (S, n') of
-    the samples, and their components ``labels``.
+    ``draws`` have the components ``labels`` (S, n') of the samples, and the ``clusters`` (S, n')
+    into which the components are merged. ``reference`` (n', C) are indicators of C reference
+    clusters. The probability of a component is divided among the reference clusters in proportion
+    to the samples that they share with the cluster of the component.
     """
 
     def cluster_log_p(draw):
@@ -150,12 +152,12 @@ def cluster_probabilities(
 def mixture_probabilities(
     draws: dict[str, jax.Array], n_draws: jax.Array, x: jax.Array, *, rule: str
 ) -> jax.Array:
-    """p(class | sample), averaged over draws of mixtures with their parameters; (b, C).
+    """p(class | sample) (b, C), averaged over draws of mixtures with their parameters.
 
     Parameters
     ----------
     draws : dict of array
-        Draws with a leading axis; the first ``n_draws`` are used.
+        Parameters of the draws, along the first axis; the first ``n_draws`` draws are used.
     x : array of shape (b, d)
         Features of new samples.
     rule : {"joint", "cond"}
@@ -166,11 +168,11 @@ def mixture_probabilities(
 
 @jit_by_size()
 def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -> jax.Array:
-    """Log of p(sample), averaged over draws of partitions; (b,).
+    """Log (b,) of the density p(sample), averaged over draws of partitions.
 
-    Under a draw the sample joins a cluster, or a new one, with the probabilities of the code of the
-    sizes. Under normalised maximum likelihood, the density of the features is the increase of the
-    code length.
+    Under a draw the sample joins a cluster or a new cluster, with probabilities from the code of
+    the cluster sizes. Under normalised maximum likelihood, minus the log density of the features is
+    the increase of their code length.
     """
 
     def log_density(draw):
@@ -190,7 +192,10 @@ def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -
 def _average_draws(
     log_p_of: Callable[[Any], jax.Array], draws: Any, n_draws: jax.Array, rule: str
 ) -> jax.Array:
-    """Average p (C, b) over draws, from log p up to a constant per sample."""
+    """Average p (C, b) over draws, and normalise it.
+
+    ``log_p_of`` returns log p (C, b) of a draw, jointly with the density of the sample.
+    """
 
     def take_draw(s):
         return jax.tree.map(lambda a: a[s], draws)
@@ -214,10 +219,10 @@ def _average_draws(
 
 @jit_by_size()
 def leave_one_out(target: Target, draws: jax.Array) -> jax.Array:
-    """Leave-one-out log p(class | features) of labelled samples, (n',); 0 for others.
+    """Leave-one-out log p(class | features) (n',) of labelled samples; 0 for other samples.
 
-    Draws given all labels are reweighted by 1 / p(class | draw) to omit the label of the sample,
-    which gives a harmonic mean.
+    Draws condition on all classes. The importance weights 1 / p(class | draw) remove the class of
+    the sample itself. So the result is the log of a harmonic mean over draws (S, n') of labels.
     """
     code = _class_code(target)
 

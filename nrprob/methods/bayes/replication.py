@@ -18,7 +18,8 @@ from nrprob.methods.bayes.prediction import Sampled
 from nrprob.methods.bayes.yeo_johnson import inverse_yeo_johnson
 from nrprob.settings import standard
 
-_LARGEST = 2.0  # replicated features, relative to the largest of the fit, if they are transformed
+# Bound of replicated features under a transformation, relative to the largest value in the fit.
+_LARGEST = 2.0
 
 
 class Replicated(Sampled):
@@ -28,28 +29,28 @@ class Replicated(Sampled):
         r"""Sample the parameters of the components from their posterior.
 
         Given the components of a draw and its hyperparameters, the priors are conjugate. Parameters
-        are therefore sampled independently for every draw: Dirichlet weights, inverse-Wishart (or
-        inverse-gamma) covariances, Gaussian centres and effects, and Dirichlet or beta
-        probabilities of counts or binary features.
+        are therefore sampled independently for every draw: Dirichlet weights, inverse-Wishart
+        covariances or inverse-gamma variances, Gaussian centres and effects of known structure, and
+        Dirichlet (counts) or beta (binary features) probabilities.
 
         Parameters
         ----------
         n_draws : int, default=100
-            Number of draws of each chain, evenly spaced; at most all.
+            Number of draws of each chain, evenly spaced; all draws if there are fewer.
         random_state : int, RandomState instance or None, default=None
-            Seed.
+            Seed of the random numbers.
 
         Returns
         -------
         xarray.Dataset
             ``weights`` (chain, draw, component); ``means`` (..., component, feature);
             ``covariances`` (..., component, feature, feature_2), or ``variances`` (..., component,
-            feature) of independent features; ``group_effects`` (..., group, feature), about their
-            weighted mean, or ``coefficients`` (..., covariate, feature); ``probabilities`` (...,
-            [group,] component, feature) of counts or binary features; and ``class_probs`` (...,
-            component, class). All are in the units of the features of `fit`, except with
-            ``transformation="yeo-johnson"``: then they are parameters of the transformed features,
-            which have mean 0 and variance 1. Component j is the j-th smallest label of the draw in
+            feature) of independent features; ``group_effects`` (..., group, feature), whose mean
+            over the samples is 0, or ``coefficients`` (..., covariate, feature); ``probabilities``
+            (..., [group,] component, feature) of counts or binary features; and ``class_probs``
+            (..., component, class). Parameters are in the units of the features of `fit`. With
+            ``transformation="yeo-johnson"``, they are parameters of the transformed features, which
+            have mean 0 and variance 1. Component j is the j-th smallest label of the draw in
             ``posterior_["components"]``. Entries are NaN beyond the number of components.
             The coordinate ``draw`` has the positions of the draws in ``posterior_``.
 
@@ -116,26 +117,26 @@ class Replicated(Sampled):
     def posterior_predictive(self, n_draws=100, *, given_labels=False, random_state=None):
         """Sample new data of the same size and known structure as the data of `fit`.
 
-        Each draw has its own parameters, see `sample_parameters`. With these, the components of the
-        samples are sampled by their weights, and then the features.
+        For each draw, `sample_parameters` samples the parameters. Given these, the components of
+        the samples are sampled with the weights as probabilities, and then the features.
 
         Parameters
         ----------
         n_draws : int, default=100
-            Number of draws of each chain, evenly spaced; at most all.
+            Number of draws of each chain, evenly spaced; all draws if there are fewer.
         given_labels : bool, default=False
-            Whether samples keep the components of the draw. With False, the data also test the
-            sizes of the components.
+            Whether samples have the components of the draw, instead of resampled components. With
+            False, a predictive check also tests the sizes of the components.
         random_state : int, RandomState instance or None, default=None
-            Seed.
+            Seed of the random numbers.
 
         Returns
         -------
         xarray.Dataset
             ``X`` (chain, draw, observation, feature), in the units of the features of `fit`,
             without the columns that `fit` dropped. With ``transformation="yeo-johnson"``, values
-            are clipped at twice the largest distance of the samples of `fit` from the mean, since
-            some transforms are bounded.
+            are clipped at twice the largest distance of the samples of `fit` from the mean. The
+            reason is that some transforms are bounded, so that not all values have an inverse.
 
         Raises
         ------
@@ -180,7 +181,7 @@ class Replicated(Sampled):
     def _sample_parameters(
         self, n_draws: Any, random_state: Any
     ) -> tuple[Parameters, dict[str, np.ndarray]]:
-        """Sample the parameters of evenly spaced draws; also return these draws, (S, ...)."""
+        """Sample the parameters for evenly spaced draws; also return these draws (S, ...)."""
         check_is_fitted(self)
         if self.energy_ == "nml":
             raise ValueError(
@@ -212,10 +213,10 @@ class Replicated(Sampled):
         return int(np.asarray(group)[: self._n_rows].max(initial=0)) + 1
 
     def _centre_effects(self, parameters: Parameters) -> tuple[np.ndarray, np.ndarray | None]:
-        """Centres (S, K, d), and effects (S, L, d) of known structure without padding.
+        """Return centres (S, K, d), and effects (S, L, d) of known structure without padding.
 
-        Offsets of groups have the weighted mean 0, because only their sums with the centres are
-        determined by the data.
+        Offsets of groups are shifted so that their mean over the samples is 0; the centres change
+        by the opposite amount. The data only determine the sums of offsets and centres.
         """
         means, effects = parameters.means, parameters.effects
         if effects is None:
@@ -237,7 +238,7 @@ class Replicated(Sampled):
         return int(np.flatnonzero(used).max(initial=-1)) + 1
 
     def _invert_transformation(self, rows: np.ndarray, lambdas: np.ndarray) -> np.ndarray:
-        """Standardised features (S, n, d) from transformed features and lambdas (S, d)."""
+        """Standardised features (S, n, d), from transformed features and lambdas (S, d)."""
         update = self._target.update_of("yeo_johnson_lambda")
         values, shift, spread = (
             np.asarray(a) for a in (update.values, update.shift, update.spread)

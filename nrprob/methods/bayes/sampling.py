@@ -28,7 +28,7 @@ from nrprob.posterior.merging import check_threshold
 from nrprob.settings import standard
 
 _MAX_BYTES = 10**9  # of the draws of a run whose number of draws is "auto"
-_AT_LIMIT = 0.05  # largest share of draws with the largest number of components
+_AT_LIMIT = 0.05  # share of draws with `max_clusters` components above which `fit` warns
 _DIMS = {
     "components": ("observation",),
     "labels": ("observation",),
@@ -55,8 +55,8 @@ class SampledChains(ModelSettings):
     _max_clusters: int
     _run: CheckpointedChains
     _run_until: bool  # whether chains run until convergence
-    _draws_of_fit: int  # of each chain, before any `extend`; huge during `fit`
-    _diagnosed: tuple[dict[str, np.ndarray], np.ndarray, Any] | None  # result of the last look
+    _draws_of_fit: int  # draws of each chain before any `extend`; huge during `fit`
+    _diagnosed: tuple[dict[str, np.ndarray], np.ndarray, Any] | None  # last result of `_diagnose`
 
     def extend(self, num_samples):
         """Continue sampling from the last state of `fit` or `extend`.
@@ -69,7 +69,8 @@ class SampledChains(ModelSettings):
         Returns
         -------
         self
-            The estimator with the draws of all runs, as if `fit` had sampled as many at once.
+            The estimator with the draws of all runs, which are equal to the draws of one longer
+            run.
         """
         check_is_fitted(self, "_run")
         self._check_number("num_samples", num_samples, low=1, high=10**8, integer=True)
@@ -79,7 +80,7 @@ class SampledChains(ModelSettings):
         return self
 
     def _run_chains(self, num_draws: int | None, deadline: float = np.inf) -> None:
-        """Run the chains to a total number of draws, or until convergence if it is None."""
+        """Run the chains to ``num_draws`` draws in total, or until convergence if this is None."""
         self.stopped_, self._diagnosed = "interrupted", None
         try:
             with progress_bar(self.verbose) as report:
@@ -94,7 +95,7 @@ class SampledChains(ModelSettings):
                 self._summarise_draws()
 
     def _run_to_convergence(self, report: Report, deadline: float) -> str:
-        """Run the chains until they have converged or a budget ends; return the reason."""
+        """Run the chains until they converge or reach a limit; return why they stopped."""
         affordable = max(_MAX_BYTES // self._run.draw_bytes, 1000)
         for size in look_sizes(min(int(self.max_samples), affordable)):
             self._run.advance(int(self.num_warmup), size, report=report, deadline=deadline)
@@ -108,7 +109,7 @@ class SampledChains(ModelSettings):
         return "max_samples" if affordable >= int(self.max_samples) else "max_memory"
 
     def _select_draws(self, draws: dict[str, np.ndarray], n_draws: int) -> dict[str, np.ndarray]:
-        """Select draws after the warm-up, of the first ``n_draws``."""
+        """Select those of the first ``n_draws`` draws that do not count as warm-up."""
         run = self._run
         in_fit = min(n_draws, self._draws_of_fit)  # `extend` discards no further draws
         first = count_discarded(in_fit, run.n_warm, run.thinning) if self._run_until else 0
@@ -116,11 +117,11 @@ class SampledChains(ModelSettings):
         for name in draws.keys() & {n for n, dims in _DIMS.items() if dims == ("observation",)}:
             draws[name] = draws[name][..., : self._n_rows]
         for name in draws.keys() & {n for n, dims in _DIMS.items() if dims[0] == "cluster"}:
-            draws[name] = draws[name][:, :, : self._max_clusters]  # other slots are never in use
+            draws[name] = draws[name][:, :, : self._max_clusters]  # other slots are always empty
         return draws
 
     def _select_components(self, n_draws: int) -> dict[str, np.ndarray]:
-        """Select draws after the warm-up, whose labels are those of components."""
+        """Select draws after the warm-up; ``components`` are the labels before merging."""
         draws = self._select_draws(self._run.all_draws(), n_draws)
         return draws | {"components": draws["labels"], "n_components": draws["n_clusters"]}
 
@@ -140,7 +141,11 @@ class SampledChains(ModelSettings):
     def _diagnose(
         self, draws: dict[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], np.ndarray, Any]:
-        """Clusters of draws of components, their point estimate (n,), and diagnostics."""
+        """Merge the components of draws, and diagnose the chains.
+
+        Returns the draws with merged clusters, the point estimate (n,) of the partition, and the
+        table of diagnostics. The last result is stored.
+        """
         from nrprob.posterior import point_estimate
 
         n_draws = draws["log_density"].shape[1]
@@ -169,7 +174,7 @@ class SampledChains(ModelSettings):
         self.posterior_ = xarray.Dataset(
             {name: (("chain", "draw", *_DIMS.get(name, ())), a) for name, a in draws.items()}
         )
-        swaps = "swap" in moves and moves["swap"].any()  # of known groups only
+        swaps = "swap" in moves and moves["swap"].any()  # only with known groups
         idle = () if swaps else ("swap", "swap_accepted")
         self.sample_stats_ = xarray.Dataset(
             {name: (("chain", "draw"), a) for name, a in moves.items() if name not in idle}
@@ -207,7 +212,7 @@ class SampledChains(ModelSettings):
             self.converged_ = has_converged(table)
             if not self.converged_:
                 raised = "max_samples or max_seconds"
-                if self.stopped_ == "max_memory":  # of draws that are stored
+                if self.stopped_ == "max_memory":  # thinning stores fewer draws per iteration
                     raised = "thinning"
                 state, use = "the chains have not converged", "look at diagnostics_"
                 if has_converged(table, CLUSTERS):

@@ -5,17 +5,21 @@ Sample i of cluster c, and of known group g if there are known groups, is
     x_i = a_g + b_c + e_i,   e_i ~ N(0, S),   b_c ~ N(0, S / kappa),   a_g ~ N(0, S / omega),
 
 for d features, and S ~ inverse-Wishart(d + 1 + nu, nu s I), so s is the prior mean of the diagonal
-of S. With known covariates t_i, A t_i replaces a_g, and the column of A for each covariate is
-N(0, S / omega).
+of S. The centre of cluster c is b_c, and a_g is the offset of known group g. With known covariates
+t_i, A' t_i replaces a_g, and the row of A for each covariate is N(0, S / omega).
 
-Given a partition, S and all centres are integrated out: this is a regression on indicators with a
-matrix-normal prior. A split of one cluster can thus reduce S for all clusters at once, which is
-impossible given S. Only Gibbs sweeps condition on a sampled S.
+Given a partition, S, all centres and all *known effects* (a_g, or A) are integrated out. This is a
+multivariate regression on indicators of the clusters and on the known structure, with a
+matrix-normal prior of the coefficients. A split of one cluster can then reduce the covariance of
+all clusters, which is impossible given S. Only Gibbs sweeps condition on a sampled S.
 
-Samples may have scale weights: e_i ~ N(0, S / w_i). Their statistics are then features times w_i,
-followed by w_i; the factors w_i^(d/2) of their density are omitted.
+Samples may have scale weights: e_i ~ N(0, S / w_i). The statistics of sample i are then features
+and covariates times w_i, followed by w_i. The code omits the factors w_i^(d/2) of the density.
+
+The likelihood is tempered: ``power`` multiplies all sums over samples and all numbers of samples.
 
 Shapes: d features, Q covariates, L known groups or covariates; others as in `nrprob.methods.bayes`.
+A *root* R of a matrix M is triangular with M = R' R, unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -45,7 +49,9 @@ _STATIC: dict[str, Any] = {"static": True}
 
 
 class _Fit(NamedTuple):
-    """Regression of the features on the known structure and on clusters.
+    """Regression of the features on the known structure and on the clusters.
+
+    Covariances of centres and known effects are relative to S.
 
     Attributes
     ----------
@@ -53,11 +59,12 @@ class _Fit(NamedTuple):
     log_det : log determinant of the precision of the coefficients, relative to their prior
     alone : (L, d) coefficients of the L known groups or covariates, in the regression without
         clusters
-    between : (L, K) regression coefficients of the known structure on the clusters
+    between : (L, K) coefficients of the regression of the cluster indicators on the known
+        structure
     centres : (K, d) posterior means of the centres
-    half : (K, K) whose square is the covariance of the centres, with all else integrated out
-    root : (L, L), or a diagonal (L,) for groups, whose square is the covariance of the known
-        effects given the centres
+    half : (K, K) root of the covariance of the centres, with the known effects integrated out
+    root : (L, L) root of the covariance of the known effects given the centres; for groups its
+        diagonal (L,)
     """
 
     scatter: jax.Array
@@ -70,12 +77,12 @@ class _Fit(NamedTuple):
 
     @property
     def effects(self) -> jax.Array:
-        """Means (L, d) of the offsets of known groups, or of the coefficients of covariates."""
+        """Posterior means (L, d) of the offsets of groups, or of the coefficients of covariates."""
         return self.alone - self.between @ self.centres
 
 
 class _Solution(NamedTuple):
-    """Fields of `_Fit`, without the covariances of coefficients."""
+    """Regression as in `_Fit`, without the covariances of the coefficients."""
 
     scatter: jax.Array
     log_det: jax.Array
@@ -84,7 +91,10 @@ class _Solution(NamedTuple):
 
 
 def wishart_root(key: jax.Array, white: jax.Array, freedom: jax.Array) -> jax.Array:
-    """Sampled roots (..., d, d) of Wishart matrices with scales ``white' white``."""
+    """Sample roots R (..., d, d) of Wishart matrices R R', with scale matrices ``white' white``.
+
+    ``freedom`` (...) are the degrees of freedom.
+    """
     gamma_key, normal_key = jax.random.split(key)
     d = white.shape[-1]
     shape = 0.5 * (jnp.asarray(freedom)[..., None] - np.arange(d))
@@ -95,21 +105,23 @@ def wishart_root(key: jax.Array, white: jax.Array, freedom: jax.Array) -> jax.Ar
 
 @node
 class SharedCovariance(JointCode):
-    """Likelihood of Gaussian clusters of one covariance; a `Likelihood`, and a `JointCode`.
+    """Likelihood of Gaussian clusters that share one covariance.
 
-    Its statistics are features, covariates, the weight if samples have scale weights, classes, 1.
+    It is a `Likelihood` and a `JointCode`. The statistics of a sample are, in this order, its
+    features, its covariates, its scale weight if there are weights, indicators of its class, and 1.
 
     Attributes
     ----------
-    square : (d + Q, d + Q) sum of the outer products of features and covariates, by weight
-    hyperparameters : current values
+    square : (d + Q, d + Q) weighted sum of the outer products of features and covariates
+    hyperparameters : current values of kappa, omega, s and nu
     power : likelihood tempering exponent
     n_features : d
     weighted : whether samples have scale weights
     n_covariates : Q
     grouped : whether there are known groups
-    root : (Q, Q) whose square is the covariance of the coefficients of covariates given all else
-    log_det : log determinant of the inverse of that covariance
+    root : (Q, Q) root of the covariance, relative to S, of the coefficients of covariates given S
+        and all centres
+    log_det : log determinant of the inverse of this covariance
     """
 
     square: jax.Array
@@ -147,19 +159,19 @@ class SharedCovariance(JointCode):
         return self.n_covariates > 0 or self.grouped
 
     def _offsets(self, effects: jax.Array, rows: jax.Array, group: jax.Array) -> jax.Array:
-        """Offsets (b, d) of samples (b, d + Q) of groups (b,)."""
+        """Offsets (b, d) of samples (b, d + Q) of groups (b,), from known effects (L, d)."""
         if self.n_covariates:
             return rows[..., self.n_features : self._end] @ effects
         return effects[group]
 
     def _sum_offsets(self, effects: jax.Array, cells: jax.Array) -> jax.Array:
-        """Sums of the offsets (groups, K, d) over the samples of cells (groups, K, p)."""
+        """Weighted sums of the offsets (groups, K, d) over the samples of cells (groups, K, p)."""
         if self.n_covariates:
             return cells[..., self.n_features : self._end] @ effects
         return self._mass(cells)[..., None] * effects[:, None]
 
     def _mass(self, statistics: jax.Array) -> jax.Array:
-        """Sum of the weights of statistics (..., p)."""
+        """Sum (...) of the scale weights, from statistics (..., p); without weights, the number."""
         return statistics[..., self._end if self.weighted else -1]
 
     def _split_rows(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -168,7 +180,7 @@ class SharedCovariance(JointCode):
         return unweighted(rows, weight) if self.weighted else rows, weight
 
     def with_statistics(self, x: jax.Array) -> SharedCovariance:
-        """Replace the statistics (n', p) of the samples."""
+        """Return the likelihood for other statistics (n', p) of the samples."""
         rows = unweighted(x[:, : self._end], jnp.sqrt(self._mass(x)))
         return replace(self, square=rows.T @ rows)
 
@@ -177,7 +189,7 @@ class SharedCovariance(JointCode):
         return jnp.concatenate([features * self._mass(x)[:, None], x[:, self.n_features :]], 1)
 
     def _fit(self, cells: jax.Array) -> _Fit:
-        """Fit the regression to cells (groups, K, p)."""
+        """Fit the regression to cells (groups, K, p), with covariances of the coefficients."""
         d, (kappa, omega, s, nu) = self.n_features, self.hyperparameters
         n, sums = self.power * self._mass(cells), self.power * cells[..., :d]
         scatter = s * nu * jnp.eye(d) + self.power * self.square[:d, :d]
@@ -205,11 +217,11 @@ class SharedCovariance(JointCode):
         return _Fit(scatter, log_det, alone, between, half.T @ right, half, root)
 
     def _levels(self, fit: _Fit, rows: jax.Array, group: jax.Array) -> tuple[jax.Array, ...]:
-        """Effects of the known structure of samples (b, d + Q), per level.
+        """Posterior of the offsets of samples (b, d + Q), per level.
 
-        A level is a known group, or one sample if there are covariates. Returns the offsets
-        (levels, d), their regression on the centres (levels, K), their variances given the centres
-        (levels,), and the level (b,) of each sample.
+        A level is a known group, or one sample if there are covariates. Returns the means of the
+        offsets (levels, d), the fitted values (levels, K) of the regression `_Fit.between`, the
+        variances of the offsets given the centres (levels,), and the level (b,) of each sample.
         """
         if not self.n_covariates:
             return fit.effects, fit.between, jnp.square(fit.root), group
@@ -219,11 +231,11 @@ class SharedCovariance(JointCode):
         return covariates @ fit.effects, covariates @ fit.between, spread, levels
 
     def _solve(self, cells: jax.Array) -> _Solution:
-        """Solve the regression without covariances of coefficients, by the cheaper elimination.
+        """Solve the regression without covariances of the coefficients.
 
-        It factors a matrix with one row per cluster, or per known group or covariate. The update of
-        the hyperparameters solves dozens of regressions. If the known structure is smaller,
-        clusters are eliminated first.
+        The update of the hyperparameters solves dozens of regressions. To save time, the method
+        eliminates first either the clusters or the known structure, so that it factors the smaller
+        matrix: (L, L) or (K, K).
         """
         d, (kappa, omega, s, nu) = self.n_features, self.hyperparameters
         n_known = self.n_covariates or cells.shape[0]
@@ -251,10 +263,7 @@ class SharedCovariance(JointCode):
         return _Solution(scatter, log_det, effects, centres)
 
     def nats(self, cells: jax.Array) -> jax.Array:
-        """Minus the log marginal likelihood.
-
-        ``cells`` (groups, K, p) are statistics, summed by known group and cluster.
-        """
+        """Minus the log marginal likelihood of cells (groups, K, p)."""
         solution, d, (_, _, s, nu) = self._solve(cells), self.n_features, self.hyperparameters
         n, freedom = self.power * cells[..., -1].sum(), d + 1 + nu
         return (
@@ -267,7 +276,7 @@ class SharedCovariance(JointCode):
         )
 
     def __call__(self, cells: jax.Array) -> jax.Array:
-        """Code length of cells (groups, K, p), in nats, as a code of a target."""
+        """Code length of cells (groups, K, p), in nats; see `JointCode`."""
         return self.nats(cells)
 
     def partition_target(self, partition: Target) -> Target:
@@ -304,11 +313,12 @@ class SharedCovariance(JointCode):
     ) -> jax.Array:
         """Minus the log predictive density of every sample given the others; see `Likelihood`.
 
-        Removing sample i is an update of rank one of the regression on all samples. With the
-        covariance C of the coefficients, relative to S, the design w_i of the sample and w_c of
-        cluster c, and the weight m of the sample, the covariance without the sample is
+        Removing sample i is an update of rank one of the regression on all samples. C is the
+        covariance of the coefficients, relative to S. u_i is the design vector of sample i, and u_c
+        is its design vector if it were in cluster c. m is its weight times the tempering exponent.
+        The covariance without the sample is
 
-            C + m C w_i w_i' C / (1 - m w_i' C w_i).
+            C + m C u_i u_i' C / (1 - m u_i' C u_i).
 
         Coefficients and scatter change accordingly.
         """
@@ -316,8 +326,8 @@ class SharedCovariance(JointCode):
         rows, mass = self._split_rows(partition.x)
         counted = self.power * mass
         nu, n = self.hyperparameters.freedom, cells[..., -1].sum()
-        freedom = d + 1 + nu + self.power * (n - 1)  # cells without the sample
-        # 1. Covariances w_c' C w_i and w_c' C w_c (K, b), with the known structure of the sample.
+        freedom = d + 1 + nu + self.power * (n - 1)  # without the sample
+        # 1. Covariances u_c' C u_i and u_c' C u_c (K, b), with the known structure of the sample.
         inverse = fit.half.T @ fit.half
         covariance, spread = inverse[:, labels], jnp.diagonal(inverse)[:, None]
         offset: Any = 0.0
@@ -340,7 +350,7 @@ class SharedCovariance(JointCode):
         square = jnp.square(rows - centres[:, None]).sum(-1)
         product = (rows * residual).sum(1) - centres @ residual.T
         own_square = jnp.square(residual).sum(1)
-        # 3. Squared distances without the sample, whose removal multiplies the determinant of the
+        # 3. Squared distances without the sample. Its removal multiplies the determinant of the
         # scatter by 1 - share.
         share = counted * own_square / remaining
         shift = counted * covariance / remaining
@@ -355,7 +365,7 @@ class SharedCovariance(JointCode):
         return student_t_nats(weight * distance, log_det, 1 + weight * spread, freedom, d)
 
     def moments(self, cells: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        """Posterior means of the centres, in units of the covariance; see `Likelihood`."""
+        """Posterior means of the centres, in units of the shared covariance; see `Likelihood`."""
         fit = self._fit(cells)
         freedom = self.hyperparameters.freedom + self.power * cells[..., -1].sum()
         white, _ = whitener(fit.scatter / freedom)
@@ -364,12 +374,16 @@ class SharedCovariance(JointCode):
     def _merge(
         self, target: Target, state: Partition, a: jax.Array, b: jax.Array
     ) -> tuple[_Solution | _Fit, Callable[..., Any], jax.Array, jax.Array, jax.Array]:
-        """Fit the regression with clusters ``a`` and ``b`` as one.
+        """Fit the regression with clusters ``a`` and ``b`` merged.
 
-        Returns the fit; the function of samples (m, p) and groups (m,) that subtracts the effects
-        of the known structure from the features, and returns these and the weights; the mask (n',)
-        of the samples of both clusters; and residuals (n', d) times the root of the weight, outside
-        and inside.
+        Returns
+        -------
+        fit : regression with the merged cluster
+        adjust_rows : function of samples (m, p) and groups (m,), which returns features minus known
+            effects, and weights
+        inside : (n',) mask of the samples of the two clusters
+        rest, union : (n', d) residuals times the square root of the weight; ``rest`` is 0 for
+            samples of the two clusters, ``union`` is 0 for all other samples
         """
         both = state.cells[:, a] + jnp.where(a == b, 0, 1) * state.cells[:, b]
         fit = self._solve(state.cells.at[:, b].set(0).at[:, a].set(both))
@@ -387,7 +401,7 @@ class SharedCovariance(JointCode):
         return fit, adjust_rows, inside, rest, union
 
     def cluster_distances(self, cells: jax.Array) -> jax.Array:
-        """Mahalanobis distances of means; see `nrprob.engines.sample.launched_moves`."""
+        """Mahalanobis distances (K, K) of the centres; see `LaunchModel.cluster_distances`."""
         fit, n = self._solve(cells), self.power * cells[..., -1].sum()
         freedom = self.n_features + 1 + self.hyperparameters.freedom + n
         means = fit.centres @ whitener(fit.scatter)[0].T
@@ -397,7 +411,7 @@ class SharedCovariance(JointCode):
     def sides(
         self, target: Target, state: Partition, pair: jax.Array, rows: jax.Array, real: jax.Array
     ) -> GaussianSides:
-        """Members of a move; see `nrprob.engines.sample.launched_moves`."""
+        """Model of the two sides of a launched move; see `LaunchModel.sides`."""
         kappa, _, variance, freedom = self.hyperparameters
         _, adjust_rows, inside, outside, _ = self._merge(target, state, *pair)
         scatter = variance * freedom * jnp.eye(self.n_features)
@@ -414,16 +428,18 @@ class SharedCovariance(JointCode):
     def odds(
         self, target: Target, state: Partition, a: jax.Array, b: jax.Array
     ) -> Callable[[jax.Array, jax.Array], Odds]:
-        """Log odds that samples leaving clusters ``a`` and ``b`` join the second of two new ones.
+        """Log odds that samples of clusters ``a`` and ``b`` join the second of two new clusters.
 
-        The covariance is the covariance of all samples about their current clusters, with a and b
-        merged. So it is equal before and after a split or merge.
+        The odds depend on a and b only through their union, as `Target.odds` requires: they are
+        equal before and after a split or merge. The covariance is estimated from the residuals of
+        all other samples about their clusters, and from the union.
         """
         d, kappa = self.n_features, self.hyperparameters.centre_precision
         fit, adjust_rows, inside, rest, union = self._merge(target, state, a, b)
         mass = target.x[:, -1]
-        # 2. Prior, and scatter outside the two clusters and within their union.
-        # The union has the weight of a few samples, since the first samples have no other variance.
+        # 1. Scatter of the prior, of the samples outside the two clusters, and of their union. The
+        # union has the weight of ``few`` samples. Without it, the covariance would have no
+        # information about the two clusters until several samples are assigned.
         few = d + 2.0
         base = self.hyperparameters.variance * self.hyperparameters.freedom * jnp.eye(d)
         share = few / jnp.maximum((inside * mass).sum(), 1)
@@ -435,7 +451,7 @@ class SharedCovariance(JointCode):
             root = jnp.sqrt(weight)
 
             def log_odds(two, taken, side):
-                # 3. Means of the two clusters, and the covariance. Both include the samples with an
+                # 2. Means of the two clusters, and the covariance. Both include the samples with an
                 # assigned side.
                 n = self._mass(two)
                 sums = (two[..., :d] - self._sum_offsets(fit.effects, two)).sum(0)
@@ -444,7 +460,7 @@ class SharedCovariance(JointCode):
                 near = rows - means[side.astype(jnp.int32)]
                 near = near * (taken * root)[:, None]
                 white = whitener((base + near.T @ near) / (n_base + (taken * mass).sum()))[0]
-                # 4. Gaussian log densities about the two means.
+                # 3. Gaussian log densities about the two means.
                 factor = 1 + weight / (kappa + n)[:, None]
                 distance = (white @ rows.T)[:, None] - (white @ means.T)[..., None]
                 distance = weight * sum_of_squares(distance) / factor
@@ -459,9 +475,10 @@ class SharedCovariance(JointCode):
     def _draw_parameters(
         self, cells: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Root (d, d) of the precision, ``root root'``, and centres and effects in its units.
+        """Sample S, the centres and the known effects from their posterior.
 
-        Effects are offsets of groups, or coefficients of covariates.
+        Returns a matrix R (d, d) with S^-1 = R R', and centres (K, d) and known effects (L, d)
+        multiplied by R.
         """
         d = self.n_features
         wishart_key, centre_key, group_key = jax.random.split(key, 3)
@@ -484,16 +501,16 @@ class SharedCovariance(JointCode):
         root, centres, effects = self._draw_parameters(cells, key)
         white, _ = whitener(root @ root.T)
         covariance = white.T @ white
-        back = root.T @ covariance  # inverse of the root
+        back = root.T @ covariance  # inverse of ``root``, to the units of the features
         informed = effects @ back if self._informed else None
         return centres @ back, covariance[None], informed
 
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
-        """Return the target of Gibbs sweeps, given a sampled covariance and known effects."""
+        """Return the target of Gibbs sweeps, given sampled covariance and known effects."""
         d, x = self.n_features, partition.x
         root, _, effects = self._draw_parameters(cells, key)
         rows = x[:, :d] @ root
-        if self.n_covariates:  # these samples already have their weights
+        if self.n_covariates:  # the covariates in ``x`` are already multiplied by the weights
             rows = rows - x[:, d : self._end] @ effects
         elif self._informed:
             rows = rows - effects[partition.group] * self._mass(x)[:, None]
@@ -508,7 +525,7 @@ class SharedCovariance(JointCode):
         )
 
     def uncoded_nats(self, x: jax.Array) -> jax.Array:
-        """Nats (n',) of samples of weight 1 that the code of `gibbs_target` omits."""
+        """Nats (n',) that the code of `gibbs_target` omits, for samples of weight 1."""
         return 0.5 * jnp.square(x[:, : self.n_features]).sum(1)
 
     def squared_distances(

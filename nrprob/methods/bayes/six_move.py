@@ -1,25 +1,29 @@
 """Six-move sampler of mixtures with their parameters (Yin, 2007, section 4.8), corrected.
 
-An iteration makes the published moves, with acceptance ratios that leave the distribution of a
-`MixtureTarget` invariant:
+An iteration makes the published moves, with acceptance probabilities that leave the distribution of
+a `MixtureTarget` invariant. "nml" and "conjugate" are the two distributions of `six_move_target`. A
+*row* is a sample. The weight of a component under "nml" is a number of *units*, divided by the
+total number of units G.
 
 1. Weights given labels. "nml" pairs components at random and samples the division of units within
-   each pair from its exact conditional distribution. (The published step of every point by +-1
-   never changes the parity of a weight.) "conjugate" samples all weights from a Dirichlet
-   distribution.
-2. Labels of all rows given everything else. "conjugate" proposes labels for blocks of rows, and
-   keeps the labels of a block if the proposal empties a component. This is valid since the proposal
-   does not depend on the labels.
+   each pair from its exact conditional distribution. (The published step moves every point between
+   two components by +1 or -1 unit. So a weight between two points changes by 0 or 2 units, and its
+   parity never changes.) "conjugate" samples all weights from a Dirichlet distribution.
+2. Labels of all rows given all other variables. "conjugate" proposes labels for blocks of rows. It
+   rejects the proposal of a block if it empties a component. This is valid since the proposal does
+   not depend on the current labels.
 3. Death and rebirth ("nml"). Components of at most one row propose new parameters from the base
    distribution. The acceptance probability is the ratio of likelihoods, not the new likelihood
    alone.
-4. Split and combine, and birth and death of empty components; see `six_move_jumps`.
+4. Split and combine, and birth and death of components without rows or with one row; see
+   `six_move_jumps`.
 5. Means and scales given labels. "conjugate" samples them from their conditional distribution.
-   "nml" restricts them to a box, and uses a similar proposal with a Metropolis-Hastings step.
+   "nml" restricts them to a box. It proposes from a distribution that is close to the conditional
+   one, and accepts by the Metropolis-Hastings rule.
 6. Probabilities of the classes, from Dirichlet distributions.
 
-Move 4 integrates out the parameters of move 6, and for "conjugate" also the parameters of moves 1
-and 5. This is valid because these parameters are resampled before any other move uses them.
+Move 4 integrates out the class probabilities, and for "conjugate" also weights, means and scales.
+This is valid because moves 1, 5 and 6 resample them before any other move uses them.
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ from nrprob.methods.bayes.six_move_target import (
 
 __all__ = ["SixMoveKernel", "log_joint", "make_mixture_target"]
 
-_PARTS = 16  # blocks of rows that keep or change their labels together
+_PARTS = 16  # blocks of rows whose proposed labels are accepted or rejected together
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,11 @@ class SixMoveKernel(PartitionKernel):
 
     Attributes
     ----------
-    n_split_combine : number of proposals of `pivot_move` per iteration
-    n_split_merge : number of proposals of `launched_move` per iteration
-    n_birth_death : number of proposals of `birth_move` per iteration; "conjugate" has none
-    n_single : number of proposals of `single_move` per iteration
-    n_launch : number of hard assignments that lead to the launch state of `launched_move`
+    n_split_combine : proposals of `pivot_move` per iteration
+    n_split_merge : proposals of `launched_move` per iteration
+    n_birth_death : proposals of `birth_move` per iteration; "conjugate" has none
+    n_single : proposals of `single_move` per iteration
+    n_launch : passes of hard assignments that lead to the launch state of `launched_move`
     """
 
     n_split_combine: int = 1
@@ -126,7 +130,7 @@ class SixMoveKernel(PartitionKernel):
         return complete_mixture(target, mixture.labels, cells, keys[4]), cells, moves
 
 
-@jax.jit  # one compiled program, also if chains begin outside of one
+@jax.jit  # compiled even if the caller is not a compiled program
 def _begin(target: MixtureTarget, labels: jax.Array, key: jax.Array) -> ChainState:
     key, now = jax.random.split(key)
     labels = jnp.where(target.mass > 0, labels, 0).astype(jnp.int32)
@@ -148,12 +152,12 @@ def _no_moves() -> Draw:
 
 
 def _sum_jumps(moves: Draw) -> Draw:
-    """Counts of both split-merge moves together."""
+    """Counts of pivot moves and launched moves together."""
     return {name: moves[f"pivot_{name}"] + moves[f"launched_{name}"] for name in _JUMPS}
 
 
 def _repeat_jump(target, move, mixture, cells, key, count):
-    """Make a jump ``count`` times; also count proposals and acceptances in both directions."""
+    """Propose a jump ``count`` times; also count proposals and acceptances in each direction."""
 
     def once(t, carry):
         mixture, cells, counts = carry
@@ -174,7 +178,7 @@ def _repeat_jump(target, move, mixture, cells, key, count):
 def share_units(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Move 1 of "nml": resample how pairs of components divide their units of weight, (K,)."""
+    """Move 1 of "nml": resample the units (K,) of the components, for random pairs of them."""
     order_key, unit_key = jax.random.split(key)
     slots = target.n_slots
     dtype = mixture.parts.dtype
@@ -196,7 +200,7 @@ def share_units(
 def draw_labels(
     target: MixtureTarget, mixture: Mixture, key: jax.Array
 ) -> tuple[Mixture, jax.Array, jax.Array]:
-    """Move 2: sample labels; also returns how many blocks of rows were proposed and changed."""
+    """Move 2: sample labels; also returns the numbers of accepted and of proposed blocks."""
     x = target.x
     log_p = target.coefficients(mixture) @ x.T
     log_p = jnp.where(mixture.active[:, None], log_p, -jnp.inf)
@@ -210,7 +214,8 @@ def draw_labels(
     n = x.shape[0]
     parts = min(_PARTS, n)
     wide = -(-n // parts)
-    # Adjacent rows, which are often similar, are in different blocks.
+    # Adjacent rows, which are often similar, are in different blocks, so that the proposal of a
+    # block rarely empties a component.
     change = jnp.pad(new - old, ((0, 0), (0, wide * parts - n)))
     change = change.reshape(-1, wide, parts).sum(1).T
 
@@ -226,7 +231,10 @@ def draw_labels(
 def rebirth_components(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
 ) -> tuple[Mixture, jax.Array, jax.Array]:
-    """Move 3 of "nml": death and birth of empty components; also returns numbers of proposals."""
+    """Move 3 of "nml": propose new parameters for components of at most one row.
+
+    Also returns the numbers of proposals and of acceptances.
+    """
     normal_key, class_key, accept_key = jax.random.split(key, 3)
     nobody = jnp.zeros_like(cells)
     fresh = describe_components(target, nobody, normal_key)
@@ -246,7 +254,10 @@ def rebirth_components(
 def draw_normals(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
 ) -> tuple[Mixture, jax.Array, jax.Array]:
-    """Move 5 of "nml": sample means and scales, component by component and feature by feature."""
+    """Move 5 of "nml": propose mean and scale of each feature in each component.
+
+    Also returns the numbers of proposals and of acceptances.
+    """
     scale_key, mean_key, accept_key = jax.random.split(key, 3)
     m = cell_moments(cells, target.n_features)
     t = draw_scales(scale_key, m, target.box)
@@ -272,10 +283,11 @@ def draw_classes(target: MixtureTarget, cells: jax.Array, key: jax.Array) -> jax
 def complete_mixture(
     target: MixtureTarget, labels: jax.Array, cells: jax.Array, key: jax.Array
 ) -> Mixture:
-    """Complete labels (n',) to a mixture without empty components.
+    """Sample the parameters of a mixture without empty components, given labels (n',).
 
-    "conjugate" samples its parameters given the labels. "nml" samples from similar distributions,
-    with units proportional to the numbers of rows.
+    "conjugate" samples all parameters from their conditional distribution. "nml" samples means and
+    scales from the proposal distributions of move 5, with units nearly proportional to the numbers
+    of rows.
     """
     active = cells[:, -1] > 0.5
     if isinstance(target.prior, Box):
@@ -302,7 +314,7 @@ def complete_mixture(
 
 
 def _apportion_units(n: jax.Array, active: jax.Array, grid: jax.Array) -> jax.Array:
-    """Units (K,) of at least 1, nearly proportional to numbers of rows."""
+    """Units (K,) of active components: at least 1, and nearly proportional to numbers of rows."""
     spare = grid - active.sum()
     parts = jnp.where(active, 1 + jnp.floor(spare * n / jnp.maximum(n.sum(), 1)), 0)
     return parts.at[jnp.argmax(parts)].add(grid - parts.sum())

@@ -1,8 +1,9 @@
 """Random variates of the six-move sampler, without slow rejection loops.
 
-Gamma variates need one loop over whole arrays. Parameters of a Gaussian density in a box come from
-a proposal distribution that is close to their conditional distribution, and whose density is known.
-So they also serve as Metropolis-Hastings proposals for new and for changed parameters.
+Gamma variates need one rejection loop for a whole array. Means and scales of Gaussian densities,
+restricted to a box, are sampled from a proposal distribution that is close to their conditional
+distribution. Its density is known, so that these variates serve as Metropolis-Hastings proposals
+for the parameters of new components and for new parameters of existing components.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from jax.lax import erf, erf_inv
 
 from nrprob.engines.sample.uniforms import uniform
 
-_CELLS = 24  # linear pieces of the log density of a log scale
-_BELOW, _ABOVE = 4.5, 8.0  # its range, in standard deviations; the right tail is the heavy one
-_UNIFORM = 0.02  # weight of the uniform part of the mixture, which reaches every parameter
+_CELLS = 24  # linear pieces of the log proposal density of a log scale
+# Range of this density below and above its centre, in standard deviations; the right tail is heavy.
+_BELOW, _ABOVE = 4.5, 8.0
+_UNIFORM = 0.02  # weight of a uniform density, which makes the proposal density positive
 
 
 def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
-    """Logarithms of gamma variates of shapes ``a > 0`` (any array), of scale 1.
+    """Sample logarithms of gamma variates of shapes ``a > 0`` (any array), with scale 1.
 
-    The method is Marsaglia and Tsang (2000) for the whole array, until its last element is
-    accepted. Shapes below 1 use ``Gamma(a) = Gamma(a + 1) U^(1/a)``, in logarithms to avoid
-    underflow.
+    The method is the rejection sampler of Marsaglia and Tsang (2000). It proposes for the whole
+    array until every element is accepted. For shapes below 1, a Gamma(a) variate is a Gamma(a + 1)
+    variate times U^(1/a) with uniform U, in logarithms to avoid underflow.
     """
     loop_key, boost_key = jax.random.split(key)
     d = jnp.where(a < 1, a + 1, a) - 1 / 3
@@ -35,8 +37,8 @@ def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
     def propose_variates(carry):
         key, result, done = carry
         key, now = jax.random.split(key)
-        # As jax.random.normal, but with one call for both variates; more elements do not change the
-        # variates of the first ones.
+        # Normal variates x by inversion, and uniform variates u, from one call. With more elements
+        # in the array, the variates of the first elements stay the same.
         x, u = jnp.moveaxis(uniform(now, (*a.shape, 2), a.dtype), -1, 0)
         x = jnp.sqrt(2) * erf_inv(jnp.maximum(2 * x - 1, jnp.finfo(a.dtype).epsneg - 1))
         v = (1 + c * x) ** 3
@@ -54,7 +56,8 @@ def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
 def invert_cumulative(p: jax.Array, u: jax.Array) -> jax.Array:
     """Sample a category (integer) with unnormalised probabilities (m,), by inversion of the cdf.
 
-    Cumulative sums are slow along one long axis, so they run over rows of a square.
+    ``u`` is a uniform variate. Cumulative sums along one long axis are slow. So the probabilities
+    are arranged in a square; the sums of its rows select a row, and the sums in this row a column.
     """
     side = int(np.ceil(np.sqrt(p.shape[0])))
     square = jnp.pad(p, (0, side * side - p.shape[0])).reshape(side, side)
@@ -72,12 +75,14 @@ def draw_transfer(
 ) -> tuple[jax.Array, jax.Array]:
     """Sample the division of ``total`` units between two components, given their numbers of rows.
 
-    The distribution is ``h(c) = c^n_a (total - c)^n_b / Z`` on 1 .. total - 1, by inversion of
-    ``u``.
+    The first component, with n_a rows, gets c units and the second, with n_b rows, ``total - c``.
+    The distribution is ``h(c) = c^n_a (total - c)^n_b / Z`` for c from 1 to ``total - 1``. It is
+    sampled by inversion from the uniform variate ``u``. ``size`` bounds ``total``.
 
     Returns
     -------
     c : scalar
+        Units of the first component.
     log_z : scalar
         Logarithm of Z; minus infinity with fewer than two units.
     """
@@ -116,7 +121,7 @@ class Moments(NamedTuple):
 
 
 def cell_moments(cells: jax.Array, d: int) -> Moments:
-    """Moments of cells (m, p) whose statistics begin with the sums of features and of squares."""
+    """Moments of cells (m, p), whose statistics begin with sums of the d features and squares."""
     n = cells[:, -1:]
     mean = cells[:, :d] / jnp.maximum(n, 1)
     squares = jnp.maximum(cells[:, d : 2 * d] - n * mean * mean, 0)
@@ -124,17 +129,20 @@ def cell_moments(cells: jax.Array, d: int) -> Moments:
 
 
 def _log_posterior(m: Moments, t: jax.Array) -> jax.Array:
-    """Log density of log scales ``t`` up to a constant, with unbounded means integrated out."""
+    """Log posterior density of log scales ``t`` up to a constant.
+
+    The means are integrated out, as if they were not bounded; log scales have a flat prior.
+    """
     return jnp.where(m.n > 0, -(m.n - 1) * t - 0.5 * m.squares * jnp.exp(-2 * t), 0)
 
 
 class _Law(NamedTuple):
-    """Distribution whose log density is linear between equally spaced nodes.
+    """Distributions (m, d) whose log density is linear between equally spaced nodes.
 
     Attributes
     ----------
     start, step : (m, d) first node, and distance of adjacent nodes
-    values : (m, d, nodes) log densities at the nodes, relative to the largest of them
+    values : (m, d, nodes) log densities at the nodes, minus the largest of them
     masses : (m, d, nodes - 1) probabilities of the pieces between nodes, up to a constant factor
     """
 
@@ -163,7 +171,7 @@ def _proposal_law(m: Moments, box: Box) -> _Law:
 
 
 def _log_density(law: _Law, box: Box, t: jax.Array) -> jax.Array:
-    """Log density of log scales (m, d) under the mixture of this law and the uniform law."""
+    """Log proposal density of log scales (m, d): a mixture of ``law`` and a uniform density."""
     position = (t - law.start) / law.step
     hat = jnp.maximum(1 - jnp.abs(position[..., None] - np.arange(_CELLS + 1)), 0)
     value = (hat * law.values).sum(-1) - jnp.log(law.masses.sum(-1) * law.step)
@@ -175,7 +183,8 @@ def _log_density(law: _Law, box: Box, t: jax.Array) -> jax.Array:
 def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
     """Sample log scales (m, d) from an approximation of their posterior."""
     shape = m.squares.shape
-    # Draws use the last axis, so that more components do not change the first ones.
+    # The four variates are on the last axis. So with more components, the variates of the first
+    # components stay the same.
     which, within, anywhere, mix = jnp.moveaxis(uniform(key, (*shape, 4), m.squares.dtype), -1, 0)
     law = _proposal_law(m, box)
     sums = law.masses @ np.triu(np.ones((_CELLS, _CELLS)))
@@ -191,10 +200,10 @@ def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
 
 
 def draw_means(key: jax.Array, m: Moments, log_scales: jax.Array, box: Box) -> jax.Array:
-    """Sample means (m, d) given log scales: Gaussian, truncated to the box."""
+    """Sample means (m, d) given log scales, from Gaussian distributions truncated to the box."""
     u = uniform(key, m.mean.shape, m.mean.dtype)
     unit, below, width = _truncated_mass(m, log_scales, box)
-    # A quantile of -1 or 1 would be infinite, and its product undefined.
+    # `erf_inv` is infinite at -1 and 1.
     most = 1 - jnp.finfo(u.dtype).epsneg
     normal = m.mean + unit * erf_inv(jnp.clip(below + u * width, -most, most))
     flat = box.left + u * (box.right - box.left)
@@ -202,9 +211,11 @@ def draw_means(key: jax.Array, m: Moments, log_scales: jax.Array, box: Box) -> j
 
 
 def _truncated_mass(m: Moments, log_scales: jax.Array, box: Box) -> tuple[jax.Array, ...]:
-    """Scales of means times sqrt(2); erf at the left bound, and its increase up to the right bound.
+    """Truncation of the conditional distributions of means to the box, three arrays (m, d).
 
-    The mean of rows lies in the box, so erf has different signs at its bounds.
+    The arrays are the standard deviation times sqrt(2), erf at the left bound, and the increase of
+    erf from the left to the right bound. The mean of the rows lies in the box, so erf has different
+    signs at the two bounds.
     """
     unit = jnp.exp(log_scales) * jnp.sqrt(2 / jnp.maximum(m.n, 1))
     below, above = erf((jnp.stack([box.left, box.right])[:, None] - m.mean) / unit)
@@ -212,11 +223,12 @@ def _truncated_mass(m: Moments, log_scales: jax.Array, box: Box) -> tuple[jax.Ar
 
 
 def log_evidence(m: Moments, log_scales: jax.Array, box: Box) -> jax.Array:
-    """Log (m, d) of the importance weight: likelihood times prior density over proposal density.
+    """Log importance weights (m, d) of sampled parameters.
 
-    The prior is flat in the box, for means and log scales; the proposals are `draw_scales` and
-    `draw_means`. The mean of the exponential over proposals is the marginal likelihood. Means
-    cancel, since they are sampled from their conditional distribution.
+    The weight is likelihood times prior density over proposal density. The prior is flat in the
+    box, for means and log scales. Proposals are from `draw_scales` and `draw_means`. The
+    expectation of the weight is the marginal likelihood. Means cancel, since they are sampled from
+    their conditional distribution.
     """
     size = jnp.log(box.high - box.low)
     inside = 0.5 * _truncated_mass(m, log_scales, box)[2]

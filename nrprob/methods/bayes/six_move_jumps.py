@@ -1,22 +1,26 @@
-"""Jumps between numbers of components: split and combine, birth and death of empty ones.
+"""Jumps between numbers of components: split and combine, birth and death.
 
 All jumps are Metropolis-Hastings-Green moves on unlabelled components. Proposals of new parameters
-do not depend on the old ones, so the Jacobian is 1. Probabilities of classes are integrated out
-here and resampled by the next moves, and for the conjugate energy all parameters are. The ratio
-then has marginal likelihoods instead.
+do not depend on the old parameters, so the Jacobian is 1. Probabilities of classes are integrated
+out here and resampled by the next moves. Under the conjugate prior, all parameters are integrated
+out, and the acceptance ratio has marginal likelihoods.
 
-A split replaces component j (slot a) by components a and b. With k components before, the log
-acceptance ratio of the split is the sum of
+A split replaces component j by components a and b. Component a uses the slot of j. There are k
+components before the split. Component j has n_j rows and c_j units of weight, of G units in total.
+The log acceptance ratio of the split is the sum of
 
 - *evidence*: E(a) + E(b) - E(j). For "nml", E is the log of likelihood times prior density over
-  proposal density of a component's parameters; for "conjugate", its log marginal likelihood;
-- *number*: A(k) - A(k + 1), which includes the factor k + 1 for unlabelled components;
-- *weights* ("nml"): c_a is sampled with probability c^n_a (c_j - c)^n_b / Z, and there are (G - k)
-  / k times as many compositions: log Z - n_j log c_j + log(k / (G - k));
-- *choice*: probability of choosing the reverse combination over the probability of choosing the
-  split.
+  proposal density of a component's parameters. For "conjugate", E is the log marginal likelihood of
+  the component;
+- *number*: A(k) - A(k + 1);
+- *weights* ("nml"): log Z - n_j log c_j + log(k / (G - k)). The units c_a of a are sampled with the
+  probability c_a^n_a (c_j - c_a)^n_b / Z, and there are (G - k) / k times as many compositions of
+  G units into k + 1 parts as into k parts;
+- *choice*: log of the probability of choosing the reverse combination over the probability of
+  choosing the split.
 
-The ratio of a combination is the inverse, with sampled parameters of the merged component.
+The acceptance ratio of a combination is the inverse, with sampled parameters of the merged
+component.
 """
 
 from __future__ import annotations
@@ -49,12 +53,19 @@ class LogRatio(NamedTuple):
 
 
 def log_ratio(terms: LogRatio) -> jax.Array:
-    """Log acceptance ratio of a split; a combination has its negative."""
+    """Log acceptance ratio of a split; the log ratio of a combination is its negative."""
     return terms.evidence + terms.number + terms.weights + terms.choice
 
 
 class Jump(NamedTuple):
-    """Result of a proposal: the next state, whether it was a split, and whether it was accepted."""
+    """Result of a proposal.
+
+    Attributes
+    ----------
+    mixture, cells : next state, and statistics (K, p) of its components
+    split : whether the proposal was a split or birth
+    accepted : whether the proposal was accepted
+    """
 
     mixture: Mixture
     cells: jax.Array
@@ -63,9 +74,15 @@ class Jump(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """Slots a and b to merge, or slot a to split into a and b; ``upper`` rows go to b.
+    """Components to merge, or component to split.
 
-    ``members`` (n',) are all rows of both slots; ``halves`` (2, p) are the statistics of each.
+    Attributes
+    ----------
+    a, b : slots to merge, or slot a to split into a and b
+    split : whether the proposal is a split
+    members : (n',) mask of the rows of the components
+    upper : (n',) mask of the members that are in b when a and b are separate
+    halves : (2, p) statistics of a and b when they are separate
     """
 
     a: jax.Array
@@ -77,14 +94,17 @@ class _Pair(NamedTuple):
 
 
 class _Parameters(NamedTuple):
+    """Means and log scales of components."""
+
     means: jax.Array
     log_scales: jax.Array
 
 
 def describe_components(target: MixtureTarget, cells: jax.Array, key: jax.Array) -> _Parameters:
-    """Means and log scales (m, d) for statistics (m, p).
+    """Means and log scales (m, d) of m components with statistics (m, p).
 
-    They are sampled, or fitted if they are integrated out and only choose the split.
+    "nml" samples them. "conjugate" integrates them out and needs them only to choose splits, so
+    that they are maximum-likelihood estimates.
     """
     m = cell_moments(cells, target.n_features)
     if isinstance(target.prior, Box):
@@ -95,7 +115,10 @@ def describe_components(target: MixtureTarget, cells: jax.Array, key: jax.Array)
 
 
 def _log_marginals(target: MixtureTarget, cells: jax.Array, log_scales: jax.Array) -> jax.Array:
-    """Log marginal likelihoods (m,) of components with statistics (m, p)."""
+    """Terms E (m,) of the log ratio, for components with statistics (m, p).
+
+    For "conjugate" these are log marginal likelihoods; for "nml" they depend on ``log_scales``.
+    """
     if isinstance(target.prior, Box):
         m = cell_moments(cells, target.n_features)
         features = log_evidence(m, log_scales, target.prior).sum(-1)
@@ -106,10 +129,14 @@ def _log_marginals(target: MixtureTarget, cells: jax.Array, log_scales: jax.Arra
 def _propose_exchange(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, pair: _Pair, key: jax.Array
 ) -> tuple[Mixture, jax.Array, LogRatio, _Parameters, jax.Array]:
-    """Propose a split or merge; also returns the merged component's parameters, and means (K, d).
+    """Propose parameters and weights for a split or merge, and evaluate the log ratio.
 
-    The log ratio is the ratio of the split, also if the proposal is a merge. The caller adds the
-    term *choice* of the ratio.
+    Returns
+    -------
+    mixture, cells : proposed state, and statistics (K, p) of its components
+    terms : log ratio of the split, also if the proposal is a merge; the caller sets *choice*
+    merged : parameters of the merged component
+    means : (K, d) means of the state in which a and b are separate
     """
     part_key, draw_key = jax.random.split(key)
     three = jnp.concatenate([pair.halves.sum(0)[None], pair.halves])
@@ -185,7 +212,7 @@ def _free_slot(active: jax.Array) -> jax.Array:
 
 
 def _up_probability(k: jax.Array, most: jax.Array) -> jax.Array:
-    """Probability of proposing one component more, as opposed to one less."""
+    """Probability of proposing a split or birth; k components, of at most ``most``."""
     return jnp.where(k <= 1, 1.0, jnp.where(k >= most, 0.0, 0.5))
 
 
@@ -193,11 +220,12 @@ def pivot_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: j
     """Split or combine as published (Yin, 2007, 4.8.4), with the corrected acceptance ratio.
 
     Split: choose a component at random, and divide its rows at a pivot in the feature with the
-    largest scale, uniform on mean +- scale. Combine: choose a component at random, and join it with
-    the component of the nearest mean. Let rho be the share of pivots with the same division, and
-    up(k) the probability of proposing a split. m (0, 1 or 2) is the number of halves whose nearest
-    component is the other half. The choice is ``[(1 - up(k + 1)) m / (k + 1)] / [up(k) rho /
-    k]``; the thesis (4.9) has 1.
+    largest scale. The pivot is uniform on mean +- scale. Combine: choose a component at random, and
+    join it with the component of the nearest mean. Let rho be the share of pivots that give the
+    same division, and up(k) the probability of proposing a split of one of k components. m (0, 1 or
+    2) is the number of halves whose nearest component is the other half. The term *choice* is the
+    log of ``[(1 - up(k + 1)) m / (k + 1)] / [up(k) rho / k]``; Yin (2007, 4.9) has 1 instead of
+    this ratio.
     """
     draw_key, exchange_key = jax.random.split(key)
     active, most = mixture.active, target.max_clusters
@@ -255,11 +283,13 @@ def launched_move(
 ) -> Jump:
     """Split or combine the components of two rows i and j, chosen independently of the state.
 
-    A split assigns the other rows of the component to i or j one by one, with probabilities from a
-    launch state. The choice is minus the log of their product. Both directions use the same launch
-    state, which depends on i, j and the rows of the two components only. With probability 1/2 it
-    results from ``n_launch`` hard assignments that start from i and j. Otherwise all rows are with
-    i, so that rows near j leave. Unlike halves at a pivot, these halves may overlap.
+    A split assigns each other row of the component to the half of i or of j, independently, with
+    probabilities from a launch state. The term *choice* is minus the log of the product of these
+    probabilities. Both directions use the same launch state, which depends on i, j and the rows of
+    the two components only. With probability 1/2 it results from ``n_launch`` passes of hard
+    assignments that start from i and j. Otherwise all rows except j are with i in the launch state,
+    and rows near j are likely to join j. Unlike the halves of `pivot_move`, these halves may
+    overlap.
     """
     draw_key, exchange_key = jax.random.split(key)
     size, dtype = target.x.shape[0], target.x.dtype
@@ -280,7 +310,7 @@ def launched_move(
         return upper, jnp.stack([~upper, upper]).astype(dtype) @ rows
 
     def odds(halves):
-        """Log odds (n',) that rows join component b of a and b."""
+        """Log odds (n',) that rows join b rather than a, given statistics (2, p) of a and b."""
         cost = target.partition.joining(halves[None], target.x, jnp.zeros_like(row))
         return cost[0] - cost[1]
 
@@ -302,9 +332,10 @@ def launched_move(
 def birth_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array) -> Jump:
     """Birth or death of an empty component ("nml" only).
 
-    The new component has parameters from the base distribution, which cancel, and takes units from
-    another component. With m empty components after the birth, the choice is ``(1 - up(k + 1)) /
-    (up(k) m)``: the other component is one of k in both directions.
+    The parameters of the new component are sampled from the base distribution, which cancels in the
+    ratio. The new component takes units of weight from another component, chosen at random. With m
+    empty components after the birth, the term *choice* is the log of ``(1 - up(k + 1)) / (up(k)
+    m)``. The choice of the other component cancels, since it is one of k in both directions.
     """
     uniform_key, draw_key = jax.random.split(key)
     active, most = mixture.active, target.max_clusters
@@ -345,11 +376,13 @@ def birth_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: j
 def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array) -> Jump:
     """Birth or death of a component of a single row.
 
-    Birth: row i leaves component a, whose parameters do not change, with probability w_i / W; w_i
-    is the inverse of its density in a. One proposal thus replaces a sweep over all rows. Death: one
-    of the s components of one row dies. Its row joins a component with other rows, with probability
-    r, nearly proportional to its density there. The choice of a birth is ``[(1 - up(k + 1)) r_a /
-    s] / [up(k) w_i / W]``, with s after the birth and w before it.
+    Birth: row i leaves its component a, which has other rows, and becomes a component. The
+    parameters of a do not change under "nml". Row i is chosen with the probability w_i / W: w_i is
+    the inverse of its density in a, and W the sum of w over all rows that may leave. So one
+    proposal considers all rows, and prefers outliers. Death: one of the s components of one row
+    dies. Its row joins component c, which has other rows, with a probability r_c that is nearly
+    proportional to the density of the row in c. The term *choice* of a birth is the log of
+    ``[(1 - up(k + 1)) r_a / s] / [up(k) w_i / W]``, with s after the birth and w before it.
     """
     uniform_key, draw_key = jax.random.split(key)
     active, most, d = mixture.active, target.max_clusters, target.n_features
@@ -364,7 +397,7 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
     leaver = jnp.argmax((mixture.labels == dying) & (target.mass > 0))
 
     def where_to(rest, i):
-        """Log probabilities (K,) that row i joins components with statistics ``rest``."""
+        """Log probabilities (K,) that row i joins each component, with statistics ``rest``."""
         if full:
             log_r = _plug_in(target, mixture, rest) @ x[i]
         else:
@@ -376,7 +409,7 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
     goes = jnp.minimum((jnp.cumsum(jnp.exp(log_r)) <= u[2]).sum(), target.n_slots - 1)
     goes = jnp.where(jnp.isfinite(log_r[goes]), goes, jnp.argmax(log_r))
 
-    # The state with one component less: the present state, or the state after a death.
+    # The state with fewer components: the state before a birth, or the state after a death.
     together = jnp.where(birth, cells, without + (slots == goes)[:, None] * x[leaver])
     labels = jnp.where(~birth & (row == leaver), goes.astype(mixture.labels.dtype), mixture.labels)
     member = (slots[:, None] == labels).astype(x.dtype)
@@ -439,7 +472,7 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
 
 
 def _plug_in(target: MixtureTarget, mixture: Mixture, cells: jax.Array) -> jax.Array:
-    """Coefficients (K, p) of the density, with point estimates of integrated-out parameters."""
+    """Coefficients (K, p) of the log density, with estimates for integrated-out parameters."""
     d = target.n_features
     n = cells[:, -1]
     a = target.class_concentration + cells[:, 2 * d : 2 * d + target.n_classes]

@@ -1,21 +1,22 @@
-"""Two distributions over mixtures with their parameters, and their densities.
+"""Target distributions over mixtures with their parameters, for the six-move sampler.
 
-A state has k components, and the component of every row. Each component has a weight, the mean and
-scale of a Gaussian density per feature, and probabilities of the classes. Its length in nats (Yin,
-2007, (4.22), signs corrected) is
+A state has k components, and the component z(i) of every sample x_i (a *row*). Component j has a
+weight w_j, mean mu_j and scale s_j of a Gaussian density per feature, and probabilities pi_j of the
+classes y. The length of a state in nats (Yin, 2007, (4.22), signs corrected) is
 
     L = A(k) - sum_i [log w_z(i) + log N(x_i; mu_z(i), s_z(i))] - sum_labelled log pi_z(i)(y_i),
 
-and ``exp(-L)`` is a density with respect to a probability distribution of the parameters:
+and ``exp(-L)`` is the density of the state with respect to a prior of the parameters:
 
-- "nml": weights c/G, where c is uniform on the compositions of G, the number of rows, into k parts;
-  means and log scales uniform in a box; A(k) the parametric complexity of the labels. Components
-  may be empty.
-- "conjugate": weights have a symmetric Dirichlet prior, means and variances a normal-inverse-gamma
-  prior; no component is empty. Integrating the parameters out gives the distribution over
-  partitions of `nrprob.statistics.codes`.
+- "nml": the weights are c_j / G, where c is uniform on the compositions of G into k parts, and G is
+  the number of rows. Means and log scales are uniform in a box. A(k) is the parametric complexity
+  of the labels, up to a constant. Components may be empty.
+- "conjugate": weights have a symmetric Dirichlet prior, and means and variances a
+  normal-inverse-gamma prior. No component is empty. Integrating the parameters out gives the
+  distribution over partitions of `nrprob.statistics.codes`.
 
-In both, the probabilities of classes have a symmetric Dirichlet prior. Components are unlabelled.
+In both, the probabilities of classes have a symmetric Dirichlet prior. Components are unlabelled:
+their k! permutations are one state.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ _STATIC: dict[str, Any] = {"static": True}
 
 
 class Conjugate(NamedTuple):
-    """Hyperparameters: ``mu ~ N(0, s^2 / kappa)``, ``s^2`` inverse-gamma, weights Dirichlet."""
+    """Hyperparameters of the conjugate prior.
+
+    Means are N(0, s^2 / kappa), variances s^2 are inverse-gamma with ``shape`` and ``scale``, and
+    weights are symmetric Dirichlet with ``concentration``.
+    """
 
     kappa: jax.Array
     shape: jax.Array
@@ -79,8 +84,8 @@ class MixtureTarget:
     ----------
     partition : target of partitions of the same rows, with parameters integrated out or coded
     prior : `Box` for "nml", else `Conjugate`
-    grid : sum of the shares of the components: G units for "nml", else 1
-    class_concentration : parameter of the prior of the class probabilities
+    grid : sum of `Mixture.parts` over the components: G units for "nml", else 1
+    class_concentration : Dirichlet concentration of the prior of the class probabilities
     classes : code of the classes of a component's rows, with their probabilities integrated out
     n_features, n_classes : d and C
     """
@@ -95,12 +100,12 @@ class MixtureTarget:
 
     @property
     def x(self) -> jax.Array:
-        """Statistics (n', 2 d + C + 1): features, squares, classes, mass."""
+        """Statistics (n', 2 d + C + 1): features, their squares, indicators of classes, mass."""
         return self.partition.x
 
     @property
     def mass(self) -> jax.Array:
-        """Masses (n',) of the rows: 1 for rows, 0 for padding."""
+        """Masses (n',): 1 for rows, 0 for padding."""
         return self.x[:, -1]
 
     @property
@@ -129,7 +134,10 @@ class MixtureTarget:
         return self.partition.cells(labels)[0]
 
     def coefficients(self, mixture: Mixture) -> jax.Array:
-        """Coefficients (K, p) of log w + log N(x) + log pi(y), linear in statistics and finite."""
+        """Coefficients (K, p) of the log density of a row in every component; always finite.
+
+        log w_j + log N(x; mu_j, s_j) + log pi_j(y) is linear in the statistics of the row.
+        """
         t = mixture.log_scales
         inverse = jnp.exp(-2 * t)
         constant = -(0.5 * mixture.means**2 * inverse + t + 0.5 * np.log(2 * np.pi)).sum(-1)
@@ -145,7 +153,7 @@ class MixtureTarget:
 
 
 def _safe_log(p: jax.Array) -> jax.Array:
-    """Logarithm with a finite value at 0, so that 0 times it is 0."""
+    """Logarithm with a finite value at 0, so that its product with 0 is 0."""
     return jnp.log(jnp.maximum(p, jnp.finfo(p.dtype).tiny))
 
 
@@ -167,7 +175,7 @@ def make_mixture_target(
     partners: np.ndarray | None = None,
     covariance: str = "diag",
 ) -> MixtureTarget:
-    """Check the prior, and compute the statistics of the rows.
+    """Make the target distribution of the six-move sampler.
 
     Parameters
     ----------
@@ -178,20 +186,23 @@ def make_mixture_target(
     max_clusters : int
         Number of slots K.
     energy : {"nml", "conjugate"}, default="nml"
+        Distribution; see the module docstring.
     low, high : float or array-like of shape (d,)
         Bounds of the scales for "nml"; by default 0.2 and half of ``mean_range``.
     mean_range : float or array-like of shape (d,), optional
-        Width of the interval of the means for "nml", about the centre of the data's range; by
-        default this range. It must contain the data.
+        Width of the interval of the means for "nml", about the midpoint of the range of the data;
+        by default the width of this range. The interval must contain the data.
     kappa, shape, scale, concentration : float
         Hyperparameters for "conjugate", of `normal_inverse_gamma` and of `label_code`.
     class_concentration : float, default=1
         Concentration of the Dirichlet prior of the class probabilities; 1 is uniform.
     unordered : bool, default=True
-        Whether components are unlabelled, so that their k! permutations are one state.
+        Whether the prior counts the k! permutations of the labels. With False, k components cost
+        log k! nats more.
     partners : array-like of int of shape (n_samples, q), optional
         Nearest rows of each row, for proposals of splits and merges.
     covariance : {"diag"}
+        Covariance of a component; features are independent.
 
     Returns
     -------
@@ -218,8 +229,8 @@ def make_mixture_target(
         )
     if not 1 <= max_clusters <= n:
         raise ValueError(
-            f"there have to be 1 .. {n} slots for as many rows; got max_clusters={max_clusters}; "
-            "choose fewer"
+            f"the number of slots has to be from 1 to {n}, the number of rows; got max_clusters="
+            f"{max_clusters}; choose a number in this range"
         )
     if covariance != "diag":
         raise ValueError(
@@ -266,9 +277,9 @@ def _make_box(X: np.ndarray, low: Any, high: Any, mean_range: Any) -> Box:
     width = most - least if mean_range is None else np.broadcast_to(mean_range, d).astype(float)
     if (width < (most - least) * (1 - 1e-9)).any() or not (width > 0).all():
         raise ValueError(
-            "the region of the means has to be wide and to hold the data; got mean_range="
+            "mean_range has to be positive and wide enough to hold the data; got mean_range="
             f"{width.tolist()} for data of range {(most - least).tolist()}; drop constant features "
-            "or widen it"
+            "or raise mean_range"
         )
     low = np.broadcast_to(low, d).astype(float)
     high = width / 2 if high is None else np.broadcast_to(high, d).astype(float)
@@ -284,8 +295,9 @@ def _make_box(X: np.ndarray, low: Any, high: Any, mean_range: Any) -> Box:
 def log_joint(draw: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     """Log density of new rows and their classes under one draw.
 
-    ``log p(x, y | s) = log sum_j w_j N(x; mu_j, s_j) pi_j(y)``. The average of its exponential over
-    draws is the prediction (Yin, 2007, (4.9), including the weights ``p(x | s)``).
+    ``log p(x, y | draw) = log sum_j w_j N(x; mu_j, s_j) pi_j(y)``. The average of p(x, y | draw)
+    over draws, normalised over y, is the prediction (Yin, 2007, (4.9), including the weights
+    ``p(x | draw)``).
 
     Parameters
     ----------

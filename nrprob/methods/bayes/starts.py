@@ -25,19 +25,19 @@ from nrprob.methods.bayes.model import MixtureModel
 from nrprob.methods.bayes.predictive import most_probable_clusters
 
 WORDS = ("auto", "dispersed", "subsample")
-SUBSAMPLE = 4000  # samples of the first chains, before they run on all samples
-MANY = 20_000  # samples above which "auto" is "subsample"
-_PART = 4096  # samples that are assigned at once
+SUBSAMPLE = 4000  # number of samples in the subsample
+MANY = 20_000  # number of samples above which "auto" is "subsample"
+_PART = 4096  # number of samples that one call of a compiled program assigns to clusters
 
 
 def check_init(name: str, value: Any) -> None:
-    """Raise unless a value is an allowed keyword, or labels."""
+    """Raise ValueError unless ``value`` is an allowed word or an array of labels."""
     if isinstance(value, str):
         check_choice(name, value, WORDS, "or labels")
         return
     try:
         shape = np.shape(value)
-    except ValueError:  # lists of several lengths
+    except ValueError:  # a list of lists of different lengths
         shape = ()
     if len(shape) not in (1, 2) or 0 in shape:
         raise ValueError(
@@ -47,7 +47,7 @@ def check_init(name: str, value: Any) -> None:
 
 
 def read_labels(init: Any, n: int, n_chains: int, max_clusters: int) -> np.ndarray:
-    """Labels (n_chains, n) of the given clusterings, assigned to chains in turn."""
+    """Initial labels (n_chains, n): chains use the clusterings of ``init`` in turn."""
     labelings = np.atleast_2d(np.asarray(init))
     if labelings.shape[1] != n:
         raise ValueError(
@@ -77,10 +77,11 @@ def labels_by_subsample(
     key: jax.Array,
     random: np.random.RandomState,
 ) -> np.ndarray:
-    """Labels (n_chains, n) of all samples, from dispersed chains on a subsample.
+    """Initial labels (n_chains, n) of all samples, from dispersed chains on a subsample.
 
-    Each other sample joins its most probable cluster. The subsample contains one
-    sample of each known group; labelled samples make up at most half of it.
+    After ``n_steps`` iterations, each sample outside the subsample joins its most probable cluster.
+    The subsample contains at least one sample of each known group. Samples with a class are chosen
+    first, up to half of the subsample.
     """
     n = len(X)
     classed = np.flatnonzero(codes >= 0)

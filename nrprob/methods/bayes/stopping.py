@@ -1,9 +1,10 @@
 r"""Rule that stops chains once label-invariant quantities have converged.
 
-Chains are examined after 500, 1,000, 2,000, ... draws. The intervals double, so that few looks bias
-the result little. A quantity has converged if its rank-normalised R-hat is below 1.01 and its bulk
-effective sample size is at least 400 (Vehtari, Gelman, Simpson, Carpenter and Buerkner, 2021). The
-log density needs a tail effective sample size of 100 as well.
+The rule is checked after 500, 1,000, 2,000, ... draws of each chain. The numbers double, so that
+there are few checks, which bias the result little. A quantity has converged if its rank-normalised
+R-hat is below 1.01 and its bulk effective sample size is at least 400 (Vehtari, Gelman, Simpson,
+Carpenter and Buerkner, 2021). The log density needs a tail effective sample size of at least 100 as
+well.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 
 MONITORED = "log_density", "n_clusters", "n_components", "largest_share", "vi"
 CLUSTERS = tuple(name for name in MONITORED if name != "n_components")
-_UNMERGED = "log_density", "n_components"  # quantities that do not depend on clusters
+_UNMERGED = "log_density", "n_components"  # quantities that are defined before merging
 _MAX_R_HAT, _MIN_BULK, _MIN_TAIL = 1.01, 400, 100
-_MAX_DISTANCE_RATIO = 1.05  # R-hat of distances between draws, which is noisy
-_FIRST_LOOK = 500
-_LAST_RESTART = 1000  # draws up to which the first half of the run is discarded
-_DRAWS_PER_CHAIN = 256  # of quantities that the rule does not use
+_MAX_DISTANCE_RATIO = 1.05  # largest value of "vi_between_chains"; above 1.01 since it is noisy
+_FIRST_LOOK = 500  # draws of each chain before the first check
+_LAST_RESTART = 1000  # number of draws up to which the first half of the run counts as warm-up
+_DRAWS_PER_CHAIN = 256  # thinned draws for quantities that the rule does not use
 
 
 def look_sizes(max_samples: int) -> Iterator[int]:
@@ -38,17 +39,17 @@ def look_sizes(max_samples: int) -> Iterator[int]:
 
 
 def count_discarded(n_draws: int, n_warm: int, thinning: int) -> int:
-    """Number of first draws that count as warm-up, after ``n_draws`` draws of each chain.
+    """Number of draws of each chain, of ``n_draws``, that count as warm-up.
 
-    Up to the second look, the first half of all iterations is warm-up. Later the discarded part
-    stays the same.
+    The first half of all iterations is warm-up, of which ``n_warm`` were before the first draw.
+    Above `_LAST_RESTART` draws, the number stays the same.
     """
     n_draws = min(n_draws, _LAST_RESTART)
     return max(n_draws * thinning - n_warm, 0) // (2 * thinning)
 
 
 def has_settled(draws: dict[str, np.ndarray]) -> bool:
-    """Whether the quantities have converged that do not depend on clusters."""
+    """Whether the quantities that are defined before merging have converged."""
     table = _summarise_traces({name: draws[name] for name in _UNMERGED})
     return bool((shortfalls(table) <= 1).all())
 
@@ -56,8 +57,8 @@ def has_settled(draws: dict[str, np.ndarray]) -> bool:
 def diagnose_chains(draws: dict[str, np.ndarray], labels: np.ndarray) -> pd.DataFrame:
     """Convergence diagnostics of the chains, from label-invariant quantities.
 
-    Monitored quantities use all draws. Other quantities of `nrprob.posterior.diagnose` use evenly
-    spaced draws, with the point estimate ``labels`` (n,) as reference clustering. The last row
+    `MONITORED` quantities use all draws. Other quantities of `nrprob.posterior.diagnose` use evenly
+    spaced draws. The point estimate ``labels`` (n,) is the reference clustering. The last row
     compares distances between draws of different chains with distances within chains.
     """
     import pandas as pd
@@ -81,14 +82,14 @@ def diagnose_chains(draws: dict[str, np.ndarray], labels: np.ndarray) -> pd.Data
 
 
 def has_converged(table: pd.DataFrame, quantities: tuple[str, ...] = MONITORED) -> bool:
-    """Whether ``quantities`` of `diagnose_chains` have converged, and chains agree."""
+    """Whether ``quantities`` in the table of `diagnose_chains` have converged, and chains agree."""
     distance_ratio = table["r_hat"].get("vi_between_chains", 1.0)
     monitored = (shortfalls(table.loc[list(quantities)]) <= 1).all()
     return bool(monitored and distance_ratio < _MAX_DISTANCE_RATIO)
 
 
 def shortfalls(table: pd.DataFrame) -> pd.Series:
-    """Factors by which draws fall short of the rule, one for each quantity.
+    """Factors by which the number of draws has to grow, one for each quantity.
 
     Parameters
     ----------
@@ -98,9 +99,9 @@ def shortfalls(table: pd.DataFrame) -> pd.Series:
     Returns
     -------
     Series
-        Factors of the number of draws that would suffice, at most 1 for quantities that have
-        converged. R-hat minus 1 is assumed to fall in proportion to the number of draws. The factor
-        is infinite if no chain moves and chains differ, or if there are too few draws.
+        Factors, at most 1 for quantities that have converged. R-hat minus 1 is assumed to fall in
+        inverse proportion to the number of draws. The factor is infinite if the quantity is
+        constant in each chain but differs between chains, or if there are too few draws.
     """
     r_hat = table["r_hat"]
     factors = np.maximum(_MIN_BULK / table["ess_bulk"], (r_hat - 1) / (_MAX_R_HAT - 1))
@@ -132,7 +133,11 @@ def _summarise_traces(traces: dict[str, np.ndarray]) -> pd.DataFrame:
 
 
 def _partition_traces(labels: np.ndarray, reference: np.ndarray) -> dict[str, np.ndarray]:
-    """Largest share, and variation of information to ``reference`` (n,), each (chain, draw)."""
+    """Traces (chain, draw) of quantities of the clusters.
+
+    They are the share of the largest cluster, and the variation of information to ``reference``
+    (n,).
+    """
     from nrprob.posterior import label_free
 
     step = max(MAX_LABELS // labels[:, 0].size, 1)

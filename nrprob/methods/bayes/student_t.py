@@ -4,10 +4,11 @@ Sample i of cluster c has the error
 
     e_i ~ N(0, S_c / w_i),   w_i ~ Gamma(f / 2, rate f / 2),
 
-which is t distributed with f degrees of freedom. The gamma distribution is discretised on a grid of
-values of w: each value has the mass that is nearer to it (in logarithms) than to other values. So
-cluster and weight of a sample can be sampled together. f is sampled from a grid as well, on which
-infinity means Gaussian errors. An outlier then has a small w instead of a separate cluster.
+where S_c is the covariance of the cluster, so that e_i is t distributed with f degrees of freedom.
+The gamma distribution is discretised on a grid of values of w. Each grid value has the probability
+of all w that are nearer to it, in logarithms, than to the other grid values. So cluster and weight
+of a sample can be sampled together. f is sampled from a grid as well, on which infinity means
+Gaussian errors. An outlier then has a small w instead of a separate cluster.
 
 Given the weights, the likelihood is the likelihood of weighted samples. The update first samples
 centres and covariances, then f with all weights summed out, then the weights.
@@ -30,15 +31,16 @@ from nrprob.methods.bayes.joint_target import JointTarget, JointUpdate, Likeliho
 from nrprob.methods.bayes.weights import reweighted
 from nrprob.trees import node
 
-# A step changes the standard deviation by a factor of 1.23; the largest is 12 times the usual one.
+# Grid of w. A grid step changes the standard deviation, which is proportional to w^(-1/2), by a
+# factor of 1.23. The largest standard deviation is 12 times the standard deviation at w = 1.
 VALUES = 2.0 ** (0.6 * np.arange(-12, 4))
 FREEDOMS = np.asarray([1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, np.inf])
 
 
 def log_masses(values: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
-    """Log masses (F, G) of values of w under gamma laws of degrees of freedom (F,).
+    """Log probabilities (F, G) of the grid values of w, for degrees of freedom (F,).
 
-    ``values`` (G,) increase, and 1 is among them.
+    ``values`` (G,) is the grid, in increasing order; it contains 1.
     """
     bounds = np.sqrt(values[1:] * values[:-1])
     cumulative = np.stack([
@@ -84,7 +86,7 @@ class ScaleWeightUpdate(JointUpdate):
         return replace(self, which=which).with_versions(target, version)
 
     def with_versions(self, target: JointTarget, version: jax.Array) -> JointTarget:
-        """Replace the weights (n',) of this update in the target."""
+        """Condition the target on weights with indices ``version`` (n',)."""
         weight = self.values[version] * (target.x[:, -1] > 0)
         return target.with_weights(weight).with_update(replace(self, version=version))
 
@@ -94,7 +96,7 @@ class ScaleWeightUpdate(JointUpdate):
         return self.with_versions(joint, state.version)
 
     def resample(self, target: JointTarget, labels: jax.Array, key: jax.Array) -> JointTarget:
-        """Resample weights and degrees of freedom, given sampled centres and covariances."""
+        """Sample degrees of freedom and weights, given sampled centres and covariances."""
         distance_key, which_key, version_key = jax.random.split(key, 3)
         likelihood, cells = target.likelihood, target.cells(labels)
         # 1. Log density (n', G) of each sample under every weight.
@@ -112,16 +114,19 @@ class ScaleWeightUpdate(JointUpdate):
         return replace(self, which=which).with_versions(target, version.astype(jnp.int32))
 
     def _normalisation(self, likelihood: Likelihood) -> jax.Array:
-        """Nats (G,) of the factors w^(d/2), which the densities of weighted samples omit."""
+        """Nats (G,) of the factors w^(d/2), which likelihoods of weighted samples omit."""
         return -0.5 * likelihood.power * likelihood.n_features * jnp.log(self.values)
 
     def nats(self, target: JointTarget) -> jax.Array:
-        """Minus the log density of the weights, less the factors omitted elsewhere."""
+        """Minus the log prior probability of the weights, plus nats that the likelihood omits."""
         nats = (self._normalisation(target.likelihood) - self.log_mass[self.which])[self.version]
         return jnp.where(target.x[:, -1] > 0, nats, 0).sum()
 
     def gibbs_target(self, joint: JointTarget, target: Target) -> Target:
-        """Sample clusters and weights together, from statistics of weight 1."""
+        """Return a target of Gibbs sweeps that sample clusters and weights together.
+
+        Its statistics have weight 1, and its `Scales` define the values of the weights.
+        """
         likelihood = joint.likelihood
         x = reweighted(target.x, target.x[:, -1], likelihood.width)
         nats = self._normalisation(likelihood) - self.log_mass[self.which]
@@ -138,7 +143,7 @@ class ScaleWeightUpdate(JointUpdate):
 
 
 def make_scale_weights(n_rows: int) -> ScaleWeightUpdate:
-    """Make the Gibbs update of scale weights of samples (n',), initially 1."""
+    """Make the Gibbs update of scale weights, which are initially 1."""
     version = np.full(n_rows, np.flatnonzero(VALUES == 1)[0], np.int32)
     arrays = VALUES, FREEDOMS, log_masses(VALUES, FREEDOMS)
     values, freedoms, masses = map(jnp.asarray, arrays)

@@ -1,4 +1,4 @@
-"""Code of Gaussian clusters of covariance I, for Gibbs sweeps given a covariance."""
+"""Code of Gaussian clusters with identity covariance, for Gibbs sweeps given a covariance."""
 
 from __future__ import annotations
 
@@ -16,11 +16,21 @@ _STATIC: dict[str, Any] = {"static": True}
 
 @node
 class UnitNormal:
-    """Code of samples of covariance I about a centre from N(0, I / kappa).
+    """Code of samples with covariance I about a centre from N(0, I / kappa).
 
-    The code is ``d/2 log((kappa + n) / kappa) - |sum|^2 / (2 (kappa + n))``, up to a constant per
-    sample, where ``power`` multiplies the sums and n. The statistic ``mass`` is n: the number of
-    samples (the last statistic), or the sum of their weights.
+    Up to a constant per sample, the code is
+
+        d/2 log((kappa + n) / kappa) - |sum|^2 / (2 (kappa + n)).
+
+    Here n is the number of samples, or the sum of their scale weights, and ``sum`` the weighted sum
+    of their d features. Both are multiplied by the tempering exponent ``power``.
+
+    Attributes
+    ----------
+    kappa : precision of the prior of the centre
+    power : likelihood tempering exponent
+    n_features : d
+    mass : position of n in the statistics; -1 without scale weights
     """
 
     sends: ClassVar[frozenset[str]] = frozenset({"data", "parameters"})
@@ -40,7 +50,7 @@ class UnitNormal:
         d, cells = self.n_features, self.power * cells
         n, more = self.kappa + cells[self.mass], self.power
         square = jnp.square(cells[:d]).sum(0)
-        if self.mass >= 0:  # the nats of a sample are not proportional to its weight
+        if self.mass >= 0:  # samples have scale weights; nats are not proportional to the weight
             return cells[:d], n, square
         constant = d * jnp.log1p(more / n) + more * square / (n * (n + more))
         return more * cells[:d] / (n + more), 0.5 * constant, 0.5 * more**2 / (n + more)
@@ -60,7 +70,10 @@ class UnitNormal:
         return 0.5 * (d * jnp.log1p(more / n) + square / n - both / (n + more))
 
     def weighted_join_costs(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
-        """Increase (K, G, b) of the code length by samples (p, b) of weight 1, for weights (G,)."""
+        """Increase (K, G, b) of the code length if samples join each cluster with each weight (G,).
+
+        ``row`` (p, b) are the statistics of the samples with weight 1.
+        """
         d, (sums, n, square) = self.n_features, prepared
         more, n, square = self.power * weights[:, None], n[:, None], square[:, None]
         along, square_of_row = (sums[..., 0].T @ row[:d])[:, None], jnp.square(row[:d]).sum(0)

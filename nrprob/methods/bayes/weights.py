@@ -1,4 +1,7 @@
-"""Statistics of weighted samples: products with the weight, followed by the weight."""
+"""Statistics of samples with scale weights.
+
+The first statistics of a sample are multiplied by its weight, and are followed by the weight.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ def unweighted(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def reweighted(x: jax.Array, weight: jax.Array, width: int) -> jax.Array:
-    """Replace the weights (n,) of statistics (n, p); the first ``width`` end with the weight."""
+    """Replace the weights in statistics (n, p) by ``weight`` (n,).
+
+    The first ``width`` statistics are multiplied by the weight; the last of them is the weight.
+    """
     scaled = unweighted(x[:, :width], x[:, width - 1]) * weight[:, None]
     return jnp.concatenate([scaled, x[:, width:]], 1)

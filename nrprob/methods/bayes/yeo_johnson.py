@@ -1,7 +1,7 @@
 r"""Yeo-Johnson transforms of features, whose lambdas are sampled.
 
-Within clusters, features are Gaussian after a transform (Yeo and Johnson, 2000). The standardised
-feature x is replaced by
+Within clusters, features are Gaussian after a transform (Yeo and Johnson, 2000). The transform of a
+standardised feature x is
 
     t(x) = ((1 + x)^l - 1) / l  for x >= 0,   -((1 - x)^(2 - l) - 1) / (2 - l)  for x < 0,
 
@@ -11,8 +11,8 @@ a long right tail. The density of samples includes the Jacobian of the transform
 lengths under different lambdas refer to the same data. Clusters that are skew in the same way then
 need not be split into Gaussian pieces.
 
-Given the lambdas, the likelihood is the likelihood of transformed features. Lambdas are sampled
-with centres and covariances integrated out, by Metropolis steps for one feature each.
+Given the lambdas, the likelihood is the likelihood of transformed features. With centres and
+covariances integrated out, Metropolis steps sample the lambdas, one feature after another.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from nrprob.engines.sample.uniforms import below, in_order
 from nrprob.methods.bayes.joint_target import JointTarget, JointUpdate
 from nrprob.trees import node
 
-LAMBDAS = np.linspace(-2, 4, 121)  # the same range on both sides of 1
-_STEPS = np.asarray([1, 2, 4, 8, 16])  # grid points of a proposal
+LAMBDAS = np.linspace(-2, 4, 121)  # grid of the lambdas, symmetric about 1
+_STEPS = np.asarray([1, 2, 4, 8, 16])  # grid steps of a proposal, chosen at random
 _ROWS_PER_STEP = 10_000  # approximate number of samples times features that an update evaluates
-_MAX_FEATURES = 4  # features in an update
-_MIN_VARIANCE = 1e-6  # of a feature within clusters
-MAX_EXPONENT = 4  # bound of the factor by which a transform may increase distances
+_MAX_FEATURES = 4  # largest number of features whose lambdas an update proposes to change
+_MIN_VARIANCE = 1e-6  # least variance of a feature within clusters
+MAX_EXPONENT = 4  # transforms grow at most like this power of the feature
 
 
 def yeo_johnson(x: jax.Array, power: jax.Array) -> jax.Array:
@@ -49,9 +49,10 @@ def yeo_johnson(x: jax.Array, power: jax.Array) -> jax.Array:
 
 
 def inverse_yeo_johnson(t: np.ndarray, power: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """Features with the transforms t under lambda ``power``; values lie within +-``limit``.
+    """Inverse of the Yeo-Johnson transform with lambda ``power``, clipped to +-``limit``.
 
-    Transforms with a lambda outside of [0, 2] are bounded, so that some t have no inverse.
+    Transforms with a lambda outside of [0, 2] are bounded on one side, so that some t have no
+    inverse. These get the limit.
     """
     side = np.where(t >= 0, power, 2 - power)
     flat = np.abs(side) < 1e-12
@@ -61,7 +62,7 @@ def inverse_yeo_johnson(t: np.ndarray, power: np.ndarray, limit: np.ndarray) -> 
 
 
 def log_slope(x: jax.Array, power: jax.Array) -> jax.Array:
-    """Log of the derivative of the transform."""
+    """Log of the derivative of the Yeo-Johnson transform of x with lambda ``power``."""
     return (power - 1) * jnp.sign(x) * jnp.log1p(jnp.abs(x))
 
 
@@ -72,9 +73,10 @@ class YeoJohnsonUpdate(JointUpdate):
     Attributes
     ----------
     which : (m,) indices of the current lambdas, in ``values``
-    values : (G,) lambdas
-    shift, spread : (m, G) means and standard deviations of transformed features
-    log_jacobian : (m, G) sums of the log slopes over all samples
+    values : (G,) grid of lambdas
+    shift, spread : (m, G) means and standard deviations of the transformed features, before they
+        are standardised
+    log_jacobian : (m, G) log Jacobian of the standardised transform, summed over all samples
     """
 
     names: ClassVar[tuple[str, ...]] = ("yeo_johnson_lambda",)
@@ -89,17 +91,17 @@ class YeoJohnsonUpdate(JointUpdate):
         return jnp.take_along_axis(table, self.which[:, None], 1)[:, 0]
 
     def transform_features(self, rows: jax.Array) -> jax.Array:
-        """Transformed samples (b, m)."""
+        """Transform features (b, m), and standardise the result."""
         transformed = yeo_johnson(rows, self.values[self.which])
         return (transformed - self._look_up(self.shift)) / self._look_up(self.spread)
 
     def transform_rows(self, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Transformed samples (b, m) and the log Jacobian (b,)."""
+        """Return transformed features (b, m), and the log Jacobian (b,) of the transformation."""
         slopes = log_slope(rows, self.values[self.which]) - jnp.log(self._look_up(self.spread))
         return self.transform_features(rows), slopes.sum(1)
 
     def nats(self, target: JointTarget) -> jax.Array:
-        """Minus the log Jacobian of all samples."""
+        """Minus the log Jacobian of all samples, times the tempering exponent."""
         return -target.likelihood.power * self._look_up(self.log_jacobian).sum()
 
     def draw(self, target: JointTarget) -> Draw:
@@ -107,11 +109,11 @@ class YeoJohnsonUpdate(JointUpdate):
         return {"yeo_johnson_lambda": self.values[self.which]}
 
     def with_indices(self, target: JointTarget, which: jax.Array) -> JointTarget:
-        """Replace the lambdas of this update in the target."""
+        """Condition the target on lambdas with indices ``which`` (m,)."""
         return target.with_update(replace(self, which=which)).restate_features()
 
     def condition(self, target: JointTarget, draw: Draw) -> JointTarget:
-        """Condition the target on lambdas."""
+        """Condition the target on the lambdas of a draw."""
         distance = jnp.abs(self.values - draw["yeo_johnson_lambda"][:, None])
         return self.with_indices(target, distance.argmin(1).astype(jnp.int32))
 
@@ -153,7 +155,10 @@ class YeoJohnsonUpdate(JointUpdate):
         return condition(which, features)
 
     def maximise(self, target: JointTarget, labels: jax.Array) -> JointTarget:
-        """Condition the target on the most probable lambdas, for one shared variance."""
+        """Condition the target on lambdas of maximum likelihood, given a partition.
+
+        The likelihood is approximate: each feature has one variance for all clusters.
+        """
         real = target.x[:, -1] > 0
         member = (jnp.arange(target.n_slots)[:, None] == labels) * real
         size = member.sum(1)
@@ -174,7 +179,10 @@ class YeoJohnsonUpdate(JointUpdate):
 
 @jit_by_size()
 def make_yeo_johnson(rows: jax.Array, real: jax.Array) -> YeoJohnsonUpdate:
-    """Make the update of the lambdas of samples (n', m); the mask ``real`` excludes padding."""
+    """Make the update of the lambdas of m features, from samples (n', m).
+
+    The mask ``real`` (n',) is false on padding.
+    """
     values, n = jnp.asarray(LAMBDAS), real.sum()
 
     def tabulate(value):
@@ -183,7 +191,7 @@ def make_yeo_johnson(rows: jax.Array, real: jax.Array) -> YeoJohnsonUpdate:
         spread = jnp.where(real[:, None], jnp.square(transformed - shift), 0).sum(0) / n
         spread = jnp.sqrt(spread)
         spread = jnp.where(spread > 0, spread, 1)  # 0 for a single sample
-        # Padding has slope 1.
+        # Padding is 0, where the log slope is 0.
         return shift, spread, log_slope(rows, value).sum(0) - n * jnp.log(spread)
 
     shift, spread, log_jacobian = (table.T for table in jax.lax.map(tabulate, values))
