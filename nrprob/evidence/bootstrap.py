@@ -47,8 +47,9 @@ class Confidence:
         the cluster and the matched cluster of the refit. The Jaccard index of two sets is the size
         of their intersection divided by the size of their union. None if withheld.
     evidence_ : Evidence or None
-        Significance test that decides whether the confidence is withheld. None if there was no
-        test: one feature determines the clusters, or the samples have no test and ``force=True``.
+        Significance test that decides whether the confidence is withheld. None if no test was
+        passed and none was computed: one feature determines the clusters, or the samples have no
+        test and ``force=True``.
     withheld_ : str
         Reason why the confidence is withheld; empty if it is not.
     n_resamples : int
@@ -97,7 +98,7 @@ class Confidence:
 
     @property
     def summary(self) -> str:
-        """Sentence with the expected share of correctly assigned samples, or why it is withheld."""
+        """Sentence with the expected share of correctly assigned samples, or why there is none."""
         if self.samples_ is None or self.clusters_ is None:
             return f"no confidence: {self.withheld_}"
         lowest = int(np.nanargmin(self.clusters_))
@@ -151,8 +152,9 @@ def confidence(
     evidence : Evidence, optional
         Result of `nrprob.evidence.test` for these samples. By default, the test is computed.
     force : bool, default=False
-        Whether to return the confidence in spite of a reason to withhold it. The reasons are: the
-        test is not significant, one feature determines the clusters, or the features have no test.
+        Whether to return the confidence even if the test is not significant, if one feature
+        determines the clusters, or if the features have no test. Without ``force``, the confidence
+        is withheld in the first two cases, and ValueError is raised in the third.
     random_state : int, RandomState instance or None, default=None
         Seed of the resamples, of the initial values and of the test.
     n_resamples : int, default=25
@@ -186,8 +188,8 @@ def confidence(
     -----
     For every resample:
 
-    1. Draw samples with replacement within every known group. Exact copies of a sample are drawn
-       together, as one sample; see `nrprob.evidence.test`.
+    1. Draw samples with replacement within every known group. A set of exact copies counts as one
+       sample; see `nrprob.evidence.test`.
     2. Fit from new initial values and from the assessed clusters, and keep the better fit. New
        initial values alone would count poor local optima as uncertainty. The assessed clusters
        alone would hide other optima.
@@ -195,12 +197,12 @@ def confidence(
        common samples.
     4. Add the membership probabilities of all samples to the mean.
 
-    The cost is B fits.
+    The cost is B fits, or 2 B fits for `MixtureEM`.
 
-    The confidence is withheld if `nrprob.evidence.test` is not significant. The reason is that the
-    two halves of one Gaussian have high confidences, too. The confidence is also withheld if one
-    discrete feature, such as a boolean column, determines the clusters. All refits would then
-    return the values of this feature, whatever the other features contain.
+    The confidence is withheld if `nrprob.evidence.test` is not significant, since the two halves of
+    one Gaussian have high confidences, too. The confidence is also withheld if one discrete
+    feature, such as a boolean column, determines the clusters. All refits would then return the
+    values of this feature, whatever the other features contain.
 
     A resample contains some samples several times. The full covariances of `MixtureEM` may
     therefore collapse if there are few samples; raise ``reg_covar`` to prevent this.
@@ -355,7 +357,7 @@ def _prepare_resamples(
 def _resample_within_groups(groups: np.ndarray, random: np.random.RandomState) -> np.ndarray:
     """Draw samples with replacement within known groups; return their indices, ascending.
 
-    ``groups`` are the groups of all samples as integers. Every group keeps its size.
+    ``groups`` (n,) are the known groups of n samples as integers. Every group keeps its size.
     """
     order = np.argsort(groups, kind="stable")
     sizes = np.bincount(groups)

@@ -3,9 +3,9 @@
 The level is the rate at which the test rejects tables without clusters. It was measured on *null
 designs*: simulated tables without clusters, with different properties (`TableTraits`), from
 ``benchmarks/evidence_mixed.py``. `REJECTIONS` has two numbers per null design: the number of tables
-with a p-value of at most 0.05, and the number of tested tables. A design is calibrated if 400
-tables were tested and at most 28 of them (7 %) were rejected. A test with an exact level of 0.05
-exceeds 28 rejections with a probability of 0.03. To complete `REJECTIONS`, run
+with a p-value of at most 0.05, and the number of tested tables. A design is calibrated if at least
+400 tables were tested and at most 7 % of them (28 of 400) were rejected. A test with an exact level
+of 0.05 exceeds 28 rejections with a probability of 0.03. To complete `REJECTIONS`, run
 
     python benchmarks/evidence_mixed.py --design nulls large --sets 0:400 --jobs 16 --out results
 
@@ -46,8 +46,9 @@ _MOST_MISSING, _MOST_SKEWED = 0.2, 2.5
 def covering_designs(traits: TableTraits) -> list[str]:
     """Return the names of the null designs that resemble a table with these traits.
 
-    The test has a p-value for the table only if all of them are calibrated. The list is empty if a
-    trait exceeds the limits of the designs.
+    The test has a p-value for the table only if all these designs are calibrated. The list is empty
+    if no design covers the table: a trait is outside the limits of the designs, or more than one of
+    three traits holds (missing values, small known groups, discrete columns only).
     """
     low, high = _N_SAMPLES
     small = traits.median_group < _SMALL_GROUP
@@ -62,7 +63,7 @@ def covering_designs(traits: TableTraits) -> list[str]:
     )
     incomplete, discrete_alone = traits.missing_share > 0, not traits.n_numeric
     if out_of_range or incomplete + small + discrete_alone > 1:
-        return []  # no design has two of these properties
+        return []  # no design has two of these three traits
     if not traits.n_discrete:
         designs = ["small-numeric" if small else "numeric", "skewed"]
     elif discrete_alone:
@@ -84,7 +85,7 @@ def covering_designs(traits: TableTraits) -> list[str]:
 
 
 def reason_without_p_value(traits: TableTraits) -> str:
-    """Return why the test of a table has no p-value; an empty string if it has one."""
+    """Return why the test of a table has no p-value; an empty string if the test has one."""
     designs = covering_designs(traits)
     if not designs:
         return f"no simulated design covers such a table ({_describe(traits)})"

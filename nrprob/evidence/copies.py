@@ -83,11 +83,11 @@ def _group_equal_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _rounding_explains(rows: np.ndarray, groups: np.ndarray) -> bool:
     """Return whether rounding explains the samples (n, m) that agree in every feature.
 
-    Rounded values lie on a grid. Two samples are neighbours if they differ by one grid step in the
-    feature with the most distinct values, and agree in all other features. This feature is used
-    since the density is smoothest on its grid. With rounding and a smooth density, there are about
-    twice as many pairs of neighbours as pairs of equal samples. Exact copies add equal pairs
-    without neighbours. If the feature has no grid, samples do not agree by chance.
+    Rounded values lie on a grid. Two samples are neighbours if they agree in all features but the
+    one with the most distinct values, and have successive distinct values of this feature. This
+    feature is used since the density is smoothest on its grid. With rounding and a smooth density,
+    there are about twice as many pairs of neighbours as pairs of equal samples. Exact copies add
+    equal pairs without neighbours. If the feature has no grid, samples do not agree by chance.
     """
     # Feature with the most distinct values: the finest grid.
     finest = int(np.argmax([np.unique(column).size for column in rows.T]))
@@ -96,8 +96,9 @@ def _rounding_explains(rows: np.ndarray, groups: np.ndarray) -> bool:
     # Without a grid: the smallest of u spacings of continuous values is about the median over u.
     if not spacing.size or spacing.min() * spacing.size <= _GRID_RATIO * np.median(spacing):
         return False
-    # A cell contains the samples that agree in all features. Cells of neighbours have successive
-    # numbers, except across the end of the grid.
+    # A cell contains the samples that agree in all features and in the known group. Cells of
+    # neighbours have successive numbers. The last cell of a grid and the first cell of the next
+    # grid are no neighbours.
     others = _group_equal_rows(np.column_stack([groups, np.delete(rows, finest, 1)]))[1]
     cells, counts = np.unique(others * values.size + rank, return_counts=True)
     neighbours = (np.diff(cells) == 1) & (cells[1:] % values.size > 0)

@@ -35,13 +35,13 @@ def plot_discriminant_scores(
 
     Parameters
     ----------
-    score : (n,) held-out discriminant scores; NaN for none
+    score : (n,) held-out discriminant scores; NaN for samples without a score
     labels : (n,) cluster labels
     codes : (n,) known groups as integers
     names : names of the known groups
     gap_width : width of the low-density gap in units of ``score``; 0 for no band
     ax : axes to draw on; None for a new figure
-    cluster_names : one name per cluster; by default, their numbers
+    cluster_names : one name per cluster; by default, the numbers of the clusters
     """
     import matplotlib.pyplot as plt
 

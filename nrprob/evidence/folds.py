@@ -30,7 +30,10 @@ class PreparedFolds(NamedTuple):
 
 
 def check_samples(density: Any, X: Any, known: Any) -> None:
-    """Raise an error for samples without a significance test, before anything is fitted."""
+    """Raise an error for samples without a significance test, before anything is fitted.
+
+    Tables that a `TableDensityEstimator` tests by refits of its table model are not checked.
+    """
     tables = isinstance(density, TableDensityEstimator)
     if not tables or density.is_tested_by_residuals(X, known=known):
         validate_samples(density, X, known)

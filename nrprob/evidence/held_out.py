@@ -30,7 +30,8 @@ from nrprob.statistics.groups import cross_table
 # Null models, which clusters have to beat. The first two always apply; the others apply if clusters
 # are flexible (see `DensityEstimator`). Values are the arguments ``per_group`` and ``heavy_tails``
 # of `NullModel.from_samples`: whether every group has a separate scale matrix, and whether a t
-# distribution with estimated degrees of freedom replaces the Gaussian.
+# distribution with estimated degrees of freedom replaces the Gaussian. The first two null models
+# have no such arguments.
 NULL_MODELS: dict[str, tuple[bool, ...]] = {
     "one cluster of the same estimator": (),
     "one Gaussian with the covariance of the mixture": (),
@@ -208,11 +209,11 @@ class ResidualFolds:
         return self.estimator.n_clusters
 
     def __call__(self, train: np.ndarray, test: np.ndarray, seed: int) -> FoldFit:
-        """Fit to the samples with the indices ``train``; evaluate those with indices ``test``."""
+        """Fit to samples with the indices ``train``; evaluate samples with the indices ``test``."""
         X, codes = self.X, self.codes
         groups = np.zeros(len(X), int) if codes is None else codes
-        # Fit the clusters, and one cluster with equally many restarts: both fits then share a
-        # compiled program.
+        # Fit the clusters, and one cluster with the same number of restarts, so that both fits
+        # share a compiled program.
         model = refit_subset(self.estimator, X, codes, train, n_init=self.n_init, random_state=seed)
         single = refit_subset(model, X, codes, train, n_clusters=1)
         # Null models in the same coordinates, with held-out residuals on the scale of training
@@ -282,9 +283,9 @@ def known_argument(codes: np.ndarray | None, subset: Any = slice(None)) -> dict[
 
 
 def default_init(estimator: Any) -> dict[str, Any]:
-    """Default of the parameter ``init``, as a keyword, if ``init`` of the estimator has labels.
+    """Default value of the parameter ``init``, as a dictionary with the key ``init``.
 
-    Otherwise the result is empty.
+    The dictionary is empty unless ``init`` of the estimator is an array, such as labels.
     """
     if np.ndim(estimator.get_params(deep=False).get("init")) == 0:
         return {}
@@ -325,9 +326,9 @@ def null_log_densities(
 ) -> np.ndarray:
     """Log densities (n_null_models, n) of n held-out residuals under null models.
 
-    The first null model is the Gaussian with the covariance of ``model``. If clusters are flexible,
-    the Gaussian and t distributions of `NULL_MODELS` follow, fitted to the training residuals. The
-    null model "one cluster of the same estimator" is not among them.
+    The first row belongs to the Gaussian with the covariance of ``model``. If clusters are
+    flexible, the Gaussian and t distributions of `NULL_MODELS` follow, fitted to the training
+    residuals. The null model "one cluster of the same estimator" is left out.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ _MIN_MEDIAN_SIZE = 10  # smallest median number of samples of the known groups
 
 
 class TooFewRows(ValueError):
-    """Known groups are too small for a test within groups."""
+    """There are too few samples, in total or in known groups, for a test."""
 
 
 class Samples(NamedTuple):
@@ -59,7 +59,10 @@ def as_density_estimator(estimator: Any) -> Any:
     Raises
     ------
     TypeError
-        If the estimator has no integer parameter ``n_clusters``, or no method `fit`.
+        If the estimator is not a scikit-learn estimator, or has no density and lacks an integer
+        parameter ``n_clusters`` or a method `fit`.
+    ValueError
+        If the estimator has no density, and models features that are not continuous.
     """
     _check_clusterer(estimator)
     if isinstance(estimator, DensityEstimator):
@@ -110,10 +113,10 @@ def validate_samples(
 
 
 def table_samples(refits: TableRefitter, known: Any, n_folds: int) -> Samples:
-    """Validate the samples of a table that is tested by `TableRefitter`.
+    """Validate the samples of a table whose model a `TableRefitter` refits.
 
     Exact copies agree in all columns. Without numeric columns, no samples count as copies, since
-    they can agree by chance. Samples with missing values do not count as copies, either.
+    discrete values can agree by chance. Samples with missing values do not count as copies, either.
     """
     groups, values = refits.groups, refits.values
     names = _encode_groups(known, len(groups))[1]
@@ -158,7 +161,7 @@ def _check_clusterer(estimator: Any) -> None:
 
 
 def check_accepts_known(estimator: Any) -> None:
-    """Raise TypeError if `fit` of a clusterer, or of its wrapped clusterer, has no ``known``."""
+    """Raise TypeError if `fit` of a clusterer, or of its wrapped clusterer, takes no ``known``."""
     estimator = getattr(estimator, "estimator", estimator)
     fit = getattr(type(estimator), "fit", None)
     parameters = () if fit is None else inspect.signature(fit).parameters.values()
@@ -216,7 +219,10 @@ def _encode_groups(known: Any, n: int) -> tuple[np.ndarray | None, list[str]]:
 
 
 def _check_group_sizes(groups: np.ndarray, n_folds: int, copies: Copies) -> None:
-    """Raise TooFewRows if a known group has too few distinct samples for the folds."""
+    """Raise TooFewRows if known groups have too few distinct samples.
+
+    Every group needs one sample per fold, and the median size must be ten or more.
+    """
     sizes = np.bincount(groups)
     once = ", if copies are counted once" if groups.size < copies.set_index.size else ""
     if sizes.min() < n_folds:

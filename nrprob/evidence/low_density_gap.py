@@ -32,7 +32,7 @@ _MODEL_WEIGHT = 0.5  # weight of expected vs observed counts in the choice of th
 _NEAR, _FAR = 0.02, 0.2  # largest distances of near and of all pairs, in standard deviations
 # Share of near pairs among all pairs: for continuous values, and above which values are discrete.
 _CONTINUOUS_SHARE, _DISCRETE_SHARE = 0.1, 0.13
-_N_SIGMAS = 6.0  # margin above the latter, in standard deviations: many fits are tested
+_N_SIGMAS = 6.0  # margin above _DISCRETE_SHARE, in standard deviations: many fits are tested
 
 
 class GapCount(NamedTuple):
@@ -96,8 +96,8 @@ def choose_candidate(
     The direction of cluster j is the linear discriminant ``W^-1 (c_j - c_-j)``. W is the covariance
     within clusters, c_j the centre of cluster j, and c_-j the mean of the other centres. Samples
     are counted in bins along the direction; a count is the average of the observed count and the
-    count expected for Gaussian clusters. The intervals maximise the excess of the counts on the
-    sides over their largest expectation without a gap, in standard deviations.
+    count expected for Gaussian clusters. The intervals maximise the excess of the count on the less
+    populated side over the largest expected count without a gap, in standard deviations.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def choose_candidate(
 
     Returns
     -------
-    GapCandidate, or None for fewer than two clusters.
+    GapCandidate, or None for fewer than two clusters, or if the centres of the clusters agree.
     """
     clusters, labels = np.unique(labels, return_inverse=True)
     n, k = len(y), clusters.size
@@ -154,7 +154,7 @@ def _best_intervals(counts: np.ndarray) -> tuple[float, tuple[int, ...]]:
     """Choose the gap and its sides by the largest standardised excess of samples on the sides.
 
     ``counts`` (groups, bins) are numbers of samples by known group and bin. Returns the excess, and
-    the four ends of the intervals as indices of bins; see `choose_candidate`.
+    the four ends of the intervals as indices of bin edges; see `choose_candidate`.
     """
     sums = np.pad(np.cumsum(counts, 1), ((0, 0), (1, 0)))
     best: tuple[float, tuple[int, ...]] = -math.inf, ()
@@ -176,10 +176,10 @@ def _best_intervals(counts: np.ndarray) -> tuple[float, tuple[int, ...]]:
 
 
 def tail_probability(counts: Sequence[GapCount]) -> float:
-    """p-value of the total count on the less populated sides, in all elements of ``counts``.
+    """p-value of the total count on the less populated sides, over all elements of ``counts``.
 
-    Without a gap, the total is at most a sum of independent binomial variables in distribution; the
-    p-value is their probability of reaching it.
+    Without a gap, the total is stochastically at most a sum of independent binomial variables. The
+    p-value is the probability that this sum is at least the total.
     """
     pmf = np.ones(1)
     for side, gap, share in counts:
@@ -192,8 +192,8 @@ def combined_p_value(splits: Sequence[Sequence[GapCount]]) -> float:
 
     Each element of ``splits`` holds the counts of the folds of one split. The p-value of every
     split is converted to a normal score, and the mean score is compared with the standard normal
-    distribution. A single score has this distribution; the mean has at most its variance, however
-    the splits depend on each other.
+    distribution. A single score has this distribution. The mean score has at most the variance of a
+    single score, for any dependence between the splits.
     """
     p = np.clip([tail_probability(counts) for counts in splits], 1e-300, 1 - 1e-12)
     return float(stats.norm.sf(stats.norm.isf(p).mean()))
@@ -222,6 +222,6 @@ def has_discrete_values(near: float, far: float) -> bool:
     """Return whether values along a direction are discrete, so that the intervals are invalid.
 
     ``near`` and ``far`` are the numbers of near pairs and of all pairs; see `count_near_pairs`.
-    Their ratio is larger for discrete values than for continuous values.
+    The ratio of both numbers is larger for discrete values than for continuous values.
     """
     return near > _DISCRETE_SHARE * far + _N_SIGMAS * math.sqrt(_CONTINUOUS_SHARE * far)

@@ -130,8 +130,9 @@ def n_clusters(
     .. math:: \frac{1}{n} \sum_i \log q_K^{(-f(i))}(x_i)
 
     Here n is the number of samples, and :math:`f(i)` is the fold of sample :math:`x_i`.
-    :math:`q_K^{(-f)}` is the density of the fit with K clusters to all folds but f. The result is 1
-    if the best number of clusters gains nothing over the null models of `nrprob.evidence.test`.
+    :math:`q_K^{(-f)}` is the density of the fit with K clusters to all folds but f. If 1 is a
+    candidate, the result is 1 if the best number of clusters gains nothing over one of the null
+    models of `nrprob.evidence.test`.
 
     Parameters
     ----------
@@ -179,8 +180,9 @@ def n_clusters(
     Notes
     -----
     Candidates are fitted in ascending order. The search stops after two successive candidates with
-    a lower log-likelihood than a smaller number. The cost is ``n_splits * n_folds`` fits per
-    candidate.
+    a lower log-likelihood than a smaller number. It also stops before candidates that exceed the
+    number of training samples minus the number of known groups. The cost is ``n_splits * n_folds``
+    fits per candidate.
 
     If 1 is a candidate, several clusters have to gain something over every null model of
     `nrprob.evidence.test`. Let q be the density of the clusters and :math:`q_1` the density of a

@@ -25,9 +25,9 @@ def mixed_gain(d: np.ndarray) -> np.ndarray:
 
 
 def one_sided_t_test(gain: np.ndarray) -> tuple[float, float]:
-    """Test whether the mean gain is at most 0, by a one-sided t-test on gains (n,).
+    """Test the null hypothesis that the mean gain is at most 0, by a one-sided t-test.
 
-    Returns Student's t statistic and the p-value.
+    ``gain`` (n,) are the gains of n samples. Returns Student's t statistic and the p-value.
     """
     n = len(gain)
     spread = math.hypot(float(gain.std(ddof=1)), _RESOLUTION)

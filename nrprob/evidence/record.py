@@ -22,15 +22,17 @@ class Evidence:
     Attributes
     ----------
     p_structure_ : float or None
-        p-value of the null hypothesis that every known group has one elliptical distribution. 1 for
-        one cluster. None if p-values are withheld; see ``withheld_``.
+        p-value of the null hypothesis that every known group has one elliptical distribution. 1 if
+        the estimator, or every refit, has one cluster. None if p-values are withheld; see
+        ``withheld_``.
     p_gap_ : float or None
         p-value of the null hypothesis that there is no low-density gap: within every known group,
-        the density has a single mode along every direction. 1 for one cluster. None if values are
-        discrete along the direction, if there are no numeric columns, or if p-values are withheld.
+        the density has a single mode along every direction. 1 if the estimator, or every refit, has
+        one cluster. None if values are discrete along the direction, if there are no numeric
+        columns, or if p-values are withheld.
     statistic_ : float
-        Student's t statistic of the mean of ``gain_`` over the samples ``distinct_``. 0 for one
-        cluster.
+        Student's t statistic of the mean of ``gain_`` over the samples ``distinct_``. 0 if the
+        estimator has one cluster.
     gain_ : ndarray of shape (n_samples,)
         Held-out log-likelihood gain in nats, averaged over splits. The gain compares the mixture,
         with weights 1/2, of the clusters and ``null_model_`` with ``null_model_`` alone.
@@ -51,15 +53,16 @@ class Evidence:
         Held-out discriminant score of every sample, by the same fit. The score is the position
         along the discriminant direction of one cluster against the others, in standard deviations
         within clusters. The centre of the low-density gap has the score 0. The score is NaN for
-        samples with missing numeric values, if all features are discrete, and if there is one
-        cluster.
+        samples with missing numeric values, if all features are discrete, and for folds whose refit
+        has one cluster. All scores are 0 if the estimator has one cluster.
     gap_width_ : float
         Width of the low-density gap in the units of ``discriminant_score_``, averaged over folds.
     gap_counts_ : ndarray of shape (n_splits, n_folds, 3)
         Three numbers per fold. The first is the number of distinct held-out samples on the less
         populated side of the gap, summed over known groups. The second is the number of distinct
         held-out samples in the gap. The third is the largest expected ratio of the first number to
-        the sum of both if there is no gap.
+        the sum of both if there is no gap. Empty if the estimator has one cluster, and without
+        numeric columns.
     groups_ : ndarray of shape (n_samples,)
         Known group of every sample, as integers.
     group_names_ : sequence of str
@@ -118,8 +121,8 @@ class Evidence:
     def supports_clusters(self) -> bool:
         """Whether the clusters predict held-out samples better than every null model.
 
-        This is the case if ``p_structure_`` is at most ``alpha``. If p-values are withheld, the t
-        test of ``gain_`` decides. The level of this test is only approximate.
+        The value is True if ``p_structure_`` is at most ``alpha``. If p-values are withheld, the
+        t-test of ``gain_`` decides. The level of this t-test is only approximate.
         """
         p = self.p_structure_
         if p is None:
@@ -200,8 +203,8 @@ class Evidence:
         Raises
         ------
         ValueError
-            If there is not one name per cluster, or if no sample has a score: with one cluster, or
-            without numeric features.
+            If there is not one name per cluster, or if no sample has a score: without numeric
+            features, or if every refit has one cluster.
         TypeError
             If `cluster_names` is not a list or array.
         """

@@ -54,9 +54,10 @@ def test(
         Fitted or unfitted clusterer. Clones are fitted; the estimator itself does not change. If it
         was fitted to ``n_samples`` samples, the result uses its cluster labels.
         `ConditionalMixture` and `MixtureEM` (Gaussian features, no known groups) are tested with
-        the densities that they define. These two may have ``n_clusters="auto"``; each refit then
-        chooses the number. For any other estimator, the density is a Gaussian mixture about the
-        clusters. This mixture has one covariance, and the means of the known groups are subtracted.
+        the densities that they define. These two may have ``n_clusters="auto"``. On complete
+        numeric tables, each refit then chooses the number. For any other estimator, the density is
+        a Gaussian mixture about the clusters. This mixture has one covariance, and the means of the
+        known groups are subtracted.
     X : array-like or frame of shape (n_samples, n_features)
         Continuous features. `ConditionalMixture` also accepts categorical, ordered and count
         columns, and missing values.
@@ -91,10 +92,11 @@ def test(
     Raises
     ------
     TypeError
-        If the estimator is no clusterer with a parameter ``n_clusters``, or if ``X`` is sparse.
+        If the estimator is not a clusterer with a parameter ``n_clusters``, if its `fit` takes no
+        ``known`` although known groups are passed, or if ``X`` is sparse.
     ValueError
         If features are counts, binary or have few values, and the estimator has no density of such
-        features. Also if known structure is not labels, or known groups have too few samples.
+        features. Also if known structure is not labels, or if known groups have too few samples.
 
     See Also
     --------
@@ -153,8 +155,9 @@ def test(
 
     The level of this test was measured for some kinds of tables (``benchmarks/evidence_mixed.py``).
     For all other tables, p-values are withheld: ``withheld_`` states the reason, and
-    ``gain_by_null_model_`` has the gains. The gap test uses only samples without missing numeric
-    values.
+    ``gain_by_null_model_`` has the gains. With ``n_clusters="auto"``, the fit to all samples
+    chooses the number of clusters, and p-values are withheld, too. The gap test uses only samples
+    without missing numeric values.
 
     *Validity of* ``p_gap_``. The training samples determine a discriminant direction, from all
     other clusters to one. They also determine a gap along it, and two sides of equal width. If a
@@ -177,7 +180,7 @@ def test(
     *Copies.* Samples that agree in all features and in their known group count as one sample, since
     a copy brings no new information. This holds for folds, fits and both p-values. Samples that
     agree because values are rounded are not copies. Rounding is recognised by pairs of neighbours:
-    samples that differ by one step in the feature with the most distinct values, and agree in all
+    samples with successive values of the feature with the most distinct values, which agree in all
     other features. With rounding, there are more such pairs than pairs of equal samples. Copies
     may therefore stay undetected if ``X`` has a single feature and its values are rounded.
 

@@ -1,9 +1,10 @@
 """Fits of mixed and incomplete tables to training folds, and their null models.
 
-Clusters of a table have to predict held-out samples better than three kinds of models:
+Clusters of a table have to predict held-out samples better than four types of null models:
 
 - one component with the same form of group effects;
 - elliptical distributions of the numeric columns, times the discrete columns of one component;
+- one component with a regression of every discrete column on other columns;
 - for every discrete column, the mixture whose components are the values of this column.
 
 n is the number of samples.
@@ -38,7 +39,7 @@ class TableFolds:
     distinct : (n,) index of the first sample of every set of exact copies; only these n samples are
         fitted
     n_init : number of restarts of a fit
-    chooses_number : whether the number of clusters was chosen by the same samples
+    chooses_number : whether the number of clusters was chosen with the tested samples
     """
 
     refits: TableRefitter
@@ -56,7 +57,7 @@ class TableFolds:
 
     @property
     def why_unmeasured(self) -> str:
-        """Reason to withhold the p-values; empty if the level of the test is known."""
+        """Reason to withhold the p-values; empty if the level of the test is confirmed."""
         if self.chooses_number:
             return "the same samples chose the number of clusters"
         return reason_without_p_value(self.refits.traits)
@@ -97,8 +98,9 @@ def _elliptical_log_densities(
 ) -> dict[str, np.ndarray]:
     """Log densities (n,) of d numeric columns under elliptical null models, by name.
 
-    Every known group has its own distribution if groups are large, no value is missing and columns
-    are not transformed. Otherwise all groups share one distribution.
+    Every known group has a separate location, and in some null models a separate scale matrix, if
+    groups are large, no value is missing and columns are not transformed. Otherwise all groups
+    share one distribution.
 
     Parameters
     ----------
@@ -146,7 +148,7 @@ def table_null_densities(
         }.items():  # fmt: skip
             log_p = _elliptical_log_densities(white, refits.groups, training, bool(transform))
             null |= {name + transform: value + log_det + discrete for name, value in log_p.items()}
-    # Dependence between columns: smooth regressions, and every discrete column as the clustering.
+    # Dependence between columns: regressions, and mixtures over the values of a discrete column.
     if len(refits.names) > 1 or (refits.names and clusters.residuals is not None):
         null[DEPENDENT] = refits.dependent_log_density(training, single)
     for j, name in enumerate(refits.names):

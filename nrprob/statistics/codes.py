@@ -75,7 +75,10 @@ class CellCode(Protocol):
 
 
 class _CodeByDifference:
-    """Base class whose join costs are lengths of a cell with the sample minus without it."""
+    """Base class that computes join costs as differences.
+
+    A join cost is the length of the cell with the sample, minus the length without the sample.
+    """
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         raise NotImplementedError

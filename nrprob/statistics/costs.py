@@ -12,9 +12,10 @@ multiplied by its mass (by T for counts):
 `mass_cost`             :math:`-w \log w`, entropy of the clusters
 ======================= ==================================================================
 
-A cost is 0 for the empty cell and homogeneous of degree 1. Therefore, splitting a cell into parts
-with the same distribution does not change the sum of costs. Leading axes are arbitrary. Costs with
-full and diagonal covariances are in `nrprob.statistics.gaussians`.
+A cost is 0 for the empty cell. All costs but `mass_cost` are homogeneous of degree 1. Therefore,
+splitting a cell into parts with the same distribution does not change the sum of these costs.
+Leading axes are arbitrary. Costs with full and diagonal covariances are in
+`nrprob.statistics.gaussians`.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def bernoulli_cost(cell: jax.Array) -> jax.Array:
     x, w = cell[..., :-1], cell[..., -1:]
     rest = w - x
     # If a feature is nearly always 1 in a large cell, rounding errors of ``w`` and ``x`` lose the
-    # tiny mass of zeros. This mass is added to the value; the derivative does not change.
+    # tiny mass of zeros. This mass is therefore raised to at least 1e-12 times ``w``; derivatives
+    # treat the increase as a constant.
     rest = rest + jax.lax.stop_gradient(jnp.maximum(1e-12 * w - rest, 0))
     return (xlogx(w) - xlogx(x) - xlogx(rest)).sum(-1)
 

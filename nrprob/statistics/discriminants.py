@@ -16,7 +16,7 @@ __all__ = ["DISCRIMINANT", "NOTHING", "PRINCIPAL", "Plane", "discriminant_plane"
 
 DISCRIMINANT, PRINCIPAL, NOTHING = "discriminant", "principal direction", "nothing"
 _MAX_DIRECTIONS = 50  # largest number of principal directions; they replace the features
-_ROWS_PER_DIRECTION = 10  # smallest number of samples; with fewer, any clusters are separable
+_ROWS_PER_DIRECTION = 10  # with fewer samples per direction, any clusters are separable
 _SUBSPACE_ITERATIONS = 6
 _NULL_SHARE = 1e-10  # a direction with a smaller share of the variance is constant
 
@@ -76,9 +76,9 @@ def discriminant_plane(X: Any, labelings: np.ndarray, groups: np.ndarray, random
     the clusters. A discriminant is the direction along which the clusters explain the largest share
     of the variance of the residuals, summed over labelings; it is uncorrelated with the previous
     discriminants. If there are fewer than two discriminants, principal directions of the remaining
-    residuals replace them. With many features, discriminants are linear combinations of up to 50
-    principal directions, found by subspace iteration, and the leading directions of the differences
-    between cluster means.
+    residuals replace the missing discriminants. With many features, discriminants are linear
+    combinations of up to 50 principal directions, found by subspace iteration, and the leading
+    directions of the differences between cluster means.
 
     Parameters
     ----------

@@ -70,10 +70,13 @@ def fit_centre_and_scale(
 def check_range(x: Any) -> None:
     """Check that squares of features, and of their differences, are in the range of float64.
 
+    Float32 features are not checked.
+
     Raises
     ------
     ValueError
-        If an absolute value exceeds 1e140, or all columns vary by less than 1e-140.
+        If an absolute value exceeds 1e140, or if the range of every column is below 1e-140 and not
+        all columns are constant.
     """
     if x.dtype == np.float32 or not values_of(x).size:
         return

@@ -182,8 +182,8 @@ def common_shape(mass: Any, spread: Any, reg: float) -> Any:
         \lambda_c = \frac 1 m \operatorname{tr}(S_c C^{-1})
 
     This is the model [lambda_k D A D'] of Celeux and Govaert (1995). The logarithm of a trace is
-    convex along the geodesics of positive matrices, so the minimum is unique. Two alternating
-    updates cost O(K m^3).
+    convex along the geodesics of positive matrices, so the minimum is unique. One update of C and
+    of all volumes costs O(K m^2 + m^3).
 
     Parameters
     ----------
@@ -237,18 +237,18 @@ def _while_loop(condition: Any, body: Any, state: Any) -> Any:
 
 @dataclass(frozen=True)
 class GaussianCost:
-    r"""Cell cost: minus the log likelihood of the samples at their mean and regularised covariance.
+    r"""Cell cost: minus the maximum of a penalised Gaussian log likelihood.
 
     .. math:: \frac N2 \left( \log \left| \frac WN + r I \right| + m (1 + \log 2 \pi) \right)
 
     N is the mass of the cell, W its scatter, m the number of features, and r is ``reg``. For types
     other than "full", a covariance of this type replaces W/N. The cost is the minimum, over means
     and covariances S, of minus the log likelihood plus :math:`\frac{N r}{2} \operatorname{tr}
-    S^{-1}`. Therefore, every update of EM lowers the cost.
+    S^{-1}`. Therefore, no update of EM raises the cost.
 
     For "VEE", the cells along the second last axis of the statistics share a shape. The cost of a
-    cell then depends on the other cells. The derivative treats the shape as a constant. For the sum
-    over cells this is exact, since the shape minimises the sum.
+    cell then depends on the other cells. The derivative treats the shape as a constant. The
+    derivative of the sum over cells is exact nevertheless, since the shape minimises the sum.
     """
 
     covariance: str
@@ -325,8 +325,8 @@ class CrossEntropyCost:
     ----------
     ridge : (m,) diagonal of R; 1 in padding columns
     dimension : D, the number of columns without padding
-    least : a cell of smaller mass is empty, after samples have left it; it is smaller than the mass
-        of any sample
+    least : a cell with a smaller mass counts as empty after samples have left the cell;
+        ``least`` is smaller than the mass of any sample
     covariance : "full", "diag", "spherical" or "fixed"
     """
 
@@ -390,7 +390,8 @@ class CrossEntropyCost:
     def track_cells(self, cells: jax.Array) -> TrackedCells:
         """State of K cells with statistics (K, p)."""
         w, mean, scatter = centre_cells(cells, self.n_features, self.covariance)
-        # The scatter of an empty cell is the ridge. No sample can join it without a ridge.
+        # The scatter of an empty cell is the ridge. Without a ridge, no sample can join an empty
+        # cell.
         full = (w > _EMPTY) | (self.ridge > 0).all()
         log_det = self._log_det(w, scatter, full)
         if self.covariance != "fixed":

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 from scipy.stats import chi2
 
-_DETERMINED = 1e-7  # relative variation within groups, below which groups determine a column
+_DETERMINED = 1e-7  # smaller singular values of a scaled design within groups count as 0
 _LEVEL = 1e-4  # largest p-value of the test of equal shares, ...
 _ASSOCIATION = 0.1  # ... and smallest Cramer's V, for which shares count as different
 

@@ -31,8 +31,8 @@ class Link:
         variance)
     predictor : function from the mean to the linear predictor
     base : function ``features (n, m) -> (n,)``: the base of every sample
-    idle : if all samples have the same one of these values of a feature, the feature has no
-        variance to explain
+    idle : values of a feature; a feature that has the same one of these values in all samples has
+        no variance to explain
     scale : function from the number of features that vary and the mean base to the size of the
         leading curvature of the null model
     identity : whether the linear predictor is the mean; one Newton step is then exact

@@ -2,8 +2,9 @@
 
 LAPACK processes small matrices one by one. Two concurrent calls, by one program or by two, can
 deadlock: on a CPU, each call holds a thread of XLA until the other threads have processed its
-batch. This module eliminates the columns of all matrices together. Matrices of up to 3 columns are
-eliminated by unrolled code, of up to 16 columns by a loop, and larger ones by blocks.
+batch. This module eliminates the columns of all matrices together. `whitener` uses unrolled code
+for up to 3 columns, a loop for up to 16 columns, and blocks for larger matrices. `log_determinant`
+uses unrolled code for up to 16 columns.
 
 Shapes: matrices (..., m, m) of m columns. A *pivot* is a diagonal entry when its column is
 eliminated.
@@ -79,9 +80,9 @@ def _least_pivots(matrix: jax.Array) -> jax.Array:
 
 
 def _clip_pivot(pivot: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return pivots, raised to at least ``least``, and indicators: 1 where this changed nothing.
+    """Return pivots, raised to at least ``least``, and indicators of valid pivots.
 
-    An indicator 0 marks a pivot that is a rounding error.
+    The indicator is 1 if the pivot exceeds ``least``, and 0 if the pivot is a rounding error.
     """
     return jnp.maximum(pivot, least), (pivot > least).astype(pivot.dtype)
 

@@ -47,7 +47,7 @@ def warn_of_missing(
 
 
 def missing_p_values(mask: np.ndarray, membership: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    r"""Upper bounds (k,) of p-values that missing values of a column are independent of a cluster.
+    r"""Upper bounds (k,) of p-values for the independence of missing values and clusters.
 
     Under the null hypothesis, the samples with missing values are drawn at random without
     replacement within every known group. Let S be the sum of the memberships of these samples in a
@@ -56,10 +56,11 @@ def missing_p_values(mask: np.ndarray, membership: np.ndarray, groups: np.ndarra
 
     .. math:: P(|S| \ge t) \le 2 \exp\left(-\frac{t^2}{2 (v + t b / 3)}\right).
 
-    Here v is the variance of S for draws with replacement, and b the largest absolute value of a
-    centred membership (Hoeffding, 1963). Memberships are better than hard labels: samples whose
-    observed values say little about their cluster have centred memberships near 0, but with hard
-    labels they would all count for the largest cluster.
+    Here b is the largest absolute value of a centred membership. v is the variance of S for draws
+    with replacement (Hoeffding, 1963). Within a known group, S is also minus the sum over the
+    samples without missing values. v uses the smaller one of both numbers of draws. Memberships are
+    better than hard labels: samples whose observed values say little about their cluster have
+    centred memberships near 0, but with hard labels they would all count for the largest cluster.
 
     Parameters
     ----------

@@ -10,8 +10,8 @@ respect to the masses from the gradient g with respect to the statistics of the 
 
 Samples are sorted by known group and cut into blocks within one group, padded with samples of mass
 0. `cells` is then one batched matrix product over blocks and one segment sum, and `adjoint` is its
-transpose. Their cost does not depend on the number of groups. The last statistic of every sample is
-1, and the sum of the ones is the mass of the cell.
+transpose. The cost of both maps does not depend on the number of groups. The last statistic of
+every sample is 1, and the sum of the ones is the mass of the cell.
 
 Shapes: n samples, in B blocks of r samples; S restarts; K clusters; m features and p statistics of
 a sample; ``groups`` known groups.
@@ -353,7 +353,7 @@ class Rows:
 
 
 def cluster_means(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Means of clusters, from sums over their samples, one row per cluster, and their sizes.
+    """Means (k, m) of k clusters, from ``sums`` (k, m) over their samples and ``sizes`` (k,).
 
     The mean of an empty cluster is the mean of all samples, which is finite. Therefore, prediction
     for new samples must exclude empty clusters.
@@ -445,9 +445,10 @@ def coarse_bucket(size: int, least: int) -> int:
 
 
 def pad_columns(x: np.ndarray, least: int = 0) -> np.ndarray:
-    """Append columns of zeros up to `coarse_bucket` columns, at least ``least`` of them.
+    """Append columns of zeros.
 
-    Arrays with similar numbers of columns then share a compiled program.
+    The new number of columns is at least ``least``, and rounded up by `coarse_bucket`. Arrays with
+    similar numbers of columns then share a compiled program.
     """
     return np.pad(x, ((0, 0), (0, coarse_bucket(max(x.shape[1], least), 4) - x.shape[1])))
 

@@ -99,10 +99,11 @@ def single_feature(
 
     for the clusters c, and this share must exceed 0.7. Here n is the number of samples, k the
     number of clusters and v the number of values of y. e is the expected mutual information of
-    independent labelings. A column is tested if it has 2 to 19 distinct values, and at least 5
-    samples per value on average. If all data are counts, only columns with 2 distinct values are
-    tested. All indicator columns of one column of a table are tested as one feature. Columns with
-    more values are called continuous below.
+    independent labelings. A column is tested if it has 2 to 19 distinct values, at least 5 samples
+    per value on average, and at least two values that occur more than once. If all data are counts,
+    only columns with 2 distinct values are tested. Columns with too many values for a test are
+    called continuous below. All indicator columns of one column of a table are tested as one
+    feature.
 
     If some columns are continuous, no feature determines all clusters and there are at least three
     clusters, each cluster is compared with all other clusters together.

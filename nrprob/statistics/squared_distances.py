@@ -1,7 +1,9 @@
 """Description length of squared distances from cluster means, and its changes by single moves.
 
-Host code in NumPy and float64. C units are in K clusters; a unit has a mass, a mean of d features
-and an inner scatter. m labelings (m, C) are evaluated at a time.
+Host code in NumPy and float64. C units are in K clusters. A unit is a set of samples of the same
+cluster: its mass is the number of samples, its mean a vector of d features, and its inner scatter
+the sum of squared distances of its samples from this mean. m labelings (m, C) are evaluated at a
+time. A *length* is a description length in nats.
 """
 
 from __future__ import annotations
@@ -23,20 +25,19 @@ def cluster_sums(z: np.ndarray, values: np.ndarray, k: int) -> np.ndarray:
 
 @dataclass
 class DistanceLengths:
-    """Length of the squared distances of the rows from the means of their clusters.
+    """Length of the squared distances of the samples from the means of their clusters.
 
-    The length is w (n log s + r / s) + PC(n) for n rows with the sum r of squared distances, s
-    their mean within bounds, and PC the parametric complexity of s. It is added up over clusters,
-    or computed for all rows with one s.
+    The length of n samples is w (n log s + r / s) + PC(n). Here r is the sum of the squared
+    distances, s is the scale r / n, clipped to bounds, and PC is the parametric complexity of s.
+    Lengths of the clusters are added up, or all samples have one scale and one length.
 
     Attributes
     ----------
-    mean, mass, within : (C, d), (C,), (C,) means of the units, integer masses, and sums of squared
-        distances of their rows from the means
+    mean, mass, within : (C, d), (C,), (C,) means, integer masses and inner scatters of the units
     k : number K of clusters
-    weight : factor w
-    bounds : bounds of s
-    shared : whether all clusters share one s
+    weight : factor w of the squared distances
+    bounds : bounds of the scale s
+    shared : whether all clusters share one scale
     """
 
     mean: np.ndarray
@@ -64,20 +65,20 @@ class DistanceLengths:
         return size, centres, np.maximum(square - (sums * centres).sum(2), 0)
 
     def _length(self, size: np.ndarray, scatter: np.ndarray) -> np.ndarray:
-        """Length for integer ``size`` rows with the sum ``scatter`` of squared distances."""
+        """Lengths (...) of ``size`` samples with sums ``scatter`` (...) of squared distances."""
         s = np.clip(scatter / np.maximum(size, 1), *self.bounds)
         length = self.weight * (size * np.log(s) + scatter / s)
         return length + self._complexity[size.astype(np.int64)]
 
     def scales(self, size: np.ndarray, scatter: np.ndarray) -> np.ndarray:
-        """Mean squared distances s (m, K) for sizes and scatters (m, K) of the clusters."""
+        """Scales s (m, K) of the clusters, from their sizes and scatters (m, K)."""
         if self.shared:
             scatter, size = scatter.sum(1, keepdims=True), size.sum(1, keepdims=True)
         s = np.clip(scatter / np.maximum(size, 1), *self.bounds)
         return np.broadcast_to(s, (len(s), self.k))
 
     def total(self, size: np.ndarray, scatter: np.ndarray) -> np.ndarray:
-        """Lengths (m,) for sizes and scatters (m, K) of the clusters."""
+        """Lengths (m,) of labelings, from sizes and scatters (m, K) of the clusters."""
         if self.shared:
             return self._length(size.sum(1), scatter.sum(1))
         return self._length(size, scatter).sum(1)
@@ -85,21 +86,21 @@ class DistanceLengths:
     def changes(
         self, z: np.ndarray, size: np.ndarray, centres: np.ndarray, scatter: np.ndarray
     ) -> np.ndarray:
-        """Change (m, C, K) of the length if one unit alone moves to a cluster.
+        """Change (m, C, K) of the length if one unit moves to a cluster, and no other unit moves.
 
         The arguments are labels (m, C) and their `cluster_statistics`.
         """
         square = self._norm[:, None] + (centres**2).sum(2)[:, None]
         square = np.maximum(square - 2 * (centres @ self.mean.T).swapaxes(1, 2), 0)
         mass = self.mass[:, None]
-        # Sizes of the present clusters without the unit, and changes of the scatters.
+        # Sizes of the current clusters without the unit, and changes of the scatters.
         left = np.take_along_axis(size, z, 1) - self.mass
         joining = mass * size[:, None] / (size[:, None] + mass) * square
         leaving = np.take_along_axis(square, z[:, :, None], 2)[:, :, 0]
         leaving = self.mass * (left + self.mass) / np.maximum(left, 1) * leaving
         leaving = np.where(left > 0, leaving, 0)
         if self.shared:
-            # With the inner sum, the change of the log of the sum is exact.
+            # The total scatter includes the inner scatters of all units, which do not change.
             total, n = scatter.sum(1), size[0].sum()
             new = np.maximum(total[:, None, None] + joining - leaving[:, :, None], 0)
             change = self._length(n, new) - self._length(n, total)[:, None, None]
@@ -108,7 +109,7 @@ class DistanceLengths:
             rest = np.maximum(np.take_along_axis(scatter, z, 1) - self.within - leaving, 0)
             rest = self._length(left, rest) - np.take_along_axis(before, z, 1)
             grown = scatter[:, None] + self.within[:, None] + joining
-            # The size is too large for the present cluster, whose change is set to 0 below.
+            # The size is too large if the unit stays in its cluster; this change is set to 0 below.
             new_size = np.minimum(size[:, None] + mass, self._complexity.size - 1)
             change = self._length(new_size, grown) - before[:, None] + rest[:, :, None]
         np.put_along_axis(change, z[:, :, None], 0.0, 2)

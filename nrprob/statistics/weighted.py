@@ -44,8 +44,8 @@ def shrinkage_intensity(square: np.ndarray, fourth: float, n: float) -> float:
 
     Parameters
     ----------
-    square : (m, m) mean of the outer products of the samples, minus the known mean
-    fourth : mean of the fourth powers of the norms of the samples, minus the known mean
+    square : (m, m) mean of the outer products of deviations of samples from the known mean
+    fourth : mean of the fourth powers of the norms of these deviations
     n : number of samples
 
     References

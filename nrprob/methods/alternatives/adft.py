@@ -36,8 +36,8 @@ def across_differences(
 ) -> np.ndarray:
     """Differences (pairs, m) of rows in different known groups.
 
-    All pairs are used, or a random sample of ``n_pairs`` pairs if there are many. ``x`` (n, m) are
-    the rows, and ``codes`` (n,) their groups.
+    All pairs are used if n^2 <= 4 ``n_pairs``, else a random sample of ``n_pairs`` pairs with
+    replacement. ``x`` (n, m) are the rows, and ``codes`` (n,) their groups.
     """
     n = len(x)
     if n * n <= 4 * n_pairs:
@@ -50,8 +50,8 @@ def across_differences(
     # Sample the first row of a pair with probability proportional to the number of rows in other
     # groups.
     first = random.choice(n, n_pairs, p=others / others.sum())
-    # Sort rows by group and read them as a circle: the other groups begin after the end of this
-    # group.
+    # Sort rows by group and arrange them in a circle: the rows of other groups follow the last row
+    # of this group.
     end = np.cumsum(sizes)[codes[order[first]]]
     second = (end + random.randint(0, others[first])) % n
     return x[order[first]] - x[order[second]]
@@ -148,7 +148,8 @@ class ADFT(TransformClusterer):
     base : {"em", "kmeans"} or clusterer, default="em"
         Clusterer of the transformed rows. "em" is a spherical Gaussian mixture, initialised at
         random rows, and "kmeans" is k-means, both from scikit-learn. Any clusterer with
-        ``fit_predict`` is accepted; ADFT sets its number of clusters, and its seed if it has none.
+        ``fit_predict`` is accepted; ADFT sets its number of clusters, and its ``random_state`` if
+        this is None.
     floor : float, default=1e-3
         Lower bound of the eigenvalues S, as a share of the largest. A is often singular, so
         ``floor`` bounds how strongly the remaining directions are stretched. Raise it if noise
@@ -201,10 +202,10 @@ class ADFT(TransformClusterer):
     Algorithm:
 
     1. Average :math:`d_{ij} d_{ij}'` over all pairs within known groups, and add a ridge of 1e-6
-       times the mean variance. Without the ridge, a constant direction within groups makes A
-       unbounded.
-    2. Maximise the mean distance over pairs of different groups by L-BFGS. ADFT samples 4000 such
-       pairs if there are more.
+       times the mean variance. Without the ridge, a direction that is constant within groups would
+       make A unbounded.
+    2. Maximise the mean distance over pairs of rows from different groups by L-BFGS. For more than
+       126 rows, ADFT samples 4000 such pairs.
     3. Transform the rows by the inverse square root of A, and fit the base.
 
     An iteration of step 2 takes O(4000 p^2) time for p features. Memory is O((n + 4000) p) for n

@@ -130,7 +130,8 @@ def mutual_information(
 def free_energy(padded: PaddedRows, log_r: jax.Array, log_p: jax.Array) -> jax.Array:
     """Negative free energy of one mixture: expected log density plus entropy of memberships.
 
-    ``log_r`` (N, K) are log memberships, and ``log_p`` (N, K) log weights plus log densities.
+    The log density includes the log weight of the cluster. ``log_r`` (N, K) are log memberships,
+    and ``log_p`` (N, K) log weights plus log densities.
     """
     r = jnp.exp(log_r)
     gain = r * (jnp.where(r > 0, log_p, 0) - jnp.where(r > 0, log_r, 0))
@@ -233,15 +234,15 @@ class CAMI(SimultaneousClusterer):
     CAMI fits two Gaussian mixtures to the same rows. It minimises the penalised free energy
 
     .. math::
-        - \sum_{ni} r_{ni} \log \frac{\pi_i N(x_n | \theta_i)}{r_{ni}}
-        - \sum_{nj} s_{nj} \log \frac{\tau_j N(x_n | \varphi_j)}{s_{nj}}
+        - \sum_{li} r_{li} \log \frac{\pi_i N(x_l | \theta_i)}{r_{li}}
+        - \sum_{lj} s_{lj} \log \frac{\tau_j N(x_l | \varphi_j)}{s_{lj}}
         + \eta n I(P), \qquad P = r's / n,
 
-    where n is both the index and the number of the rows :math:`x_n`. The memberships of a row are
-    :math:`r_{ni}` in cluster i of the first mixture, and :math:`s_{nj}` in cluster j of the second.
-    :math:`\pi` and :math:`\tau` are the weights of the clusters, and :math:`\theta` and
-    :math:`\varphi` their means and variances. I(P) is the mutual
-    information between the two clusterings, and :math:`\eta` its penalty weight.
+    where :math:`x_l` is row l of n. The memberships of row l are :math:`r_{li}` in cluster i of the
+    first mixture, and :math:`s_{lj}` in cluster j of the second. :math:`\pi` and :math:`\tau` are
+    the weights of the clusters, and :math:`\theta` and :math:`\varphi` their means and variances.
+    P are the shares of the rows in pairs of clusters, I(P) is the mutual information of the two
+    clusterings, and :math:`\eta` its penalty weight.
 
     Parameters
     ----------
@@ -280,7 +281,8 @@ class CAMI(SimultaneousClusterer):
     objective_ : float
         Penalised free energy in nats, for the rows in their units.
     objective_trace_ : ndarray of shape (n_iter,)
-        Objective of the best restart after each iteration, up to iteration 512.
+        Objective of the best restart after each iteration, with at most 512 entries; the last entry
+        is the last iteration.
     information_ : float
         I(P) in nats.
     weights_ : ndarray of shape (2, n_clusters)

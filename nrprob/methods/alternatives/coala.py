@@ -37,7 +37,7 @@ def _merge_clusters(rows: Padded, omega: jax.Array) -> merge.PairMergeResult:
         return -jnp.stack([distance, jnp.where(rows[1], jnp.inf, distance)])
 
     def choose_merge(best):
-        # ``allowed`` is infinite, and never chosen, if every merge violates a cannot-link
+        # If every merge violates a cannot-link, ``allowed`` is infinite and never chosen.
         closest, allowed = -best
         return jnp.where(closest < omega * allowed, 0, 1)
 
@@ -67,8 +67,8 @@ class COALA(PairClusterer):
         raise it for more compact clusters; 1 is average linkage. From 1e-6 to 1.
     approx : {"subsample"}, optional
         "subsample" merges ``n_subsample`` rows, stratified by known group, and assigns the other
-        rows as `predict` does. With None, COALA does the same with a warning if there are more than
-        ``max_exact`` rows.
+        rows as `predict` does. With None, COALA merges all rows; if there are more than
+        ``max_exact`` rows, it merges a subsample, with a warning.
     max_exact : int, default=10000
         Largest number of rows that COALA merges exactly. The tables of pairs of 10,000 rows take
         900 MB in float64, and a fit twice as much. From 2 to 10**6.

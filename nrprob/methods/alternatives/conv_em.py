@@ -230,7 +230,8 @@ class ConvEM(SimultaneousClusterer):
     objective_ : float
         Penalised negative log likelihood in nats, for the rows in their units.
     objective_trace_ : ndarray of shape (n_iter,)
-        Objective of the best restart after each iteration, up to iteration 512.
+        Objective of the best restart after each iteration, with at most 512 entries; the last entry
+        is the last iteration.
     weights_ : ndarray of shape (2, n_clusters)
         :math:`\pi` and :math:`\tau`.
     means_ : ndarray of shape (2, n_clusters, n_features)

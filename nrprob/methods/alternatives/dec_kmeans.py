@@ -181,8 +181,9 @@ class DecKMeans(SimultaneousClusterer):
     objective_ : float
         Penalised sum of squares, in squared units of the features.
     objective_trace_ : ndarray of shape (n_iter,)
-        Objective of the best restart after each iteration, up to iteration 512. It may increase;
-        ``objective_`` is its minimum.
+        Objective of the best restart after each iteration, with at most 512 entries; the last entry
+        is the last iteration. It may increase. ``objective_`` is its minimum over the iterations
+        with the most non-empty clusters.
     representatives_ : ndarray of shape (2, n_clusters, n_features)
         :math:`\mu` and :math:`\nu`, relative to the mean of all rows; 0 for an empty cluster.
     <cluster_centers_>

@@ -195,9 +195,9 @@ class NACI(PairClusterer):
         Bandwidth :math:`\sigma` in the units of ``X``, or a rule for n rows of d features with mean
         variance s^2. "seed" is the published rule, s (4 / (n (2 d + 1)))^(1 / (d + 4)). "normal" is
         the normal reference rule, s (4 / (n (d + 2)))^(1 / (d + 4)). "contrast" maximises the sum
-        of squares of the centred potentials. The resulting bandwidth is larger than by both rules,
-        above all for many features, and can be too large for close curved clusters in two
-        dimensions.
+        of squares of the centred matrix of Gaussian kernels of all pairs of rows. The resulting
+        bandwidth is larger than by both rules, above all for many features, and can be too large
+        for close curved clusters in two dimensions.
     bandwidth_scale : float, default=1.5
         Factor of the rules "seed" and "normal"; 1 is the published value. Raise it to between 3 and
         4, with a larger ``eta``, for ten features or more. Alternatively use
@@ -211,8 +211,8 @@ class NACI(PairClusterer):
         further, from the merged clusters and from a second initialisation (step 3 of the Notes).
     approx : {"subsample"}, optional
         "subsample" merges ``n_subsample`` rows, stratified by known group, and assigns the other
-        rows as `predict` does. With None, NACI does the same with a warning if there are more than
-        ``max_exact`` rows.
+        rows as `predict` does. With None, NACI merges all rows; if there are more than
+        ``max_exact`` rows, it merges a subsample, with a warning.
     max_exact : int, default=10000
         Largest number of rows that NACI merges exactly. The table of pairs of 10,000 rows takes 800
         MB in float64, and a fit twice as much. From 2 to 10**6.
@@ -271,14 +271,16 @@ class NACI(PairClusterer):
     -----
     Algorithm:
 
-    1. Compute the Gaussian potentials of all pairs of rows with bandwidth :math:`\sqrt 2 \sigma`.
-       Centre this table and the tables of the known labelings, and divide each by its trace.
+    1. Compute the Gaussian kernels (potentials) of all pairs of rows with bandwidth
+       :math:`\sqrt 2 \sigma`. The table of a known labeling is 1 for rows of the same group, else
+       0. Centre all tables, and divide each by its trace.
     2. Merge the pair of clusters with the largest gain, eqs. (15) and (16), until one cluster
        remains. I(C;X) equals the biased HSIC of clusters and rows, so J is a sum over pairs of rows
        that share a cluster, and gains add up under merging.
-    3. Refine the cut at ``n_clusters``: move single rows as long as J increases. For up to 7
-       clusters, also merge to 8 clusters with ``eta=0``, and enumerate all groupings of these. Keep
-       the best J.
+    3. Refine the cut at ``n_clusters``: move single rows as long as J increases. For 2 to 7
+       clusters and a positive ``eta``, there is a second initialisation: merge to 8 clusters with
+       ``eta=0``, refine them, and enumerate all their groupings into ``n_clusters`` clusters. Keep
+       the result with the larger J.
 
     Merging takes O(n^2) time in practice and O(n^2) memory for n merged rows. Ties are resolved by
     the order of the rows.

@@ -65,13 +65,15 @@ class Orthogonalization(TransformClusterer):
     <n_clusters>
     variant : {"clustering", "subspace"}, default="clustering"
         "clustering" removes one direction from each row. "subspace" removes the same directions
-        from all rows, at most one less than there are groups; it needs more features than
-        directions. The variants agree for two groups of equal size.
+        from all rows: with ``center=True``, their number is at most the number of groups minus 1.
+        "subspace" needs more features than directions. For two groups and ``center=True``, the
+        variants agree.
     base : {"em", "kmeans"} or clusterer, default="em"
         Clusterer of the projected rows. "em" is a spherical Gaussian mixture, initialised at random
         rows, and "kmeans" is k-means, both from scikit-learn. Any clusterer with ``fit_predict`` is
-        accepted; its number of clusters is set, and its seed if it has none. It gets the principal
-        components of the projected rows that retain all but 1e-6 of the variance.
+        accepted; `Orthogonalization` sets its number of clusters, and its ``random_state`` if this
+        is None. The base clusters the principal components of the projected rows that retain all
+        but 1e-6 of the variance.
     center : bool, default=True
         Whether group means are relative to the mean of all rows. With False they are relative to
         the origin, so the result depends on the origin of the features.
@@ -139,8 +141,8 @@ class Orthogonalization(TransformClusterer):
 
     Dang, X. H. and Bailey, J. (2010), "A hierarchical information theoretic technique for the
     discovery of non linear alternative clusterings", ACM SIGKDD, 573-582,
-    doi:10.1145/1835804.1835878. Algo1 and Algo2. Its text removes the span of all means in
-    "clustering", which would remove all variance of the data that it reports on.
+    doi:10.1145/1835804.1835878. Algo1 and Algo2. The text of this paper removes the span of all
+    group means in "clustering", which would remove all variance of the data sets in the paper.
 
     Examples
     --------

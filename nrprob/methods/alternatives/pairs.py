@@ -101,9 +101,10 @@ def squared_distances(x: jax.Array) -> jax.Array:
 def score_by_block(
     x: np.ndarray, others: np.ndarray, scores: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Apply ``scores`` to the squared distances (b, s) of rows ``x`` from ``others``, by blocks.
+    """Apply ``scores`` to the squared distances of rows ``x`` from the rows ``others``, by blocks.
 
-    ``x`` (b, d) are processed in blocks; the results of ``scores`` are concatenated.
+    ``x`` is split into blocks. ``scores`` maps the squared distances (b, s) of the b rows of a
+    block from the s rows ``others`` to scores; the scores of all blocks are concatenated.
     """
     from scipy.spatial.distance import cdist
 
@@ -160,7 +161,7 @@ class PairClusterer(AlternativeClusterer):
                 )
             elif n_groups == n:
                 self._warn_degenerate(
-                    "every row has its own known group, so no two rows are to be kept apart; got "
+                    "every row has its own known group, so no two rows share a group; got "
                     f"{n_groups} groups for {n} rows{where}; pass fewer groups"
                 )
 
@@ -245,7 +246,7 @@ class PairClusterer(AlternativeClusterer):
         )
 
     def predict(self, X, *, known=None):
-        """Assign new rows to clusters by their distances to the training rows.
+        """Assign new rows to clusters by their distances to the merged training rows.
 
         Parameters
         ----------

@@ -25,7 +25,7 @@ from nrprob.methods.alternatives.inputs import AlternativeClusterer
 from nrprob.statistics.features import ALIKE, StandardisedRows
 from nrprob.statistics.rows import coarse_bucket
 
-TRACE = 512  # entries of the trace
+TRACE = 512  # maximum number of entries of the trace; the last entry is of the last iteration
 HIGHEST = jax.lax.Precision.HIGHEST
 
 

@@ -15,10 +15,10 @@ from nrprob.settings import standard
 
 
 class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
-    """Clusterer whose objective contains the compression term I(C;X) / beta.
+    """Clusterer whose objective contains a compression term.
 
-    The term is the mutual information of clusters C and rows X, divided by the inverse temperature
-    beta.
+    The term is [alpha H(C) - H(C|X)] / beta, for clusters C, rows X, the inverse temperature beta
+    and the compression alpha. With alpha = 1, it is the mutual information I(C;X) / beta.
     """
 
     capabilities = Capabilities(known=("labels", "memberships"), sparse=True)
@@ -27,7 +27,7 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
 
     @property
     def _takes_sparse(self) -> bool:
-        # Sequential reassignment accepts sparse counts only, so it does not claim sparse support.
+        # The other solvers accept sparse counts only, so they do not claim sparse support.
         return self.solver in ("anneal", "agglomerative", "split")
 
     @property

@@ -53,7 +53,7 @@ def residual_term(rows: Rows) -> Term:
 def weight_rule(coordination: str, automatic: bool, weight: jax.Array) -> WeightRule:
     """Rule that gives the weights (2,) of the conditional and of the coordination term.
 
-    If the user sets a weight for marginal coordination, it is constant. All other weights of the
+    A weight that the user sets for marginal coordination is constant. All other weights of the
     coordination term depend on the leading curvatures of the two terms.
 
     Parameters
@@ -135,7 +135,7 @@ class ConditionalBottleneck:
 
 @dataclass(frozen=True)
 class ModelBottleneck(ConditionalBottleneck):
-    """Conditional bottleneck with generalised linear models of the features on a design."""
+    """Conditional bottleneck with generalised linear models of the features on a design matrix."""
 
     def __call__(self, rows: Rows, settings: Settings) -> GLMProblem:  # type: ignore[override]
         """Build the problem; residual coordination uses least-squares residuals."""
@@ -172,7 +172,8 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
     :math:`\lambda`, makes a cluster mean the same in all known groups. There are two choices of G:
 
     * "residual": half the within-cluster scatter of the residuals from the means of the known
-      groups. C = Z gains nothing by it, however many features Z determines.
+      groups. It does not favour clusters that equal the known groups (C = Z), however many features
+      Z determines.
     * "marginal": G = n H(Y|C), as published. It rewards C = Z if Z determines many more features
       than the target clusters.
 
@@ -192,9 +193,9 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
         that occurs. "additive" models additive effects of the labelings by generalised linear
         models; use it if combinations hold few rows.
     ridge : float, default=0.01
-        Ridge penalty of the generalised linear models, in nats per squared coefficient, times 1/2.
-        Intercepts have 1e-4 times this penalty. Raise it if coefficients diverge. From 1e-9 to
-        10**9.
+        Ridge penalty of the generalised linear models: every squared coefficient costs ``ridge`` /
+        2 nats. Intercepts have 1e-4 times this penalty. Raise it if coefficients diverge. From 1e-9
+        to 10**9.
     quench : float or "auto", default="auto"
         As in `IB`; "auto" is 1 for marginal coordination with a given weight, which is the
         published algorithm.
@@ -316,7 +317,7 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
     capabilities = Capabilities(known=KINDS, weights=True, sparse=True)
     _weight_names = ("", "coordination_weight_")
     _warns_of_single_feature = True
-    # Effects of the design matrix; None without generalised linear models.
+    # Least-squares coefficients on the design matrix; None without generalised linear models.
     _least_squares: Any = field(default=None, init=False)
     # Resolved coordination; None without known structure.
     _coordination: str | None = field(default=None, init=False)
@@ -424,7 +425,8 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
         x = np.asarray(task.x, np.float64)
         root = np.ones((n, 1)) if task.weights is None else np.sqrt(task.weights)[:, None]
         self._least_squares = np.linalg.lstsq(root * matrix, root * x, rcond=None)[0]
-        # Pad the columns, so that designs share compiled programs; the ridge handles empty ones.
+        # Pad the columns, so that designs share compiled programs; the ridge keeps the
+        # coefficients of padding columns at 0.
         wide = bucket_size(d, 64)
         design = np.pad(matrix, ((0, 0), (0, wide - d))).astype(task.x.dtype)
         explained = np.zeros((wide, task.rows.x.n_statistics))

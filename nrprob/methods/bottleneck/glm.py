@@ -42,7 +42,7 @@ from nrprob.statistics.terms import Term, centred_gradient, objective, row_costs
 from nrprob.statistics.xlogx import safe_log
 
 _NEWTON_STEPS = 1  # Newton steps per M-step
-_INTERCEPT_RIDGE = 1e-4  # ridge of intercepts, relative to slopes: all-zero clusters need some
+_INTERCEPT_RIDGE = 1e-4  # ridge of intercepts, relative to slopes: bounds them if all y are 0
 _MAX_PREDICTOR_STEP = 10.0  # maximum change of a linear predictor in one step
 _MAX_PREDICTORS = 1 << 20  # maximum number of linear predictors in memory
 
@@ -353,7 +353,7 @@ def leading_curvatures(
 
     # Residuals and curvature matrices of the null model.
     residual, h = jax.lax.map(chunk_curvatures, (data.y, data.used, coef))
-    # Scale of the curvature without known structure, which sets the floor of rounding.
+    # Scale of the curvature without known structure, which determines the floor for rounding.
     varying, base = jnp.where(data.used, 1.0, 0.0).sum(), (flat * data.base).sum() / flat.sum()
     scale = _link_of(features).scale(varying, base)
     term = problem.coordination

@@ -101,8 +101,8 @@ class IB(WeightedUnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
 
     over the memberships p(c|x). C are the clusters, Y the features, :math:`\beta` is the inverse
     temperature and :math:`\alpha` the ``compression``. With :math:`\alpha = 1`, this is the
-    published Lagrangian I(C;X) - beta I(C;Y), divided by beta and up to the constant n H(Y). With
-    :math:`\alpha = 0` it is information distortion. With ``beta=None``, IB anneals :math:`\beta`
+    published Lagrangian I(C;X) - beta I(C;Y), times n / beta, up to the constant n H(Y). With
+    :math:`\alpha = 0`, it is information distortion. With ``beta=None``, IB anneals :math:`\beta`
     until the labels are hard; then the second term vanishes.
 
     Parameters
@@ -116,14 +116,15 @@ class IB(WeightedUnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
         Optimiser. "sequential", "batched" and "agglomerative" give hard labels. "split" increases
         the number of clusters one by one, at the inverse temperatures at which the largest cluster
         can be divided, until there are ``n_clusters`` soft clusters. It is deterministic, and uses
-        ``cooling`` only if a split does not occur at once; use it to compare with `CrossPartition`.
+        ``cooling`` only if a split does not occur at its critical inverse temperature. Use it to
+        compare with `CrossPartition`.
     <cooling>
     <noise>
     quench : float or "auto", default="auto"
-        Spread of the initial temperatures. The first restart begins just below the first split. The
-        other restarts begin at inverse temperatures that increase geometrically up to ``quench``
-        times this one. Raise it for more diverse restarts; 1 starts all restarts at the same
-        temperature. "auto" is 100. From 1 to 10**5.
+        Spread of the initial temperatures. The first restart begins just below the critical inverse
+        temperature of the first split. The other restarts begin at inverse temperatures that
+        increase geometrically, up to ``quench`` times this value. Raise it for more diverse
+        restarts; 1 starts all restarts at the same temperature. "auto" is 100. From 1 to 10**5.
     <polish>
     <n_init>
     <max_iter>
@@ -277,7 +278,8 @@ class IBSI(SplittingBottleneck):
         Optimiser. "sequential", "batched" and "agglomerative" give hard labels. "split" increases
         the number of clusters one by one, at the inverse temperatures at which the largest cluster
         can be divided, until there are ``n_clusters`` soft clusters. It is deterministic, and uses
-        ``cooling`` only if a split does not occur at once; use it to compare with `CrossPartition`.
+        ``cooling`` only if a split does not occur at its critical inverse temperature. Use it to
+        compare with `CrossPartition`.
     <cooling>
     <noise>
     <polish>

@@ -26,7 +26,7 @@ from nrprob.statistics.features import ALIKE
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.rows import Layout, Rows, coarse_bucket, make_rows, pad_columns
 
-CAPACITY = 1024  # entries of a trace; the last entry is always the one of the last iteration
+CAPACITY = 1024  # maximum number of entries of a trace; the last entry is of the last iteration
 
 
 def lay_out(X: np.ndarray, fixed: np.ndarray, least: int = 0) -> tuple[FeatureMap, Task]:
@@ -68,7 +68,10 @@ def block_table(rows: Rows) -> tuple[jax.Array, jax.Array]:
 
 
 def squared_distances(x: jax.Array, centres: jax.Array) -> jax.Array:
-    """Squared distances (N, k) of rows (N, p) from centres (k, p), without cancellation."""
+    """Squared distances (N, k) of rows (N, p) from centres (k, p), by differences.
+
+    Differences avoid the cancellation of expanded squares.
+    """
     return ((x[:, None] - centres) ** 2).sum(-1)
 
 
@@ -83,9 +86,9 @@ def weighted_means(x: jax.Array, w: jax.Array, old: jax.Array) -> jax.Array:
 
 
 def one_hot(labels: jax.Array, mass: jax.Array, k: int) -> jax.Array:
-    """Masses (N, k): ``mass`` (N,) of a row in the cluster of its label, else 0.
+    """Masses (N, k) of rows in clusters: ``mass`` (N,) in the cluster of the label, else 0.
 
-    A row of label -1 has no cluster.
+    A row of label -1 is in no cluster.
     """
     return jnp.where(labels[:, None] == jnp.arange(k), mass[:, None], 0)
 
@@ -144,7 +147,8 @@ def best_solution(
     labels : (S, N) labels
     objective : (S,) exact objectives; the objective of the best restart replaces the last entry of
         its trace
-    masses : function from the index of a restart to the masses (N, k) of the rows in its clusters
+    masses : function that maps the index of a restart to the masses (N, k) of the rows in the
+        clusters of this restart
     fit : further arrays of the method, with a leading axis of restarts
     """
     best = objective.argmin()
@@ -205,11 +209,17 @@ def store_result(
 
 
 def name_clusters(labels: np.ndarray, fixed: np.ndarray, k: int) -> np.ndarray:
-    """Order (k,) of the clusters in which cluster c is matched to class c.
+    """Order (k,) of the clusters by the classes that they are matched to.
 
-    The matching maximises the number of labelled rows on which clusters and classes agree. Clusters
-    without a class come last. ``labels`` (n,) are the clusters, and ``fixed`` (n,) the classes or
-    -1.
+    The one-to-one matching maximises the number of labelled rows on which clusters and classes
+    agree. With at most k classes, entry c of the order is the cluster of class c, and clusters
+    without a class come last. With more classes, some classes have no cluster.
+
+    Parameters
+    ----------
+    labels : (n,) clusters of the rows
+    fixed : (n,) classes of the rows, -1 where unknown
+    k : number of clusters
     """
     labelled = fixed >= 0
     count = cross_table(labels[labelled], fixed[labelled], (k, fixed.max() + 1))

@@ -55,7 +55,7 @@ class EMParameters(NamedTuple):
         c
     ridge : (p,) diagonal that is added to every scatter; 0 on padding
     variance : (p,) variances of the columns; 0 on padding and for constant columns
-    tol : decrease of the objective, in nats per sample, below which a restart has converged
+    tol : change of the objective, in nats per sample, up to which a restart has converged
     max_iter : maximum number of iterations
     """
 
@@ -143,8 +143,8 @@ def solve_constrained_mixture(
     def e_step(mixture, x, solve):
         """Objective of the rows under a mixture, and the posterior of the units.
 
-        ``solve`` is `unit_posterior` or `posterior_and_labels`; its results after log Z are
-        returned after the objective.
+        ``solve`` is `unit_posterior` or `posterior_and_labels`. The objective is returned in place
+        of the log Z of ``solve``, followed by the other results of ``solve``.
         """
         log_p, penalty = log_densities(mixture, x)
         # The score of a unit adds the log densities of its rows and one log weight.
@@ -196,7 +196,7 @@ def solve_constrained_mixture(
 class ConstrainedMixture(PairEstimator):
     r"""Gaussian mixture with hard must-links and cannot-links.
 
-    A unit c is a set of rows connected by must-links, and belongs to one component. The fit
+    A unit c is a set of rows x connected by must-links, and belongs to one component. The fit
     minimises minus the log joint probability of the rows and of the event that all cannot-links
     hold, plus a ridge penalty,
 
@@ -216,19 +216,20 @@ class ConstrainedMixture(PairEstimator):
         fewer rows per component.
     links : {"both", "must", "cannot"}, default="both"
         Links implied by the labels ``y``: "must" links rows of one class, "cannot" separates rows
-        of different classes (a class may then have several clusters), "both" does both. It has no
-        effect on ``must_link`` and ``cannot_link``.
+        of different classes (a class may then have several clusters), "both" does both. This
+        parameter has no effect on ``must_link`` and ``cannot_link``.
     reg : float, default=1e-3
         Ridge added to the scatter of every component, in units of the columns' variances. Raise it
         if components collapse onto few rows. At most 10**6.
     n_init : int, default=10
         Number of restarts by k-means++; the restart of the smallest objective is kept. With
-        ``links="both"`` all start from the class means. At most 10**6.
+        ``links="both"``, the clusters of labelled classes start from the class means in all
+        restarts. At most 10**6.
     max_iter : int, default=500
         Maximum number of EM iterations per restart; at most 10**6.
     tol : float, default=1e-7
-        A restart has converged when the objective decreases by less than ``tol`` nats per sample in
-        an iteration. From 0 to 1.
+        A restart has converged when the objective changes by at most ``tol`` nats per sample in an
+        iteration. From 0 to 1.
     <random_state>
     <verbose>
 
@@ -258,8 +259,9 @@ class ConstrainedMixture(PairEstimator):
     <n_features_in_>
     <feature_names_in_>
     classes_ : ndarray of shape (n_classes,)
-        Sorted labels in ``y``, if ``y`` is given. With ``links="both"``, cluster i is class
-        ``classes_[i]``; otherwise cluster i is matched to this class.
+        Sorted labels in ``y``, if ``y`` is given. With ``links="both"``, cluster i contains all
+        rows of class ``classes_[i]``. Otherwise clusters are matched to classes one-to-one, and
+        numbered in the order of their classes.
 
     See Also
     --------
@@ -276,16 +278,19 @@ class ConstrainedMixture(PairEstimator):
     2. M-step: weights are expected shares of units; means and covariances are weighted by the
        posteriors of the rows.
 
-    The E-step is exact if units connected by cannot-links have at most 50,000 joint labelings. For
-    labels without further links it is also exact with at most k = 10 clusters and 10**6 / 2**k
-    labelled units. It is a sum over the sets of clusters that each class occupies. Otherwise a mean
-    field approximates the posterior, with a warning; the labels satisfy all links nevertheless.
+    The E-step is exact if units connected by cannot-links have at most 50,000 joint labelings, and
+    if the tables of these labelings have at most 5,000,000 entries together. For labels without
+    further cannot-links of labelled rows, it is also exact with at most k = 10 clusters and
+    10**6 / 2**k labelled units. It then sums over the sets of clusters that each class occupies.
+    Otherwise a mean field approximates the posterior, with a warning; the labels satisfy all links
+    nevertheless.
 
     With n rows, m features and k components, an iteration costs :math:`O(n k m^2)` for "full" and
     :math:`O(n k m)` otherwise, plus the exact sums. Memory is :math:`O(n k m)` per restart.
 
-    The weights maximise the objective above. They would not maximise the probability of the rows
-    conditional on the cannot-links, which divides by a probability that depends on the weights.
+    The weights minimise the objective above. They do not maximise the probability of the rows
+    conditional on the cannot-links: conditioning divides by the probability that all cannot-links
+    hold, which depends on the weights.
 
     References
     ----------

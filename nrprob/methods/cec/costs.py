@@ -2,8 +2,9 @@
 
 A cell is a cluster. Its cost is a function of its p statistics, the sums over its rows; the last
 statistic is its mass. All costs are incremental: their change by the move of one row has a closed
-form, as the protocol `IncrementalCost` of `nrprob.engines.optimise.differences` demands. In
-`move_changes`, b rows are candidates for a move, and K cells exist.
+form, as the protocol `IncrementalCost` of `nrprob.engines.optimise.differences` demands. The
+arguments of the methods are described there. In `move_changes`, b rows are candidates for a move,
+and K cells exist.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class SizeCost:
         return cells[:, -1]
 
     def move_changes(self, state, row, mass, label):
-        """Cost changes (b, K) if each row joins each cell, and (b,) if each leaves its own."""
+        """Cost changes (b, K) if rows join each cell, and (b,) if they leave their current cell."""
         current = self._cell_cost(state)
         join = self._cell_cost(state + mass[:, None]) - current
         return join, self._cell_cost(state[label] - mass) - current[label]
@@ -114,14 +115,15 @@ class LabelCost:
         return Labelled(cells[:, -1], cells[:, self.first : -1])
 
     def move_changes(self, state, row, mass, label):
-        """Cost changes (b, K) if each row joins each cell, and (b,) if each leaves its own."""
+        """Cost changes (b, K) if rows join each cell, and (b,) if they leave their current cell."""
         size, counts = state
         terms = xlogx(counts)
         labelled, total = counts.sum(-1), terms.sum(-1)
         current = self._cell_cost(size, labelled, total)
         classes = row[:, self.column : -1]
         has_label = classes.sum(-1)
-        # A row changes the mass of its own class only: this entry (b, K), and the other terms.
+        # The move of a row changes the mass of its class only. Split the sum of x log x over
+        # classes into the mass x of this class (entry) and the terms of all other classes (others).
         entry, others = classes @ counts.T, total - classes @ terms.T
 
         def changed_cost(step, counted, size, labelled, entry, others):

@@ -1,6 +1,6 @@
 """Critical weight of the labels, below which a set of classes merges.
 
-Shapes: n samples, m features, c classes, T sets of classes. A set is a row of booleans (c,).
+Shapes: n samples, m features, c classes, T sets of classes. A set is a boolean vector (c,).
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from nrprob.methods.cec.class_moments import ClassMoments, class_moments
 from nrprob.methods.cec.held_out import N_FOLDS, HeldOutGains, label_entropy
 from nrprob.methods.cec.inputs import Prepared
 
-# Critical weight of two halves of one normal distribution: 1 + ln(1 - 2/pi) / ln 4, equation (15).
+# Critical weight of two halves of one normal distribution: 1 + ln(1 - 2/pi) / ln 4. It is equation
+# (15) of Śmieja and Geiger (2017).
 BETA0_GAUSSIAN_CUT = 0.26977
-_MAX_CLASSES = 12  # classes up to which all of their sets are evaluated
-_MAX_OPERATIONS = 3e9  # operations up to which all sets are evaluated
-_MAX_ERROR = 0.25  # largest standard error with which an estimate from moments decides
+_MAX_CLASSES = 12  # largest number of classes of which all sets are evaluated
+_MAX_OPERATIONS = 3e9  # largest number of operations for the evaluation of all sets
+_MAX_ERROR = 0.25  # largest standard error of an estimate from moments that is used
 _SINGULAR = 1e-10  # relative size of eigenvalues from which a scatter counts as singular
-_ENTRIES = 4_000_000  # numbers per array, which bounds the sets that are evaluated in one call
+_ENTRIES = 4_000_000  # entries of an array, which bound the number of sets that a call evaluates
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class CriticalBeta:
     ----------
     pairs : (c, c) estimates of pairs of classes; NaN on the diagonal and without an estimate
     errors : (c, c) their standard errors; NaN for cross-validated estimates
-    value : estimate of the set of the largest lower bound; NaN without an estimate
+    value : estimate of the set with the largest lower bound, which is the estimate minus its
+        standard error; NaN without an estimate
     classes : (k,) classes of this set
     reason : why some sets have no estimate; "" if all have one
     """
@@ -51,7 +53,7 @@ class CriticalBeta:
         return 1.0 if self.reason else float(np.clip(self.value, 0, 1))
 
     def warn_if_misleading(self) -> None:
-        """Warn if the weight is not an estimate, or if it ignores the labels."""
+        """Warn if the weight is not an estimate, or if it is 0, so that the fit ignores labels."""
         if self.reason:
             warn(
                 f"the critical beta of some classes is unknown, so that the fit uses beta=1; "
@@ -70,16 +72,18 @@ class MomentEstimates:
 
     .. math:: \hat\beta_0 = 1 - \frac{\hat G_T - \hat G_W}{H(p)}
 
-    :math:`\hat G_T` is the model term of the union. The term within classes :math:`\hat G_W` is
-    either the mean :math:`\sum_i p_i \hat G_i` of the classes (separate), or the term of the pooled
-    scatter :math:`\sum_i W_i` (pooled). Both estimates are unbiased if the classes have one
-    covariance, and the pooled one has a smaller variance. If covariances differ, it errs towards
-    larger weights, since the log determinant is concave. The estimate therefore moves from the
-    pooled estimate :math:`b` to the separate one :math:`a`, by the part
+    T is a set of classes, and :math:`p_i` the share of class i among the samples of T, with entropy
+    H(p). :math:`\hat G_T` is the model term of the union of T. The term within classes
+    :math:`\hat G_W` is either the mean :math:`\sum_i p_i \hat G_i` of the terms of the classes
+    (separate), or the term of the pooled scatter :math:`\sum_i W_i` (pooled). Both estimates are
+    unbiased if the classes have equal covariances, and the pooled estimate has a smaller variance.
+    If covariances differ, the pooled estimate is biased towards larger weights, since the log
+    determinant is concave. The estimate therefore moves from the pooled estimate :math:`b` to the
+    separate estimate :math:`a`, by the fraction
 
     .. math:: \max\Big(0, 1 - \frac{2 v}{\max(b - a, 0)^2}\Big)
 
-    of the difference, where v is the variance of :math:`b - a` for equal covariances.
+    of their difference, where v is the variance of :math:`b - a` for equal covariances.
 
     For a scatter matrix W in D features with f degrees of freedom and covariance :math:`\Sigma`,
     :math:`\hat G` is an unbiased estimate of the model term up to a constant. For "full", it is
@@ -87,14 +91,16 @@ class MomentEstimates:
     .. math:: \hat G = \tfrac12 \Big(\log|W| - D \log 2
         - \sum_{j=0}^{D-1} \psi\big(\tfrac{f - j}{2}\big)\Big)
 
-    and its variance is :math:`V(f) = \frac14 \sum_j \psi'((f - j) / 2)`. For "diag", the variances
-    of the features have the same form with f degrees of freedom. For "spherical", the trace of W
-    has Satterthwaite's degrees of freedom. For "fixed", the trace enters without a logarithm. A
-    class or union of n samples has f = n - 1, and the pooled scatter of k classes has f = n - k.
+    and its variance is :math:`V(f) = \frac14 \sum_j \psi'((f - j) / 2)`. For "diag",
+    :math:`\hat G` is the sum over features of this expression with D = 1. For "spherical", the
+    trace of W has Satterthwaite's degrees of freedom. For "fixed", the trace enters without a
+    logarithm. A class or union of n samples has f = n - 1, and the pooled scatter of k classes has
+    f = n - k.
 
-    Suppose that the labels are independent of the features. Then a scatter is independent of the
-    ratio between its determinant and the determinants of its parts. The variance of an estimate is
-    therefore a difference of variances, and the squared standard errors are
+    Suppose that the labels are independent of the features. Then the scatter of a union is
+    independent of the ratio between its determinant and the determinants of the scatters within
+    classes. The variance of an estimate is therefore a difference of variances, and the squared
+    standard errors are
 
     .. math:: \frac{\sum_i p_i^2 V(n_i - 1) - V(n_T - 1)}{H(p)^2}, \qquad
         \frac{V(n_T - k) - V(n_T - 1)}{H(p)^2}
@@ -232,10 +238,11 @@ def _squared_entries(
 class SetEstimates:
     """Estimates of the critical weights of sets of classes, by moments or cross-validation.
 
-    A set has the estimate of `MomentEstimates` if all of its classes are large enough, and if its
-    standard error is at most 0.25. Otherwise it has the estimate of `HeldOutGains` if all of its
-    classes have 5 samples: the largest of many estimates of large errors is noise.
-    Parameters are as in `MomentEstimates`, and ``random`` is the source of the folds.
+    A set has the estimate of `MomentEstimates` if all of its classes are large enough, and if the
+    standard error of the estimate is at most 0.25: among many estimates with large errors, the
+    largest one would be noise. Otherwise, the set has the estimate of `HeldOutGains` if all of its
+    classes have at least 5 samples. Parameters are as in `MomentEstimates`, and ``random`` is the
+    source of the folds.
 
     Attributes
     ----------
@@ -269,10 +276,10 @@ class SetEstimates:
         )
 
     def __call__(self, sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Estimates (T,) of ``sets`` (T, c), and their errors; NaN without an estimate.
+        """Estimates (T,) of ``sets`` (T, c), and their standard errors; NaN without an estimate.
 
-        Cross-validated estimates have no standard error, and the error 0 here. They err towards 1,
-        so that a choice of the largest one errs to the side where labels count.
+        Cross-validated estimates have no standard error, and get the error 0 here. They are biased
+        towards 1, so the largest one tends to give too much weight to the labels.
         """
         values, errors = np.full((2, len(sets)), np.nan)
         enough = ~(sets & ~self.moments.enough).any(1)
@@ -296,8 +303,8 @@ def _all_sets(n_classes: int) -> np.ndarray:
 def _pairs_and_unions(n_classes: int, estimates: SetEstimates) -> np.ndarray:
     """All pairs (T, c) of classes, and the unions of an agglomeration.
 
-    The agglomeration joins the groups of classes whose union has the largest difference of the
-    estimate and its error.
+    Every step of the agglomeration joins the two groups of classes whose union has the largest
+    lower bound, the estimate minus its standard error.
     """
     groups = np.eye(n_classes, dtype=bool)
     first, second = np.triu_indices(n_classes, 1)
@@ -338,15 +345,15 @@ def estimate_critical_beta(
 
     :math:`p_i` is the share of class i among the labelled samples of T, and H(p) the entropy of
     these shares. :math:`G_i` is the model term of class i per sample, for "full" half the log
-    determinant of its covariance; :math:`G_T` is the same for the union. This is equation (14) of
-    Śmieja and Geiger (2017). The critical weight of a coarser partition is a weighted mean of the
-    critical weights of its merged sets. The largest weight of all sets is therefore an upper bound
-    for all partitions.
+    determinant of its covariance; :math:`G_T` is the same for the union of T. This is equation (14)
+    of Śmieja and Geiger (2017). The critical weight of a coarser partition is a weighted mean of
+    the critical weights of its merged sets. The largest weight of all sets is therefore an upper
+    bound for all partitions.
 
-    All sets of up to 12 classes are evaluated. For more classes, or if this takes more than about
-    3 seconds, all pairs and the unions of an agglomeration are evaluated. The set of the largest
-    difference of the estimate and its error decides, see `SetEstimates`: the largest estimate of
-    many sets would be noise.
+    With up to 12 classes, all sets of classes are evaluated. For more classes, or if all sets would
+    take more than about 3 seconds, all pairs and the unions of an agglomeration are evaluated. The
+    result is the estimate of the set with the largest difference between the estimate and its
+    standard error, see `SetEstimates`: the largest estimate of many sets would be noise.
 
     Parameters
     ----------

@@ -90,7 +90,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     Hard clusters with Gaussian densities; the number of clusters is estimated. Each cluster has a
     cost, its part of the entropy of the partition, so clusters that do not improve the fit vanish.
     Labels are soft information: splitting a class is free, and mixing classes costs. With clusters
-    Y, labels Z and features X, the fit minimises
+    Y, labels Z and n rows of features X, the fit minimises n E(Y) plus the ``penalty``, where
 
     .. math:: E(Y) = H(Y) + \sum_i p_i H(X_i \| \mathcal F) + \beta H(Z|Y)
 
@@ -98,8 +98,8 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     :math:`H(X_i \| \mathcal F)` is the smallest cross-entropy between the rows of cluster i and a
     normal distribution of the covariance family :math:`\mathcal F` (``covariance``). :math:`\beta`
     (``beta``) is the weight of the labels, and H(Z|Y) the entropy of the labels within clusters,
-    computed from labelled rows and weighted by :math:`p_i`. Without labels, or with ``beta=0``,
-    this is cross-entropy clustering.
+    computed from the labelled rows of each cluster and weighted by :math:`p_i`. Without labels, or
+    with ``beta=0``, this is cross-entropy clustering.
 
     Parameters
     ----------
@@ -107,38 +107,40 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         Initial number of clusters, an upper bound of ``n_clusters_``.
     beta : float or "critical", default=1.0
         Weight of the labels. At 1, correct labels keep their classes apart; prefer 0.3 to 0.6 if
-        many labels are wrong. "critical" is the smallest weight that keeps all classes apart
-        without a penalty, estimated from their labelled rows and clipped to [0, 1]. Near 1, the
-        features do not distinguish some classes; at 0, labels are not needed. The fit uses 1, with
-        a warning, if a class has too few labelled rows; 5 are always enough. From 0 to 1000.
+        many labels are wrong. "critical" is the smallest weight that keeps all classes apart with
+        ``penalty=None``, estimated from the labelled rows and clipped to [0, 1]. If it is near 1,
+        the features do not distinguish some classes; if it is 0, labels are not needed. The fit
+        uses 1, with a warning, if a class has too few labelled rows; 5 are always enough. It uses
+        0, with a warning, if fewer than two classes have labels. From 0 to 1000.
     covariance : {"full", "diag", "spherical", "fixed"}, default="full"
         Covariance family of the clusters; with "fixed", all clusters have ``fixed_covariance``.
     fixed_covariance : float or array-like of shape (n_features,) or (n_features, n_features)
         Variance, variances or covariance matrix, for ``covariance="fixed"``.
     min_cluster_fraction : float, default=0.05
-        Smallest share of the rows of a cluster. Lower it to detect small clusters. From 0 to 0.999.
-        A cluster also needs enough rows to estimate its covariance: n_features + 1 for "full", 2
-        for "diag" and "spherical", 1 for "fixed".
+        Minimum size of a cluster, as a share of all rows. Lower it to detect small clusters. From 0
+        to 0.999. A cluster also needs enough rows to estimate its covariance: n_features + 1 for
+        "full", 2 for "diag" and "spherical", 1 for "fixed".
     reg : float or "auto", default="auto"
-        Ridge: part of the columns' variances that is added to the scatter (not the covariance) of
-        every cluster. It keeps covariances regular. "auto" is 0.001. With 0, `fit` raises
-        ValueError if the initial clusters have singular covariances. At most 10**6.
+        Ridge: this multiple of the columns' variances is added to the diagonal of the scatter (not
+        of the covariance) of every cluster. It keeps covariances regular. "auto" is 0.001. With 0,
+        `fit` raises ValueError if the initial clusters have singular covariances. At most 10**6.
     penalty : {"code", None}, default="code"
         "code" charges every cluster for its parameters: (p + 1)/2 log n nats for n rows and p
-        parameters, as a two-part code does. A small cluster near a larger one may cost less as part
-        of it; covariances with fewer parameters ("diag", "spherical") then keep them apart. With
-        None, the objective is the published one, which charges nothing: ``n_clusters_`` then is
-        usually ``n_clusters``.
+        parameters, as a two-part code does. Merging a small cluster into a larger one nearby may
+        cost less; covariances with fewer parameters ("diag", "spherical") then keep the two apart.
+        With None, the objective is the published one, without a cost of parameters:
+        ``n_clusters_`` then is usually ``n_clusters``.
     preset : {None, "published"}, default=None
-        "published" runs the published algorithm: random initial clusters, rows that move one after
-        another, and deletion of every cluster that becomes too small. It sets
-        ``penalty=None``, and ``reg="auto"`` is 0.
+        "published" runs the published algorithm: random initial clusters (or the labels in
+        ``init``), rows that move one after another, and deletion of every cluster that becomes too
+        small. It sets ``penalty=None``, and ``reg="auto"`` is 0.
     init : {"k-means++", "random"} or array-like of shape (n_samples,), default="k-means++"
-        Initial clusters of all starts but the first, which is one cluster: nearest k-means++
-        centres (on standardised columns), or random labels. Labels from 0 to ``n_clusters`` - 1 are
-        the only start.
+        Initial partitions. The first one is a single cluster. The others assign rows to the nearest
+        k-means++ centre (on standardised columns), or at random. If ``init`` is an array of labels
+        from 0 to ``n_clusters`` - 1, these labels are the only initial partition.
     n_init : int, default=3
-        Number of restarts: up to five starts, then perturbations of the best partition.
+        Number of restarts: up to five initial partitions, then perturbations of the best partition.
+        Without effect if ``init`` has labels, unless ``preset="published"``.
     max_iter : int, default=1000
         Maximum number of screenings of all moves in each descent, or of sweeps with
         ``preset="published"``; at most 10**6.
@@ -173,22 +175,23 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         ``beta="critical"``. Values at or below 0 mean that the features alone keep the classes
         apart. If both classes have n_features + 2 labelled rows ("full"; 3 for "diag" and
         "spherical", 2 for "fixed"), the estimate comes from their covariances, which are pooled
-        unless they differ significantly; it may exceed 1. Classes of at least 5 labelled rows have
-        a cross-validated estimate, which errs towards 1. NaN otherwise, and on the diagonal.
+        unless they differ significantly; it may exceed 1. Otherwise, if both classes have at least
+        5 labelled rows, the estimate is cross-validated and biased towards 1. All other entries and
+        the diagonal are NaN.
     critical_beta_se_ : ndarray of shape (n_classes, n_classes)
-        Standard errors of the estimates from covariances if labels have no relation to the
-        features; NaN for cross-validated estimates.
+        Standard errors of the estimates from covariances, under the assumption that the labels are
+        independent of the features; NaN for cross-validated estimates.
     critical_beta_set_ : (float, ndarray)
         Estimate of the set of classes that determines ``beta_``, and the classes of this set. The
-        set has the largest difference of the estimate and its standard error. If the standard
-        error exceeds 0.25, the cross-validated estimate counts instead, without a difference.
-        With few labelled rows, ``beta_`` is too large on average, so that labels count more than
+        set maximises the estimate minus its standard error. If the standard error exceeds 0.25, the
+        cross-validated estimate is used instead, and no standard error is subtracted. With few
+        labelled rows, ``beta_`` is too large on average, so that labels have more weight than
         necessary: with fewer than 10 rows per class in 5 features, 12 rows in 10 features, or 22
         rows in 20 features.
     critical_beta_reason_ : str
-        Why ``beta_`` is 1 without an estimate; "" if all sets of classes have an estimate.
+        Reason why ``beta_`` is 1, if a set of classes has no estimate; "" if all sets have one.
     objective_ : float
-        n E(Y) with ``reg`` and ``penalty``, in nats of the whole data set.
+        n E(Y) with ``reg``, plus the ``penalty``, in nats of the whole data set.
     cost_terms_ : dict
         Terms of ``objective_``: "model", "entropy" (including the penalty) and, with labels,
         "labels", each in nats of the whole data set.
@@ -215,37 +218,39 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     The algorithm:
 
     1. Start from one cluster, and from partitions by ``init``.
-    2. Compute for every row the difference of n E(Y) for a move to every other cluster. Visit the
-       rows whose move lowers n E(Y), and move them. Repeat until no move lowers it.
-    3. Merge two clusters or split one cluster if this lowers n E(Y), and continue with step 2.
-    4. Improve the best partition by divisions of two near clusters, dissolutions of clusters,
-       chains of moves, and, up to 2,000 rows, splits followed by merges. Continue with step 2
-       after each improvement.
+    2. Compute for every row the change of the objective by a move to every other cluster. Visit the
+       rows with a move that lowers the objective, and move them. Repeat until no move lowers it.
+    3. Merge two clusters or split one cluster if this lowers the objective, and continue with
+       step 2.
+    4. Improve the best partition by new divisions of the union of two near clusters, dissolutions
+       of clusters, chains of moves, and, up to 2,000 rows, splits followed by merges. Continue with
+       step 2 after each improvement.
 
     Every step lowers the objective. At the end, none of these steps lowers it, among partitions
     whose clusters all have at least ``min_cluster_fraction`` of the rows.
 
-    Columns that are nearly linear combinations of the others would gather rows by their rounding
-    errors. With ``covariance="full"`` and ``reg`` above 0, `fit` therefore drops columns while the
-    condition number of the correlations exceeds 10**6, and names them in a warning. It models a
+    If columns were nearly linear combinations of the others, rounding errors would determine the
+    clusters. With ``covariance="full"`` and ``reg`` above 0, `fit` therefore drops columns while
+    the condition number of the correlations exceeds 10**6, and names them in a warning. It models a
     dropped column by one regression on the others, which is the same for all clusters.
 
     With n rows, m features and k clusters, step 2 costs :math:`O(n k m^2)` for "full" and
     :math:`O(n k m)` otherwise. Memory is :math:`O(n (m + k))`.
 
-    With ``penalty="code"``, two pure clusters may merge at ``beta=1``: the merger saves (p + 1)/2
-    log n nats. Classes stay apart if their features and labels are worth more. A cluster without
-    labelled rows has no label cost, and the label cost of other clusters scales with all of their
-    rows. One wrong label in a large cluster of few labels therefore has a large effect. All
-    computations are in float64, because float32 does not resolve the difference that one row makes.
+    With ``penalty="code"``, two clusters of different classes may merge at ``beta=1``: the merger
+    saves (p + 1)/2 log n nats. They stay apart if the merger raises the other terms by more. A
+    cluster without labelled rows has no label cost. The label cost of any other cluster is
+    proportional to its number of rows, labelled or not. One wrong label in a large cluster with few
+    labels therefore has a large effect. All computations are in float64, because float32 does not
+    resolve the change of the objective by one row.
 
     References
     ----------
     M. Śmieja and B. C. Geiger (2017), "Semi-supervised cross-entropy clustering with information
     bottleneck constraint", Information Sciences 421, doi:10.1016/j.ins.2017.07.016. Equation (10)
-    is the objective, and theorem 4.2 with equation (14) the critical weight. A move of an
-    unlabelled row changes the weight of its cluster's label entropy here; the publication neglects
-    this.
+    is the objective, and theorem 4.2 with equation (14) the critical weight. In this package, a
+    move of an unlabelled row changes the weight of its cluster's label entropy; the publication
+    neglects this change.
 
     J. Tabor and P. Spurek (2014), "Cross-entropy clustering", Pattern Recognition 47 (9),
     doi:10.1016/j.patcog.2014.03.006.
@@ -308,7 +313,8 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         if self.n_clusters * self.min_cluster_fraction > 1 and self.n_clusters > 1:
             raise ValueError(
                 "the data cannot hold so many clusters of that size; got n_clusters="
-                f"{self.n_clusters} and min_cluster_fraction={self.min_cluster_fraction}; lower one"
+                f"{self.n_clusters} and min_cluster_fraction={self.min_cluster_fraction}; "
+                "lower one of them"
             )
 
     # Fitting
@@ -325,10 +331,10 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
             several clusters.
         sample_weight : array-like of shape (n_samples,), optional
             Frequency weights, from 0 to 1e9: a sample of weight 2 counts as two equal samples. All
-            sizes are sums of weights, also in ``reg``, ``min_cluster_fraction`` and
-            ``label_counts_``. Give weights that are no frequencies a mean of 1. A sample of weight
-            0 takes no part in the fit and gets the label of `predict`. By default, all weights are
-            1.
+            sizes and scatters are sums over weights, including those in ``reg``,
+            ``min_cluster_fraction`` and ``label_counts_``. Scale weights that are not frequencies
+            to a mean of 1. A sample of weight 0 takes no part in the fit and gets the label of
+            `predict`. By default, all weights are 1.
 
         Returns
         -------
@@ -344,7 +350,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     def objective_of(self, X, labels, y=None) -> float:
         """Objective of a given partition, with the parameters of this estimator.
 
-        With ``penalty=None``, it is n times the cost E_beta of the publication.
+        With ``penalty=None`` and ``reg=0``, it is n times the cost E_beta of the publication.
 
         Parameters
         ----------
@@ -358,13 +364,15 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         Returns
         -------
         float
-            In nats; infinite if a cluster is smaller than ``min_cluster_fraction`` allows.
+            In nats; infinite if a cluster is smaller than ``min_cluster_fraction`` allows, or too
+            small to estimate its covariance.
         """
         values, codes = np.unique(np.asarray(labels), return_inverse=True)
         if len(values) > self.n_clusters or codes.ndim != 1 or len(codes) != len(X):
             raise ValueError(
                 f"labels must have one entry per row and at most {self.n_clusters} clusters; got "
-                f"shape {codes.shape} and {len(values)} clusters; raise n_clusters, or correct them"
+                f"shape {codes.shape} and {len(values)} clusters; raise n_clusters, or correct the "
+                "labels"
             )
         model = clone(self)
         model.check_parameters()
@@ -438,7 +446,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         parameters = task.settings.method
         terms = Objective(self.covariance, task.fixed is not None).terms(rows, parameters)
         total, smallest = float(parameters.total), float(parameters.smallest)
-        # The floor limits the number of clusters.
+        # The minimum size of a cluster limits the number of clusters.
         most = max(min(self.n_clusters, math.floor(total / smallest)), 1)
         k = padded_n_clusters(rows, layout, most + 1)
         scaled = prepared.x * np.sqrt(prepared.metric)

@@ -79,7 +79,7 @@ def solve_fuzzy(
         # Inverse distances are the unsupervised memberships for the fuzzifier 2.
         near = jnp.where(exist, 1 / floored_distances(x, centres), 0)
         near = near / near.sum(1, keepdims=True)
-        # Labelled rows mix them with the target memberships.
+        # Memberships of labelled rows are a mixture of these and the target memberships.
         supervised = (near + alpha * target) / (1 + alpha)
         return jnp.where(code[:, None] >= 0, supervised, near)
 
@@ -121,9 +121,10 @@ class SemiSupervisedFCM(PlainClusterer):
 
     .. math:: \sum_{i,c} u_{ic}^2 d_{ic} + \alpha \sum_{i,c} (u_{ic} - f_{ic})^2 d_{ic}
 
-    where :math:`d_{ic}` is the distance of row i from centre c, f are the target memberships, and
-    :math:`\alpha` (``alpha``) is the weight of the labels. f is one-hot for labelled rows, and 0
-    for all others. Cluster i is the i-th of the sorted labels; further clusters have no class.
+    where :math:`d_{ic}` is the squared distance of row i from centre c, f are the target
+    memberships, and :math:`\alpha` (``alpha``) is the weight of the labels. f is one-hot for
+    labelled rows, and 0 for all others. Cluster i belongs to the i-th of the sorted labels; further
+    clusters have no class.
 
     Parameters
     ----------
@@ -154,7 +155,7 @@ class SemiSupervisedFCM(PlainClusterer):
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
         Cluster centres.
     alpha_ : float
-        Weight of the labels that was used.
+        Resolved value of ``alpha``. It has no effect if ``y`` has no labels.
     objective_ : float
         The minimised sum, in squared units of the features: not in nats.
     objective_trace_ : ndarray of shape (n_iter_,)
@@ -227,8 +228,8 @@ class SemiSupervisedFCM(PlainClusterer):
             Continuous features. Float32 input is computed in float32, and all other input in
             float64.
         y : array-like of shape (n_samples,), optional
-            Partial labels, -1 where unknown. Cluster i is the i-th of the sorted labels; further
-            clusters have no class.
+            Partial labels, -1 where unknown. Cluster i belongs to the i-th of the sorted labels;
+            further clusters have no class.
 
         Returns
         -------

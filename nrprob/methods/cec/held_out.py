@@ -1,7 +1,8 @@
 """Cross-validated critical weights of labels, for classes of few samples.
 
-Shapes: n labelled samples, m features, c classes, T sets of classes, F folds, A mixing weights.
-The options of a class density are the pairs of a mixing weight and a shrinkage of its mean.
+Shapes: n labelled samples, m features, c classes, T sets of classes, F folds. The options of a
+class density are pairs: the weight of the pooled covariance in the covariance of the class, and the
+shrinkage of the class mean towards the overall mean.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from nrprob.methods.cec.class_moments import ClassMoments, class_moments
 
 N_FOLDS = 5
 _N_REPEATS = 2
-_MIXING = np.array([0.0, 0.1, 0.3, 0.6, 0.9, 1.0])  # parts of the pooled covariance
-_MEAN_SIZES = np.array([0.0, 4.0])  # samples at the overall mean that a class mean is shrunk by
-_RIDGE = 1e-6  # part of the variances of the training samples that is added to covariances
-_ENTRIES = 4_000_000  # numbers per array, which bounds the sets that are evaluated in one call
+_MIXING = np.array([0.0, 0.1, 0.3, 0.6, 0.9, 1.0])  # weights of the pooled covariance
+_MEAN_SIZES = np.array([0.0, 4.0])  # pseudo-samples at the overall mean that shrink a class mean
+_RIDGE = 1e-6  # share of the variances of the training samples that is added to covariances
+_ENTRIES = 4_000_000  # entries of an array, which bound the number of sets that a call evaluates
 
 
 @dataclass(frozen=True)
 class _Training:
-    """Samples standardised by a training set, and the moments of its classes.
+    """Samples standardised by a training set, and the moments of the classes in this set.
 
     Attributes
     ----------
-    z : (n, m) samples; 0 in features that are constant in the training set
+    z : (n, m) samples. For "full" and "diag", features that are constant in the training set are 0
     weights : (n,) weights in the training set; 0 for samples that are held out
     moments : moments of the classes in the training set
     """
@@ -43,10 +44,13 @@ class HeldOutGains:
     .. math:: \hat\beta_0(T) = 1 - \max\Big(0,
         \frac{\sum_{i \in T} \log f_{z_i}(x_i) - \log f_T(x_i)}{n_T H(p)}\Big)
 
-    The sum runs over the samples of the classes in T. Both densities are estimated without the
-    fold of sample i: means, covariances, the scaling of the features, and the choice among the
-    options of the class densities. The estimate errs towards 1, since a density of few samples
-    predicts worse than the population density.
+    The sum runs over the samples i of the classes in T, with features :math:`x_i` and class
+    :math:`z_i`. :math:`f_c` is the normal density of class c, and :math:`f_T` the normal density of
+    the union of T. :math:`n_T` is the number of these samples, and H(p) the entropy of the shares
+    of the classes. The result averages over two random divisions into folds. Both densities are
+    estimated without the fold of sample i: means, covariances, the scaling of the features, and the
+    choice among the options of the class densities. The estimate is biased towards 1, since a
+    density that is estimated from few samples predicts worse than the population density.
 
     Parameters
     ----------
@@ -69,8 +73,8 @@ class HeldOutGains:
         self._n_classes = int(codes.max()) + 1
         self._folds = [_stratified_folds(codes, random) for _ in range(_N_REPEATS)]
         self._outer: list[list[_Training]] = []
-        # Log densities (n, options) of samples in held-out folds under their classes, and sums
-        # (F, c, options) of the same for the choice of the option, without fold f.
+        # Log densities (n, options) of held-out samples under their classes. The option for fold f
+        # is chosen by sums (F, c, options) of log densities that do not use fold f.
         self._densities: list[np.ndarray] = []
         self._choices: list[np.ndarray] = []
         for folds in self._folds:
@@ -146,9 +150,10 @@ class HeldOutGains:
     ) -> np.ndarray:
         """Covariances (T, m, m) of the unions of classes, shrunk towards their diagonals.
 
-        The intensity minimises the expected squared error of the entries off the diagonal; the
-        family "full" alone has such entries. Variances (T, m) are returned for other families.
-        ``n_means`` means were subtracted.
+        The intensity minimises the expected squared error of the entries off the diagonal. Only the
+        family "full" has such entries; the result is variances (T, m) for other families.
+        ``n_means`` is the number of estimated means, which reduces the degrees of freedom of the
+        scatters.
         """
         merged = moments.merge(sets)
         sizes, means = merged.sizes, merged.means
@@ -182,7 +187,8 @@ class HeldOutGains:
     ) -> np.ndarray:
         """Predictive log densities (T, h) of deviations (T, h, m) from the means, up to a constant.
 
-        The covariances of T Gaussians grow by the variance of their means, of ``sizes`` samples.
+        The means are estimated from ``sizes`` (T,) samples. To account for their variance, the
+        covariances are multiplied by 1 + 1 / ``sizes``, except for the family "fixed".
         """
         if self._covariance != "fixed":
             shape = (-1, *[1] * (covariances.ndim - 1))

@@ -25,12 +25,13 @@ _SURE = 1e15  # largest condition number that float64 resolves
 
 @dataclass(frozen=True)
 class DroppedColumns:
-    """Columns that the others explain, and their regression on the scaled other columns.
+    """Columns that are nearly linear combinations of the others, and their regressions on these.
 
     Attributes
     ----------
     columns : (q,) indices of the dropped columns
-    coefficients : (q, d) coefficients of the centred dropped columns
+    coefficients : (q, d) coefficients of the regressions of the centred dropped columns on the
+        scaled other columns
     variances : (q,) residual variances, the same for all clusters
     """
 
@@ -49,13 +50,16 @@ class DroppedColumns:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Rows scaled to a variance of about 1, and the inverse transform.
+    """Scaled rows, and the inverse transform.
+
+    Columns have a variance of 1 for "full" and "diag", and a mean variance of 1 for "spherical".
 
     Attributes
     ----------
-    x : (n, d) scaled rows, without constant columns and columns that the others explain
+    x : (n, d) scaled rows, without constant columns (unless the covariance is fixed) and without
+        columns that the others explain
     mass : (n,) weights of the rows
-    columns : (d,) indices of these columns
+    columns : (d,) indices of the columns of ``x``
     centre : (m,) means of all columns
     root : (d,) divisors of the columns, or the lower triangular factor (d, d) of a fixed covariance
     ridge : (d,) diagonal that is added to the scatter of a cluster
@@ -131,7 +135,8 @@ class Prepared:
     def original_covariances(self, spread: np.ndarray, covariance: str) -> np.ndarray:
         """Convert covariances of `cluster_covariances` to the original units.
 
-        Constant columns have covariances of 0.
+        Constant columns have covariances of 0 for "full" and "diag". The result is one variance per
+        cluster (k,) for "spherical", and the covariance matrix (m, m) of all clusters for "fixed".
         """
         if covariance == "fixed":
             return self.root @ self.root.T
@@ -198,7 +203,14 @@ def prepare_features(
 ) -> Prepared:
     """Centre and scale rows (n, m); drop constant and collinear columns, with a warning.
 
-    ``weights`` (n,) are masses of the rows, by default 1.
+    Parameters
+    ----------
+    X : (n, m) rows
+    covariance : covariance family
+    fixed : parameter ``fixed_covariance`` of `CECIB`
+    reg : ridge of the scatters, as a multiple of the variances of the columns
+    n_clusters : number of clusters; collinear columns matter for more than one
+    weights : (n,) masses of the rows, by default 1
 
     Raises
     ------
@@ -212,7 +224,6 @@ def prepare_features(
     centre = row_mean(X, weights)
     width, size = np.ptp(X, axis=0), np.abs(X).max(0)
     varies = width > _ALIKE * size
-    # A range within rounding error counts as constant.
     nothing = "" if varies.any() else "there is no structure left in X; all rows are alike"
     root: np.ndarray
     if covariance == "fixed":
@@ -236,7 +247,8 @@ def prepare_features(
             root = np.full(columns.size, math.sqrt((deviation**2).mean()))
         log_root = float(np.log(root).sum())
     x = _divide_by_root(X[:, columns] - centre[columns], root)
-    # Columns that the others explain; without a ridge, they do not change the best partition.
+    # Drop columns that the others explain. Without a ridge, such columns do not change the best
+    # partition, and remain.
     independent = np.ones(columns.size, bool)
     if covariance == "full" and reg > 0 and n_clusters > 1 and not nothing:
         independent = _independent_columns(x, mass)

@@ -88,7 +88,7 @@ def _sum_of_labelings(scores: jax.Array, links: Links) -> jax.Array:
     value = jnp.append(scores.ravel(), 0)[links.labelings].sum(1)
     top = jax.lax.stop_gradient(jax.ops.segment_max(value, links.part, n))
     total = jax.ops.segment_sum(jnp.exp(value - top[links.part]), links.part, n)
-    real = jnp.arange(n) < links.part[-1]  # the last one is padding
+    real = jnp.arange(n) < links.part[-1]  # the last entry is padding: the number of parts
     return jnp.where(real, jnp.log(jnp.where(real, total, 1)) + top, 0).sum()
 
 
@@ -156,10 +156,9 @@ def unit_posterior(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Arra
 def posterior_and_labels(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Posterior of the units in float64, and their most probable labels under all cannot-links.
 
-    The results of `unit_posterior` are followed by the labels (N,).
-
-    A part with a mean field has the labels of the largest probabilities if these satisfy its
-    cannot-links; otherwise the best labels of a local search.
+    The function returns the results of `unit_posterior`, and the labels (N,). A part with a mean
+    field has the labels of the largest probabilities if these labels satisfy its cannot-links.
+    Otherwise a local search determines the labels of the part.
     """
     raw = scores.astype(jnp.float64)
     scores, size = links.mask_scores(raw), jnp.maximum(jnp.abs(raw).max(), 1)
@@ -313,7 +312,7 @@ def read_links(
 
 
 def _feasible_labelings(units: np.ndarray, apart: Any, k: int, width: int) -> np.ndarray | None:
-    """All labelings of units that satisfy their cannot-links; None if there are too many.
+    """All labelings of the units of a part that satisfy the cannot-links; None if too many.
 
     Parameters
     ----------
@@ -324,8 +323,8 @@ def _feasible_labelings(units: np.ndarray, apart: Any, k: int, width: int) -> np
 
     Returns
     -------
-    (M, u) for M labelings of u units, the indices of the chosen pairs (unit, cluster) in the
-    flattened scores
+    (M, u) array of M labelings of u units. An entry is the index of the chosen pair (unit, cluster)
+    in the flattened scores
     """
     column = {int(u): j for j, u in enumerate(units)}
     labels = np.zeros((1, len(units)), np.int32)
@@ -347,8 +346,8 @@ def _stack_tables(
     """Stack tables of different widths into one table, padded with ``fill``.
 
     The index of the original table of every row is returned as well. At least one row of padding
-    comes last; its index is the number of tables. The shape is at least ``least``, and rounded up
-    so that few distinct shapes are compiled.
+    comes last; the index of padding is the number of tables. The shape is at least ``least``, and
+    rounded up so that few distinct shapes are compiled.
     """
     count = sum(map(len, tables)) + 1
     width = max((t.shape[1] for t in tables), default=1)

@@ -27,12 +27,12 @@ def read_units(
     n_rows: int,
     exist: np.ndarray | None = None,
 ) -> tuple[Links, int]:
-    """Arrays of the units, and the number of units whose posterior is a mean-field approximation.
+    """Build the arrays of the units; count the units with a mean-field posterior.
 
     Parameters
     ----------
     must_link, cannot_link : (p, 2) pairs of rows
-    codes : (n,) classes, -1 where unknown; at most ``k`` of them unless ``links`` is "must"
+    codes : (n,) classes, -1 where unknown; at most ``k`` classes unless ``links`` is "must"
     links : type of the links that the classes imply: "both", "must" or "cannot"
     k : number of clusters
     n_rows : number of rows with padding
@@ -43,7 +43,8 @@ def read_units(
     InfeasibleConstraints
         If the links contradict each other, or no labels with ``k`` clusters satisfy them.
     ValueError
-        If labels imply too many cannot-links, or the search found no labels that satisfy them.
+        If labels imply too many cannot-links, or if the search found no labels that satisfy all
+        cannot-links.
     """
     parts, classes = _unit_components(must_link, cannot_link, codes, links, k)
     start = feasible_start(parts, k)[0]
@@ -70,9 +71,10 @@ def _unit_components(
     """Units with their cannot-links, and the units of every class.
 
     The posterior can sum over the subsets of clusters that classes occupy; this sum implies that
-    units of different classes are cannot-linked. If it is feasible, the units of every class are
-    returned, and the cannot-links between classes are left out. Otherwise these cannot-links are
-    listed, and the list of classes is empty. The arguments are those of `read_units`.
+    units of different classes are cannot-linked. If the sum is feasible, the units of every class
+    are returned, and the cannot-links between classes are left out. Otherwise the cannot-links
+    between classes are listed one by one, and the list of classes is empty. The arguments are those
+    of `read_units`.
     """
     must, cannot = [Pairs(must_link, "must_link")], [Pairs(cannot_link, "cannot_link")]
     if links != "cannot":

@@ -145,8 +145,9 @@ class PartitionKMeans(PlainClusterer):
 
     where L are the labelled rows, :math:`s_i` is the one-hot label of row i, and :math:`\Sigma` is
     the covariance of all rows, so the weight of labels does not depend on the units. The label
-    shares :math:`t_c` are the mean of the labels in cluster c, or 0 if it has none. A class may be
-    split over several clusters at no cost, and a cluster may hold several classes.
+    shares :math:`t_c` are the mean of the one-hot labels in cluster c, or 0 if the cluster has no
+    labels. A class may be split over several clusters at no cost, and a cluster may hold several
+    classes.
 
     Parameters
     ----------
@@ -182,8 +183,10 @@ class PartitionKMeans(PlainClusterer):
     <n_features_in_>
     <feature_names_in_>
     classes_ : ndarray of shape (n_classes,)
-        Sorted labels in ``y``, if ``y`` is given: the columns of ``label_shares_``. Cluster i is
-        matched to class ``classes_[i]``; further clusters have no class.
+        Sorted labels in ``y``, if ``y`` is given: the columns of ``label_shares_``. Clusters are
+        matched to classes one-to-one and numbered in the order of their classes: cluster i is
+        matched to class ``classes_[i]`` if there are at most ``n_clusters`` classes, and further
+        clusters have no class.
 
     See Also
     --------

@@ -1,6 +1,6 @@
 """Local search of cross-entropy clustering: initial partitions, perturbations, and the result.
 
-Sizes: n rows, m columns, S initial partitions.
+Sizes: N rows with padding.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sklearn.metrics import pairwise_distances_argmin
 from nrprob.engines.optimise.local_search import LocalSearch, Partition, SearchProblem
 
 _STARTS = 5  # initial partitions; further restarts perturb the best partition
-_MOST_RESEEDED = 3  # largest number of clusters that a perturbation divides anew
+_MOST_RESEEDED = 3  # largest number of clusters that a perturbation partitions again
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SearchOutcome:
     ----------
     partitions : final partition of every restart
     trace : objective of the best partition after every step, without the constant
-    n_clusters_trace : its number of clusters after every step
+    n_clusters_trace : number of clusters of the best partition after every step
     """
 
     partitions: list[Partition]
@@ -43,9 +43,10 @@ def search_partition(
 ) -> SearchOutcome:
     """Search from several initial partitions, and improve the best result further.
 
-    The first start is a single cluster, unless ``init`` has labels. The following starts are
-    partitions by k-means++ or at random. Restarts beyond the fifth divide one to three near
-    clusters of the best partition anew.
+    The first initial partition is a single cluster, unless ``init`` has labels. The following ones
+    are partitions by k-means++ or at random. Restarts beyond the fifth perturb the best partition:
+    they partition the rows of one to three near clusters again. Labels in ``init`` are the only
+    initial partition, without perturbations.
 
     Parameters
     ----------
@@ -112,7 +113,10 @@ def _plus_plus_labels(
 def _reseed_clusters(
     problem: SearchProblem, partition: Partition, random: np.random.RandomState
 ) -> np.ndarray:
-    """Labels (N,) after near clusters are divided anew, into one fewer, as many, or one more."""
+    """Labels (N,) after one to three near clusters are partitioned again by k-means++.
+
+    The number of these clusters stays the same, or changes by one.
+    """
     existing = np.flatnonzero(partition.sizes > 0)
     first = random.choice(existing)
     # The other clusters are near the first: probabilities are halved with every rank.

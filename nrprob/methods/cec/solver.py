@@ -1,4 +1,4 @@
-"""Objective of cross-entropy clustering, its local search, and the published algorithm.
+"""Objective of cross-entropy clustering, and the published algorithm.
 
 Sizes: B blocks of r rows, m columns, K clusters, all with padding.
 """

@@ -60,15 +60,15 @@ class SemiSupervisedSpectral(PairEstimator):
     .. math:: W_{ij} = \exp\left(-\sum_l \frac{(x_{il} - x_{jl})^2}{2 \rho^2 \sigma_l^2}\right)
 
     where :math:`\sigma_l` is the standard deviation of column l and :math:`\rho` (``rho``) the
-    range. W is 0 on the diagonal, 1 across must-links and 0 across cannot-links. Labels act as
-    links between all labelled rows. With ``mode="penalty"``, the embedding U (n_samples,
-    n_clusters) solves
+    range. W is 0 on the diagonal, 1 for must-linked rows and 0 for cannot-linked rows. Labels act
+    as must-links within classes and cannot-links between classes. With ``mode="penalty"``, the
+    embedding U (n_samples, n_clusters) solves
 
     .. math:: \min_{U^\top U = I} \operatorname{tr} U^\top
         \left[\eta L(W) + (1 - \eta) L(A)\right] U,
         \qquad L(A) = I - D^{-1/2} A D^{-1/2}
 
-    where A is the graph of links, 1 across must-links and -1 across cannot-links, :math:`\eta`
+    where A is the graph of links, 1 for must-linked and -1 for cannot-linked rows, :math:`\eta`
     (``eta``) weighs the affinities against the links, and the degrees D are sums of absolute
     values. The rows of U are scaled to length 1 and clustered by k-means. Links are soft: the
     clusters may violate them.
@@ -118,8 +118,9 @@ class SemiSupervisedSpectral(PairEstimator):
     <n_features_in_>
     <feature_names_in_>
     classes_ : ndarray of shape (n_classes,)
-        Sorted labels in ``y``, if ``y`` is given. Cluster i is matched to class ``classes_[i]``;
-        further clusters have no class.
+        Sorted labels in ``y``, if ``y`` is given. Clusters are matched to classes one-to-one and
+        numbered in the order of their classes: cluster i is matched to class ``classes_[i]`` if
+        there are at most ``n_clusters`` classes, and further clusters have no class.
 
     See Also
     --------
@@ -189,8 +190,8 @@ class SemiSupervisedSpectral(PairEstimator):
         X : array-like or JAX array of shape (n_samples, n_features)
             Continuous features.
         y : array-like of shape (n_samples,), optional
-            Partial labels, -1 where unknown. They act as links between all labelled rows. There may
-            be more or fewer classes than ``n_clusters``.
+            Partial labels, -1 where unknown. They act as must-links within classes and cannot-links
+            between classes. There may be more or fewer classes than ``n_clusters``.
         must_link : int array-like of shape (n_pairs, 2), optional
             Pairs of rows that should share a cluster.
         cannot_link : int array-like of shape (n_pairs, 2), optional

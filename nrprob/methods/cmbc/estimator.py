@@ -46,8 +46,8 @@ def gamma_to_strength(gamma: float, n_features: int) -> float:
     gamma : float
         In [0, 1).
     n_features : int
-        Number of features M. Use M = 1 for the published values of gamma near 1, since their
-        penalty is not divided by the number of features.
+        Number of features M. Use M = 1 for the published values of gamma near 1, since the penalty
+        of the publication is not divided by the number of features.
     """
     return gamma / ((1 - gamma) * n_features**2)
 
@@ -94,8 +94,9 @@ class CMBC(ScoreMixin, LinearClusterer):
         Penalty weight c, which has no unit. At c = 1 (with ``form="chi2"``), the correlations of
         the features that Z explains linearly no longer influence the mixture. Raise it if the
         clusters resemble the known groups. 0 is the Bernoulli mixture with uniform weights. "auto"
-        fits c = 0.25, 0.5, 1, 2, 4 and 8, and selects the smallest c with K non-empty clusters that
-        a G test at 5 % does not find dependent on Z. If there is none, it is 2, with a warning. See
+        fits c = 0.25, 0.5, 1, 2, 4 and 8, and selects the smallest c with K non-empty clusters for
+        which a G test at 5 % does not reject independence of Z. If no c qualifies, "auto" is 2,
+        with a warning; without known labels, it is also 2. See
         `nrprob.methods.cmbc.estimator.gamma_to_strength` for the published weight. At most 10**6.
     form : {"chi2", "balanced", "pairs", "printed"}, default="chi2"
         Quadratic form P. "chi2" is the second-order expansion of I(C;Z) at independence. The other
@@ -103,7 +104,7 @@ class CMBC(ScoreMixin, LinearClusterer):
         common shift of all clusters and fails for many features. "pairs" has the constant for the
         number of pairs (cluster, known group). "balanced" omits the term of the common mean.
     update : {"joint", "batch", "partial", "exact"}, default="joint"
-        M-step. "joint" maximises over all parameters at once. "batch" and "partial" are the
+        M-step. "joint" maximises over all parameters jointly. "batch" and "partial" are the
         published coordinate updates (CMBC-bu and CMBC-pm), with one E-step per pass and per
         parameter, respectively. They need many more iterations for many features, and depend on the
         initial values without annealing. "exact" continues from the joint solution by gradient
@@ -123,8 +124,8 @@ class CMBC(ScoreMixin, LinearClusterer):
         Maximum number of EM iterations per temperature, and ten times as many at the last
         temperature.
     tol : float, default=1e-6
-        Convergence tolerance of the objective in nats per sample, and 1/100 of it at the last
-        temperature.
+        Convergence tolerance of the objective in nats per sample. The last temperature has 1/100 of
+        this tolerance.
     random_state : int, RandomState instance or None, default=None
         Determines initial values and perturbations.
     verbose : int, default=0
@@ -137,7 +138,8 @@ class CMBC(ScoreMixin, LinearClusterer):
     strength_ : float
         Penalty weight c of the fit.
     log_likelihood_ : float
-        Log likelihood of the training rows in nats.
+        Log likelihood of the training rows in nats. For a row with a target label, the sum over k
+        has the term of its class only.
     penalty_ : float
         P in nats; ``objective_`` is ``strength_ * n * M**2 * penalty_ - log_likelihood_``. For
         "chi2" and "balanced", P is 0 if and only if all clusters have the same p(z|c). For the
@@ -363,9 +365,9 @@ class CMBC(ScoreMixin, LinearClusterer):
         return self
 
     def _choose_strength(self, task: Task, groups: dict[float, list[solve.Solution]]) -> float:
-        """Return the smallest strength whose clusters a G test does not find dependent on known.
+        """Return the smallest strength for which a G test does not reject independence of known.
 
-        The clusters must also be all non-empty. If no strength qualifies, the result is 2.
+        All clusters must also be non-empty. If no strength qualifies, the result is 2.
         """
         import pandas as pd
 
@@ -410,8 +412,8 @@ class CMBC(ScoreMixin, LinearClusterer):
         .. math:: \frac{1}{n} \sum_i \log \frac{1}{K} \sum_k p(y_i|\theta_k)
 
         Here :math:`p(y|\theta_k)` is the probability of row y in cluster k of K. For the training
-        rows, the score equals ``log_likelihood_ / n``. It excludes the penalty, so it compares
-        numbers of clusters, and not strengths.
+        rows of a fit without target labels, the score equals ``log_likelihood_ / n``. It excludes
+        the penalty, so it compares numbers of clusters, and not strengths.
 
         Parameters
         ----------

@@ -36,7 +36,7 @@ class Penalty(NamedTuple):
     Attributes
     ----------
     differences : (S, p) differences D; 0 on padding
-    offset : (S,) a, the sum of p(z | y_j = 0) over features
+    offset : (S,) a, the sum over features of p(z | y_j = 0)
     share : (S,) M p(z)
     spread : (S,) u, weight of the differences between clusters
     centre : (S,) v, weight of the mean of the clusters; 0 without penalty on the mean

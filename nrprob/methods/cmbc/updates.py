@@ -115,8 +115,8 @@ class _CoordinateUpdates:
     def update_coordinate(self, j, k, t, e, n, s):
         """Update the parameter ``t`` (R,) of feature ``j`` in cluster ``k``, and the fields ``e``.
 
-        ``n`` and ``s`` (R,) are the shares of the rows in the cluster, and of those that also have
-        the feature.
+        ``n`` and ``s`` (R,) are as in `maximise_coordinate`. The results are the new parameter, and
+        the fields after the update.
         """
         mine, mean = e[k], self.tables.cluster_mean(e, -3)
         slope = ((mine - mean) * self.u[j] + (self.offset + mean) * self.v[j]).sum(-1)
@@ -243,8 +243,8 @@ def joint_step(
 
     The method is a damped projected Newton method for a concave function. With S known groups, its
     Hessian is diagonal plus a matrix of rank K S, so a step solves K S equations. Parameters at a
-    bound with an outward gradient stay; the distance of the others from 0 or 1 falls by a factor of
-    at most 20 per step.
+    bound with an outward gradient stay. The distance of the other parameters from 0 or 1 falls by a
+    factor of at most 20 per step.
 
     Parameters
     ----------
@@ -272,7 +272,8 @@ def joint_step(
         likely = jnp.where(real, s * jnp.log(theta) + f * jnp.log1p(-theta), 0).sum()
         return likely - strength * penalty_value(tables, theta)
 
-    # Square root of the Hessian of the penalty between (cluster, z) cells; it is diagonal in z.
+    # Square root of the Hessian of the penalty in the fields E of pairs (cluster, z); it is
+    # diagonal in z.
     centring = jnp.eye(theta.shape[0], dtype=dtype) - 1 / k
     root = centring[..., None] * jnp.sqrt(tables.spread) + jnp.sqrt(tables.centre) / k
     root = jnp.sqrt(weight) * root

@@ -330,11 +330,13 @@ class ConditionalMixture(
         I(c; y) / H(c) of mutual information and entropy is above 0.7. With three or more clusters,
         also if y determines one of them.
     UserWarning
-        If the objectives of two solutions with different clusters differ by less than 1 nat; if
-        there are outliers, and ``noise=0``; if cluster shares differ between known groups; if means
-        of small groups are subtracted, or if subtracted means contain a part of the differences
-        between clusters; if the proportion of missing values differs significantly between
-        clusters; or if a new sample has a value that did not occur in `fit`.
+        If measurements are skewed, so that their logarithms form Gaussian clusters better (see
+        ``log`` of `nrprob.prepare`); if the objectives of two solutions with different clusters
+        differ by less than 1 nat; if there are outliers, and ``noise=0``; if cluster shares differ
+        between known groups; if means of small groups are subtracted, or if subtracted means
+        contain a part of the differences between clusters; if the proportion of missing values
+        differs significantly between clusters; or if a new sample has a value that did not occur in
+        `fit`.
 
     See Also
     --------

@@ -22,7 +22,7 @@ from nrprob.engines.programs import jit_by_size
 from nrprob.statistics.rows import Rows
 
 _TINY = 1e-250  # smaller weights are summed in log space
-_LOG_RANGE = 500.0  # smaller log sums are exact
+_LOG_RANGE = 500.0  # masses are scaled to exp(500), and sums below exp(-500) recomputed as logs
 
 
 class Counts(NamedTuple):
@@ -60,7 +60,7 @@ class Fields(NamedTuple):
     values: jax.Array
 
 
-# Names of the four terms of a cycle.
+# Names of the four terms that the steps for p(c|x), p(y|c,w), p*(c|y) and p*(y|c) lower.
 TERMS = ("CP1", "CP2", "CP*1", "CP*2")
 
 
@@ -85,7 +85,7 @@ class Cycle:
         log_weight: jax.Array,
         log_q: jax.Array,
     ) -> Fields:
-        """First three steps of a cycle: p(y|c,w), p*(c|y) and p*(y|c).
+        """First three steps of a cycle: compute p(y|c,w), p*(c|y) and p*(y|c).
 
         Clusters are the last axis of all arrays, and sums over features are matrix products;
         otherwise XLA transposes arrays and recomputes logarithms.
@@ -93,7 +93,7 @@ class Cycle:
         Parameters
         ----------
         counts : input of the cycle
-        totals : (V, p) sums of the statistics over the rows of every subset, times masses
+        totals : (V, p) sums over the rows of every subset of their statistics times their masses
         active : (K,) False for padded clusters
         log_weight : (S, K) log p*(c) of the previous cycle
         log_q : (B, r, S, K) log p(c|x)
@@ -198,10 +198,11 @@ def _project_clusters(
 ) -> tuple[jax.Array, jax.Array]:
     """Compute log p(y|c,w) (V, p, S, K) and H(Y|C,W) (S,).
 
-    ``log_q`` (B, r, S, K) is log p(c|x), and ``profile`` (V, p) is p(y|w). For features that are
-    absent from a subset, the result is 0 instead of the logarithm, and they have no weight. If a
-    sum of p(x|c,w) p(y|x) underflows, all sums are computed in log space, since the inverse
-    temperature multiplies the logarithms of rare features. Smoothing bounds these logarithms.
+    ``log_q`` (B, r, S, K) is log p(c|x), and ``profile`` (V, p) is p(y|w). For a feature that is
+    absent from a subset, the result is 0 instead of the logarithm, and the feature has no weight.
+    Sums of p(x|c,w) p(y|x) that underflow are recomputed in log space, because the inverse
+    temperature multiplies the logarithms of rare features. With smoothing, these logarithms are
+    bounded.
     """
     rows, smoothing = counts.rows, counts.smoothing
     log_w = _log_mass(rows)[..., None, None] + log_q

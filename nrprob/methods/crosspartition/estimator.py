@@ -76,8 +76,9 @@ class SubsetTask:
     def theme_rows(self) -> ThemeRows:
         """Rows, whose themes are compared by their gains.
 
-        Every row is in its most probable subset. Otherwise a cluster of a single subset would
-        occur in other subsets, if with small probabilities, and its rows would predict themselves.
+        Every row is assigned to its most probable subset. With probabilities p(w|x), a cluster of a
+        single subset would also occur in the other subsets with small weights, and its rows would
+        predict themselves.
         """
         codes = np.unique(self.subsets.share.argmax(1), return_inverse=True)[1]
         return ThemeRows(self.rows, self.mass, np.eye(codes.max() + 1)[codes])
@@ -100,16 +101,17 @@ class CrossPartition(Clusterer):
     where x are rows, p(y|x) their normalised counts, p(w) and p(y) the shares of subsets and
     features in all counts, :math:`\eta` is the exponent ``eta`` and :math:`\beta` the inverse
     temperature. The geometric mean over subsets in the second step is small if any factor is small.
-    A feature therefore belongs to a cluster only if it does so in every subset. Features that are
-    absent from a subset do not contribute there.
+    A feature therefore belongs to a cluster only if it does so in every subset. A feature that is
+    absent from a subset has no factor for this subset.
 
     Each step lowers one term, but there is no common objective, so the update can oscillate.
 
     Parameters
     ----------
     n_clusters : int or "auto", default=2
-        Number of clusters, from 1 to 1000. "auto" selects the number whose clusters best predict
-        features that were held out, from the other subsets. The path then starts at these clusters.
+        Number of clusters, from 1 to 1000. "auto" selects the number whose clusters in the other
+        subsets predict held-out features best, up to a standard error. These clusters are then the
+        initial values of the path of solutions.
     variant : {"CP", "I", "II", "III"}, default="CP"
         Priors in the update, which allow for clusters of unequal sizes: none ("CP"), p*(c) in the
         second step ("I"), p(c) in the fourth step ("II"), or both ("III").
@@ -127,8 +129,8 @@ class CrossPartition(Clusterer):
         Weights p(x): shares of all counts, or equal weights.
     damped : bool, default=False
         Whether to repeat an oscillating update with steps of half the length, down to 1/64. Damped
-        steps have the same fixed points. They converge if the real part of beta times the
-        eigenvalue (see ``trials_``) is below 1.
+        steps have the same fixed points. Sufficiently short steps converge if the real part of beta
+        times the eigenvalue (see ``trials_``) is below 1.
     growth : float, default=1.07
         Ratio of successive inverse temperatures if a possible split does not occur. Lower it if the
         path misses clusters. From 1.001 to 10.
@@ -172,15 +174,15 @@ class CrossPartition(Clusterer):
     theme_labels_ : ndarray of shape (n_samples,)
         Hard labels of the direct search for themes, at which the path starts with
         ``n_clusters="auto"``. `fit` warns if ``labels_`` predict other subsets significantly less
-        well. There are none for one subset, for more than 20 clusters, for fewer rows of a subset
-        than clusters, and if the path ends early.
+        well. The attribute is not set for one subset, for more than 20 clusters, for fewer rows of
+        a subset than clusters, and if the path ends early.
     empty_cells_ : list of (cluster, subset)
         Pairs of a cluster and a subset that has no rows in the cluster; such a cluster is not
         shared by all subsets.
     path_ : list of Granularity
         Solutions from 1 cluster to ``n_clusters``, each with ``beta``, ``critical_beta``,
-        ``membership`` p(c|x), ``weights`` p(c), ``labels``, and ``parents`` (for each cluster, its
-        cluster in the solution before).
+        ``membership`` p(c|x), ``weights`` p(c), ``labels``, and ``parents`` (for each cluster, the
+        cluster of the previous solution with the largest overlap).
     trials_ : pandas.DataFrame
         One row per inverse temperature at which the path tried to split the largest cluster, which
         is replaced by two copies. The columns are:
@@ -191,8 +193,8 @@ class CrossPartition(Clusterer):
         - ``growth``: factor by which the difference between the copies grows per cycle; NaN for
           clusters that started at the labels of themes
         - ``eigenvalue``: leading eigenvalue of the linearised update. For ``beta`` above
-          1 / abs(eigenvalue), the copies separate, or oscillate if it is complex or negative; NaN
-          for clusters that started at the labels of themes
+          1 / abs(eigenvalue), the copies separate, or oscillate if the eigenvalue is complex or
+          negative; NaN for clusters that started at the labels of themes
         - ``period``, ``width``: period of an oscillation, and largest range of a membership in it
         - ``n_iter``: number of cycles
     status_ : str
@@ -207,17 +209,19 @@ class CrossPartition(Clusterer):
     objective_trace_ : ndarray of shape (n_solutions,)
         Objective of each solution of ``path_``.
     term_trace_ : pandas.DataFrame
-        The four terms in each cycle, up to 4,096, that led to the last solution. Each of the four
-        steps lowers one term, and may raise the other terms.
+        The four terms in each cycle, up to 4,096, that led to the last solution. Columns "CP1",
+        "CP2", "CP*1" and "CP*2" are the terms that the steps for p(c|x), p(y|c,w), p*(c|y) and
+        p*(y|c) lower. A step may raise the other terms.
     n_iter_ : int
-        Total number of cycles.
+        Total number of cycles of the best restart.
     converged_ : bool
         False if the path ended at ``max_iter``.
     beta_ : float
         Final inverse temperature.
     critical_beta_ : float
-        Critical inverse temperature of the first split, 1 / abs(eigenvalue); infinite without a
-        split.
+        Critical inverse temperature of the first split, 1 / abs(eigenvalue). If no split occurred,
+        it is the value of the first attempt, or infinite if there was no attempt or the eigenvalue
+        is 0.
     restarts_ : xarray.Dataset
         Labels, objective and convergence of all restarts. The objective is infinite for restarts
         with fewer clusters than the best.
@@ -236,7 +240,7 @@ class CrossPartition(Clusterer):
 
     1. Start with one cluster.
     2. Double the largest cluster, and raise :math:`\beta` to the critical value at which a
-       difference between the copies grows, found from the leading eigenvalue of the linearised
+       difference between the copies grows, computed from the leading eigenvalue of the linearised
        update.
     3. Iterate the cycle until it converges. If it oscillates, or if the copies merge, raise
        :math:`\beta` by ``growth`` and repeat.
@@ -247,27 +251,28 @@ class CrossPartition(Clusterer):
     for sparse rows), and O(nk + vmk) memory for v subsets. The computation uses float64 for any
     ``X``, since powers of small probabilities underflow otherwise.
 
-    With ``n_clusters="auto"``, the features are split into five folds at random. Labels of the rows
-    without a fold, for every number of clusters, are scored on this fold. A row is predicted by the
-    profile of its subset, times the geometric mean of :math:`p(y|c,v) / p(y|v)` over the other
-    subsets v. Clusters within subsets have no gain, since they do not occur in other subsets. The
-    smallest number is selected whose mean gain is within one standard error of the largest, over
-    all folds; 1 is selected within three standard errors. The search ends after two numbers without
-    an improvement, at 5 clusters at least and at 20 clusters at most. Rows with probabilities
-    p(w|x) count in their most probable subset.
+    With ``n_clusters="auto"``, the features are split into five folds at random. For every number
+    of clusters and every fold, labels are estimated without the features of the fold, and scored on
+    these features. A row is predicted by the profile of its subset, times a power of the geometric
+    mean of :math:`p(y|c,v) / p(y|v)` over the other subsets v. Clusters within subsets have no
+    gain, since they do not occur in other subsets. The smallest number is selected whose mean gain
+    over all folds is within one standard error of the largest mean gain; 1 is selected within three
+    standard errors. The search ends after two numbers without an improvement, at 5 clusters at
+    least and at 20 clusters at most. Rows with probabilities p(w|x) count in their most probable
+    subset.
 
-    Labels start at k-means clusters of the leading eigenvectors of :math:`R R^\top`. R are the rows
-    :math:`(p(y|x) - p(y|w)) / \sqrt{p(y|w)}`, or :math:`\sqrt{p(y|x)}` less the mean of their
-    subset, and products of two rows of one subset are replaced by 0. Rows are then assigned to the
-    cluster of the largest gain until labels repeat. The best of 10 starts is kept. Labels from all
-    features are the starts of the final path: at every number of clusters, :math:`\beta` rises
-    until the clusters remain apart. If the final clusters have a significantly smaller gain than
-    the labels, the path of splits is followed as well. With a given number of clusters, labels of
-    the same search are only compared with the clusters.
+    The initial labels are k-means clusters in the leading eigenvectors of :math:`R R^\top`. The
+    rows of R are :math:`(p(y|x) - p(y|w)) / \sqrt{p(y|w)}`, or :math:`\sqrt{p(y|x)}` minus its mean
+    in the subset, and products of two rows of one subset are replaced by 0. Rows are then assigned
+    to the cluster of the largest gain until labels repeat. The best of 10 starts is kept. Labels
+    from all features are the initial values of the final path: at every number of clusters,
+    :math:`\beta` rises until the clusters remain apart. If the final clusters have a significantly
+    smaller gain than the labels, the path of splits is followed as well. With a given number of
+    clusters, labels of the same search are only compared with the clusters.
 
     The first split depends only on the product of :math:`\beta` and ``eta``. Features of a single
-    subset can form a separate cluster; see ``empty_cells_``. Remove them rather than smooth the
-    counts.
+    subset can form a separate cluster; see ``empty_cells_``. Remove such features rather than
+    smooth the counts.
 
     References
     ----------
@@ -373,7 +378,7 @@ class CrossPartition(Clusterer):
         subset_groups = read_subsets(subsets, X.shape[0])
         rows, totals = read_counts(X)
         if not totals.any():
-            raise ValueError("X must hold counts; got zeros only; pass rows that have some")
+            raise ValueError("X must hold counts; got zeros only; pass rows with counts")
         mass = row_masses(totals, self.row_weights)
         empty = subset_groups.share.T @ mass == 0
         if empty.any():
@@ -493,7 +498,7 @@ class CrossPartition(Clusterer):
         return self
 
     def _compare_with_themes(self, task: SubsetTask) -> None:
-        """Search the themes directly, and warn if they predict other subsets better."""
+        """Search the themes directly; warn if they predict other subsets better than clusters."""
         data, k = task.theme_rows, self.n_clusters
         n, n_subsets = data.share.shape
         if n_subsets == 1 or not 2 <= k <= min(max_themes(data.share), n - 1):
@@ -702,6 +707,6 @@ def _cluster_information(task: SubsetTask, membership: np.ndarray) -> float:
 
 
 def _first_critical_beta(path: splitting.Path) -> float:
-    """Critical inverse temperature of the first split if no split was reached."""
+    """Critical inverse temperature of the first attempted split, for paths without a split."""
     sizes = [abs(trial.eigenvalue) for trial in path.trials]
     return 1 / sizes[0] if sizes and sizes[0] > splitting.ROUNDING else np.inf

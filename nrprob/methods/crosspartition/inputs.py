@@ -22,7 +22,7 @@ from nrprob.known import Memberships
 from nrprob.statistics.features import raise_where
 
 _SAME = 1e-3  # subsets with less I(Y;W) in nats do not differ in their features
-_SMALL, _FEW = 10**5, 0.1  # larger dense counts with a smaller share of nonzeros become sparse
+_SMALL, _FEW = 10**5, 0.1  # dense counts with more entries and fewer nonzeros become sparse
 _MISSING = 0.5  # warn if a larger share of the features is missing from some subset
 
 
@@ -97,7 +97,7 @@ def _check_columns(frame: Any) -> None:
 def read_counts(X: Any) -> tuple[Any, np.ndarray]:
     """Convert counts (n, m) to distributions p(y|x) of the rows.
 
-    Rows without counts are 0, with a warning.
+    The distributions of rows without counts are 0, with a warning.
 
     Returns
     -------

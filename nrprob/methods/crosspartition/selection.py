@@ -29,7 +29,7 @@ _ETAS = (1.5, 1.0, 0.6, 0.3)  # exponents that are compared, in order
 
 
 def fit_number(estimator: Any, X: Any, y: Any, subsets: Any) -> Any:
-    """Fit the number of themes by held-out features, with the largest suitable ``eta``.
+    """Select the number of themes by held-out features, and fit with the largest suitable ``eta``.
 
     Parameters
     ----------
@@ -82,7 +82,8 @@ def fit_number(estimator: Any, X: Any, y: Any, subsets: Any) -> Any:
         if shared and not data.loses_gain(model.labels_, themes):
             break
     else:
-        # No fit has the themes: take the fit of the largest gain.
+        # No fit recovers the themes. Prefer fits whose clusters all subsets share, then the fit
+        # with the largest gain.
         _, _, model, caught = max(fits, key=lambda fit: fit[:2])
     for warning in caught:
         warn(str(warning.message), warning.category)
@@ -98,7 +99,10 @@ def fit_number(estimator: Any, X: Any, y: Any, subsets: Any) -> Any:
 def _feature_folds(
     estimator: Any, counts: Any, share: np.ndarray, random: np.random.RandomState
 ) -> list[tuple[ThemeRows, ThemeRows]]:
-    """Rows without a fifth of the features of ``counts`` (n, m), and with this fifth alone."""
+    """For every fold of the features: rows without the fold, and rows with this fold alone.
+
+    ``counts`` (n, m) are split into 5 folds of features, or m if there are fewer features.
+    """
 
     def select(features: np.ndarray) -> ThemeRows:
         rows, totals = read_counts(counts[:, np.flatnonzero(features)])

@@ -19,7 +19,7 @@ from nrprob.exceptions import warn
 from nrprob.settings import few_threads
 
 MAX_THEMES = 20
-_MIN_COMPARED = 5  # two of many weak themes may have no gain that more themes have
+_MIN_COMPARED = 5  # numbers that are always compared: weak themes may need more clusters for a gain
 _ERRORS_OF_SINGLE = 3  # standard errors by which several themes must be better than one
 _PATIENCE = 2  # numbers of themes without an improvement after which the search ends
 _N_STARTS = 5  # k-means starts for each kind of coordinates
@@ -58,7 +58,7 @@ class ThemeRows(NamedTuple):
     share: np.ndarray
 
     def theme_gains(self, labels: np.ndarray, k: int) -> np.ndarray:
-        r"""Log-likelihood gains (n, k) of rows by what themes have in common with other subsets.
+        r"""Log-likelihood gains (n, k) of rows by the profiles of themes in the other subsets.
 
         A row of subset w and theme c is predicted by
 
@@ -67,8 +67,9 @@ class ThemeRows(NamedTuple):
 
         and its gain is :math:`\sum_y p(y|x) \log(m_w(y|c) / p(y|w))`, in nats per count. Clusters
         of a single subset have no gain, since the rows of subset w do not enter the product. The
-        exponent :math:`\lambda` is the best of four for ``labels`` (n,), which are the themes of
-        the rows. Each p(y|c,v) includes one average row of p(y|v).
+        exponent :math:`\lambda` is the value among four that gives ``labels`` (n,), the themes of
+        the rows, the largest gain. Each p(y|c,v) is smoothed by one pseudo-row of average mass with
+        the distribution p(y|v).
         """
         n, n_subsets = self.share.shape
         member = labels[:, None] == np.arange(k)
@@ -100,19 +101,22 @@ class ThemeRows(NamedTuple):
         return gains[np.arange(len(labels)), labels]
 
     def loses_gain(self, labels: np.ndarray, reference: np.ndarray) -> bool:
-        """Whether the mean gain of ``labels`` is significantly below that of ``reference``."""
+        """Whether ``labels`` have a significantly smaller mean gain than ``reference``.
+
+        The difference is significant if it exceeds its standard error.
+        """
         differences = self.shared_gains(reference) - self.shared_gains(labels)
         mean, error = mean_and_error(self.mass * differences, self.mass)
         return bool(mean > error + _ROUNDING)
 
     def shared_coordinates(self, n_coordinates: int, random: Any, *, roots: bool) -> np.ndarray:
-        """Coordinates of the rows in which rows of different subsets are similar.
+        """Coordinates (n, n_coordinates) of the rows, from similarities between different subsets.
 
-        Features of the rows are p(y|x), less the mean p(y|w) of their subset and divided by its
-        square root, so that features of counts have equal variances; or, with ``roots``, square
-        roots of p(y|x) less their mean, in which rare features have less weight. The coordinates
-        (n, n_coordinates) are the leading eigenvectors of the products of rows of different
-        subsets. Products within a subset are left out, and with them its own clusters.
+        The features of a row are (p(y|x) - p(y|w)) / sqrt(p(y|w)), where p(y|w) is the mean of its
+        subset; features of counts then have equal variances. With ``roots``, they are the square
+        roots of p(y|x) minus the mean of these roots in the subset, which gives rare features less
+        weight. The coordinates are the leading eigenvectors of the inner products of rows. Products
+        of two rows of one subset are replaced by 0, which excludes clusters of a single subset.
         """
         n, weights = len(self.mass), np.sqrt(self.mass)[:, None]
         rows = np.sqrt(self.rows) if roots else self.rows
@@ -159,13 +163,13 @@ class ThemeRows(NamedTuple):
 
 
 class ThemeLabels:
-    """Labels of the rows for every number of themes.
+    """Search for the labels of the rows, for every number of themes.
 
     Parameters
     ----------
-    data : rows
+    data : the rows
     limit : largest number of themes
-    random : source of the starts
+    random : generator of the initial labels
     """
 
     def __init__(self, data: ThemeRows, limit: int, random: np.random.RandomState) -> None:
@@ -179,9 +183,10 @@ class ThemeLabels:
         ]
 
     def find(self, k: int) -> np.ndarray:
-        """Labels (n,) of ``k`` themes, of the largest gain of several starts.
+        """Labels (n,) of ``k`` themes with the largest gain of several starts.
 
-        The starts are k-means clusters of the first k - 1 coordinates, of two kinds.
+        The starts are k-means clusters in the first k - 1 coordinates. There are two sets of
+        coordinates, without and with ``roots``.
         """
         n = len(self.data.mass)
         if k == 1:
@@ -201,15 +206,16 @@ def choose_number(
 ) -> tuple[int, list[ThemeScore]]:
     """Smallest number of themes whose held-out gain is not significantly below the largest gain.
 
-    The difference of the gains is compared with its standard error over the rows. There is a single
-    theme unless the difference to its gain exceeds three standard errors: the rows have the same
-    features, so that chance affects their gains together.
+    The difference of the gains is compared with its standard error over the rows. A single theme is
+    selected unless the largest gain exceeds its gain by three standard errors: the gains of
+    different rows are correlated, because all rows have the same features.
 
     Parameters
     ----------
-    folds : pairs of rows with the features that determine labels, and with features held out
+    folds : pairs of rows: with the features that determine the labels, and with the held-out
+        features
     mass : (n,) p(x) with all features
-    random : source of the starts
+    random : generator of the initial labels
 
     Returns
     -------
@@ -254,7 +260,8 @@ def warn_of_lost_gain(
 ) -> None:
     """Warn if clusters (n,) predict other subsets significantly less well than ``themes`` (n,).
 
-    ``source`` describes the themes, and ``remedy`` says what to do beside looking at them.
+    ``source`` describes the themes. ``remedy`` is advice for the user, in addition to a look at
+    ``theme_labels_``.
     """
     if data.loses_gain(labels, themes):
         gain, best = (data.mass @ data.shared_gains(z) for z in (labels, themes))

@@ -77,10 +77,10 @@ class CondEns(Clusterer):
     ----------
     <n_clusters>
     base : {"kmeans", "em", "daib"} or clusterer, default="kmeans"
-        Base clusterer of the known groups: scikit-learn's `KMeans` (counts are divided by their row
-        sums), `MixtureEM` without annealing, `IB`, or a clusterer with ``fit`` and ``predict``.
-        CondEns clones such a clusterer for each group and fits it to the rows without
-        transformation.
+        Base clusterer of the known groups. "kmeans" is scikit-learn's `KMeans` (counts are divided
+        by their row sums), "em" is `MixtureEM` without annealing, and "daib" is `IB`. CondEns
+        clones any other clusterer with ``fit`` and ``predict`` for each group, and fits it to the
+        rows without transformation.
     n_init_base : int, default=10
         Number of restarts of each base clustering; the solution with the best objective is kept.
         One restart is too few: a single bad base clustering misleads the consensus. A base that you
@@ -91,10 +91,11 @@ class CondEns(Clusterer):
         ``n_clusters``, or the setting of a base that you pass.
     extension : {"nearest", "adjusted"}, default="nearest"
         Assignment of the rows of other groups to base clusters. "nearest" is the published method:
-        the nearest base cluster. "adjusted" first subtracts the difference of the shifts of the two
-        groups, which it fits alternately with the consensus. Use it if the known groups shift the
-        features of the target clusters. It needs ``base="kmeans"``, or a base that you pass for
-        continuous features; dense rows; and ``known`` in `predict`.
+        the nearest base cluster. "adjusted" models a shift of the features by each known group, and
+        first moves a row by the difference of the shifts of the two groups; it fits the shifts
+        alternately with the consensus. Use it if the known groups shift the features of the target
+        clusters. It needs ``base="kmeans"``, or a base that you pass for continuous features; dense
+        rows; and ``known`` in `predict`.
     features : {"auto", "multinomial", "bernoulli", "gaussian"}, default="auto"
         Model of the features, as in `IB`; ignored for a base that you pass.
     binarize : float, optional
@@ -118,8 +119,8 @@ class CondEns(Clusterer):
         One-hot, since the consensus is hard.
     <n_clusters_>
     objective_ : float
-        Objective of the best restart, not in nats. A row costs between 0, if all members agree in
-        its cluster, and the number of members.
+        Objective of the best restart, not in nats. The mean over rows is between 0, if all rows of
+        a cluster have equal base labels, and the number of members of the ensemble.
     objective_trace_ : ndarray of shape (n_sweeps,)
         Objective of the best restart after each sweep.
     estimators_ : list
@@ -168,10 +169,10 @@ class CondEns(Clusterer):
     A sweep takes O(r k b) time for r distinct patterns of base labels, k clusters and b base
     clusters in total. It needs O(n_members n) memory, in addition to the base.
 
-    CondEns omits groups with fewer rows than base clusters and groups of equal rows, with a
-    warning; the other members cluster their rows. Without ``known``, the ensemble has a single
-    member. Target labels ``y`` fix the clusters of rows in the consensus; base clusterings do not
-    use them.
+    CondEns omits the base clusterings of groups with fewer rows than base clusters and of groups of
+    equal rows, with a warning; the other members of the ensemble assign the rows of these groups.
+    Without ``known``, the ensemble has a single member. Target labels ``y`` fix the clusters of
+    rows in the consensus; base clusterings do not use ``y``.
 
     References
     ----------

@@ -27,7 +27,7 @@ from nrprob.statistics.rows import Layout, Rows, coarse_bucket, make_layout, mak
 from nrprob.statistics.terms import Term
 
 _MAX_SEQUENTIAL = 10000  # patterns of base labels; sequential moves find better optima than batches
-_STEP_MOVES = 16  # moves that count as one step in the cost of padding clusters
+_STEP_MOVES = 16  # moves per step, in the estimated cost of padding clusters
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def median_partition(
     Parameters
     ----------
     labelings : array-like of shape (n_samples, n_labelings)
-        Labels without missing values, one labeling per column.
+        Labels without missing values; each column is a labeling.
     n_clusters : int
         Number of clusters of C.
     entropy : {"quadratic", "shannon"}, default="quadratic"
@@ -69,9 +69,10 @@ def median_partition(
 
     Notes
     -----
-    Both objectives are minimised by sequential reassignment from random partitions. For Shannon's
-    entropy, a row has the distribution p(j, c) = 1/m over the m labelings j and its label c of
-    each. Then I(C;Y) of the information bottleneck is the mean of the I(C;C_j).
+    Both objectives are optimised by sequential reassignment from random partitions. For Shannon's
+    entropy, the features Y of a row are pairs of a labeling j and a label: the pair of j and the
+    row's label in j has probability 1/m, for m labelings. Then I(C;Y) of the information bottleneck
+    is the mean of I(C;C_j) over labelings.
 
     References
     ----------

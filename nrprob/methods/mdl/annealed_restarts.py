@@ -29,10 +29,11 @@ from nrprob.methods.mdl.view_estimator import ViewClusterer
 from nrprob.methods.mdl.views import Views, feature_columns
 from nrprob.statistics.rows import active_mask, bucket_size, padded_count
 
-# Initial temperatures of the restarts in turn, in units of the critical temperature.
+# Initial temperatures of the restarts in turn, in units of 1.2 times the sum of the critical
+# temperatures of the views.
 STARTS = (1.0, 0.4, 0.16)
 _END = 0.05  # final temperature of annealing, before hard assignments
-_FEW_ROWS, _IMPROVED = 50, 3  # all restarts are improved up to this number of rows, else three
+_FEW_ROWS, _IMPROVED = 50, 3  # up to 50 rows, all restarts are improved; otherwise three
 
 
 class AnnealedRestarts(ViewClusterer):
@@ -71,7 +72,7 @@ class AnnealedRestarts(ViewClusterer):
         settings: MultiviewParameters,
         starts: np.ndarray,
     ) -> list[solve.SolverCall]:
-        """Calls of the compiled program for all restarts of configurations with the same coding."""
+        """Calls of the compiled program, for all restarts of ``configurations`` of one coding."""
         n, dtype, n_init = task.n, task.rows.mass.dtype, self.n_init
         total = len(configurations) * n_init
         # One run per configuration and restart.
@@ -128,16 +129,18 @@ class AnnealedRestarts(ViewClusterer):
     ) -> list[tuple[InformedLength, SearchResult, list[SearchResult]]]:
         """Search from the shortest annealed restarts of every configuration.
 
+        With several configurations, the search starts from one restart of each.
+
         Parameters
         ----------
         lengths : description length of every configuration
-        task : the annealed restarts
-        result : their solutions
+        task : input and settings of the annealed restarts
+        result : solutions of the annealed restarts, one element per call
 
         Returns
         -------
-        list of the length, the shortest result and all results, for every configuration. The traces
-        are those of the annealing.
+        For every configuration: its description length, the shortest result and all results. Traces
+        have the steps of the annealing, without the search.
         """
         every: MultiviewSolution = jax.tree.map(lambda *runs: np.concatenate(runs), *result)
         labels = [task.layout.from_blocks(z).astype(np.int64) for z in every.labels]
@@ -171,9 +174,10 @@ class AnnealedRestarts(ViewClusterer):
 
 
 def published_parts(length: InformedLength, labels: np.ndarray) -> tuple[float, float]:
-    """Lengths of labels (n, V), coded by their frequencies, and of the distances.
+    """Description lengths of labels (n, V) and of squared distances, as published.
 
-    The distances are without constants, as in the tables of Yin (2007).
+    Labels are coded by their frequencies, and lengths have no parametric complexities. Lengths of
+    distances have no constants but the units of X, as in the tables of Yin (2007).
     """
     if length.code == "table":
         words = root_length(np.unique(labels, axis=0, return_counts=True)[1], 1)

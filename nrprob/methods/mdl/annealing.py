@@ -30,7 +30,7 @@ from nrprob.methods.mdl.joint_cells import NEVER
 from nrprob.statistics.rows import Dense, Rows
 from nrprob.statistics.xlogx import xlogx
 
-CAPACITY = 1024  # entries of a trace; the last entry is always the one of the last step
+CAPACITY = 1024  # number of entries of a trace; the last entry is always that of the last step
 SMOOTHING = 0.5  # added to every cell during annealing, so that empty cells can fill again
 _PRECISION = jax.lax.Precision.HIGHEST
 _NOISE = 1e-3  # perturbation of the centres, in units of the view's standard deviation
@@ -49,8 +49,8 @@ class MultiviewParameters(NamedTuple):
     per_cluster : whether every cluster has a separate scale
     cooling : ratio of successive temperatures
     top : highest temperature
-    n_anneal, n_steps, max_iter : annealing steps, steps per temperature, maximum number of further
-        steps
+    n_anneal, n_steps, max_iter : number of annealing steps, number of steps per temperature, and
+        maximum number of further steps with hard assignments
     """
 
     columns: Any
@@ -73,7 +73,7 @@ class Runs(NamedTuple):
     ----------
     seed : (S,) seeds of the random numbers
     active : (S, V) numbers of clusters by view
-    start : (S,) initial temperatures
+    start : (S,) initial temperatures, which are upper bounds of the temperatures of the schedule
     constant : (S,) part of the description length that depends on the numbers of clusters only
     """
 
@@ -136,8 +136,8 @@ class Codes(NamedTuple):
 
     Attributes
     ----------
-    coef : (K, p) coefficients; their product with the statistics of a row is the length of the row
-        in every cluster
+    coef : (K, p) coefficients; the product of these coefficients and the statistics of a row is the
+        description length of the row in every cluster, without its label
     tables : for every group of views, the log shares of its cells (K_v, K_u, ...)
     """
 
@@ -224,7 +224,7 @@ class Coder:
         return Codes(jnp.concatenate(coef), tuple(tables))
 
     def _cluster_scores(self, codes: Codes) -> list[jax.Array]:
-        """For every view, minus the lengths (K_v, n) of the rows in its clusters."""
+        """For every view, minus the lengths (K_v, n) of the rows in the clusters of the view."""
         cost = jnp.matmul(codes.coef, self.x.T, precision=_PRECISION)
         return [-cost[self.design.cluster_slice(v)] for v in range(len(self.design.sizes))]
 
@@ -329,7 +329,7 @@ class Coder:
         return partition, distance
 
     def completion_length(self, counts: Counts) -> jax.Array:
-        """Constants and parametric complexity of the scales, which `code_lengths` leaves out."""
+        """Constants and parametric complexities of the scales, which `code_lengths` leaves out."""
         parameters, rest = self.parameters, jnp.zeros((), counts.cells.dtype)
         for v, w in enumerate(parameters.weights):
             n = counts.cells[self.design.cluster_slice(v), -1]
@@ -349,7 +349,7 @@ class Coder:
         """
         dtype, sizes = self.mass.dtype, self.design.sizes
         total = self.mass.sum()
-        # There is a single block of rows, so that padding comes last.
+        # All rows have the same known group, so that padding comes after all rows.
         index = jnp.floor(
             hashed_uniform(fold_in(seed, 1), (sum(sizes),), dtype)[self.positions] * total
         )
@@ -368,7 +368,7 @@ class Coder:
 def solve_multiview(
     rows: Rows, parameters: MultiviewParameters, runs: Runs, *, design: Design
 ) -> MultiviewSolution:
-    """Anneal many runs in parallel, and end each with hard assignments until no label changes.
+    """Anneal many runs in parallel, then repeat hard assignments until no label changes.
 
     Parameters
     ----------

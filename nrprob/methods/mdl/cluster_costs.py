@@ -1,6 +1,7 @@
-"""Lengths of new samples in fitted clusters.
+"""Description lengths of new samples in fitted clusters.
 
-q new samples of d features are in G known groups. There are K clusters.
+q new samples of d features are in G known groups. There are K clusters. A *length* is a description
+length in nats. Counts have J symbols: two per binary feature, or one per feature of counts.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from scipy.spatial.distance import cdist
 
 
 class ClusterCosts(Protocol):
-    """Lengths (q, K) of new samples (q, d) of known groups (q,), -1 for a new group."""
+    """Function from new samples to their lengths in every cluster."""
 
     def __call__(self, x: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        """Lengths (q, K) up to a constant that all clusters share."""
+        """Lengths (q, K) of samples ``x`` (q, d), up to a constant that all clusters share.
+
+        ``groups`` (q,) are known groups as integers, -1 for a group without samples in the fit.
+        """
         ...
 
 
@@ -27,8 +31,9 @@ class GaussianCosts:
     Attributes
     ----------
     means, effects : (K, d), (G, d) means of the clusters, and effects of the groups
-    roots : (K,), (K, d) or (K, d, d) roots of the covariances: numbers, diagonals or triangles
-    offsets : (K,) lengths of a sample at the mean
+    roots : roots of the covariances: (K,) or (K, d) standard deviations, or (K, d, d) Cholesky
+        factors
+    offsets : (K,) lengths of a sample at the mean of a cluster, up to a constant
     scales : (K,) mean squared distances of isotropic clusters; None for other clusters
     """
 
@@ -56,7 +61,8 @@ class CountCosts:
 
     Attributes
     ----------
-    log_shares : (G + 1, K, J) log frequencies of the symbols; the last entry serves new groups
+    log_shares : (G + 1, K, J) log frequencies of the symbols, by known group and cluster; the last
+        entry of the first axis is for new groups
     features : "bernoulli" or "multinomial"
     """
 
@@ -74,7 +80,10 @@ class CountCosts:
 
 
 def count_symbols(x: np.ndarray, features: str) -> tuple[np.ndarray, np.ndarray]:
-    """Counts (n, J) of symbols, and sizes of their blocks: a binary feature has two symbols."""
+    """Counts (n, J) of symbols of samples ``x`` (n, d), and numbers of symbols of their blocks.
+
+    Every binary feature is a block of two symbols; all counts are one block of d symbols.
+    """
     n, d = x.shape
     if features == "bernoulli":
         return np.stack([x, 1 - x], 2).reshape(n, 2 * d), np.full(d, 2)

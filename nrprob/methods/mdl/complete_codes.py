@@ -1,13 +1,14 @@
 """Complete codes of the features and labels of several views, as a `ViewsTarget`.
 
-A complete code is the negative logarithm of a probability distribution. exp(-L) is a posterior only
-for such codes. Binary features and counts are coded by normalised maximum likelihood, as in fits.
-The lengths of continuous features of fits are not complete, since they charge for parameters by
-half a logarithm or fit scales to all samples. In their place, every cluster has a normal
-distribution with a conjugate prior, whose parameters are integrated out. Known groups shift all
-clusters of a continuous view.
+A complete code is the negative logarithm of a probability distribution. For a description length L,
+exp(-L) is a posterior only if all codes are complete. Binary features and counts are coded by
+normalised maximum likelihood, as in fits. Fits use codes of continuous features that are not
+complete: these codes charge half a logarithm per parameter, or fit scales to all samples. Samplers
+use normal clusters with conjugate priors instead, whose parameters are integrated out. Known groups
+shift all clusters of a continuous view.
 
-n samples have labels in V views.
+n samples have labels in V views. A *slot* is one of the K possible labels of a view; slots may be
+empty.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def make_view(
     ----------
     x : (n, d) features
     kind : "gaussian", "bernoulli" or "multinomial"
-    k : number of slots for clusters
+    k : number K of slots
     groups : (n,) known group of every sample; for binary features and counts, every cluster and
         group has a separate code
     classes : (n,) classes that the clusters encode, -1 if unknown; None without classes
@@ -103,7 +104,7 @@ def make_views_target(
     tables, kinds : features (n, d) of every view, and their types
     groups : (n,) known group of every sample
     full : whether the covariances of continuous features are full
-    constant : length that does not depend on the labels
+    constant : part of the length that does not depend on the labels
     """
     side, n, n_views = length.target, length.n, length.n_views
     k = max(length.sizes)
@@ -115,7 +116,7 @@ def make_views_target(
         row[: samples.size] = samples
     count = np.arange(n + 2)
     complexity = np.concatenate([np.zeros((1, n + 2)), multinomial_table(k, count)])
-    # Numbers of clusters of the code by numbers of clusters with samples.
+    # Number of clusters of the code, for every number of clusters with samples.
     code_sizes = np.where(used[:, None], np.maximum(np.arange(k + 1), 1), sizes[:, None])
     root_charge = xlogy(n, n) + complexity[code_sizes, n]
     word_group = np.zeros(n, int) if side.groups is None else side.groups
@@ -123,7 +124,7 @@ def make_views_target(
     root_charge[0] = sum(complexity[code_sizes[0], n] for n in n_words)
     if side.words is None:
         root_charge[0] += xlogy(n_words, n_words).sum()
-    # Number of sets of slots for the clusters with samples.
+    # Log number of sets of slots that the clusters with samples may occupy.
     slots, occupied = sizes[:, None], np.minimum(np.arange(k + 1), sizes[:, None])
     slot_charge = gammaln(slots + 1) - gammaln(occupied + 1) - gammaln(slots - occupied + 1)
     slot_charge = np.where(used[:, None], slot_charge, 0.0)

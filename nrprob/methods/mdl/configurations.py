@@ -42,7 +42,7 @@ class Configuration:
         Parameters
         ----------
         n : number of rows
-        view_sizes : numbers of features of the views; None leaves the centres out
+        view_sizes : numbers of features of the views; None if the centres are not coded
         """
         value = sum(
             codelength.multinomial_complexity(math.prod(self.sizes[v] for v in group), n)

@@ -42,8 +42,8 @@ from nrprob.methods.mdl.views import View
 from nrprob.statistics.features import ALIKE, StandardisedRows
 
 AUTO = "auto"
-_IMPROVED = {50: 10, 5000: 3, math.inf: 1}  # improved starts, by the largest number of components
-_ENFORCED = 3  # restarts from which limits on sizes are enforced
+_IMPROVED = {50: 10, 5000: 3, math.inf: 1}  # improved results, by the largest number of components
+_ENFORCED = 3  # number of shortest results from which limits on sizes are enforced
 
 
 @dataclass
@@ -69,7 +69,7 @@ class MDLConstrained(SampledPairs):
     r"""Minimum description length clustering with pairs, labels and known groups.
 
     A code describes every row by a code word for its cluster, and by its features given the
-    cluster. Linked rows share one code word, and a code word only encodes clusters that no earlier
+    cluster. Must-linked rows share one code word. A code word encodes only clusters that no earlier
     cannot-linked row has. The fit minimises over labels z and word probabilities :math:`\omega` the
     description length, in nats,
 
@@ -86,13 +86,14 @@ class MDLConstrained(SampledPairs):
     shortens the description. Y = 0 unless ``labels="coded"``. With isotropic clusters,
     :math:`F = w N (\log s + 1) + PC_s` for N rows with the mean squared distance s from the cluster
     means, where :math:`w = d/2` for d features, and :math:`PC_s` is the parametric complexity of s.
-    With ``n_clusters="auto"``, F also has the code of the cluster means, K d/2 log(N / 2 pi). Other
-    covariances, binary features and counts have the codes of `MDLMultiView`.
+    With ``n_clusters="auto"`` or known groups, F also has the code of the cluster means,
+    K d/2 log(N / 2 pi), and of the effects of the groups. Other covariances, binary features and
+    counts have the codes of `MDLMultiView`.
 
     Parameters
     ----------
     n_clusters : int or "auto", default=2
-        Largest number K of clusters; the result has fewer if that shortens the description. "auto"
+        Largest number of clusters; the result has fewer if that shortens the description. "auto"
         selects the number of the shortest description, up to ``max_clusters``, by merges and
         splits.
     features : {"gaussian", "bernoulli", "multinomial"}, default="gaussian"
@@ -100,8 +101,8 @@ class MDLConstrained(SampledPairs):
     covariance : {"auto", "isotropic", "diagonal", "full", "full_cluster"}, default="auto"
         Covariance of continuous features. "isotropic", "diagonal" and "full" are shared by the
         clusters; "full_cluster" is a full covariance per cluster. "auto" is "full_cluster" if the
-        number of clusters is selected, unless ``sigma`` or ``geometry`` ask for published codes,
-        and "isotropic" otherwise. All codes but the isotropic one charge for the parameters of
+        number of clusters is selected, unless ``sigma`` or ``geometry`` select published codes, and
+        "isotropic" otherwise. All covariances but "isotropic" always charge for the parameters of
         every cluster with rows.
     constraints : {"hard", "soft"}, default="hard"
         "hard" satisfies every pair or raises InfeasibleConstraints. "soft" retains a pair if that
@@ -113,9 +114,9 @@ class MDLConstrained(SampledPairs):
         between descriptions of nearly equal length, and never overrule the features.
     known_words : {"marginal", "given"}, default="marginal"
         "marginal" encodes the clusters without the known groups, and suits clusters that are nearly
-        independent of the groups. "given" encodes them given the groups, and suits clusters that
-        depend on the groups. If ``known_dependence_`` is clearly positive, try "given". "given"
-        takes no cannot-links and no soft pairs.
+        independent of the groups. "given" encodes the clusters given the groups, and suits clusters
+        that depend on the groups. If ``known_dependence_`` is clearly positive, try "given".
+        "given" excludes cannot-links and soft pairs.
     sigma : {"view", "cluster"}, default="view"
         Scale s of isotropic clusters: one for all clusters ("view"), or one per cluster, as
         published ("cluster").
@@ -124,11 +125,11 @@ class MDLConstrained(SampledPairs):
         an exponential density (w = 1), as published. Both agree for two features; for more, "exp"
         underweights distances against words.
     scale_range : tuple of float, default=(1e-3, 10.0)
-        Bounds of s, in units of the total variance of the rows, from 1e-12 to 1e12. Lower the first
-        if clusters are much tighter than the data.
+        Bounds of s, in units of the total variance of the rows, from 1e-12 to 1e12. Reduce the
+        lower bound if clusters are much tighter than the data.
     delta : float, optional
         Minimum distance between rows of different clusters: closer rows share a cluster
-        (definition 5.3). At least 0.
+        (definition 5.3 of Yin, 2007). At least 0.
     epsilon : float, optional
         Maximum distance of a row from the nearest other row of its cluster, unless the cluster has
         a single row (definition 5.4). At least 0.
@@ -144,7 +145,8 @@ class MDLConstrained(SampledPairs):
         Number of restarts; the shortest ones are improved, and the shortest description is kept. At
         most 10**6.
     max_iter : int, default=100
-        Maximum number of accepted proposals per restart; at most 10**6.
+        Maximum number of accepted steps of the search per restart, and of accepted proposals in a
+        step; at most 10**6.
     tol : float, default=1e-7
         Smallest decrease of the description length, in nats per sample, that counts as an
         improvement. From 0 to 1.
@@ -164,13 +166,13 @@ class MDLConstrained(SampledPairs):
         Parts of L: "words", "features" (F), "flags" (B) and, with coded labels, "classes" (Y).
     objective_trace_ : ndarray
         Description length of the best restart after the first single moves, and after every
-        accepted proposal; non-increasing.
+        accepted step; non-increasing.
     accepted_ : DataFrame
         One row per given pair: ``kind`` ("must_link" or "cannot_link"), rows ``i`` and ``j``,
-        whether the pair is ``satisfied``, whether it is ``accepted`` (retained), and ``nats``: how
-        much longer the words would be without this pair. ``nats`` is 0 for pairs that are not
-        accepted or follow from others, and does not include flags. With ``known_words="given"``,
-        ``nats`` refers to words that are not given the groups.
+        whether the pair is ``satisfied``, whether it is ``accepted`` (retained), and ``nats``: the
+        increase of the length of the words without this pair. ``nats`` is 0 for pairs that are not
+        accepted or follow from other pairs, and does not include flags. With
+        ``known_words="given"``, ``nats`` refers to words that are coded without the groups.
     weights_ : ndarray of shape (n_clusters,)
         Probabilities :math:`\omega` of the code words.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
@@ -184,7 +186,8 @@ class MDLConstrained(SampledPairs):
     known_dependence_ : float
         Nats by which the labels are shorter given the known groups. Only with ``known``.
     degeneracy_ : int
-        Degeneracy Q of the graph of hard cannot-links: more than Q clusters always satisfy them.
+        Degeneracy Q of the graph of hard cannot-links. With more than Q clusters, the cannot-links
+        can always be satisfied.
     n_iter_ : int
         Number of entries of ``objective_trace_``.
     <converged_>
@@ -208,35 +211,36 @@ class MDLConstrained(SampledPairs):
        components to the nearest centre, in the inductive order of the cannot-links.
     2. Move single components while that shortens the description.
     3. From the shortest results, propose: merge two clusters; exchange two clusters within
-       components that cannot-links connect (Kempe chains); move components that retained must-links
-       connect together; split a cluster in two or three; divide two near clusters anew; make chains
-       of moves with locks. Move single components from the best proposals. Accept the shortest
-       result if it shortens the description, and repeat.
+       components that cannot-links connect (Kempe chains); move sets of components that retained
+       must-links connect; split a cluster in two or three; redivide two near clusters; make chains
+       of moves with locks. From the best proposals of a type, move single components. Accept the
+       shortest result if it shortens the description, and repeat.
 
     Step 3 starts from ten results for up to 50 must-link components, from three for up to 5,000,
-    and otherwise from one; with soft pairs, from four, one and one. Above 10,000 rows, its
-    proposals are merges only. With hard constraints, no single move and no merge then shortens the
-    description by more than the tolerance. With more than 11 clusters, the 64 nearest pairs are
-    merged only. With hundreds of components in cannot-links, upper bounds of the lengths select
-    moves and merges, so that a few improvements may remain. Empty clusters come last. With
-    isotropic clusters and without the code of the means, more clusters nearly always shorten the
-    description of many features, so a fixed ``n_clusters`` hardly ever returns fewer clusters.
+    and otherwise from one; with soft pairs, from four, one and one. Above 10,000 rows, step 3
+    proposes only merges and chains of moves. With hard constraints, no single move and no proposed
+    merge of the result shortens the description by more than the tolerance. With more than 11
+    clusters, only the 64 nearest pairs are merged. With hundreds of components in cannot-links,
+    upper bounds of the lengths select moves and merges, so that a few improvements may remain.
+    Empty clusters have the last labels. With isotropic clusters and without the code of the means,
+    more clusters nearly always shorten the description of many features. A fixed ``n_clusters``
+    then hardly ever returns fewer clusters.
 
-    In the search, soft pairs of a type are all retained if they are satisfied, or none. The final
-    description drops single pairs that save less than their flags cost. Flags distinguish
-    must-links from cannot-links only, because they are decoded before any cluster is known. Size
-    limits are satisfied by integer programming, from the shortest results; step 3 follows.
+    The search retains either all satisfied soft pairs of a type or none. The final description
+    drops single pairs that save less than their flags cost. The code of the flags depends only on
+    the type of the pairs, since flags are decoded before the clusters. Size limits are satisfied by
+    integer programming, from the shortest results; step 3 follows.
 
     The order of transmission is the inductive order of the cannot-links between components: the
     component of the smallest degree comes last. With K > Q the code is complete. The weights
-    minimise the length of the words, a convex problem; the shares of the rows, which Yin (2007)
-    uses, do not. The parametric complexity of the weights is computed for unconstrained words, one
-    per component of the hard constraints; it is exact without cannot-links, and the same for all
-    labelings.
+    :math:`\omega` minimise the length of the words, a convex problem; the shares of the rows, which
+    Yin (2007) uses, do not. The parametric complexity of the weights is computed for unconstrained
+    words, one per component of the hard constraints. It is exact without cannot-links, and the same
+    for all labelings with K clusters.
 
     Whether K clusters can satisfy the cannot-links is a graph colouring problem. An exact search
-    decides it within 50,000 steps; after that, the error message calls it undecided. ``epsilon`` is
-    satisfied by adding must-links to nearest rows, until no row violates it.
+    decides this problem within 50,000 steps; after that, the error message calls it undecided. The
+    fit adds must-links between nearest rows until no row violates ``epsilon``.
 
     Soft constraints protect the rows of wrong pairs. New rows benefit only if wrong pairs displace
     the cluster means. Pairs refer to the rows of the ``X`` passed to `fit`; therefore they do not
@@ -354,13 +358,14 @@ class MDLConstrained(SampledPairs):
         X : array-like or JAX array of shape (n_samples, n_features)
             Features. Computation is in float64.
         y : array-like of shape (n_samples,), optional
-            Partial labels, -1 where unknown. With ``labels="hard"``, they are constraints: cluster
-            i is the i-th of the sorted labels, and further clusters have no class. With
+            Partial labels, -1 where unknown. With ``labels="hard"``, the labels are constraints:
+            cluster i has the i-th of the sorted labels, and further clusters have no class. With
             ``labels="coded"``, the clusters encode the classes, and a class may have several
             clusters.
         known : array-like of shape (n_samples,) or (n_samples, n_labelings), optional
-            Known groups, whose additive effects on continuous features, or whose frequencies of
-            binary features and counts, are fitted together with the clusters.
+            Known groups. Continuous features have additive effects of the groups, which are fitted
+            together with the clusters. Binary features and counts have separate frequencies in
+            every pair of a cluster and a group.
         must_link : int array-like of shape (n_pairs, 2), optional
             Pairs of rows that share a cluster. Duplicates, and pairs of a row with itself, have no
             effect.
@@ -470,7 +475,7 @@ class MDLConstrained(SampledPairs):
             shared=self.sigma == "view", centres_coded=self.n_clusters == AUTO,
         )  # fmt: skip
         target = Target(parts.node, words, task.classes, task.groups if conditional else None)
-        # Lengths in the units of X, without the code of the largest number of clusters.
+        # Lengths in the units of X, without the code of the number of clusters.
         constant = 2 * weight * n * math.log(data.scale) - math.log(k)
         length = InformedLength([features], (k,), (True,), "independent", target, constant)
         return ConstrainedProblem(length, parts, link, apart)
@@ -513,7 +518,7 @@ class MDLConstrained(SampledPairs):
     def _search(
         self, problem: ConstrainedProblem, task: ConstrainedTask, seed: int
     ) -> tuple[Described, Restarts, list[float]]:
-        """Search from all starts.
+        """Search from all initial labels.
 
         Returns
         -------
@@ -573,7 +578,8 @@ class MDLConstrained(SampledPairs):
         for result in sorted(results, key=lambda r: r.total)[:_ENFORCED]:
             z, total = length.unit_labels(0, result.labels), np.inf
             for _ in range(self.max_iter):
-                # Costs at fixed parameters of the clusters, and words by their frequencies.
+                # Costs: changes of the length of the features, and words at the current
+                # frequencies.
                 count = np.bincount(z, minlength=problem.k)
                 words = np.log(np.maximum(count, 0.5) / z.size)
                 new = limits.assign_components(length.features[0].changes(z[None])[0] - words)
@@ -593,7 +599,7 @@ class MDLConstrained(SampledPairs):
         problem, (best, restarts, trace) = result[0]
         data, k, z = task.data, problem.k, best.labels
         size = np.bincount(z, minlength=k)
-        # Clusters with rows come first; "auto" drops the others.
+        # Clusters with rows come first; "auto" drops empty clusters.
         order = cluster_order(z, task.fixed, k)
         order = order[np.argsort(size[order] == 0, kind="stable")]
         relabel = np.argsort(order)
@@ -637,10 +643,10 @@ class MDLConstrained(SampledPairs):
     # New rows
 
     def predict(self, X, *, known=None):  # type: ignore[override]
-        """Predict the cluster of the shortest description of every new row.
+        """Predict, for every new row, the cluster with the shortest description.
 
-        Predictions ignore partial labels and pairs. Rows of `fit` may therefore get another cluster
-        than in ``labels_``.
+        Predictions ignore partial labels and pairs. The predicted cluster of a row of `fit` may
+        therefore differ from ``labels_``.
 
         Parameters
         ----------

@@ -27,16 +27,19 @@ _MAX_ENTRIES = 100_000_000  # entries of the table of neighbours
 
 
 class Nodes(NamedTuple):
-    """Must-link components in the order of their first rows; the first B of C have cannot-links.
+    """C must-link components of rows with d features, in the order of assignment.
+
+    Components with cannot-links are among the first B, in the order of their first rows. All other
+    components and padding follow.
 
     Attributes
     ----------
     first : (C, d) first row of every component, which chooses the cluster of the component
-    mean : (C, d) means of the rows
-    mass : (C,) number of rows, 0 on padding
-    within : (C,) sum of squared distances of the rows to their mean
+    mean : (C, d) means of the rows of every component
+    mass : (C,) numbers of rows, 0 on padding
+    within : (C,) sums of squared distances of the rows from the mean of the component
     near : (B, D) cannot-linked components, at most D per component
-    apart : (B, D) False on padding
+    apart : (B, D) mask of ``near``, False on padding
     """
 
     first: jax.Array
@@ -57,7 +60,8 @@ class Runs(NamedTuple):
     trace : objective after every iteration
     n_iter : number of iterations
     converged : whether the restart converged
-    feasible : whether every component had a cluster that no cannot-link forbids
+    feasible : whether every component had a cluster that no cannot-link forbids; if not, the
+        restart has failed
     """
 
     labels: jax.Array
@@ -69,10 +73,7 @@ class Runs(NamedTuple):
 
 
 def lay_out_components(data: StandardisedRows, parts: Components) -> tuple[Nodes, np.ndarray]:
-    """Components as padded arrays, and the index of every component in them.
-
-    Components with cannot-links come first.
-    """
+    """Components as padded arrays, and the index of every component in these arrays."""
     x, node, n = data.x, parts.node, parts.n_nodes
     ends, start = np.unique(parts.edges), np.unique(node, return_index=True)[1]
     index = np.empty(n, np.int64)
@@ -128,7 +129,7 @@ def assign_in_order(
     Returns
     -------
     z : (B,) clusters of the components
-    ok : whether every component had a cluster without a cannot-linked one
+    ok : whether every component had a cluster without a cannot-linked component
     """
     b, k = cost.shape
     active = jnp.arange(k) < n_clusters
@@ -206,17 +207,19 @@ class COPKMeans(PairEstimator):
     .. math:: \sum_i \|x_i - m_{z_i}\|^2 \quad \text{such that} \quad
         z_i = z_j \;\forall (i, j) \in M, \quad z_i \ne z_j \;\forall (i, j) \in C
 
-    where M are the must-links and C the cannot-links. Rows are assigned in their order. Each row
-    joins the nearest centre whose cluster no earlier row excludes by a link. A restart fails if no
-    cluster is left for a row, as published, even if a clustering exists that satisfies all links.
-    `MDLConstrained` finds such a clustering in most cases, because it varies the order.
+    where M are the must-links and C the cannot-links. Rows are assigned in the order of ``X``. Each
+    row joins the nearest centre whose cluster no earlier row excludes by a link. A restart fails if
+    no cluster is left for a row, as published, even if a clustering exists that satisfies all
+    links. `MDLConstrained` finds such a clustering in most cases, because it orders rows by their
+    cannot-links and searches for a feasible clustering.
 
     Parameters
     ----------
     <n_clusters>
     n_init : int, default=10
-        Number of restarts, each from randomly chosen rows; of the restarts that did not fail, the
-        one of the smallest objective is kept. Raise it if all restarts fail. At most 10**6.
+        Number of restarts, each from randomly chosen rows. The result is the restart with the
+        smallest objective among the restarts that did not fail. Raise ``n_init`` if all restarts
+        fail. At most 10**6.
     max_iter : int, default=300
         Maximum number of iterations per restart; at most 10**6.
     random_state : int, RandomState instance or None, default=None
@@ -296,8 +299,8 @@ class COPKMeans(PairEstimator):
             Continuous features. Float32 input is computed in float32, and all other input in
             float64.
         y : array-like of shape (n_samples,), optional
-            Partial labels, -1 where unknown. They imply links between all labelled rows. Cluster i
-            is the i-th of the sorted labels; further clusters have no class.
+            Partial labels, -1 where unknown. The labels imply links between all labelled rows.
+            Cluster i has the i-th of the sorted labels; further clusters have no class.
         must_link : int array-like of shape (n_pairs, 2), optional
             Pairs of rows that share a cluster. Duplicates, and pairs of a row with itself, have no
             effect.
@@ -327,7 +330,7 @@ class COPKMeans(PairEstimator):
             Components(len(task.X), *task.hard_pairs()),
         )
         k, n = self.n_clusters, len(data.x)
-        # Component indices follow their first rows, which is the order of assignment.
+        # Components are numbered in the order of their first rows: the order of assignment.
         nodes, index = lay_out_components(data, parts)
         random = check_random_state(self.random_state)
         chosen = np.stack([random.choice(n, k, replace=False) for _ in range(self.n_init)])

@@ -1,14 +1,15 @@
-r"""Lengths of counts by cluster, and their exact changes if one unit moves.
+r"""Description lengths of counts by cluster, and their exact changes if one unit moves.
 
-A unit u has a composition t_u (J,), its counts of J symbols in blocks. The counts of a cluster are
-the sums T of the compositions of its units. The length of the table is
+Units are samples, or sets of samples that share a cluster. A unit u has a composition t_u (J,), its
+counts of J symbols, which are divided into blocks. The counts T_k of cluster k are the sums of the
+compositions of its units. The length of the table in nats is
 
 .. math:: \sum_k \left[ \sum_b g_b(T_{kb}) - \sum_j T_{kj} \log T_{kj} \right]
 
-where T_kb is the sum of the counts of block b. With g_b(T) = T log T + log C(J_b, T), a cluster
-encodes the symbols of a block by normalised maximum likelihood, for J_b symbols and their
-parametric complexity C. With g_b = 0, the table is the part of a code of the labels that depends
-on the partition.
+where T_kb is the sum of the counts of block b in cluster k. With g_b(T) = T log T + log C(J_b, T),
+a cluster encodes the symbols of a block by normalised maximum likelihood, for J_b symbols and their
+parametric complexity C. With g_b = 0, the table is the part of a code of the labels that depends on
+the partition.
 
 Host code in NumPy and float64. C units are in K clusters.
 """
@@ -23,7 +24,7 @@ from scipy.special import xlogy
 from nrprob.codelength import multinomial_complexity
 
 _CHUNK = 4_000_000  # entries of a table that are computed at a time
-_FEW_SYMBOLS = 64  # symbols up to which units of equal compositions are evaluated once
+_FEW_SYMBOLS = 64  # up to this number of symbols, equal compositions are evaluated only once
 
 
 class CountTable:

@@ -1,4 +1,4 @@
-r"""Lengths of the features of one view given its clusters, and their exact changes by moves.
+r"""Description lengths of the features of one view, and their exact changes by moves of units.
 
 Continuous features have the model :math:`x_i = \mu_{z_i} + \gamma_{g_i} + e_i`, with the mean
 :math:`\mu` of the cluster, an effect :math:`\gamma` of the known group, and an error e. Means and
@@ -7,8 +7,9 @@ effects are least-squares estimates. Lengths of continuous features omit the con
 Binary features and counts are encoded by normalised maximum likelihood in every cluster, or in
 every pair of a cluster and a known group.
 
-Host code in NumPy and float64. C units (samples, or sets of linked samples) are in K clusters, n
-samples of d features in G known groups. m labelings are evaluated at a time.
+Host code in NumPy and float64. C units (samples, or sets of linked samples) are in K clusters, and
+n samples of d features are in G known groups. m labelings are evaluated at a time. A *length* is a
+description length in nats.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _CHUNK = 4_000_000  # entries of a table that are computed at a time
 _POOLED_RIDGE = 1e-6  # added to a pooled covariance, in units of the variances of the features
 _LEAST_VARIANCE = 1e-6  # of a feature, in units of the mean variance
 _TOO_SMALL = 1e6  # penalty per missing sample of a cluster without a covariance, in nats
-_CLUSTER_RIDGE = 1e-3  # added to the covariance of a cluster, in the same units
+_CLUSTER_RIDGE = 1e-3  # added to the covariance of a cluster, in units of the variances
 
 
 class FeatureLengths(Protocol):
@@ -42,18 +43,19 @@ class FeatureLengths(Protocol):
 
     Attributes
     ----------
-    mean, mass : (C, d), (C,) mean features and numbers of samples of the units
+    mean, mass : (C, d), (C,) mean features of the units, from which proposals are made, and numbers
+        of samples of the units
     """
 
     mean: np.ndarray
     mass: np.ndarray
 
     def totals(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (m,) of labels (m, C) of the units, without the code of the parameters."""
+        """Lengths (m,) of the features, for labels (m, C), without the code of the parameters."""
         ...
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (m, C, K) of the length if one unit alone moves; 0 where it stays."""
+        """Change (m, C, K) of the length if one unit moves to a cluster; 0 for its own cluster."""
         ...
 
     def parameter_length(self, k: int, n: int) -> float:
@@ -61,12 +63,12 @@ class FeatureLengths(Protocol):
         ...
 
     def cost_model(self, z: np.ndarray) -> ClusterCosts:
-        """Lengths of new samples in the clusters of labels ``z`` (C,)."""
+        """Function for the lengths of new samples in the clusters of labels ``z`` (C,)."""
         ...
 
 
 def _positive_variances(x: np.ndarray) -> np.ndarray:
-    """Variances (d,) of features (n, d); a constant feature has a small one instead of 0."""
+    """Variances (d,) of features (n, d), bounded below by a share of their mean."""
     variances = x.var(0)
     return np.maximum(variances, _LEAST_VARIANCE * variances.mean())
 
@@ -82,7 +84,7 @@ def half_log(n: int) -> float:
 
 
 class IsotropicLengths:
-    """Squared distances without known groups; see `DistanceLengths`.
+    """Lengths of features with isotropic clusters, without known groups; see `DistanceLengths`.
 
     Parameters
     ----------
@@ -131,10 +133,11 @@ class IsotropicLengths:
 class PooledLengths:
     """Features with one covariance for all clusters, and additive effects of known groups.
 
-    The cluster indicators Z and the features are projected onto the complement of the group
-    indicators. With the Gram matrix A of the projected indicators and their products B with the
-    features, the residual scatter is S = X'X - B'A^+ B. A moved unit changes A by a matrix that
-    depends on its composition by group only, and B by its sum y of features.
+    The cluster indicators and the features X are projected onto the complement of the group
+    indicators. Let A be the Gram matrix of the projected cluster indicators, A^+ its
+    pseudo-inverse, and B the products of these indicators and the features. The residual scatter
+    is S = X'X - B'A^+ B. A moved unit changes A by a matrix that depends only on its composition,
+    the numbers of its samples by group. It changes B by its sum y of features.
 
     Parameters
     ----------
@@ -144,7 +147,8 @@ class PooledLengths:
     k : number K of clusters
     covariance : "isotropic", "diagonal" or "full"
     weight : factor w of the squared distances, for isotropic covariance
-    bounds : bounds of the variances, in units of the total variance of the view, or of a feature
+    bounds : bounds of the mean squared distance if isotropic, or of the variances in units of the
+        variances of the features if diagonal; not used if full
     """
 
     def __init__(
@@ -176,7 +180,7 @@ class PooledLengths:
         self._charge = (n_groups - 1) * x.shape[1]
 
     def moments(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Counts (K, G) of clusters by group, Gram matrix A (K, K) and products B (K, d)."""
+        """Numbers of samples (K, G), Gram matrix A (K, K) and products B (K, d)."""
         table = cluster_totals(self._counts, z, self.k)
         gram = np.diag(table.sum(1)) - (table * self._share) @ table.T
         return table, gram, cluster_totals(self.sums, z, self.k)
@@ -195,7 +199,7 @@ class PooledLengths:
         return diagonal if self.covariance == "diagonal" else diagonal.sum(-1)
 
     def _length(self, scatter: np.ndarray) -> np.ndarray:
-        """Length (...) of residuals with a scatter: traces, diagonals or matrices."""
+        """Lengths (...) of residuals, from scatters: traces, diagonals or matrices."""
         n, d = self.n, len(self.variance)
         low, high = self._bounds
         if self.covariance == "isotropic":
@@ -306,7 +310,10 @@ class PooledLengths:
 
 
 def _pseudo_inverse(gram: np.ndarray) -> np.ndarray:
-    """Pseudo-inverses (..., K, K) of Gram matrices, which are singular for known groups."""
+    """Pseudo-inverses (..., K, K) of Gram matrices.
+
+    The matrices are singular, since cluster and group indicators have the same sum.
+    """
     values, vectors = np.linalg.eigh(gram)
     least = 1e-10 * np.maximum(values[..., -1:], 1)
     inverse = np.where(values > least, 1 / np.maximum(values, least), 0)
@@ -317,9 +324,9 @@ class ClusterCovarianceLengths:
     """Features with a full covariance per cluster, and additive effects of known groups.
 
     A cluster of n_k samples with the scatter S_k has the length
-    n_k/2 log det(S_k / n_k + ridge) + n_k d / 2. At most d samples have no covariance, so that such
-    a cluster has a penalty. The effects of the groups are constants; `fit_effects` estimates them
-    by least squares, given labels.
+    n_k/2 (log det(S_k / n_k + ridge) + d + d log d). A cluster of at most d samples has a singular
+    covariance, and therefore a penalty. Changes by moves treat the effects of the groups as
+    constants; `fit_effects` estimates the effects by least squares, given labels.
 
     Parameters
     ----------
@@ -344,7 +351,7 @@ class ClusterCovarianceLengths:
         self._moments = group_sums(moments, self._unit, len(self.mass))
 
     def fit_effects(self, z: np.ndarray) -> None:
-        """Estimate the effects of the groups, given labels (C,)."""
+        """Estimate the effects of the groups given labels (C,), and subtract them."""
         if self._groups.any():
             self._set_features(self._pooled.without_effects(z, self._unit, self._groups))
 
@@ -364,7 +371,7 @@ class ClusterCovarianceLengths:
         return 0.5 * n * (log_det + d + d * math.log(d)) + _TOO_SMALL * missing
 
     def cluster_moments(self, z: np.ndarray) -> np.ndarray:
-        """Moments (K, d d + d + 1) of labels (C,)."""
+        """Moments (K, d d + d + 1) of the clusters of labels (C,)."""
         return cluster_totals(self._moments, z, self.k)
 
     def totals(self, z: np.ndarray) -> np.ndarray:
@@ -399,7 +406,8 @@ class ClusterCovarianceLengths:
         """Lengths of new samples; see `FeatureLengths`."""
         d, (_, effects) = len(self._ridge), self._pooled.estimates(z)
         moments = self.cluster_moments(z)
-        # The features differ from those without effects by a shift that all groups share.
+        # Features adjusted here and features minus ``effects`` differ by the same shift in all
+        # groups.
         shift = (self.features - self._pooled.adjusted_to(effects, self._groups)).mean(0)
         means = moments[:, d * d : -1] / np.maximum(moments[:, -1:], 1) - shift
         roots = np.linalg.cholesky(self.covariances(moments))
@@ -408,7 +416,9 @@ class ClusterCovarianceLengths:
 
 
 class CountLengths:
-    """Binary features or counts, by normalised maximum likelihood in clusters and known groups.
+    """Lengths of binary features or counts, by normalised maximum likelihood.
+
+    Every pair of a cluster and a known group has a separate code.
 
     Parameters
     ----------

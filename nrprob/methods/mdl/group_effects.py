@@ -7,14 +7,15 @@ conjugate prior of `nrprob.statistics.codes.NormalWishart` for the clusters, and
 of :math:`x_i - \gamma_g`. Given the labels, an update has these steps:
 
 1. Sample the precisions :math:`\Lambda_k = \Sigma_k^{-1}` and means :math:`\mu_k`.
-2. Sample the effects. With :math:`n_{gk}` samples of the sum :math:`s_{gk}`, they are Gaussian with
-   precision :math:`P_g = I / \tau^2 + \sum_k n_{gk} \Lambda_k` and mean :math:`P_g^{-1} b_g`,
-   :math:`b_g = \sum_k \Lambda_k (s_{gk} - n_{gk} \mu_k)`.
-3. Sample a vector c that is added to all effects and subtracted from all means. The data barely
-   determine it, and it changes slowly in steps 1 and 2.
+2. Sample the effects. Group g and cluster k have :math:`n_{gk}` samples with the sum
+   :math:`s_{gk}`. The effects are Gaussian with precision :math:`P_g = I / \tau^2 + \sum_k n_{gk}
+   \Lambda_k` and mean :math:`P_g^{-1} b_g`, :math:`b_g = \sum_k \Lambda_k (s_{gk} - n_{gk} \mu_k)`.
+3. Sample a vector that is added to all effects and subtracted from all means. The likelihood does
+   not depend on this vector, which changes slowly in steps 1 and 2.
 4. Sample :math:`\tau` from a grid.
 
-The precisions and means are then forgotten. There are G groups, K clusters and d features.
+The precisions and means are then discarded. There are n samples, G groups, K clusters and d
+features.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def code_of(view: Target) -> NormalWishart:
 
 
 def subtract_effects(view: Target, effects: jax.Array) -> Target:
-    """View with the statistics of its features less the effects (G, >= d) of their groups."""
+    """View with effects (G, d or more) of the known groups subtracted from its features."""
     code = code_of(view)
     d = code.n_features
     x = view.x[:, :d] - effects[view.group, :d]
@@ -61,7 +62,10 @@ def subtract_effects(view: Target, effects: jax.Array) -> Target:
 
 
 def effect_length(effects: jax.Array, scale: jax.Array, n_features: int) -> jax.Array:
-    """Minus the log density of effects (G, >= d) of standard deviation ``scale``."""
+    """Minus the log density of effects (G, d or more), with standard deviation ``scale``.
+
+    ``n_features`` is d.
+    """
     effects = effects[:, :n_features]
     return 0.5 * effects.size * jnp.log(2 * jnp.pi * scale**2) + 0.5 * (effects**2).sum() / scale**2
 
@@ -93,7 +97,7 @@ def sample_clusters(code: NormalWishart, cells: jax.Array, key: jax.Array) -> Cl
 
 
 def _sample_gaussian(precision: jax.Array, b: jax.Array, key: jax.Array) -> jax.Array:
-    """Sample Gaussian vectors (..., d) of given precision P and mean P^-1 b.
+    """Sample Gaussian vectors (..., d) with precision P and mean P^-1 b.
 
     P has the shape (..., d, d), or (..., d) if it is diagonal.
     """
@@ -119,16 +123,16 @@ def sample_effects(
 
     Parameters
     ----------
-    view : features without effects subtracted, at the hyperparameters of its clusters
+    view : target with the original features, at the sampled hyperparameters of the clusters
     z : (n,) labels
     effects : (G, d) effects
-    scale : index of their standard deviation in the grid ``scales`` (T,)
+    scale : index of the standard deviation of the effects in the grid ``scales`` (T,)
     key : random key
 
     Returns
     -------
     effects : (G, d) effects
-    scale : index of their standard deviation
+    scale : index of the standard deviation of the effects
     """
     code, n_groups = code_of(view), view.n_groups
     d = code.n_features

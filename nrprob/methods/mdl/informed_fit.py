@@ -1,4 +1,4 @@
-"""Searches for the labels of several views from several starts, and reports about their result.
+"""Search for the labels of several views from several initial values, and summarise the result.
 
 n samples have labels in V views. Host code in NumPy and float64.
 """
@@ -27,7 +27,7 @@ from nrprob.statistics.groups import group_sums
 from nrprob.statistics.rows import cluster_means
 
 FEATURES = ("gaussian", "bernoulli", "multinomial")
-_FEW_ROWS, _IMPROVED = 50, 3  # all starts are improved by chains up to this number of rows, else 3
+_FEW_ROWS, _IMPROVED = 50, 3  # up to 50 samples, chains improve all results; otherwise three
 _MOST_PROPOSALS = 10_000  # samples up to which clusters are split
 
 
@@ -74,17 +74,18 @@ def initial_labels(
     length: InformedLength, n_init: int, random: np.random.RandomState,
     classes: np.ndarray | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Initial labels (n, V): one cluster, means of classes, and k-means++ centres.
+    """Initial labels (n, V), from one cluster, the means of classes, and k-means++ centres.
 
-    k-means++ uses the features of all views together in every second start, and each view alone in
-    the others. If the search selects a number of clusters, its initial value is random.
+    One cluster is a start only if the search selects a number of clusters; k-means++ then gets a
+    random number. k-means++ uses the features of all views together in every second start, and each
+    view alone in the other starts.
 
     Parameters
     ----------
     length : description length
     n_init : number of starts
     random : source of random numbers
-    classes : (n,) classes of the rows, -1 if unknown
+    classes : (n,) classes of the samples, -1 if unknown; None without classes
 
     Raises
     ------
@@ -128,7 +129,7 @@ def initial_labels(
 
 
 def _distances(x: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Squared distances (n, K) from centres (K, d), up to a constant of every row."""
+    """Squared distances (n, K) from centres (K, d), up to a constant per sample."""
     return (centres**2).sum(1) - 2 * x @ centres.T
 
 
@@ -139,9 +140,10 @@ def _seed_distances(x: np.ndarray, k: int, random: np.random.RandomState) -> np.
 
 
 def _assign(length: InformedLength, distances: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Labels (n, V) of least distances (n, K) in every view that satisfy hard constraints.
+    """Assign samples to near centres, subject to the hard constraints; return labels (n, V).
 
-    Units of the target share a cluster. None if no labels were found that satisfy cannot-links.
+    ``distances`` has an array (n, K) per view. Samples of a unit share a cluster of the first view.
+    The result is None if no labels are known that satisfy the cannot-links.
     """
     target = length.target
     labels = np.stack([cost.argmin(1) for cost in distances], 1)
@@ -165,10 +167,10 @@ def search_labels(
 
     Parameters
     ----------
-    length : description length; on return, its forest and its effects fit the best labels
+    length : description length; on return, its forest and effects are those of the best labels
     starts : initial labels (n, V)
     tol : smallest decrease of the length, in nats, that counts
-    max_rounds : maximum number of accepted proposals per start
+    max_rounds : maximum numbers of accepted steps and proposals; see `InformedSearch`
     progress : function of the number of finished starts and of the shortest length
     n_improved : number of results of single moves from which proposals are made; by default, all
 
@@ -210,8 +212,8 @@ def cluster_moments(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Means (K, d) of the clusters without the effects of the groups, and scales (K,).
 
-    An empty cluster has the mean of all rows. The scales are mean squared distances, or those of
-    ``cost`` if its clusters are isotropic.
+    An empty cluster has the mean of all samples. The scales are mean squared distances from the
+    means, or the scales of ``cost`` if clusters are isotropic.
     """
     if isinstance(cost, GaussianCosts) and groups.any():
         x = x - cost.effects[groups]
@@ -225,9 +227,10 @@ def cluster_moments(
 
 
 def words_saved(length: InformedLength, labels: np.ndarray) -> np.ndarray:
-    """Nats (V,) by which the joint code of labels (n, V) is shorter than a separate code of a view.
+    """Nats (V,) that the joint code of labels (n, V) saves, compared with a view coded separately.
 
-    The joint code of the other views is the shortest one for their labels.
+    The separate code of the labels of one view is added to the shortest joint code of the labels of
+    all other views.
     """
     n_views = length.n_views
     if n_views == 1:

@@ -4,12 +4,14 @@ The labels z_v of n samples in V views minimise
 
 .. math:: L(z_1, ..., z_V) = \sum_v F_v(z_v) + W(z_1, ..., z_V) + Y(z_1)
 
-where F_v are the lengths of the features of view v and of its parameters, W is the joint code of
-the labels, with pairs, and Y is the code of the known classes given the clusters of the first view.
+F_v is the length of the features of view v and of their parameters. W is the length of the labels,
+which are coded jointly, subject to pairs. Y is the length of the known classes given the clusters
+of the first view.
 An unknown number of clusters K_v adds log K_max. All lengths are in nats.
 
-Host code in NumPy and float64. The first view is the target of pairs and classes. Its units are
-must-link components; the units of all other views are samples.
+Host code in NumPy and float64. Pairs and classes refer to the first view. The units of the first
+view are must-link components; the units of all other views are samples. *Words* are code words of
+labels, one per unit; see `nrprob.methods.mdl.label_codes`. C units are in K clusters.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ class Target:
     unit : (n,) unit of every sample: its must-link component
     words : words under cannot-links or soft pairs; None without them
     classes : (n,) known class of every sample, -1 if unknown; None without classes
-    groups : (n,) known groups that the labels are encoded given; None if they do not depend on them
-    limits : limits on the numbers of samples; None without limits
+    groups : (n,) known groups, if the labels are coded given the known groups; otherwise None
+    limits : limits on the numbers of samples per cluster; None without limits
     """
 
     unit: np.ndarray
@@ -69,10 +71,11 @@ class InformedLength:
     ----------
     features : lengths of the features of every view
     sizes : largest number of clusters of every view
-    counts_used : for every view, whether its number of clusters is the number of those with samples
+    counts_used : for every view, whether K_v is the number of clusters with samples; otherwise K_v
+        is given by ``sizes``
     code : joint code of the labels: "table", "forest" or "independent"
-    target : what is known about the clusters of the first view
-    constant : length that no labels change
+    target : side information about the clusters of the first view
+    constant : part of the length that does not depend on the labels
     parents : (V,) parent of every view in the forest, -1 for roots; see `refit`
     """
 
@@ -141,7 +144,7 @@ class InformedLength:
         return edge_length(table.sum(0, keepdims=True), k) - edge_length(table, k)
 
     def edge(self, u: int, v: int, labels: np.ndarray) -> float:
-        """Length of the labels of view v given those of view u."""
+        """Length of the labels of view v given the labels of view u."""
         return edge_length(self._table(u, v, labels), self.n_clusters(v, labels))
 
     def word_length(self, labels: np.ndarray) -> float:
@@ -182,7 +185,7 @@ class InformedLength:
         return length + self.word_length(labels) + self.class_length(labels) + self.constant
 
     def refit(self, labels: np.ndarray) -> None:
-        """Fit the effects of the groups and the forest to labels (n, V), where that is shorter."""
+        """Fit the forest to labels (n, V); for covariances per cluster, also the group effects."""
         for v, features in enumerate(self.features):
             if isinstance(features, ClusterCovarianceLengths):
                 features.fit_effects(self.unit_labels(v, labels))
@@ -229,7 +232,10 @@ class InformedLength:
     def _parts(
         self, v: int, labels: np.ndarray, skipped: int | None = None
     ) -> tuple[list, LinkedWords | SoftWords | None, np.ndarray]:
-        """Tables, words and charges of a view, without the edge to or from the view ``skipped``."""
+        """Tables, words and charges of a `ViewObjective`.
+
+        The counts of pairs of clusters of the views ``v`` and ``skipped`` are left out.
+        """
         target, k_max = self.target, self.sizes[v]
         used = np.maximum(np.arange(k_max + 1), 1) if self.counts_used[v] else None
 
@@ -279,7 +285,7 @@ class InformedLength:
             charges += by_number(lambda k: multinomial_complexity(k, n_words).sum())
         for w in np.flatnonzero(self.parents == v).tolist():
             if w == skipped:
-                # The code of the children, without the pairs of clusters.
+                # The code of the skipped child, without the counts of pairs of clusters.
                 counts = np.arange(self.n + 1.0)
                 complexity = multinomial_complexity(self.n_clusters(w, labels), counts)
                 values = xlogy(counts, counts) + complexity
@@ -288,7 +294,7 @@ class InformedLength:
             composition = one_hot(labels[:, w], self.sizes[w])
             if v == 0:
                 composition = group_sums(composition, target.unit, target.n_units)
-            # Symbols of clusters without samples have no words.
+            # Clusters of the child without samples are not symbols of its code.
             columns = composition[:, composition.sum(0) > 0]
             k_child = self.n_clusters(w, labels)
             columns = np.pad(columns, ((0, 0), (0, k_child - columns.shape[1])))

@@ -1,7 +1,8 @@
 """Local search for the labels of several views that minimise one description length.
 
-Every accepted step lowers the description length, and the result depends on the initial labels
-only. Host code in NumPy and float64.
+Every accepted step lowers the description length. The search uses no random numbers. There are n
+samples and V views. C units are in K clusters of a view; see `informed_length`. Host code in NumPy
+and float64.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from nrprob.methods.mdl.proposals import improve_labels
 from nrprob.statistics.groups import group_sums
 from nrprob.statistics.squared_distances import cluster_sums
 
-_MOST_MOVES = 20_000_000  # samples times cells up to which samples move in several views at once
-_MOST_CHAINED = 1_000_000  # samples times cells up to which chains of such moves are made
+_MOST_MOVES = 20_000_000  # up to this number of samples times cells, samples move between cells
+_MOST_CHAINED = 1_000_000  # up to this number, chains of moves between cells are made
 
 
 class SearchResult(NamedTuple):
@@ -30,7 +31,7 @@ class SearchResult(NamedTuple):
     labels : (n, V) labels
     total : description length
     trace : description length after every accepted step
-    converged : whether no step was left
+    converged : whether no further step shortens the description
     """
 
     labels: np.ndarray
@@ -40,18 +41,18 @@ class SearchResult(NamedTuple):
 
 
 class CellObjective:
-    """Objective of moves of samples in several views at once, with all other labels fixed.
+    """Objective of moves of samples jointly in several views, with the labels of other views fixed.
 
-    The clusters of the objective are cells, combinations of clusters of the views. It implements
-    `nrprob.engines.optimise.move_chains.MoveObjective`. Samples that share a unit with others do
-    not move. Moves that change a number of clusters are left out, since the codes of all views
-    depend on it.
+    A *cell* is a combination of clusters, one of each of these views; samples move between cells.
+    The class implements `nrprob.engines.optimise.move_chains.MoveObjective`. q samples may move:
+    samples that share a unit with other samples do not move. Moves that change a selected number of
+    clusters are left out, since the codes of all views depend on this number.
 
     Parameters
     ----------
     length : description length
     views : indices of the views
-    labels : (n, V) present labels
+    labels : (n, V) current labels
     """
 
     def __init__(self, length: InformedLength, views: tuple[int, ...], labels: np.ndarray):
@@ -82,7 +83,7 @@ class CellObjective:
         return self._length.unit_labels(self._views[i], labels)
 
     def totals(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (m,) of cells (m, q)."""
+        """Description lengths (m,) of m choices of cells (m, q), up to a constant."""
         count = self._fixed + cluster_sums(z, np.ones(z.shape[1]), self._clusters.shape[1])
         result = -xlogy(count, count).sum(1)
         labels = [self.labels(cells) for cells in z]
@@ -91,7 +92,7 @@ class CellObjective:
         return result
 
     def differences(self, z: np.ndarray, *, relaxed: bool = False) -> np.ndarray:
-        """Change (m, q, cells) of the length if one sample alone moves to another cell."""
+        """Change (m, q, cells) of the length if one sample moves to another cell."""
         return np.stack([self._differences(cells, relaxed) for cells in z])
 
     def _differences(self, z: np.ndarray, relaxed: bool) -> np.ndarray:
@@ -114,7 +115,7 @@ class CellObjective:
         return result
 
     def violations(self, z: np.ndarray) -> np.ndarray | None:
-        """Return None; moves that violate limits on sizes are left out."""
+        """Return None: fits of several views have no limits on sizes."""
         return None
 
     def together(self, units: np.ndarray) -> np.ndarray:
@@ -135,21 +136,21 @@ def tree_messages(
     ----------
     length : description length
     root : root of the tree
-    labels : (n, V) present labels
+    labels : (n, V) current labels
     changes : for every view, changes (C, K) of the length of the features by single moves
 
     Returns
     -------
     labels : (n, V) best labels; views outside of the tree are unchanged
-    gain : decrease of the approximate length by unit of the root
+    gain : (C,) decrease of the approximate length, for every unit of the root
     """
     rows = np.arange(length.n)
     unit = length.target.unit if root == 0 else rows
     best: dict[int, np.ndarray] = {}
-    edges = np.zeros(length.n)  # costs of the present labels of all views below the root
+    edges = np.zeros(length.n)  # costs of the current labels of all views below the root
 
     def costs_below(v: int) -> np.ndarray:
-        """Costs (n, K) of the clusters of view v, with the views below at their best."""
+        """Costs (n, K) of the clusters of view v, with the best labels of the views below v."""
         cost = np.zeros((length.n, length.sizes[v]))
         for w in np.flatnonzero(length.parents == v).tolist():
             table = np.zeros((length.sizes[v], length.sizes[w]))
@@ -186,14 +187,15 @@ class InformedSearch:
     ----------
     length : description length
     tol : smallest decrease, in nats, that counts
-    max_rounds : maximum number of accepted proposals per view
+    max_rounds : maximum number of accepted steps, after which `improve` stops at the end of a round
+        over the views; also the maximum number of accepted proposals within a step
     """
 
     def __init__(self, length: InformedLength, tol: float, max_rounds: int):
         self.length, self.tol, self.max_rounds = length, tol, max_rounds
 
     def _joint_views(self) -> list[tuple[int, ...]]:
-        """Sets of views in which samples move at once."""
+        """Sets of views in which samples move jointly."""
         length = self.length
         if length.n_views == 1 or length.code == "independent":
             return []
@@ -207,7 +209,7 @@ class InformedSearch:
         ]
 
     def descend(self, labels: np.ndarray) -> tuple[np.ndarray, float]:
-        """Move single units, in one view and in several views at once; return labels and length."""
+        """Move single units, in one view or jointly in several views; return labels and length."""
         length = self.length
         length.refit(labels)
         total = length.total(labels)
@@ -230,7 +232,7 @@ class InformedSearch:
             labels, total = new, shorter
 
     def _move_through_trees(self, labels: np.ndarray) -> np.ndarray:
-        """Move units in all views of a tree of the forest at once, while that is shorter.
+        """Move units jointly in all views of a tree, while that shortens the description.
 
         Min-sum messages give the best labels of every unit under the current shares of clusters.
         The first 1, 2, 4, ... units, in the order of their gains, get these labels; exact lengths
@@ -268,7 +270,7 @@ class InformedSearch:
     def improve(
         self, labels: np.ndarray, *, splits: bool = True, chains: bool = True
     ) -> SearchResult:
-        """Make moves and accept proposals until none shortens the description.
+        """Make moves and accept proposals until no proposal shortens the description.
 
         Proposals are merges; with ``splits`` also splits, and with ``chains`` chains of moves.
         """
@@ -301,7 +303,11 @@ class InformedSearch:
     def _improve_view(
         self, v: int, labels: np.ndarray, splits: bool, chains: bool
     ) -> tuple[np.ndarray | None, bool]:
-        """Improve the labels of one view by proposals; None if none is shorter."""
+        """Improve the labels of one view by proposals.
+
+        Returns new labels (n, V), or None if no proposal shortens the description, and whether the
+        search in this view has converged.
+        """
         length = self.length
         objective = length.view_objective(v, labels)
         present = length.unit_labels(v, labels)
@@ -327,7 +333,10 @@ class InformedSearch:
         return new, converged
 
     def _chain_cells(self, labels: np.ndarray) -> tuple[np.ndarray | None, bool]:
-        """Make one chain of moves in several views at once; None if none is shorter."""
+        """Make one chain of moves between cells, which are joint moves in several views.
+
+        Returns new labels (n, V), or None if no chain shortens the description, and True.
+        """
         for views in self._joint_views():
             if self.length.n * math.prod(self.length.sizes[v] for v in views) > _MOST_CHAINED:
                 continue

@@ -1,4 +1,4 @@
-"""Multi-view clustering with known groups, pairs, labels, and unknown numbers of clusters."""
+"""Multi-view clustering with known groups, pairs, labels, and selected numbers of clusters."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class InformedTask:
     classes : (n,) known class of every sample, -1 if unknown; None without classes
     kinds : types of the features of every view
     conditional : whether the labels of the first view are coded given the known groups
-    constant : difference of lengths between the units of X and the scaled rows
-    annealed : restarts that are annealed; None for fits that are searched from other starts
+    constant : description length in units of X, minus the description length of the scaled rows
+    annealed : input of the annealed restarts; None if the search has other initial labels
     """
 
     tables: list[np.ndarray]
@@ -93,7 +93,10 @@ class InformedTask:
 
 
 class InformedViews(AnnealedRestarts):
-    """Multi-view clusterer that codes whatever is known; see `InformedLength`."""
+    """Multi-view clusterer with one description length for all side information.
+
+    See `InformedLength`.
+    """
 
     _kinds: tuple[str, ...]
     _costs: list[ClusterCosts]
@@ -196,7 +199,7 @@ class InformedViews(AnnealedRestarts):
         return [(runs, gains)]
 
     def _view_gains(self, task: InformedTask, total: float, seed: int) -> np.ndarray:
-        """Nats (V,) by which one description of all views is shorter than two descriptions."""
+        """Nats (V,) saved by one description of all views, vs one of view v plus one without v."""
         gains = []
         for v in range(len(task.tables)):
             parts = (
@@ -246,7 +249,7 @@ class InformedViews(AnnealedRestarts):
     def _code_parts(
         task: InformedTask, length: InformedLength, labels: np.ndarray
     ) -> tuple[float, float]:
-        """Lengths of labels (n, V), and of the features."""
+        """Description lengths of labels (n, V), and of the features."""
         if task.annealed is not None:
             return published_parts(length, labels)
         features = (length.feature_length(v, labels) for v in range(length.n_views))
@@ -269,7 +272,7 @@ class InformedViews(AnnealedRestarts):
             self.known_dependence_ = length.known_dependence(labels, groups)
 
     def _set_clusters(self, task: InformedTask, length: InformedLength, labels: np.ndarray) -> None:
-        """Set labels (n, V), and what predictions need about their clusters."""
+        """Set labels (n, V), and the parameters of their clusters for predictions."""
         n, sizes = labels.shape[0], []
         for v, k in enumerate(length.sizes):
             sizes.append(int(labels[:, v].max()) + 1 if task.counts_used[v] else k)
@@ -323,7 +326,7 @@ class InformedViews(AnnealedRestarts):
 
 
 def _compact(labels: np.ndarray, task: InformedTask) -> np.ndarray:
-    """Labels (n, V) in which clusters without samples of a selected number come last."""
+    """Renumber labels (n, V) of views with a selected number, so that empty clusters come last."""
     result = labels.copy()
     for v, used in enumerate(task.counts_used):
         if used:

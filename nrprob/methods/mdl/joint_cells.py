@@ -96,8 +96,8 @@ def _choose_labelings(
     ----------
     left : tables from `_marginal_sums` or `_marginal_maxima`
     factors : arrays (K_v, n) of factors or their logarithms
-    choose : function of v, a table (K_v, n) given the clusters that were chosen before, and the
-        factors of labeling v; it returns the chosen clusters in one-hot form (K_v, n)
+    choose : function of v, of a table (K_v, n) given the clusters of the previous labelings, and of
+        the factors of labeling v; the result has the chosen clusters in one-hot form (K_v, n)
 
     Returns
     -------
@@ -197,7 +197,7 @@ def expected_cells(
         left = _marginal_sums(table, factors)[0]
         return ((left[:, None] if len(factors) == 1 else left) * factors[0]).sum(0)
 
-    # The derivative of the log total by the log of a factor is the share of its cells.
+    # The derivative of the log total by the log of a factor is the probability of its cluster.
     totals, pullback = jax.vjp(total_weights, table, list(factors))
     by_table, by_factors = pullback(mass / totals)
     memberships = [f * g for f, g in zip(factors, by_factors, strict=True)]

@@ -1,9 +1,10 @@
 """Code words of cluster labels under pairs of rows: description length, and savings per pair.
 
-One code word is sent for the first row of every set of linked rows. It encodes a cluster among the
-clusters that no earlier cannot-linked row has. The weights, which are cluster probabilities, are
-renormalised over these clusters: Yin (2007), sections 5.4.1 and 5.4.2. There are n rows, k clusters
-and p pairs of a type. Host code in NumPy and float64.
+One code word is sent for the first row of every set of rows that must-links connect. The word
+encodes a cluster. The clusters that no earlier cannot-linked row has are *open* to the word. The
+weights, which are cluster probabilities, are renormalised over the open clusters: Yin (2007),
+sections 5.4.1 and 5.4.2. There are n rows, k clusters and p pairs of a type. Host code in NumPy and
+float64.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from nrprob.codelength import maximum_likelihood_length, multinomial_complexity
 
 _NEWTON_STEPS = 60  # maximum number of steps for the weights of words
-_LEAST_WEIGHT = 1e-9  # of a cluster with words
+_LEAST_WEIGHT = 1e-9  # smallest weight of a cluster with words
 
 
 class Words(NamedTuple):
@@ -61,7 +62,7 @@ def _count_words(
 def optimal_words(
     count: np.ndarray, often: np.ndarray, open_: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Least total lengths of the words of r labelings, and the weights of the clusters.
+    """Minimum total lengths of the words of r labelings, and the optimal weights of the clusters.
 
     The length is convex in the logs of the weights. The algorithm is Newton's, with bounded steps.
     Weights tend to 0 if all words of a cluster have few other open clusters.
@@ -69,7 +70,7 @@ def optimal_words(
     Parameters
     ----------
     count : (r, K) numbers of words that encode a cluster
-    often : (r, U) numbers of words to which a set of clusters is open
+    often : (r, U) numbers of words, for U sets of clusters that are open to a word
     open_ : (U, K) whether a set includes a cluster
 
     Returns
@@ -128,7 +129,7 @@ def code_words(
     position : (n,) position of every row in the order of transmission
     links, apart : (p, 2) retained must-links and cannot-links, pairs of rows
     weights : (k,), optional
-        Cluster probabilities; by default those that minimise the length.
+        Cluster probabilities; by default, the weights that minimise the length.
     """
     count, open_ = _count_words(labels, k, position, links, apart)
     if weights is None:
@@ -169,7 +170,7 @@ def pair_savings(
     savings : (n_links,) and (n_apart,) increases in nats
     """
     k = weights.size
-    # Rows outside of all pairs have the same words throughout.
+    # Words of rows outside of all pairs do not change.
     rows, inverse = np.unique(np.concatenate([links, apart]), return_inverse=True)
     inverse = inverse.reshape(-1, 2)
     links, apart = inverse[: len(links)], inverse[len(links) :]
@@ -185,7 +186,7 @@ def pair_savings(
 
 
 def flags_length(n_kept: int, n: int) -> float:
-    """Length in nats of flags that mark which of ``n`` pairs are retained.
+    """Length in nats of flags that mark ``n_kept`` of ``n`` pairs as retained.
 
     The flags have a normalised maximum likelihood (NML) code of two symbols.
     """

@@ -8,8 +8,10 @@ The labels of n samples in V views are encoded in one of three ways:
 - "independent": the labels of every view by themselves, a forest without edges whose choice costs
   nothing.
 
-With counts N_k of the words of a view, and counts T_kj of pairs of clusters of two views, the
-lengths of a root v and of an edge from view u to view v are
+Let N_k be the number of words of cluster k of a view, N their sum, T_kj the number of samples in
+cluster k of view u and cluster j of view v, and n_k the sum of T_kj over j. log C(K, N) is the
+parametric complexity of a multinomial of K symbols and N words. The lengths in nats of a root v and
+of an edge from view u to view v are
 
 .. math:: r(v) = N \log N - \sum_k N_k \log N_k + \log C(K_v, N), \qquad
     e(u, v) = \sum_k \left[ n_k \log n_k - \sum_j T_{kj} \log T_{kj} + \log C(K_v, n_k) \right].
@@ -34,7 +36,7 @@ from nrprob.codelength import multinomial_complexity
 
 CODES = ("table", "forest", "independent")
 MAX_CELLS = 512  # largest number of cells of a table
-_TIE = 1e-6  # an independent view is a root, although an edge from one cluster is as short
+_TIE = 1e-6  # subtracted from lengths of roots, so that equally long edges are not used
 
 
 def root_length(counts: np.ndarray, k: int) -> float:
@@ -45,14 +47,14 @@ def root_length(counts: np.ndarray, k: int) -> float:
 
 
 def edge_length(table: np.ndarray, k: int) -> float:
-    """Length e of labels given others, from their ``table`` (K_u, K_v), for ``k`` clusters."""
+    """Length e of labels given another view, from ``table`` T (K_u, K_v), for ``k`` clusters."""
     n = table.sum(1)
     length = xlogy(n, n).sum() - xlogy(table, table).sum()
     return float(length + multinomial_complexity(max(k, 1), n).sum())
 
 
 def forest_choice(n_views: int) -> float:
-    """Length of the choice of a forest over ``n_views`` views."""
+    """Length in nats of the choice of a forest over ``n_views`` views."""
     return math.log(2) + (n_views - 2) * math.log(n_views + 1) if n_views > 1 else 0.0
 
 
@@ -111,7 +113,7 @@ def _arborescence(weights: np.ndarray) -> np.ndarray:
 
 
 def _find_cycle(parent: np.ndarray) -> list[int] | None:
-    """Nodes of a cycle of a graph in which every node but 0 has one parent; None without cycle."""
+    """Nodes of a cycle of a graph in which every node but 0 has one parent; None if acyclic."""
     state = np.zeros(len(parent), int)
     state[0] = len(parent) + 1
     for start in range(1, len(parent)):

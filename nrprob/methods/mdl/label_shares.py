@@ -1,6 +1,6 @@
-"""Labels of new samples in several views, from the frequencies of the fitted labels.
+"""Predict labels of new samples in several views, with frequencies of the fitted labels.
 
-q new samples have labels in V views of K clusters each.
+q new samples have labels in V views; view v has K_v clusters.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LabelShares:
         return cls(length.parents, length.sizes, counts, cells)
 
     def predict(self, costs: Sequence[np.ndarray]) -> np.ndarray:
-        """Labels (q, V) of the shortest description, for costs (q, K) in every view."""
+        """Labels (q, V) of the shortest description, for costs (q, K_v) of the features by view."""
         sizes, rows = self.sizes, np.arange(len(costs[0]))
         if self.cells is not None:
             with np.errstate(divide="ignore"):
@@ -55,7 +55,7 @@ class LabelShares:
         best: dict[int, np.ndarray] = {}
 
         def words(counts: np.ndarray) -> np.ndarray:
-            # A cluster without samples gets no new ones.
+            # No new sample joins a cluster without samples.
             smooth = np.where(counts.reshape(-1, counts.shape[-1]).sum(0) > 0, counts + 0.5, 0)
             with np.errstate(divide="ignore"):
                 return -np.log(smooth / smooth.sum(-1, keepdims=True))

@@ -32,7 +32,7 @@ def _check_many(count: int, name: str, value: float, which: str) -> None:
     if count > _MAX_PAIRS:
         raise ValueError(
             f"{name} implies more than {_MAX_PAIRS} pairs of rows; got {name}={value}, which "
-            f"implies {count}; {which} it, or cluster fewer rows"
+            f"implies {count}; {which} {name}, or cluster fewer rows"
         )
 
 

@@ -1,9 +1,9 @@
-"""Exact lengths of the words of must-link components, and their changes by single moves.
+"""Exact lengths of the words of must-link components, and changes of the lengths by single moves.
 
 The units are must-link components. C components are in K clusters; m labelings are evaluated at a
-time. `nrprob.methods.mdl.label_codes` defines the words. Here, the words of a labeling are counted
-by the clusters that they encode, and by the sets of clusters that are open to them. Lengths are
-without the parametric complexity of the weights.
+time. `nrprob.methods.mdl.label_codes` defines the words and open clusters. Here, the words of a
+labeling are counted by the encoded cluster, and by the set of open clusters, of which there are U
+distinct sets. Lengths are in nats, without the parametric complexity of the weights.
 
 Host code in NumPy and float64.
 """
@@ -21,9 +21,9 @@ from nrprob.methods.mdl.label_codes import optimal_words
 from nrprob.statistics.squared_distances import cluster_sums
 
 _CHUNK = 4_000_000  # entries of a table that are computed at a time
-_EXACT = 1_000_000  # entries of the tables of words up to which every move is evaluated exactly
-_FEW_WORDS = 1000  # linked components times clusters up to which proposals are ordered exactly
-_MASK_BITS = 62
+_EXACT = 1_000_000  # up to this number of entries of the tables of words, all changes are exact
+_FEW_WORDS = 1000  # up to this number of linked components times clusters, estimates are exact
+_MASK_BITS = 62  # number of clusters whose codes are powers of two; other codes are random
 
 
 def cluster_codes(k: int) -> np.ndarray:
@@ -36,8 +36,8 @@ def cluster_codes(k: int) -> np.ndarray:
 def transmission_order(n_units: int, links: np.ndarray, *apart: np.ndarray) -> np.ndarray:
     """Positions (C,) of components in the inductive order of the cannot-links.
 
-    The order is that of the components which all soft must-links would form, so that it does not
-    depend on which pairs are retained.
+    The inductive order is computed as if all soft must-links were retained. Therefore, the order
+    does not depend on the retained pairs.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class LinkedWords:
     ----------
     early, late : (e,) components of every cannot-link; the word of ``early`` is sent first
     bound : (B,) components in cannot-links
-    place : (C,) positions of the components in ``bound``, -1 for all others
+    place : (C,) positions of the components in ``bound``, -1 for components without cannot-links
     """
 
     def __init__(
@@ -100,9 +100,10 @@ class LinkedWords:
         return _in_chunks(z, step, self._shortest_words)
 
     def estimates(self, z: np.ndarray, present: np.ndarray) -> np.ndarray:
-        """Upper bounds (m,) of the lengths, at the weights of labels ``present`` (C,).
+        """Upper bounds (m,) of the lengths of labels (m, C), at the weights of ``present`` (C,).
 
-        They take less time than `totals` if there are many cannot-links.
+        ``present`` are the current labels. The bounds take less time than `totals` if there are
+        many cannot-links. With few cannot-links, they are exact.
         """
         if self.bound.size * self.k <= _FEW_WORDS:
             return self.totals(z)
@@ -119,7 +120,7 @@ class LinkedWords:
         return _in_chunks(z, step, words_length)
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (m, C, K) of the lengths if one component moves; infinite across links."""
+        """Change (m, C, K) of the lengths if one component moves; infinite if a link forbids it."""
         return self._word_changes(z)
 
     def together(self, units: np.ndarray) -> np.ndarray:
@@ -132,14 +133,15 @@ class LinkedWords:
 
     @property
     def hard_links(self) -> LinkedWords:
-        """The words themselves; all cannot-links are hard."""
+        """Words under the hard cannot-links alone: this object."""
         return self
 
     def separate(self, z: np.ndarray, cost: np.ndarray) -> np.ndarray | None:
-        """Labels (C,) near ``z`` that satisfy the cannot-links; components move in order.
+        """Change labels ``z`` (C,) of few components, so that they satisfy the cannot-links.
 
-        A component moves to the open cluster of the smallest ``cost`` (C, K). If none is open, the
-        result is the known start, or None if there is none.
+        In the order of transmission, a component in conflict with an earlier one moves to the open
+        cluster of the smallest ``cost`` (C, K). If no cluster is open, the result is the argument
+        ``start`` of the class, or None without it.
         """
         z = z.copy()
         for unit in self.bound[np.argsort(self._positions[self.bound], kind="stable")].tolist():
@@ -156,13 +158,13 @@ class LinkedWords:
         return bool(self._positions[first] < self._positions[second])
 
     def _shortest_words(self, z: np.ndarray) -> np.ndarray:
-        """Length (m,) of the words at their best weights."""
+        """Lengths (m,) of the words of labels (m, C) at the optimal weights."""
         count = cluster_sums(z, np.ones(z.shape[1]), self.k)
         _, _, open_, index = self._open_sets(z)
         return optimal_words(count, _histogram(index, len(open_)), open_)[0]
 
     def _open_sets(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Sets of clusters that are open to the words.
+        """Sets of open clusters of the words of labels (m, C).
 
         Returns
         -------
@@ -181,7 +183,7 @@ class LinkedWords:
         return taken, codes, ~sets[first], index
 
     def _positive_weights(self, w: np.ndarray) -> np.ndarray:
-        """Weights (m, K) in which no cluster is impossible."""
+        """Weights (m, K), raised so that every cluster has a positive probability."""
         w = np.maximum(w, 1 / self._n_units)
         return w / w.sum(1, keepdims=True)
 
@@ -192,7 +194,7 @@ class LinkedWords:
         return np.bincount(place.ravel(), minlength=m * b * k).reshape(m, b, k)
 
     def _word_changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (m, C, K) of the length of the words by every move; infinite across links."""
+        """Change (m, C, K) of the length of the words by every move; see `changes`."""
         (m, c), k = z.shape, self.k
         count = cluster_sums(z, np.ones(c), self.k)
         step = np.eye(k)
@@ -257,7 +259,7 @@ class LinkedWords:
         new = (old - opens * self._cluster_code[present])[:, :, None]
         new = new + (near == 0) * self._cluster_code
         new = np.where(np.arange(k) == present[:, :, None], old[:, :, None], new)
-        # Distinct sets before and after the moves.
+        # Distinct sets of open clusters before and after the moves.
         flat, first, inverse = np.unique(new, return_index=True, return_inverse=True)
         e, to = np.divmod(first % (len(later) * k), k)
         state = first // (len(later) * k)
@@ -266,7 +268,7 @@ class LinkedWords:
         rows = np.arange(len(flat))
         sets[rows, present[state, e]] &= same | ~opens[state, e]
         sets[rows, to] = True
-        # Sets before the moves come first; sets that occur in both lists may stay double.
+        # Sets before the moves come first. A set may occur before and after the moves.
         all_open = np.concatenate([open_, ~sets])
         old_index = index[:, self.late]
         new_index = inverse.reshape(new.shape) + len(open_)

@@ -34,22 +34,22 @@ CENTRE_CODES = ("half_log", "none")
 class MDLMultiView(SampledViews):
     r"""Minimum description length clustering of the same samples in several views.
 
-    Every view has separate clusters, and one description length codes all that is known. The fit
-    minimises over the labels :math:`z_v` of the views, in nats,
+    Every view has separate clusters. One description length covers all views and all side
+    information. The fit minimises over the labels :math:`z_v` of the views, in nats,
 
     .. math:: L = \sum_v F_v(z_v) + W(z_1, ..., z_V) + Y(z_1)
 
     where :math:`F_v` is the length of the features of view v given its clusters and known groups,
     W is the length of the labels, which are coded jointly, and Y is the length of the classes ``y``
-    given the clusters of the first view. Pairs change the words of the first view. Views share
+    given the clusters of the first view. Pairs change the code words of the first view. Views share
     information as far as that shortens the description.
 
     Without pairs, and with at most 512 combinations of clusters, W is the code of one table,
     :math:`\log C(\prod_v K_v, N) - \sum_{cells} n \log (n/N)`. N is the number of rows, and n the
     number of rows in a cell, which is a combination of clusters, one of each view. :math:`\log C`
     is the parametric complexity of a multinomial. Otherwise W is the code of a directed forest
-    over the views: labels of a root are coded alone, labels of another view given those of its
-    parent.
+    over the views: labels of a root are coded alone, and labels of another view given the labels of
+    its parent.
 
     The features of a view with d features and K clusters have a Gaussian code with one scale
     (``covariance="isotropic"``),
@@ -74,20 +74,20 @@ class MDLMultiView(SampledViews):
         in every pair of a cluster and a known group.
     covariance : {"auto", "isotropic", "diagonal", "full", "full_cluster"}, default="auto"
         Covariance of continuous features. "isotropic", "diagonal" and "full" are shared by the
-        clusters; "full_cluster" is a full covariance per cluster. A shared covariance divides
-        clusters of different shapes, so that "auto" is "full_cluster" where numbers of clusters
-        are selected, unless ``sigma`` or ``geometry`` ask for published codes, and "isotropic"
-        otherwise.
+        clusters; "full_cluster" is a full covariance per cluster. If clusters have different
+        shapes, a shared covariance favours too many clusters. Therefore, "auto" is "full_cluster"
+        where numbers of clusters are selected, unless ``sigma`` or ``geometry`` select published
+        codes, and "isotropic" otherwise.
     constraints : {"hard", "soft"}, default="hard"
         "hard" satisfies every pair or raises InfeasibleConstraints. "soft" retains pairs if that
         shortens the description; use it if pairs may be wrong.
     known_words : {"marginal", "given"}, default="marginal"
         "marginal" codes the clusters of the first view without the known groups, and suits clusters
-        that are nearly independent of the groups. "given" codes them given the groups, and suits
-        clusters that depend on the groups. If ``known_dependence_`` is clearly positive, try
+        that are nearly independent of the groups. "given" codes the clusters given the groups, and
+        suits clusters that depend on the groups. If ``known_dependence_`` is clearly positive, try
         "given".
     view_gain : bool, default=False
-        Whether to compute ``view_gain_``, which refits twice per view.
+        Whether to compute ``view_gain_``, which takes two additional fits per view.
     dependent : bool or "auto", default=True
         Whether the clusters of all views are coded jointly; False clusters every view separately.
         "auto" fits both and selects the shorter description.
@@ -104,26 +104,29 @@ class MDLMultiView(SampledViews):
         "mean-field" uses the probabilities of all cells. It never increases the free energy at a
         fixed temperature, and depends little on the initial values, so restarts hardly differ.
     max_clusters : int or tuple of int, default=5
-        Largest numbers of clusters for "auto"; `fit` warns if one of them is selected. At most 256.
+        Largest numbers of clusters for "auto"; `fit` warns if a largest number is selected. At most
+        256.
     centre_code : {"half_log", "none"}, default="half_log"
         Whether L includes the code of the centres of isotropic clusters. It affects only the
         selection of numbers of clusters.
     scale_range : tuple of float, default=(1e-3, 10.0)
-        Bounds of s, in units of the view's total variance, from 1e-12 to 1e12. Lower the first if
-        clusters are much tighter than the view.
+        Bounds of s, in units of the view's total variance, from 1e-12 to 1e12. Reduce the lower
+        bound if clusters are much tighter than the view.
     start : "auto" or float or sequence of float, default="auto"
-        Initial temperatures of the restarts in turn. "auto" is 1, 0.4 and 0.16 times 1.2 times the
-        sum over views of their critical temperatures. From 1e-9 to 10**9.
+        Initial temperatures of the restarts in turn. "auto" is 1.2, 0.48 and 0.192 times the sum of
+        the critical temperatures of the views. From 1e-9 to 10**9.
     cooling : float, default=1.11
-        Ratio of successive temperatures, down to 0.05. Lower it to anneal more slowly. From 1.01 to
-        10**6. Runs with a lower initial temperature stay at it until the schedule reaches it.
+        Ratio of successive temperatures, down to 0.05. Reduce ``cooling`` to anneal more slowly.
+        From 1.01 to 10**6. All restarts share the schedule. A restart with a low initial
+        temperature keeps this temperature until the schedule reaches it.
     n_steps : int, default=4
         Number of steps per temperature; at most 10,000.
     n_init : int, default=10
         Number of restarts; the shortest ones are refined, and the shortest description is kept. At
         most 10**6.
     max_iter : int, default=100
-        Maximum number of hard assignment steps at the end of every restart; at most 10**6.
+        Maximum number of hard assignment steps at the end of an annealed restart, of accepted steps
+        of a search, and of accepted proposals in such a step; at most 10**6.
     random_state : int, RandomState instance or None, default=None
         Determines initial values and samples.
     verbose : int, default=0
@@ -152,10 +155,10 @@ class MDLMultiView(SampledViews):
         ``tdl_ + complexity_``, the description length L in nats. Comparable between numbers of
         clusters and codings of the same rows, at the same ``geometry``.
     dependence_gain_ : float
-        Code length that joint coding of the labels saves, in nats: N times the mutual information
-        of the labelings (the multi-information for three or more views), minus the additional
-        parametric complexity. Positive if views depend on each other. NaN if the joint table would
-        have more than 4096 cells.
+        Code length that joint coding of the labels by one table saves, in nats: N times the mutual
+        information of the labelings (the total correlation for three or more views), minus the
+        additional parametric complexity. Positive if views depend on each other. NaN if the joint
+        table would have more than 4096 cells.
     cluster_centers_ : list of ndarray of shape (n_clusters, n_features), or a single ndarray
         Means of the clusters; the mean of all rows for an empty cluster.
     scales_ : list of ndarray of shape (n_clusters,), or a single ndarray
@@ -165,7 +168,7 @@ class MDLMultiView(SampledViews):
     margins_ : list of ndarray of shape (n_clusters,)
         Shares of the clusters of every view.
     selection_ : pandas.DataFrame
-        Numbers of clusters and joint code of the restarts, with their shortest description lengths.
+        Shortest description length of the restarts, by numbers of clusters and joint code.
     forest_ : ndarray of shape (n_views,)
         Parent of every view in the forest of the joint code; -1 for roots, and for a table.
     words_saved_ : ndarray of shape (n_views,)
@@ -184,9 +187,13 @@ class MDLMultiView(SampledViews):
     temperatures_ : ndarray
         Temperature of every entry of ``objective_trace_``; 0 for hard assignments.
     objective_trace_ : ndarray
-        ``tdl_`` of the best restart after every step.
-    n_iter_, converged_
-        Number of steps of all parallel restarts; whether the best restart converged.
+        For annealed fits, ``tdl_`` of the best restart after every step. For all other fits, the
+        description length L after every accepted step.
+    n_iter_ : int
+        For annealed fits, number of steps, the same for all parallel restarts. For all other fits,
+        number of entries of ``objective_trace_``.
+    converged_ : bool
+        Whether the best restart converged.
     restarts_ : xarray.Dataset
         Labels, lengths and convergence of all restarts of the selected configuration.
     view_sizes_ : tuple of int
@@ -202,8 +209,9 @@ class MDLMultiView(SampledViews):
 
     Notes
     -----
-    With given numbers of clusters, isotropic covariance, a table or separate codes, and nothing
-    known, a restart has these steps:
+    A fit is annealed if numbers of clusters are given, features are continuous with isotropic
+    covariance, labels are coded by a table or separately, there is no side information, and
+    ``view_gain`` is False. An annealed restart has these steps:
 
     1. Initialise centres at random rows, with clusters of equal size.
     2. E-step at the current temperature: sample cells, or compute their probabilities.
@@ -212,33 +220,38 @@ class MDLMultiView(SampledViews):
     5. Repeat hard assignments and step 3 until no label changes; a hard assignment gives every row
        the cell of its shortest code.
 
-    The three shortest restarts are then improved by exact description lengths; up to 50 rows, all
-    restarts are improved:
+    A search with exact description lengths then improves the three shortest restarts; up to 50
+    rows, it improves all restarts. With ``dependent="auto"``, it improves one restart per coding:
 
     6. Move single rows, in one view or between cells, and merge clusters, while that shortens the
        description.
     7. Make chains of such moves with locks, which may first lengthen the description; then repeat
-       step 6. Chains need at most a million rows times cells.
+       step 6. Chains of moves between cells are made only if rows times cells are at most 1e6.
 
-    If rows times cells exceed 2e7, rows move in single views only, without chains.
+    If rows times cells exceed 2e7, rows do not move between cells, but only in single views.
 
-    All other fits start at one cluster, at the means of the classes, and at k-means++ centres of
-    all views together and of single views. Exact description lengths decide about every step:
+    All other fits start at one cluster (if a number of clusters is selected), at the means of the
+    classes, and at k-means++ centres of all views together and of single views. Exact description
+    lengths decide about every step:
 
-    1. Move rows in one view, and in two views or a tree of views at once.
-    2. Merge clusters, split them in two or three, divide pairs of near clusters anew, or adopt the
+    1. Move rows in one view, or jointly in two views, in the cells of a table, or in a tree of
+       views.
+    2. Merge clusters, split clusters in two or three, redivide pairs of near clusters, or adopt the
        clusters of another view. Refit the forest after every step.
-    3. Improve the three shortest results by chains of moves, and repeat step 2.
+    3. Improve the three shortest results by chains of moves, and repeat step 2; up to 50 rows,
+       improve all results.
 
-    Above 10,000 rows, rows move and clusters merge only. Memory is :math:`O(n \sum_v K_v d_v)`. The
-    warning of views that share their errors compares canonical correlations of the residuals
-    within clusters; such views are not independent given the clusters, as the code assumes.
+    Above 10,000 rows, these fits only move rows and merge clusters. Memory is
+    :math:`O(n \sum_v K_v d_v)`. `fit` warns of views that share their errors if residuals within
+    clusters have large canonical correlations. Such views are not independent given the clusters,
+    but the code assumes independence.
 
-    Few labels are worth a few nats each. They decide between descriptions of nearly equal length,
-    and never overrule the features. A class may have several clusters.
+    Partial labels ``y`` are worth a few nats each. Few labels decide between descriptions of nearly
+    equal length, and never overrule the features. A class may have several clusters.
 
-    Lengths of ``geometry="gaussian"`` exclude the constant ``w N log(2 pi / d)``. Multiplying a
-    view by a changes them by ``2 w N log(a)``; shifts and rotations do not change them.
+    Lengths of ``geometry="gaussian"`` exclude the constant ``w N log(2 pi / d)``. If all features
+    of a view are multiplied by a, the length changes by ``2 w N log(a)``; shifts and rotations do
+    not change the length.
 
     References
     ----------
@@ -307,7 +320,7 @@ class MDLMultiView(SampledViews):
     def prepare(  # type: ignore[override]
         self, X, y, known=None, *, must_link=None, cannot_link=None
     ) -> InformedTask:
-        """Check the input and lay it out; see `Clusterer.prepare`."""
+        """Check the input, and arrange annealed restarts; see `Clusterer.prepare`."""
         self.check_parameters()
         self._check_one_device()
         tables = self._split_views(X, reset=True)
@@ -359,7 +372,7 @@ class MDLMultiView(SampledViews):
         return task
 
     def _annealed_task(self, scaled: list[np.ndarray], sizes: tuple[int, ...]) -> Views:
-        """Lay out restarts that are annealed, with given numbers of clusters."""
+        """Arrange the rows and the solver calls of annealed restarts."""
         n = len(scaled[0])
         layout = make_layout(np.zeros(n, int), 1)
         task = Views(n, make_rows(view_statistics(scaled), layout, 1), layout)
@@ -435,7 +448,7 @@ class MDLMultiView(SampledViews):
         return self._informed_length_at(task, labels.reshape(len(task.tables[0]), -1))
 
     def _unit_length(self, n: int) -> float:
-        """Difference of description lengths of n rows, in units of X and after scaling."""
+        """Description length of n rows in units of X, minus the length of the scaled rows."""
         logs = np.log([view.scale for view in self._views])
         return float((2 * self._weights * n * logs).sum())
 

@@ -75,8 +75,8 @@ class SampledPairs(PairEstimator):
             A ValueError, if no clustering satisfies hard constraints.
         ValueError
             If the data do not fit the parameters. Also for ``epsilon``, for limits on sizes, and
-            for soft constraints beside hard labels, ``delta`` or ``max_diameter``: these have no
-            posterior here.
+            for soft constraints together with hard labels, ``delta`` or ``max_diameter``: the
+            sampler does not support these.
 
         Warns
         -----
@@ -100,7 +100,8 @@ class SampledPairs(PairEstimator):
         if self.constraints == "hard":
             hard = self._hard_pairs(task)
             must, cannot = (np.concatenate([pairs.rows for pairs in parts]) for parts in hard)
-        # ``n_clusters`` is the largest number; "auto" takes all numbers up to a largest one.
+        # ``n_clusters`` of this class is a largest number. "auto" of `MDLMultiView` includes all
+        # numbers up to ``max_clusters``.
         view = MDLMultiView(
             "auto", features=self.features, covariance=task.covariance,
             constraints=self.constraints, known_words=self.known_words,

@@ -1,7 +1,7 @@
 """Table of the must-link and cannot-link pairs that were passed to a fit.
 
-For each of p pairs, the table states whether the labels satisfy it, whether the fit accepted it as
-correct, and by how many nats it shortens the description.
+For each of p pairs, the table states whether the labels satisfy the pair, whether the fit accepted
+the pair as correct, and by how many nats the pair shortens the code words.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Report:
 
     Attributes
     ----------
-    problem : the problem of the fit, without its data
+    problem : hard and soft pairs of the fit, without the data
     result : description of the best labels
     pairs : must-links and cannot-links as given, each an array (p, 2) of row indices
     hard : whether the fit had to satisfy all pairs
@@ -50,7 +50,8 @@ class Report:
 
         ``kind`` is the type of the pair, and ``i`` and ``j`` are its rows. ``satisfied`` states
         whether the labels satisfy the pair, and ``accepted`` whether the fit accepted the pair as
-        correct. ``nats`` is the code length that the pair saves.
+        correct. ``nats`` is the increase of the length of the code words without this pair, and 0
+        for pairs that are not accepted or follow from other pairs.
         """
         import pandas as pd
 

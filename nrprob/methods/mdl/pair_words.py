@@ -1,7 +1,7 @@
 """Exact lengths of the words of the first view under cannot-links and soft pairs, compiled.
 
-The definitions are those of `nrprob.methods.mdl.linked_words`, for one labeling at a time. C units
-are in K clusters; B of them take part in pairs.
+`nrprob.methods.mdl.linked_words` defines words and open clusters; here, one labeling is evaluated
+at a time. C units are in K clusters; B units occur in pairs.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class PairWords(Protocol):
 
 
 def shortest_words(count: jax.Array, often: jax.Array, open_: jax.Array) -> jax.Array:
-    """Least length of words over the weights of the clusters, by Newton's method.
+    """Minimum length of words over the weights of the clusters, by Newton's method.
 
     Parameters
     ----------
     count : (K,) numbers of words that encode a cluster
-    often : (U,) numbers of words to which a set of clusters is open
+    often : (U,) numbers of words, for U sets of clusters that are open to a word
     open_ : (U, K) whether a set includes a cluster
     """
     # A word with a single open cluster has length 0, and no influence on the weights.
@@ -80,7 +80,7 @@ class CannotLinkWords:
     Attributes
     ----------
     early, late : (e,) units of every cannot-link; the word of ``early`` is sent first
-    place : (C,) position of every unit among the B units in cannot-links
+    place : (C,) position of every unit among the B units in cannot-links; -1 for all other units
     n_bound, k : numbers B and K
     """
 
@@ -115,7 +115,7 @@ class SoftPairWords:
     ----------
     bound : (B,) units in pairs, in the order of transmission
     links, apart : (p, 2) positions in ``bound`` of the units of must-links and of cannot-links
-    link_flags, apart_flags : lengths of the flags by the number of retained pairs
+    link_flags, apart_flags : lengths of the flags of a type, by the number of retained pairs
     k : number K of clusters
     """
 
@@ -152,7 +152,7 @@ class SoftPairWords:
         """Length of the words for masks of retained pairs."""
         b = z.size
 
-        # Linked components share the first word: propagate the smallest index.
+        # Linked units share the first word: propagate the smallest index.
         def propagate_roots(state):
             root, _ = state
             low = jnp.where(link_on, root[self.links].min(1), b)

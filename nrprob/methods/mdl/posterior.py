@@ -63,10 +63,11 @@ class ViewPosterior:
     sample_stats : xarray.Dataset
         Numbers of proposed and accepted moves since the previous draw, (chain, draw).
     diagnostics : pandas.DataFrame
-        Result of `nrprob.posterior.diagnose` for every view, and for the log density and the edges
-        of the forest.
+        Result of `nrprob.posterior.diagnose` for every view, and for the log density, the edges of
+        the forest, and the standard deviations of the effects of known groups.
     converged : bool
-        Whether R-hat is below 1.05 and the bulk ESS at least 100, for all of these quantities.
+        Whether R-hat is below 1.05 and the bulk ESS at least 100, for all quantities in
+        ``diagnostics``.
     """
 
     draws: xarray.Dataset
@@ -170,9 +171,10 @@ class SampledViews(InformedViews):
         continuous view has the prior :math:`N(0, \tau^2 I)`, and :math:`\tau` is sampled from a
         grid, too.
 
-        An iteration samples the labels of every sample in all views at once; moves must-linked
-        samples together; proposes to split, merge or redivide clusters of a random view; and
-        samples effects and hyperparameters. It takes time
+        An iteration samples the labels of every sample jointly in all views; moves must-linked
+        samples together; proposes to split, merge or redivide clusters of a random view; samples
+        the forest; and samples effects and hyperparameters. With K_v clusters and d_v features in
+        view v, and K the largest K_v, an iteration takes time
         :math:`O(n (V^2 K^2 + \sum_v K_v d_v))`.
 
         References
@@ -206,7 +208,7 @@ class SampledViews(InformedViews):
         check_same_order(X, y=y)
         X, known = extract_known(X, known)
         # A copy prepares the data, so that a fitted model does not change. A fit with view gains
-        # is never annealed, and its task therefore holds all that is known.
+        # is never annealed, so that its task has the scaled views and all side information.
         model = clone(self).set_params(view_gain=True)
         with standard(), small_steps_on_cpu():
             task = model.prepare(X, y, known, must_link=must_link, cannot_link=cannot_link)
@@ -226,9 +228,10 @@ class SampledViews(InformedViews):
     def _start_chains(
         self, task: InformedTask, num_chains: int, thinning: int, random: np.random.RandomState
     ) -> tuple[CheckpointedChains, dict[int, np.ndarray]]:
-        """Initial states of chains, from starts of the search.
+        """Make chains whose initial labels are those of the search.
 
-        Also returns the units (d,) of the standardised features of every continuous view.
+        Also returns, for every continuous view, the units (d,) of the standardised features: the
+        values in X that correspond to 1.
         """
         kinds, tables = task.kinds, list(task.tables)
         continuous = [v for v, kind in enumerate(kinds) if kind == "gaussian"]
@@ -258,7 +261,8 @@ def _summarise_chains(
 ) -> ViewPosterior:
     """Draws and diagnostics of chains.
 
-    ``units`` has the units (d,) of the standardised features of continuous views.
+    ``units`` has the units (d,) of the standardised features of continuous views; see
+    `SampledViews._start_chains`.
     """
     import pandas as pd
     import xarray

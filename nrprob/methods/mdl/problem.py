@@ -1,7 +1,7 @@
 """Description of the labels of one view under pairs, with a choice of the soft pairs to retain.
 
-The description may ignore a soft pair; flags mark the soft pairs that it retains. Sizes: n rows,
-n_nodes must-link components, p pairs of a type, k clusters.
+The description may ignore a soft pair; flags mark the soft pairs that the description retains.
+Sizes: n rows, p pairs of a type, k clusters.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class ConstrainedProblem:
 
     Attributes
     ----------
-    length : description length of labels (n, 1), which retains all satisfied soft pairs of a type
-        or none
+    length : description length of labels (n, 1); it retains either all satisfied soft pairs of a
+        type or none
     parts : components of the hard must-links, with the hard cannot-links between them
     link, apart : soft must-links and soft cannot-links
     k : number of clusters
@@ -136,8 +136,8 @@ class ConstrainedProblem:
         ]
         choices = itertools.product(*options)
         best = min(map(evaluate_choice, choices), key=choice_length)
-        # Drop single pairs that save less than their flags cost, which may happen if fewer than
-        # half are retained.
+        # Drop single pairs that save less than their flags cost. A flag has a cost only if fewer
+        # than half of the pairs of its type are retained.
         while True:
             on = best[0]
             flag_cost = [_flag_cost(int(a.sum()), a.size) for a in on]

@@ -1,7 +1,8 @@
 """Proposals that change the labels of many units of one view at a time, and their refinement.
 
-C units are in at most K clusters. Proposals are labelings (m, C). They are ordered by their exact
-description lengths; single moves start from the best of them.
+C units are in at most K clusters. Proposals are m labelings (m, C). Proposals of a type are ordered
+by their description lengths, or by upper bounds if there are many cannot-links. Single moves start
+from the shortest proposals.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from nrprob.methods.mdl.soft_words import SoftWords
 from nrprob.methods.mdl.view_objective import ViewObjective
 from nrprob.statistics.groups import group_sums
 
-_REFINED = 4  # proposals of a type from which single moves are made
-_EXCHANGES = 16  # exchanges of connected parts by pair of clusters, and moves of linked sets
-_MERGES, _DIVISIONS = 64, 32  # pairs of clusters that are merged, and that are divided anew
-_TWICE = 2  # splits of a cluster after which its parts split again
-_NEAR_PAIRS = 3  # pairs of clusters per cluster that are divided anew
+_REFINED = 4  # largest number of proposals of a type from which single moves are made
+_EXCHANGES = 16  # largest number of exchanges per pair of clusters, and of moves of linked sets
+_MERGES, _DIVISIONS = 64, 32  # largest numbers of pairs of clusters that are merged, or redivided
+_TWICE = 2  # number of splits of a cluster whose parts are split again
+_NEAR_PAIRS = 3  # largest number of redivided pairs of clusters, per cluster
 
 
 def improve_labels(
@@ -50,9 +51,9 @@ def improve_labels(
 
     Returns
     -------
-    z : (C,) clusters that no single move and no proposal improves by more than ``tol``
+    z : (C,) clusters
     trace : length after the first single moves, and after every accepted proposal
-    converged : whether no proposal was left
+    converged : whether no single move and no proposal shortens the description by more than ``tol``
     """
     z = improve_by_passes(objective, z, tol)
     proposals = _Proposals(objective, labelings, splits, chains)
@@ -72,9 +73,10 @@ def improve_labels(
 def _refine_best(
     objective: ViewObjective, z: np.ndarray, proposals: np.ndarray, current: float, tol: float
 ) -> tuple[np.ndarray, float] | None:
-    """Make single moves from the shortest proposals; return the result if it is short enough.
+    """Make single moves from the shortest proposals; return the shortest labels and their length.
 
-    ``z`` (C,) are the present labels, of description length ``current``.
+    The result is None unless its length is below ``current - tol``. ``z`` (C,) are the current
+    labels, with the description length ``current``.
     """
     if not len(proposals):
         return None
@@ -92,7 +94,7 @@ def _refine_best(
 
 
 class _Proposals:
-    """Proposals (m, C) of labelings that differ from present labels (C,) by more than one move."""
+    """Proposals (m, C) of labelings that differ from current labels (C,) by more than one move."""
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class _Proposals:
         )
 
     def _used_pairs(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs (p, 2) of clusters with rows, and whether cannot-links allow to merge them (p,)."""
+        """Pairs (p, 2) of clusters with units, and whether cannot-links allow their merge (p,)."""
         used = np.flatnonzero(np.bincount(z, minlength=self.k))
         pairs = used[np.stack(np.triu_indices(used.size, 1), 1)]
         linked = np.zeros((self.k, self.k), bool)
@@ -126,7 +128,7 @@ class _Proposals:
         return pairs, ~linked[pairs[:, 0], pairs[:, 1]]
 
     def _scatter_increases(self, z: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-        """Increase (p,) of the scatter of the mean features if two clusters ``pairs`` merge."""
+        """Increase (p,) of the scatter of the units if the two clusters of a pair merge."""
         mass = self.objective.mass
         size = np.bincount(z, mass, self.k)
         centres = group_sums(self.objective.mean * mass[:, None], z, self.k)
@@ -155,14 +157,14 @@ class _Proposals:
     def exchange_clusters(self, z: np.ndarray) -> np.ndarray:
         """Exchange two clusters within parts that cannot-links connect (Kempe chains).
 
-        Single moves cannot change components between two clusters whose cannot-links connect them.
+        Single moves cannot exchange the clusters of units that cannot-links connect.
         """
         pairs, allowed = self._used_pairs(z)
         proposals = [np.zeros((0, z.size), z.dtype)]
         change = self.objective.features.changes(z[None])[0]
         for a, b in pairs[~allowed].tolist():
             part = self._linked_parts(z, a, b)
-            # The parts whose components alone would shorten the distances most.
+            # Choose the parts whose units, each moved alone, would shorten the features most.
             other = np.where(z == a, b, np.where(z == b, a, z))
             gain = np.bincount(part, change[np.arange(z.size), other])
             connected = np.flatnonzero(np.bincount(part) > 1)
@@ -171,7 +173,7 @@ class _Proposals:
         return np.concatenate(proposals)
 
     def move_linked_sets(self, z: np.ndarray) -> np.ndarray:
-        """Move components that retained soft must-links connect to another cluster together."""
+        """Move sets of units, connected by retained soft must-links, to another cluster."""
         words = self.objective.words
         if not isinstance(words, SoftWords):
             return np.zeros((0, z.size), z.dtype)
@@ -192,7 +194,8 @@ class _Proposals:
     def split_twice(self, z: np.ndarray) -> np.ndarray:
         """Proposals in which a cluster splits in three, if two clusters are empty.
 
-        Three equally distant groups may need more nats for a word of two than they save.
+        If a cluster contains three groups of equal distances, a split in two may cost more nats for
+        code words than it saves, although a split in three shortens the description.
         """
         empty = np.flatnonzero(np.bincount(z, minlength=self.k) == 0)
         if empty.size < 2:
@@ -204,7 +207,7 @@ class _Proposals:
         return np.concatenate(proposals)
 
     def adopt_labelings(self, z: np.ndarray) -> np.ndarray:
-        """Proposals to take over other groupings of the units, without cannot-links."""
+        """Proposals equal to other groupings of the units, if there are no hard cannot-links."""
         proposals = [np.zeros((0, z.size), z.dtype)]
         for labeling in self.labelings if not self.objective.links[0].size else ():
             codes = factorize(labeling)[0].astype(z.dtype)
@@ -213,7 +216,7 @@ class _Proposals:
         return np.concatenate(proposals)
 
     def divide_pairs(self, z: np.ndarray) -> np.ndarray:
-        """Proposals in which two near clusters are divided anew, or merged while another splits."""
+        """Proposals that redivide two near clusters, or merge them and split another cluster."""
         pairs, allowed = self._used_pairs(z)
         nearest = np.argsort(self._scatter_increases(z, pairs), kind="stable")
         proposals = [np.zeros((0, z.size), z.dtype)]
@@ -232,7 +235,8 @@ class _Proposals:
     def _respect_links(self, z: np.ndarray, proposals: np.ndarray, a: int, b: int) -> np.ndarray:
         """Divide clusters a and b as in ``proposals`` (m, C), as far as cannot-links allow.
 
-        The parts that cannot-links connect keep their clusters in ``z``, or exchange them.
+        Units that cannot-links connect keep their clusters in ``z`` (C,), or all exchange the two
+        clusters, by majority of the samples.
         """
         part = self._linked_parts(z, a, b)
         votes = self.objective.mass * np.where(proposals == z, -1, 1)
@@ -242,7 +246,7 @@ class _Proposals:
         return np.where(exchanged[:, part] & inside, a + b - z, z)
 
     def chain_moves(self, z: np.ndarray) -> np.ndarray:
-        """Proposal of a chain of moves, if any shortens the description."""
+        """Proposal of a chain of moves, if a chain shortens the description."""
         result = improve_by_chains(self.objective, z, 0.0)
         return np.zeros((0, z.size), z.dtype) if result is None else result[None]
 

@@ -24,7 +24,7 @@ class SizeLimits:
     ----------
     mass : (n_nodes,) number of rows of every must-link component
     edges : (e, 2) e pairs of cannot-linked components
-    low, high : int, minimum and maximum number of rows
+    low, high : int, minimum and maximum number of rows per cluster
     """
 
     mass: np.ndarray
@@ -37,7 +37,10 @@ class SizeLimits:
         return bool(sizes.min() >= self.low and sizes.max() <= self.high)
 
     def check_feasible(self, k: int) -> None:
-        """Raise InfeasibleConstraints if no partition into ``k`` clusters satisfies the limits."""
+        """Raise InfeasibleConstraints if the limits contradict ``k`` clusters or the must-links.
+
+        The check is not exhaustive: `assign_components` may still find no assignment.
+        """
         n = int(self.mass.sum())
         got = f"got min_size={self.low} and max_size={self.high} for {n} rows in {k} cluster(s)"
         if self.low > self.high:
@@ -69,7 +72,7 @@ class SizeLimits:
         size = sparse.kron(self.mass[None].astype(float), clusters, "csr")
         limits = [LinearConstraint(once, 1, 1), LinearConstraint(size, self.low, self.high)]
         if len(self.edges):
-            # Cannot-linked components: at most one of both is in a cluster.
+            # Cannot-linked components: a cluster has at most one of the two.
             line = np.repeat(np.arange(len(self.edges)), 2)
             ends = sparse.csr_array((np.ones(line.size), (line, self.edges.ravel())))
             ends.resize((len(self.edges), n))

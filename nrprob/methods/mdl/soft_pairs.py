@@ -45,7 +45,7 @@ def soft_pairs(pairs: np.ndarray, parts: Components) -> SoftPairs:
 def make_words(
     parts: Components, link: SoftPairs, apart: SoftPairs, k: int, start: np.ndarray | None
 ) -> LinkedWords | SoftWords | None:
-    """Words of components under all pairs; None if only must-links are hard, and none is soft.
+    """Words of components under all pairs; None without cannot-links and without soft pairs.
 
     Parameters
     ----------

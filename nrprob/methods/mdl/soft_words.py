@@ -1,11 +1,13 @@
-"""Words and flags of components under soft pairs, and their changes by single moves.
+"""Words and flags of components under soft pairs, and changes of their lengths by single moves.
 
-Soft must-links connect components to *groups*. A move of a component changes the words of its group
-and of the groups across cannot-links only: the *surroundings* of its group. Moves are evaluated on
-copies of the surroundings; an *entry* is a component in a copy. Lengths are without the parametric
-complexity of the weights.
+Soft must-links connect components to *groups* (not the known groups). If a component moves, only
+the words of its group and of the groups across cannot-links change: the *surroundings* of the
+group. Moves are evaluated on copies of the surroundings; an *entry* is a component in a copy.
+`nrprob.methods.mdl.label_codes` defines words and open clusters. Lengths are in nats, without the
+parametric complexity of the weights.
 
 Host code in NumPy and float64. C components are in K clusters; m labelings are evaluated at a time.
+There are E entries, and U distinct sets of open clusters.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from nrprob.methods.mdl.linked_words import LinkedWords, cluster_codes
 from nrprob.statistics.squared_distances import cluster_sums
 
 _CHUNK = 2_000_000  # entries, or sizes of tables, that are evaluated at a time
-_MARGIN = 30.0  # nats by which another choice of pairs is longer if no single move makes it best
-_EXACT = 10_000  # entries of the tables of words up to which every move is evaluated exactly
-_REMEMBERED = 32  # labelings whose lengths are remembered
+_MARGIN = 30.0  # choices of pairs that are longer by more nats are ignored in changes by moves
+_EXACT = 10_000  # up to this number of entries of the tables of words, all changes are exact
+_REMEMBERED = 32  # largest number of labelings whose lengths are stored for later calls
 _NO_PAIRS = np.zeros((0, 2), np.int64)
 
 
 class _Copies(NamedTuple):
-    """Copies of components and pairs, with separate labels.
+    """Copies of components and pairs; every copy has separate labels.
 
     Attributes
     ----------
@@ -38,7 +40,7 @@ class _Copies(NamedTuple):
     copy : (E,) copy of every entry
     unit : (E,) component of every entry, in the order of transmission within a copy
     links, apart : (p, 2) entries of the soft must-links, and of all cannot-links
-    soft : mask of the soft pairs in ``apart``
+    soft : (p,) mask of the soft pairs in ``apart``
     """
 
     n: int
@@ -54,9 +56,10 @@ class _WordCounts(NamedTuple):
 
     Attributes
     ----------
-    encoded : (S, K) words that encode a cluster
-    often : (S, U) words to which a set of clusters is open; the first set has all clusters
-    retained : (S, 2) retained must-links and cannot-links
+    encoded : (S, K) numbers of words that encode a cluster
+    often : (S, U) numbers of words to which a set of clusters is open; the first set has all
+        clusters
+    retained : (S, 2) numbers of retained soft must-links and soft cannot-links
     """
 
     encoded: np.ndarray
@@ -67,15 +70,16 @@ class _WordCounts(NamedTuple):
 class SoftWords:
     """Words and flags under soft pairs: of each type, all satisfied pairs are retained, or none.
 
-    A retained must-link joins two components to one word. A retained or hard cannot-link excludes
-    the cluster of the earlier word. The shortest of the possible choices counts.
+    Two components with a retained must-link share one word. For a retained or hard cannot-link, the
+    cluster of the earlier word is not open to the later word. The length is the minimum over the
+    choices to retain all satisfied pairs of a type or none.
 
     Parameters
     ----------
     n_units : number C of components
     links, apart : (p, 2) pairs of components in soft must-links and in soft cannot-links
-    positions : (C,) position of every component in the order of transmission, in which components
-        that must-links connect follow each other
+    positions : (C,) position of every component in the order of transmission; components that soft
+        must-links connect have successive positions
     k : number K of clusters
     edges : (e, 2) pairs of components in hard cannot-links
     start : (C,) clusters that satisfy the hard cannot-links, if known
@@ -171,24 +175,25 @@ class SoftWords:
         return result
 
     def _known_lengths(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (choices, m), as `_choice_lengths`, which recent calls may have computed."""
+        """Lengths (choices, m), as `_choice_lengths`; stored results are used if available."""
         keys = [labels.tobytes() for labels in z]
         if all(key in self._recent for key in keys):
             return np.stack([self._recent[key] for key in keys], 1)
         return self._choice_lengths(z)
 
     def estimates(self, z: np.ndarray, present: np.ndarray) -> np.ndarray:
-        """Lengths (m,), as `totals`."""
+        """Exact lengths (m,), as `totals`; ``present`` is ignored."""
         return self.totals(z)
 
     def changes(self, z: np.ndarray) -> np.ndarray:
         """Change (m, C, K) of the lengths if one component moves.
 
-        The changes are upper bounds, at the present weights of the clusters, if there are many
-        pairs, and where a move shortens another choice of retained pairs by dozens of nats.
+        The changes are upper bounds in two cases: if there are many pairs, since the current
+        weights of the clusters are then used; and if a move would make a choice of retained pairs
+        shortest that is now longer by more than 30 nats, since such choices are ignored.
         """
         result = np.zeros((*z.shape, self.k))
-        # Labelings, or components in pairs, that are evaluated at a time.
+        # Limit the numbers of labelings and of components that are evaluated at a time.
         n_entries = np.cumsum(np.diff(self._near_units.indptr)[self._group] * self.k)
         step = max(1, _CHUNK // max(int(n_entries[-1]), 1))
         for i in range(0, len(z), step):
@@ -206,7 +211,7 @@ class SoftWords:
         return units if self.hard_links is None else self.hard_links.together(units)
 
     def linked_sets(self, z: np.ndarray) -> np.ndarray:
-        """Sets (C,) of components of one cluster that soft must-links connect, as integers."""
+        """Sets (C,), as integers, of components of one cluster that soft must-links connect."""
         joined = self._pairs[z[self._pairs[:, 0]] == z[self._pairs[:, 1]]]
         graph = _incidence(joined[:, :1], joined[:, 1:], (self._n_units, self._n_units))
         return connected_components(graph, directed=False)[1]
@@ -283,7 +288,8 @@ class SoftWords:
     ) -> np.ndarray:
         """Upper bounds (S,) of the lengths, at the best weights for ``present``.
 
-        The entries of ``changed`` belong to those of ``present`` in turn.
+        ``changed`` has S labelings, ``present`` fewer. Successive blocks of labelings of
+        ``changed``, of equal size, belong to the labelings of ``present``.
         """
         w = optimal_words(present.encoded, present.often.astype(float), open_)[1]
         w = np.maximum(w, 1 / self._n_units)
@@ -297,7 +303,7 @@ class SoftWords:
     # Moves
 
     def _copy_surroundings(self, groups: np.ndarray) -> _Copies:
-        """Copy the surroundings of ``groups`` (R,), which may repeat."""
+        """Copy the surroundings of ``groups`` (R,), once for every element."""
         unit, copy = _select(self._near_units, groups)
         key, b = copy * self.bound.size + unit, self.bound.size
         links, of_link = _select(self._near_links, groups)
@@ -320,7 +326,7 @@ class SoftWords:
         free : (m, K, K) changes, by clusters before and after, if a component without pairs moves
         """
         (m, b), k, bound = (len(z), self.bound.size), self.k, z[:, self.bound]
-        # Copies of the surroundings of every group, and of those of every move; then of everything.
+        # Copies of the surroundings: one per group, then one per move. Copies of everything follow.
         groups, origin = np.unique(self._group[units], return_inverse=True)
         rows = np.append(groups, np.repeat(groups[origin], k))
         copies = self._copy_surroundings(np.tile(rows, m))
@@ -379,7 +385,10 @@ class SoftWords:
 
 
 def _row_products(values: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Products (S,) of rows (S, U) with ``columns`` (m, U), for S / m rows each in turn."""
+    """Dot products (S,) of ``values`` (S, U) and ``columns`` (m, U).
+
+    Each of m successive blocks of S / m rows of ``values`` is multiplied by one row of ``columns``.
+    """
     return (values.reshape(len(columns), -1, columns.shape[1]) @ columns[:, :, None]).ravel()
 
 
@@ -391,7 +400,7 @@ def _incidence(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) ->
 
 
 def _select(matrix: sparse.csr_array, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Column indices of the entries of ``rows`` (R,), and the index in ``rows`` of each."""
+    """Column indices of the entries in ``rows`` (R,), and the index in ``rows`` of every entry."""
     size = np.diff(matrix.indptr)[rows]
     copy = np.repeat(np.arange(rows.size), size)
     offset = np.arange(copy.size) - (np.cumsum(size) - size)[copy]

@@ -47,7 +47,7 @@ class ViewClusterer(Clusterer):
             Known groups, whose additive effects on continuous features, or whose frequencies of
             binary features and counts, are fitted together with the clusters.
         must_link, cannot_link : int array-like of shape (n_pairs, 2), optional
-            Pairs of rows that share a cluster of the first view, or have different ones.
+            Pairs of rows that share a cluster of the first view, or have different clusters.
 
         Returns
         -------

@@ -5,21 +5,23 @@ An iteration makes these moves, each of which leaves the distribution of a `View
 - *Gibbs*: samples in random order. The labels of a sample in all views are sampled together, given
   the labels of all other samples. On a forest, the costs of the labels are sums over its nodes and
   edges; messages from the leaves to the roots sum the labels out, and labels are sampled from the
-  roots to the leaves. Pairs have words whose length is no sum of costs. Then free words take their
-  place in the proposal, and a Metropolis-Hastings step corrects the label.
-- *Units*: must-linked samples move together. In half of the proposals, their labels in all other
-  views change too.
+  roots to the leaves. Under pairs, the length of the words is not a sum of such costs. The proposal
+  then uses the cost of a word without pairs, and a Metropolis-Hastings step corrects the label.
+- *Units*: must-linked samples, which form a unit, move together in the first view. In half of the
+  proposals, the labels of these samples in all other views are sampled, too.
 - *Split or merge* of clusters of one view (Jain and Neal, 2004): two units are chosen at random. If
-  they share a cluster, it is split; otherwise their clusters are merged. A split first allocates
-  units in random order, given the previous ones (Dahl, 2005).
+  they share a cluster, this cluster is split; otherwise their clusters are merged. A split first
+  allocates units in random order, given the previously allocated units (Dahl, 2005).
 - *Redivision and exchange*, which do not change the number of clusters: two clusters are merged,
-  and a third one is split at the same time; or two clusters are divided anew.
+  and a third one is split at the same time; or two clusters are redivided.
 - *Forest*: the parents of two views are sampled together given all labels.
 - *Hyperparameters* of continuous views are sampled from a grid given all labels, and effects of
   known groups given labels and hyperparameters.
 
-The engine of `nrprob.engines.sample.chains` runs the chains. Its collapsed kernel does not fit: it
-samples one partition, of terms that are sums over clusters.
+`nrprob.engines.sample.chains` runs the chains. Its collapsed kernel is not applicable, since this
+kernel samples one partition whose target is a sum over clusters.
+
+Shapes: V views, n samples, C units of the first view with at most M samples, K clusters.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ from nrprob.methods.mdl.view_target import (
 )
 
 _JUMPS = ("split", "merge", "redivision", "exchange")
-_N_LAUNCH = 2  # scans before the last one of a division
-_FEW_VIEWS = 4  # views up to which messages are sent without a loop
+_N_LAUNCH = 2  # number of scans of a division before the last scan
+_FEW_VIEWS = 4  # up to this number of views, messages are sent without a compiled loop
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def sample_labels(
     target : the target
     parents, order : (V,) parents of the views, and a topological order
     costs : costs of the labels
-    fixed : (V,) labels that do not change, -1 for all others
+    fixed : (V,) labels of views in which the label is fixed, -1 for all other views
     u : (V,) uniform variates
     """
     other = (fixed[:, None] >= 0) & (jnp.arange(target.largest) != fixed[:, None])
@@ -237,7 +239,7 @@ def update_samples(
                 lambda: words.length(target.unit_labels(proposed)),
                 lambda: length,
             )
-            # The proposal has the cost of a free word in place of the exact length.
+            # The proposal has the cost of a word without pairs instead of the exact length.
             ratio = length - new_length + costs.word[new[0]] - costs.word[old[0]]
             accept = jnp.log(u[t, 0]) < ratio
             new = jnp.where(accept, new, old)
@@ -258,7 +260,7 @@ def _costs_of_samples(
     target: ViewsTarget, counts: Counts, parents: jax.Array, samples: jax.Array,
     words: jax.Array, taken: jax.Array,
 ) -> Costs:  # fmt: skip
-    """Costs of the labels of samples (M,), each as if it alone were added to the counts."""
+    """Costs of the labels of samples (M,), if each sample alone is added to the counts."""
 
     def costs_of_sample(i, word):
         return target.costs(counts, parents, i, word, taken)
@@ -271,8 +273,8 @@ def update_units(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Move units of several samples in the first view, half of the time together with other views.
 
-    The proposal adds the costs of the samples of a unit, as if each of them alone joined. The
-    Metropolis-Hastings ratio has the exact lengths.
+    The proposal adds the costs of the samples of a unit, as if each sample alone joined a cluster.
+    The Metropolis-Hastings ratio has the exact lengths.
 
     Returns
     -------
@@ -328,9 +330,10 @@ class _Division(NamedTuple):
     ----------
     z : (V, n) labels before the allocation
     a, b : the clusters
-    first, second : units that stay in ``a`` and in ``b``
-    inside : (n,) units that are allocated
-    forced : whether units keep their present sides
+    first, second : units that are fixed in ``a`` and in ``b``
+    inside : (n,) mask of the units that are allocated
+    forced : whether the last scan gives units their current sides, to compute the probability of
+        the current sides
     """
 
     z: jax.Array
@@ -372,9 +375,10 @@ def divide_cluster(
 ) -> tuple[jax.Array, jax.Array]:
     """Allocate units of view v to two clusters, by scans in random order.
 
-    The first scan allocates units given the previous ones; further scans are restricted Gibbs
-    scans. All scans but the last one lead to the launch state, which does not depend on the present
-    sides. Costs of the samples of a unit are added, as if each of them alone joined.
+    The first scan allocates units given the previously allocated units; further scans are
+    restricted Gibbs scans. All scans but the last one lead to the launch state, which does not
+    depend on the current sides. Costs of the samples of a unit are added, as if each sample alone
+    joined a cluster.
 
     Returns
     -------
@@ -432,16 +436,16 @@ def divide_cluster(
 def jump(
     target: ViewsTarget, parents: jax.Array, z: jax.Array, key: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Propose to split, merge or divide clusters of a random view anew.
+    """Propose to split, merge or redivide clusters of a random view.
 
-    Four units are chosen at random. A split or merge uses the first two. A redivision merges the
-    clusters of the first two, and splits the cluster of the others. An exchange divides the
-    clusters of the first two anew.
+    Four units are chosen at random. A split or merge uses the clusters of the first two units. A
+    redivision merges the clusters of the first two units, and splits the cluster of the last two
+    units. An exchange redivides the clusters of the first two units.
 
     Returns
     -------
     z : (V, n) labels
-    kind : index in `_JUMPS`
+    kind : index of the type of the proposal in `_JUMPS`
     valid, accepted : whether there was a proposal, and whether it was accepted
     """
     n, (key, *keys) = target.n_samples, jax.random.split(key, 3)
@@ -451,14 +455,14 @@ def jump(
     i, j, k, m = chosen = below(u[1:5], n_units)
     units = _labels_of_units(target, z, v)
     a, b, c, d = units[chosen]
-    # Two clusters cannot be redivided.
+    # A redivision needs three clusters.
     redivides = (u[5] < 1 / 3) & (target.largest > 2)
     exchanges = u[5] > 2 / 3
     jumps = ~redivides & ~exchanges
     split = (a == b) & jumps
     slots, index = jnp.arange(target.largest), jnp.arange(n)
     empty = ~(units[:, None] == slots).any(0) & (slots < target.sizes[v])
-    # A split fills one of the empty slots, which are one more after a merge.
+    # A split fills one of the empty slots. A merge adds one empty slot.
     n_empty = empty.sum() + ~split
     new = jnp.where(split, choose_category(jnp.where(empty, 0.0, -IMPOSSIBLE), u[6]), b)
     distinct = (i != j) & (k != m) & (i != k) & (i != m) & (j != k) & (j != m)
@@ -469,9 +473,11 @@ def jump(
     row = (jnp.arange(target.n_views) == v)[:, None]
     merged = jnp.where(row & (z == b), a, z)
     near = valid & ((units == a) | (units == b)) & (index != i) & (index != j)
-    # Sides of the clusters of the first two units: sampled for a split, otherwise the present ones.
+    # Sides of the clusters of the first two units: sampled for a split, otherwise the current
+    # sides.
     first = _Division(z, a, new.astype(a.dtype), i, j, near, ~split)
-    # New sides: of the third cluster, after the first two are merged, or of the first two.
+    # New sides: of the third cluster after the merge of the first two, or of the first two
+    # clusters.
     far = valid & redivides & (units == c) & (index != k) & (index != m)
     second = _Division(merged, c, b, k, m, far, jnp.asarray(False))
     exchanged = _Division(z, a, b, i, j, near & exchanges, jnp.asarray(False))
@@ -503,7 +509,10 @@ def jump(
 def update_forest(
     target: ViewsTarget, z: jax.Array, parents: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Sample the parents of two random views together, given all labels, once per view."""
+    """Sample the parents of two random views together, given all labels, V - 1 times.
+
+    View 0 is always a root.
+    """
     n_views = target.n_views
     if target.code != "forest" or n_views == 1:
         return parents

@@ -23,9 +23,9 @@ _NO_LINKS = np.zeros(0, np.int64)
 
 
 class ViewObjective:
-    """Sum of the terms that depend on the labels of one view.
+    """Sum of the parts of the description length that depend on the labels of one view.
 
-    It implements `nrprob.engines.optimise.move_chains.MoveObjective`.
+    The class implements `nrprob.engines.optimise.move_chains.MoveObjective`.
 
     Attributes
     ----------
@@ -33,8 +33,9 @@ class ViewObjective:
     k : largest number K of clusters
     words : words under cannot-links or soft pairs; None if ``tables`` have the code of the labels
     tables : counts by cluster: codes of the labels, of classes, and of labels of other views
-    charges : (K + 1,) length that depends on the number of clusters with units only
-    limits : limits on the numbers of samples; None without limits
+    charges : (K + 1,) part of the length that depends only on the number of clusters with units, by
+        this number
+    limits : limits on the numbers of samples per cluster; None without limits
     mean, mass : (C, d), (C,) mean features of the units, and their numbers of samples
     """
 
@@ -87,7 +88,10 @@ class ViewObjective:
         return result if self.words is None else result + self.words.estimates(z, present)
 
     def differences(self, z: np.ndarray, *, relaxed: bool = False) -> np.ndarray:
-        """Change (m, C, K) of the length if one unit alone moves; 0 where it stays."""
+        """Change (m, C, K) of the length if one unit moves to a cluster; 0 for its own cluster.
+
+        With ``relaxed``, moves may violate limits on sizes.
+        """
         m, c = z.shape
         step = max(1, _CHUNK // (c * self.k))
         if m > step:

@@ -1,21 +1,23 @@
 r"""Description length of the labels of several views, as the target of a sampler.
 
-The target is the distribution of the labels z_v of n samples in V views, and of a forest,
+The target is the joint distribution of the labels z_v of n samples in V views and of a forest,
 
 .. math:: p(z_1, ..., z_V, forest) \propto \exp(-L), \qquad
     L = \sum_v F_v(z_v) + W(z_1, ..., z_V, forest) + Y(z_1),
 
-of the terms of `nrprob.methods.mdl.informed_length`, for features with complete codes. Known
-classes are features of the first view. Known groups have effects in continuous views, which are
-sampled with the labels; see `nrprob.methods.mdl.group_effects`. A state has slots for K_v clusters.
-If the number of clusters is selected, a partition into k clusters has k! labelings of k labels, and
-K_v!/(K_v - k)! states. The target therefore divides exp(-L) by the number of sets of k slots. Then
-all states of a partition together have the probability of its labelings.
+`nrprob.methods.mdl.informed_length` defines the terms; features have complete codes. Known classes
+are coded as additional features of the first view. Known groups have effects in continuous views,
+which are sampled with the labels; see `nrprob.methods.mdl.group_effects`. View v has K_v slots: the
+possible labels in a state of the sampler. If the number of clusters is selected, a partition into k
+clusters has k! labelings with the labels 1 to k, but K_v!/(K_v - k)! states. The target therefore
+divides exp(-L) by the number of sets of k slots. The states of a partition then have the same total
+probability as its k! labelings.
 
 A *cost* of a label is the increase of the length if a sample gets this label, given the labels of
 all other samples. The joint cost of the labels of one sample in all views is a sum of node costs
 (V, K) and edge costs (V, K, K) on the forest, or a vector of costs of cells for the code by one
-table. K is the largest K_v; G is a number of known groups, and p a number of statistics.
+table. Words are code words of labels; see `nrprob.methods.mdl.label_codes`. K is the largest K_v; G
+is a number of known groups, p a number of statistics, and C the number of units of the first view.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ _STATIC: dict[str, Any] = {"static": True}
 
 
 def choose_category(logits: jax.Array, u: jax.Array) -> jax.Array:
-    """Category with unnormalised log probabilities (K,), by inversion of a uniform."""
+    """Sample a category from unnormalised log probabilities (K,), by inversion of a uniform."""
     sums = jnp.cumsum(jnp.exp(logits - logits.max()))
     return jnp.minimum((sums <= u * sums[-1]).sum(), logits.size - 1).astype(jnp.int32)
 
@@ -55,7 +57,8 @@ class Counts(NamedTuple):
     ----------
     cells : for every view, statistics (G, K_v, p) by known group and cluster
     sizes : (V, K) numbers of samples of the clusters
-    words : (G, K) numbers of words of the first view, by known group if words depend on it
+    words : (G, K) numbers of words of the first view, by known group; G is 1 unless words are coded
+        given the known groups
     pairs : (V, V, K, K) numbers of samples by clusters of two views; empty for a table
     joint : numbers of samples by cell; empty unless the code is a table
     """
@@ -72,10 +75,11 @@ class Costs(NamedTuple):
 
     Attributes
     ----------
-    nodes : (V, K) costs of the clusters, with those of words of roots
-    edges : (V, K, K) costs of the clusters, last, given the cluster of the parent
+    nodes : (V, K) costs of the clusters, including the costs of words of roots
+    edges : (V, K, K) costs of the clusters (last axis) given the cluster of the parent (second
+        axis)
     cells : costs of cells under one table, without ``nodes``; empty for a forest
-    word : (K,) part of ``nodes`` that a free word of the first view costs
+    word : (K,) cost of a word of the first view without pairs, which is a part of ``nodes``
     """
 
     nodes: jax.Array
@@ -111,16 +115,17 @@ class ViewsTarget:
     effect_scales : for every view, grid (T,) of the standard deviation of the effects of known
         groups; None for views without effects
     unit, word_group : (n,) unit of every sample in the first view, and group of its words
-    members, unit_size : (C, M), (C,) samples of every unit, padded, and their number
-    sizes, used : (V,) numbers of slots, and whether the number of clusters is selected
+    members, unit_size : (C, M), (C,) samples of every unit, padded with n, and their number
+    sizes, used : (V,) numbers K_v of slots, and whether the number of clusters is selected
     x_log_x : (n + 2,) table of x log x
     complexity : (K + 1, n + 2) parametric complexities of a multinomial of k symbols and n words
-    root_charge : (V, K + 1) length of the labels of a root that depends on the number of clusters
-    slot_charge : (V, K + 1) log number of sets of slots
-    table_charge : length of the labels under one table, by the number of cells
+    root_charge : (V, K + 1) part of the length of the labels of a root that depends on the number
+        of clusters, by this number
+    slot_charge : (V, K + 1) log number of sets of slots, by the number of clusters
+    table_charge : part of the length of the labels under one table, by the number of cells
     pair_words : words of the first view under pairs; None without cannot-links and soft pairs
-    constant : length that does not depend on the labels
-    n_word_groups : number of groups of words
+    constant : part of the length that does not depend on the labels
+    n_word_groups : number of groups of words: of known groups, or 1
     code : joint code of the labels: "table", "forest" or "independent"
     """
 
@@ -159,7 +164,7 @@ class ViewsTarget:
         return max(view.n_slots for view in self.views)
 
     def unit_labels(self, z: jax.Array) -> jax.Array:
-        """Labels (C,) of the units of the first view."""
+        """Labels (C,) of the units of the first view, from labels z (V, n)."""
         return z[0, self.members[:, 0]]
 
     def cell_labels(self) -> np.ndarray:
@@ -184,7 +189,11 @@ class ViewsTarget:
         return replace(self.views[v], terms=(replace(term, cost=cost), *others))
 
     def begin_parameters(self, key: jax.Array) -> Parameters:
-        """Parameters at which a chain starts: a random part of the differences of group means."""
+        """Initial parameters of a chain.
+
+        The effects are the deviations of the group means from the total mean, times a random number
+        in [0, 1). Hyperparameters and scales are in the middle of their grids.
+        """
         prior = jnp.asarray([0 if grid is None else len(grid) // 2 for grid in self.priors])
         scale = jnp.asarray([0 if grid is None else len(grid) // 2 for grid in self.effect_scales])
         dims = [
@@ -287,11 +296,11 @@ class ViewsTarget:
         ----------
         counts : counts before the change
         samples : (M,) samples
-        labels : (M, V) their labels
-        words : (M,) numbers of words of the first view that change
+        labels : (M, V) labels of the samples
+        words : (M,) whether a sample has a word of the first view
         weight : (M,) 1 to add a sample, -1 to remove it, 0 for padding
         """
-        # Arrays of indicators take the place of scatters, which are loops on a CPU.
+        # Arrays of indicators replace scatters, which are loops on a CPU.
         onehot = (labels[..., None] == jnp.arange(self.largest)).astype(jnp.int32)  # (M, V, K)
         signed = onehot * weight[:, None, None]
         cells = []
@@ -323,20 +332,20 @@ class ViewsTarget:
     # Lengths
 
     def _growth(self, counts: jax.Array) -> jax.Array:
-        """Growth of x log x if ``counts`` grow by 1."""
+        """Increase of x log x if ``counts`` increase by 1."""
         return self.x_log_x[counts + 1] - self.x_log_x[counts]
 
     def costs(
         self, counts: Counts, parents: jax.Array, i: jax.Array, word: jax.Array, taken: jax.Array
     ) -> Costs:
-        """Costs of the labels of sample ``i``, which ``counts`` leave out.
+        """Costs of the labels of sample ``i``, which is not in ``counts``.
 
         Parameters
         ----------
         counts : counts of all other samples
         parents : (V,) parents of the views, -1 for roots
         i : the sample
-        word : whether its label in the first view needs a word
+        word : whether the label of the sample in the first view needs a word
         taken : (K,) clusters of the first view that cannot-links exclude
         """
         k, v = self.largest, np.arange(self.n_views)
@@ -382,20 +391,20 @@ class ViewsTarget:
         return free.at[0].set(word_length) + charge
 
     def edge_lengths(self, counts: Counts) -> jax.Array:
-        """Lengths (V, V) of the labels of a view, last, given those of a parent."""
+        """Lengths (V, V) of the labels of a view (last axis) given the labels of a parent."""
         number = self.n_clusters(counts.sizes)
         parent = self.x_log_x[counts.sizes].sum(1)[:, None]
         complexity = self.complexity[number[None, :, None], counts.sizes[:, None]].sum(2)
         return parent - self.x_log_x[counts.pairs].sum((2, 3)) + complexity
 
     def word_length(self, z: jax.Array, counts: Counts) -> jax.Array:
-        """Length of the words of the first view, without the part that depends on their number."""
+        """Length of the words of the first view, without the parts in ``root_charge``."""
         if self.pair_words is None:
             return -self.x_log_x[counts.words].sum()
         return self.pair_words.length(self.unit_labels(z))
 
     def length(self, z: jax.Array, parents: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Description length of labels (V, n) and a forest, and minus the log target."""
+        """Description length of labels (V, n) and a forest, and minus the log target density."""
         counts = self.count_all(z)
         total = self.constant + sum(
             view.length(cells) for view, cells in zip(self.views, counts.cells, strict=True)

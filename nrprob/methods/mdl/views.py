@@ -56,7 +56,7 @@ class View:
 
     @classmethod
     def from_counts(cls, x: np.ndarray, features: str, name: str) -> View:
-        """Check binary features or counts (n, d), which have no centring and scaling.
+        """Check binary features or counts (n, d); return a view without centring and scaling.
 
         Raises
         ------
@@ -106,7 +106,7 @@ def check_tables(X: Sequence[Any], estimator: Any) -> list[np.ndarray]:
 
 
 def cut_views(x: np.ndarray, views: Any) -> list[np.ndarray]:
-    """Split a table (n, m) into views; ``views`` are their numbers of columns."""
+    """Split a table (n, m) into views; ``views`` are the numbers of columns of the views."""
     if np.ndim(views) != 1 or len(views) == 0:
         raise ValueError(
             f"views must be numbers of columns; got {short_repr(views)}; pass one number per view"
@@ -146,7 +146,7 @@ def feature_columns(view_sizes: Sequence[int], n_statistics: int, dtype: Any) ->
 
 @dataclass
 class Views:
-    """Restarts that are annealed.
+    """Input of the annealed restarts.
 
     Attributes
     ----------

@@ -79,7 +79,7 @@ class MixtureMap:
             )  # fmt: skip
             raise_where(
                 x, lambda v: v > _MAX_COUNT, f"a mixture needs counts of at most {_MAX_COUNT}",
-                "divide them, or set features='gaussian'",
+                "divide the counts, or set features='gaussian'",
             )  # fmt: skip
             return x
         x = self.base(x)
@@ -101,7 +101,8 @@ class SmoothedCost:
     ----------
     cost : cost without pseudo-counts
     n_features : number of leading statistics that get the pseudo-count ``alpha``
-    alpha, to_mass : pseudo-counts of a feature and of the mass
+    alpha : pseudo-count of a feature
+    to_mass : pseudo-count of the mass
     """
 
     cost: Cost
@@ -141,7 +142,7 @@ class Mixture:
     covariance : form of the covariances of gaussian components, else None
     n_features : number of features
     free_weights : whether the weights of the components are estimated
-    reg : number that is added to the variances of gaussian components
+    reg : ridge that is added to the variances of gaussian components
     alpha : pseudo-count of every count and of the mass of every component
     anneal : whether to start at the critical temperature
     """
@@ -210,18 +211,18 @@ class MixtureEM(  # type: ignore[misc]
         volume per component; use it for few rows or few labels per component. "full" and "VEE"
         store m (m + 3) / 2 moments per row of m features.
     weights : {"free", "uniform"}, default="free"
-        Whether the weights are estimated or equal.
+        "free" estimates the weights of the components; "uniform" sets them to 1 / ``n_clusters``.
     anneal : bool, default=True
         Whether to start at the temperature at which components first separate, and cool down to 1.
-        False is plain EM from random memberships, or from the labelled rows: in all restarts if all
-        components have labels, else in the first restart.
+        False is plain EM. It starts from random memberships, or from the labelled rows: in all
+        restarts if all components have labelled rows, else in the first restart.
     smoothing : float or "auto", default="auto"
         Pseudo-count of each count of multinomial and bernoulli components, and of the mass of each
         component. Raise it if rare terms separate components. "auto" is 1 for multinomial features
         with target labels, else 0. At most 10**9.
     reg_covar : float, default=1e-6
-        Added to the variances of gaussian components, in units of the mean variance of the
-        features. Raise it if components collapse to few rows. At most 10**6.
+        Ridge that is added to the variances of gaussian components, in units of the mean variance
+        of the features. Raise it if components collapse to few rows. At most 10**6.
     unlabelled_weight : float, default=1.0
         Weight of a row without a target label; a labelled row has weight 1. Lower it if many
         unlabelled rows override the labels. From 1e-9 to 1e9.
@@ -241,8 +242,8 @@ class MixtureEM(  # type: ignore[misc]
     weights_ : ndarray of shape (n_clusters,)
         Weights of the components.
     means_ : ndarray of shape (n_clusters, n_features)
-        Means (gaussian), or probabilities of ones (bernoulli) or of terms (multinomial). The
-        estimates of all rows for an empty component.
+        Means (gaussian), or probabilities of ones (bernoulli) or of terms (multinomial). An empty
+        component has the estimates from all rows.
     covariances_ : ndarray
         Covariances of gaussian components: (n_clusters, n_features, n_features) for "full" and
         "VEE", (n_clusters, n_features) for "diag", (n_clusters,) for "spherical".
@@ -299,7 +300,7 @@ class MixtureEM(  # type: ignore[misc]
     likelihood never decreases.
 
     An iteration takes O(nkm) time for n rows, k components and m features, and O(nkm^2) for "full"
-    and "VEE". Memory is O(nm), and O(nm^2), respectively, plus O(n_init n k).
+    and "VEE". Memory is O(nm), or O(nm^2) for "full" and "VEE", plus O(n_init n k).
 
     References
     ----------
@@ -425,7 +426,8 @@ class MixtureEM(  # type: ignore[misc]
         if self.weights == "uniform":
             cost += math.log(len(self._log_prior))
         else:
-            cost += math.log(self._total) + 1  # log mass of a component, and its derivative
+            # The derivative of the cost of the weights has -log w - 1 instead of -log(w / total).
+            cost += math.log(self._total) + 1
         return np.full(x.shape[0], cost)
 
     def score(self, X, y=None):  # type: ignore[override]
@@ -434,9 +436,9 @@ class MixtureEM(  # type: ignore[misc]
         .. math:: \frac{1}{n} \sum_i \log \sum_k \pi_k p(x_i | \theta_k)
 
         Component k has the weight :math:`\pi_k` and the density :math:`p(x | \theta_k)`. The score
-        is without multinomial coefficients, and with the penalty of ``reg_covar``. Without
+        excludes multinomial coefficients, and includes the penalty of ``reg_covar``. Without
         ``smoothing``, a new row with a term that never occurs in a component has almost no
-        probability there.
+        probability in this component.
 
         Parameters
         ----------
@@ -465,7 +467,7 @@ class MixtureEM(  # type: ignore[misc]
         return clone(self)
 
     def residuals_of(self, X):
-        """Residuals of samples: the mean of the training samples is subtracted.
+        """Residuals of samples from the mean of the training samples.
 
         Parameters
         ----------
@@ -564,7 +566,7 @@ class MixtureEM(  # type: ignore[misc]
         return True
 
     def settings_from_labels(self, labels):
-        """Parameters of two fits: an annealed fit, and plain EM from labels.
+        """Parameters of two fits: the same fit without ``init``, and plain EM from labels.
 
         Parameters
         ----------
