@@ -281,7 +281,7 @@ def tests(chosen: argparse.Namespace) -> None:
     for kind, cells in KINDS.items():
         for name, cell in cells.items():
             number += 1
-            if chosen.only not in name or kind not in chosen.kinds:
+            if kind not in chosen.kinds or (chosen.only and name not in chosen.only):
                 continue
             start = time.process_time()
             result = []
@@ -323,7 +323,7 @@ def numbers(chosen: argparse.Namespace) -> None:
     """Shares of correct numbers of clusters."""
     table = []
     for number, (name, (draw, k, least)) in enumerate(NUMBERS.items()):
-        if chosen.only not in name:
+        if chosen.only and name not in chosen.only:
             continue
         start = time.process_time()
         result = Counter()
@@ -346,7 +346,7 @@ def certainty(chosen: argparse.Namespace) -> None:
     """Calibration error of the confidence, and of the memberships of one fit."""
     table, every = [], []
     for number, (name, cell) in enumerate(CERTAIN.items()):
-        if chosen.only not in name:
+        if chosen.only and name not in chosen.only:
             continue
         start = time.process_time()
         parts = []
@@ -385,7 +385,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two data sets of every kind")
     parser.add_argument("--sets", type=int, default=100, help="data sets of every kind")
-    parser.add_argument("--only", metavar="NAME", default="", help="kinds with this in their name")
+    parser.add_argument("--only", metavar="NAME", nargs="+", help="kinds with these names")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--weights", default="uniform", help="of the clusters")
     parser.add_argument("--n-init", type=int, default=12, help="restarts of every fit")

@@ -40,9 +40,10 @@ def line(name: str, X: np.ndarray, known: np.ndarray, k: int, target: np.ndarray
     nmi = "" if target is None else normalized_mutual_info_score(target, model.labels_)
     try:
         result = evidence.test(model, X, known=known, random_state=0)
-        structure, gap = result.p_structure_, "discrete" if result.p_gap_ is None else result.p_gap_
+        values = result.p_structure_, result.p_gap_
+        structure, gap = ("not shown" if p is None else p for p in values)
     except TooFewRows:
-        structure = gap = "too few rows"
+        structure = gap = "too few samples"
     console.print(f"{name}: {structure}, {gap}")
     return name, len(X), k, structure, gap, nmi, time.process_time() - start
 

@@ -140,8 +140,8 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     # as numbers.
     known_table = _combine_known(known, getattr(X, "index", None))
     settings: dict[str, Any] = {
-        "known": known_table, "standardize": scaled, "names": names, "say": as_option,
-        "units": units, "chosen": bool(options.columns),
+        "known": known_table, "log": options.log, "standardize": scaled, "names": names,
+        "say": as_option, "units": units, "chosen": bool(options.columns),
     }  # fmt: skip
 
     def prepare_features(features: Any) -> Prepared:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
+from nrprob.cli.cluster_names import parse_cluster_names, warn_of_names
 from nrprob.cli.data import check_groups, has_text_or_missing, load_data, refuse_covariates
 from nrprob.cli.options import (
     Alpha,
@@ -19,6 +20,7 @@ from nrprob.cli.options import (
     Id,
     Known,
     Layer,
+    Log,
     Missing,
     Names,
     NaValues,
@@ -30,12 +32,10 @@ from nrprob.cli.options import (
     Sheet,
     Standardize,
     Test,
-    parse_cluster_names,
     parse_n_clusters,
     parse_reading,
     read_options,
     significance_level,
-    warn_of_names,
 )
 from nrprob.cli.output import Force, Out, find_output, remove_others
 from nrprob.cli.single import show_scores
@@ -108,6 +108,7 @@ def explore(
     obsm: Obsm = None,
     seed: Seed = 0,
     missing: Missing = None,
+    log: Log = None,
     standardize: Standardize = None,
     names: Annotated[
         list[str] | None,
@@ -136,8 +137,8 @@ def explore(
     columns_of = {"known": known or [], "compare": compare or [], "labels": []}
     part = {"layer": layer, "obsm": obsm}
     options = read_options(
-        data, columns_of, columns, drop, categorical, ordered, feature_names, part, standardize,
-        missing, id, parse_reading(sep, decimal, encoding, na_values, sheet),
+        data, columns_of, columns, drop, categorical, ordered, feature_names, part, log,
+        standardize, missing, id, parse_reading(sep, decimal, encoding, na_values, sheet),
     )  # fmt: skip
     # Read the data, and check that `explore` can cluster them.
     output = find_output(out, force, RESULTS)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from nrprob.cli import validation
+from nrprob.cli.cluster_names import parse_cluster_names, warn_of_names
 from nrprob.cli.data import check_groups, check_sparse, load_data, refuse_covariates
 from nrprob.cli.options import (
     Alpha,
@@ -22,6 +23,7 @@ from nrprob.cli.options import (
     Id,
     Known,
     Layer,
+    Log,
     Missing,
     Names,
     NaValues,
@@ -33,12 +35,10 @@ from nrprob.cli.options import (
     Sheet,
     Standardize,
     Test,
-    parse_cluster_names,
     parse_n_clusters,
     parse_reading,
     read_options,
     significance_level,
-    warn_of_names,
 )
 from nrprob.cli.output import Force, Out, find_output, remove_others
 from nrprob.cli.single import show_fit
@@ -100,6 +100,7 @@ def fit(
     n_init: Annotated[int | None, Option(help="Number of restarts.")] = None,
     seed: Seed = 0,
     missing: Missing = None,
+    log: Log = None,
     standardize: Standardize = None,
     settings: Annotated[
         list[str] | None,
@@ -147,8 +148,8 @@ def fit(
     }
     part = {"layer": layer, "obsm": obsm}
     options = read_options(
-        data, columns_of, columns, drop, categorical, ordered, feature_names, part, standardize,
-        missing, id, parse_reading(sep, decimal, encoding, na_values, sheet),
+        data, columns_of, columns, drop, categorical, ordered, feature_names, part, log,
+        standardize, missing, id, parse_reading(sep, decimal, encoding, na_values, sheet),
     )  # fmt: skip
     picture = PICTURE if plot else None
     output = find_output(out, force, [*RESULTS, *[PICTURE] * plot, *[EVIDENCE] * (plot and test)])
@@ -205,7 +206,9 @@ def fit(
             fitted, estimator = fits.fit_method(
                 method, parameters, table.X, z, y=loaded.y, where="--set "
             )
-        fits.score_fit(fitted, table.labelings, fits.default_measures([*table.labelings], loaded.names))
+        fits.score_fit(
+            fitted, table.labelings, fits.default_measures([*table.labelings], loaded.names)
+        )
         result = FitResult(
             "", table, loaded.names, [fitted], origin=loaded.origin, measured=loaded.covariates,
             cluster_names=cluster_names,

@@ -5,14 +5,12 @@ The module imports no package that loads slowly, so that the command reports a w
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
-from nrprob.cli.terminal import print_warning
 from nrprob.cli.validation import check_at_least
 from nrprob.data.reading.options import ReadingOptions, parse_options
 from nrprob.exceptions import InputError
@@ -38,14 +36,14 @@ __all__ = [
     "Seed",
     "Sep",
     "Sheet",
+    "Log",
     "Standardize",
     "Test",
     "parse_n_clusters",
     "parse_reading",
     "read_options",
     "significance_level",
-    "parse_cluster_names",
-    "warn_of_names",
+    "split_names",
 ]
 
 # Options of `nrprob fit` and `nrprob explore`.
@@ -143,6 +141,13 @@ Missing = Annotated[
         "the column); by default keep if the method takes missing values, else error."
     ),
 ]
+Log = Annotated[
+    list[str] | None,
+    Option(
+        help="Columns to replace by their logarithms, separated by commas, or repeated; auto takes "
+        "skewed columns whose logarithms form Gaussian clusters better."
+    ),
+]
 Standardize = Annotated[
     bool | None,
     Option(
@@ -177,7 +182,7 @@ class DataOptions:
     categorical, ordered : features that the user declares as categorical or ordered
     names : file and column of the feature names; the column is empty for a text file
     part : argument ``layer`` or ``obsm`` of `nrprob.rows_of`; empty for X
-    standardize, missing : as in `nrprob.prepare`; ``missing`` is None by default
+    log, standardize, missing : as in `nrprob.prepare`; ``missing`` is None by default
     id : column with the names of the rows; None without one
     reading : how the files are to be read
     """
@@ -190,6 +195,7 @@ class DataOptions:
     ordered: list[str]
     names: Column | None
     part: dict[str, str]
+    log: str | list[str]
     standardize: bool | str
     missing: str | None
     id: str | None = None
@@ -217,6 +223,7 @@ def read_options(
     ordered: list[str] | None,
     names: str | None,
     part: dict[str, str | None],
+    log: list[str] | None,
     standardize: bool | None,
     missing: str | None,
     id: str | None = None,
@@ -247,12 +254,13 @@ def read_options(
             option: [_parse_column(text, data) for text in texts]
             for option, texts in labelings.items()
         },
-        _split_names(columns),
-        _split_names(drop),
-        _split_names(categorical),
-        _split_names(ordered),
+        split_names(columns),
+        split_names(drop),
+        split_names(categorical),
+        split_names(ordered),
         None if names is None else _parse_names(names, data),
         {kind: name for kind, name in part.items() if name is not None},
+        "auto" if log == ["auto"] else split_names(log),
         "auto" if standardize is None else standardize,
         missing,
         id,
@@ -315,7 +323,7 @@ def parse_reading(
     sheet: str | None,
 ) -> ReadingOptions:  # fmt: skip
     """Parse the options that say how a text file or a spreadsheet is to be read."""
-    return parse_options(sep, decimal, encoding, _split_names(na_values), sheet)
+    return parse_options(sep, decimal, encoding, split_names(na_values), sheet)
 
 
 def _check_kinds(options: DataOptions) -> None:
@@ -383,35 +391,10 @@ def significance_level(alpha: float | None, tested: bool) -> float:
     return alpha
 
 
-def _split_names(texts: list[str] | None) -> list[str]:
+def split_names(texts: list[str] | None) -> list[str]:
     """Split texts at commas, and drop repeated names."""
     parts = ",".join(texts or []).split(",")
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
-
-
-def parse_cluster_names(texts: list[str] | None, n_clusters: int | str | None) -> list[str]:
-    """Split the names of clusters; refuse more names than clusters, and names of other clusters."""
-    names = _split_names(texts)
-    if numbered := [name for name in names if re.fullmatch(r"cluster \d+", name)]:
-        raise InputError(
-            f"clusters without a name are called by their number; got --names {numbered[0]!r}; "
-            "choose another name"
-        )
-    if isinstance(n_clusters, int) and len(names) > n_clusters:
-        raise InputError(
-            f"there are more names than clusters; --names {','.join(names)} for {n_clusters} "
-            "clusters; leave names out, or raise --k"
-        )
-    return names
-
-
-def warn_of_names(names: list[str], n_clusters: int) -> None:
-    """Warn if the number of names is not the number of clusters."""
-    if names and len(names) != n_clusters:
-        print_warning(
-            f"--names has {len(names)} names for {n_clusters} clusters; other clusters keep their "
-            "numbers, and further names are not used"
-        )
 
 
 def _parse_column(text: str, data: Path) -> Column:

@@ -45,6 +45,7 @@ def in_options(text: str) -> str:
     """Rewrite a message for the command line: name options instead of parameters and arrays."""
     dense = "store the rows as a dense matrix"
     text = _TO_DENSE.sub(lambda match: "; " * bool(match[1]) + dense, text)
+    text = text.replace("log='auto' of nrprob.prepare", "--log auto")
     return _PARAMETER.sub(_name_option, text)
 
 

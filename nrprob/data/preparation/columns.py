@@ -39,7 +39,7 @@ def kind_of_column(column: Any) -> str:
     """Type of the values of a column of a frame.
 
     The type is "number", "boolean", "text", "date", "object" (values of one other type, such as
-    lists), "mixed" (values of several types), or "empty".
+    lists), "mixed" (values of several types), or "empty". Categorical columns are "text".
     """
     import pandas as pd
 
@@ -113,7 +113,7 @@ def is_index(name: str, values: np.ndarray) -> bool:
 
 
 def is_year(name: str, values: np.ndarray) -> bool:
-    """Whether numbers look like years: by their name, or if all lie within two centuries."""
+    """Whether integers look like years: by the column name, or if all lie in 1900 to 2100."""
     is_whole = len(values) >= _FEW and bool((values == np.round(values)).all())
     if not is_whole or not 1000 <= values.min() <= values.max() <= 3000:
         return False

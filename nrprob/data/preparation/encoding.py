@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 
 from nrprob.data.column_kinds import NUMBER, infer_kinds
-from nrprob.data.frames import quote_names
+from nrprob.data.frames import is_table, quote_names
+from nrprob.data.labels import as_plain_array
 from nrprob.data.preparation.columns import (
     as_numbers,
     is_binary,
+    is_float,
     is_identifier,
     is_year,
     kind_of_column,
@@ -24,7 +26,7 @@ from nrprob.known import Memberships
 
 
 def as_categories(column: pd.Series) -> pd.Series:
-    """Convert a text column to categories: in the order of an ordered column, else sorted."""
+    """Convert a text column to categories: in the order of a categorical column, else sorted."""
     column = column.reset_index(drop=True)
     if isinstance(column.dtype, pd.CategoricalDtype):
         return column.cat.remove_unused_categories()
@@ -135,17 +137,39 @@ def warn_of_suspicious(features: Features, record: Record) -> None:
         )
 
 
-def warn_of_determined(columns: dict[str, pd.Series], known: Any, record: Record) -> None:
-    """Warn of columns that vary, but not within the groups of known labels."""
+def known_groups(known: Any) -> np.ndarray | None:
+    """Codes (n,) of the combinations of known labels; None without known labels."""
     if known is None or isinstance(known, Memberships):
-        return
+        return None
     labels = pd.DataFrame(known).reset_index(drop=True)
     labels = labels[[name for name in labels if labels[name].dtype.kind != "f"]]
     if not labels.shape[1]:
-        return
-    groups = labels.groupby(list(labels), observed=True).ngroup().to_numpy()
-    if 2 * (groups.max() + 1) > len(groups):
-        return  # groups of single rows determine every column
+        return None
+    return labels.groupby(list(labels), observed=True).ngroup().to_numpy()
+
+
+def take_known_rows(known: Any, rows: np.ndarray, n: int) -> Any:
+    """Known structure of the rows with the positions ``rows`` among n, as estimators accept it."""
+    if known is None:
+        return None
+    if is_table(known):
+        known = known.iloc[rows].reset_index(drop=True)
+        integers = [name for name in known if str(known[name].dtype) == "Int64"]
+        known = known.astype(dict.fromkeys(integers, np.int64))
+        is_labeling = known.shape[1] == 1 and not is_float(known.iloc[:, 0])
+        return known.iloc[:, 0].to_numpy() if is_labeling else known
+    if len(rows) == n:
+        return known
+    if isinstance(known, Memberships):
+        return Memberships(known.probabilities[rows])
+    return as_plain_array(known, "known")[rows]
+
+
+def warn_of_determined(columns: dict[str, pd.Series], known: Any, record: Record) -> None:
+    """Warn of columns that vary, but not within the groups of known labels."""
+    groups = known_groups(known)
+    if groups is None or 2 * (groups.max() + 1) > len(groups):
+        return  # with less than two rows per group on average, a column rarely varies within groups
     names = []
     for name, column in columns.items():
         values = column.reset_index(drop=True)

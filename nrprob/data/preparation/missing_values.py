@@ -53,7 +53,7 @@ def select_complete_rows(
     all_columns = [(repr(name), column) for name, column in columns.items()]
     all_columns += [(f"known {name!r}", column) for name, column in known.items()]
     is_missing = {name: column.isna().to_numpy(bool) for name, column in all_columns}
-    if missing == "keep":  # refuse missing covariates only; missing known labels form a group
+    if missing == "keep":  # features may be missing; missing labels of a frame already form a group
         is_missing = {n: mask for n, mask in is_missing.items() if n not in map(repr, columns)}
     if missing_known is not None:
         is_missing["known"] = missing_known
@@ -133,13 +133,13 @@ def select_complete_rows(
 
 
 def _format_counts(masks: dict[str, np.ndarray], most: int = 8) -> str:
-    """List columns with the numbers of their rows in ``masks``, for a message."""
+    """List, for a message, the number of rows that each column's mask in ``masks`` selects."""
     shown = [f"{mask.sum()} in {name}" for name, mask in masks.items()]
     return ", ".join(shown[:most]) + (", ..." if len(shown) > most else "")
 
 
 def missing_rows(known: Any, n: int) -> np.ndarray | None:
-    """Mask (n,) of rows with missing known values, if ``known`` is an array."""
+    """Mask (n,) of rows with missing known values, if ``known`` is an array; otherwise None."""
     if known is None or isinstance(known, Memberships) or is_table(known):
         return None
     import pandas as pd

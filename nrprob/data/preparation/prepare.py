@@ -13,6 +13,7 @@ from nrprob.data.annotated import feature_names_of, is_annotated
 from nrprob.data.column_kinds import hardly_repeat, infer_kinds
 from nrprob.data.frames import as_frame, extract_known, is_frame, is_table, quote_names
 from nrprob.data.labels import as_plain_array, check_hashable
+from nrprob.data.preparation.column_names import check_dropped, check_names, name_columns
 from nrprob.data.preparation.columns import (
     MOST_VALUES,
     as_numbers,
@@ -24,12 +25,14 @@ from nrprob.data.preparation.columns import (
 from nrprob.data.preparation.encoding import (
     as_categories,
     encode_features,
+    known_groups,
+    take_known_rows,
     warn_of_determined,
     warn_of_suspicious,
 )
 from nrprob.data.preparation.missing_values import missing_rows, select_complete_rows
 from nrprob.data.preparation.record import Record, Say, as_python, unfit_columns
-from nrprob.data.preparation.scales import standardise_features
+from nrprob.data.preparation.scales import standardise_features, take_logarithms
 from nrprob.data.reading.conversion import (
     Problem,
     ReadingRecord,
@@ -38,7 +41,6 @@ from nrprob.data.reading.conversion import (
 )
 from nrprob.data.validation import check_choice, check_not_masked
 from nrprob.exceptions import short_repr, warn
-from nrprob.known import Memberships
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,6 +107,7 @@ def prepare(
     known: Any = None,
     categories: str = "keep",
     missing: str = "keep",
+    log: str | Collection[str] = (),
     standardize: bool | str = "auto",
     drop: Collection[str] = (),
 ) -> Prepared:
@@ -134,10 +137,16 @@ def prepare(
         values, one for the second value. A text column of more values raises ValueError.
     missing : {"keep", "error", "drop", "mean"}, default="keep"
         "keep" leaves missing features missing; rows with a missing known label form a separate
-        group if ``known`` is a frame. "error" raises ValueError for missing values, "drop" leaves
-        out their rows, and "mean" imputes the mean of the column (for binary columns, the share of
-        ones). Known labels and text that is kept cannot be imputed. Infinite values raise
-        ValueError unless ``missing="drop"``.
+        group if ``known`` is a frame or names columns. Missing covariates raise ValueError.
+        "error" raises ValueError for missing values, "drop" leaves out their rows, and "mean"
+        imputes the mean of the column (for binary columns, the share of ones). Known labels and
+        text that is kept cannot be imputed. Infinite values raise ValueError unless
+        ``missing="drop"``.
+    log : "auto" or collection of str, default=()
+        Columns of measurements that are replaced by their logarithms, for example ``log(income)``.
+        "auto" takes skewed columns, if Gaussian clusters of the logarithms describe the column
+        better than Gaussian clusters of its values. If a column contains 0, the median of its
+        positive values is added before the logarithm.
     standardize : {"auto", True, False}, default="auto"
         Whether to scale features to mean 0 and standard deviation 1. "auto" scales measurements in
         a frame if standard deviations differ by a factor of ten. With ``categories="indicators"``,
@@ -184,8 +193,9 @@ def prepare(
     ['size', 'kind=a', 'kind=b', 'kind=c']
     """
     result = prepare_table(
-        X, known=known, categories=categories, missing=missing, standardize=standardize, drop=drop
-    )
+        X, known=known, categories=categories, missing=missing, log=log, standardize=standardize,
+        drop=drop,
+    )  # fmt: skip
     for line in result.warnings:
         warn(line)
     return result
@@ -197,6 +207,7 @@ def prepare_table(
     known: Any = None,
     categories: str = "keep",
     missing: str = "keep",
+    log: str | Collection[str] = (),
     standardize: bool | str = "auto",
     drop: Collection[str] = (),
     names: list[str] | None = None,
@@ -209,7 +220,7 @@ def prepare_table(
     Parameters
     ----------
     names : names of the columns of an array
-    say : function from the name and value of an argument to the text by which messages name it
+    say : function that formats an argument (name and value) for messages
     units : whether the columns of an array may have different units
     chosen : whether the user has chosen the columns; then columns that look like an index stay
     """
@@ -219,12 +230,18 @@ def prepare_table(
         standardize = bool(standardize)
     else:
         check_choice("standardize", standardize, ("auto",), "or True or False")
+    if isinstance(log, str):
+        check_choice("log", log, ("auto",), "or a list of column names")
+    elif not isinstance(log, Collection) or not all(isinstance(name, str) for name in log):
+        raise TypeError(
+            f"log must be 'auto' or a list of column names; got {short_repr(log)}; pass a list"
+        )
     if not isinstance(drop, Collection):
         raise TypeError(f"drop must be a list of column names; got {short_repr(drop)}; pass a list")
     drop = [drop] if isinstance(drop, str) else list(drop)
     if not is_table(X):
         return _prepare_array(
-            X, known, categories, missing, standardize, drop, names, say, units
+            X, known, categories, missing, log, standardize, drop, names, say, units
         )  # fmt: skip
     X = as_frame(X)
     if 0 in X.shape:
@@ -232,7 +249,7 @@ def prepare_table(
             f"X must have rows and columns; got {X.shape[0]} sample(s) and {X.shape[1]} "
             "feature(s); pass a frame that is not empty"
         )
-    X, known = extract_known(_name_columns(X, drop), known)
+    X, known = extract_known(name_columns(X, drop), known)
     X = X.drop(columns=[name for name in drop if name in X.columns])
     if not X.shape[1]:
         raise ValueError(f"no feature is left; got {say('drop', drop)}; drop fewer columns")
@@ -242,7 +259,7 @@ def prepare_table(
     preparation.notes += record.notes
     preparation.warnings += record.warnings
     columns = preparation.select_features(X, chosen, record.problems)
-    return preparation.finish(columns, known, len(X), missing, standardize, of_frame=True)
+    return preparation.finish(columns, known, len(X), missing, log, standardize, of_frame=True)
 
 
 def as_indicators(X: pd.DataFrame) -> Prepared:
@@ -264,8 +281,8 @@ def as_indicators(X: pd.DataFrame) -> Prepared:
 
 
 def _prepare_array(
-    X: Any, known: Any, categories: str, missing: str, standardize: bool | str, drop: list[str],
-    names: list[str] | None, say: Say, units: bool,
+    X: Any, known: Any, categories: str, missing: str, log: str | Collection[str],
+    standardize: bool | str, drop: list[str], names: list[str] | None, say: Say, units: bool,
 ) -> Prepared:  # fmt: skip
     """Prepare an array, whose columns are numbered if they have no names."""
     names, units = names or feature_names_of(X), units and not is_annotated(X)
@@ -278,7 +295,7 @@ def _prepare_array(
     check_not_masked(X, "X")
     array = X if sparse.issparse(X) else as_plain_array(X, "X")
     if drop and names is not None:
-        _check_dropped(drop, names)
+        check_dropped(drop, names)
         retained = [j for j, name in enumerate(names) if name not in drop]
         array, names = array[:, retained], [names[j] for j in retained]
     if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "biuf":
@@ -289,6 +306,11 @@ def _prepare_array(
     preparation, n = _TablePreparation(say, names is not None, categories), array.shape[0]
     names = names or [f"column {j}" for j in range(array.shape[1])]
     if sparse.issparse(array):
+        if log:
+            raise ValueError(
+                f"logarithms need dense measurements; got log={short_repr(log)} and sparse X; pass "
+                "X.toarray(), if it is small, or leave log out"
+            )
         if standardize is True or not np.isfinite(array.data).all():
             raise ValueError(
                 "sparse X must be finite, and is not standardised; got "
@@ -305,7 +327,7 @@ def _prepare_array(
     columns = {name: pd.Series(column) for name, column in zip(names, values.T, strict=True)}
     # The user chose the scales of an array, so a warning is enough. Annotated data have one unit,
     # even if the variances of their columns differ.
-    return preparation.finish(columns, known, n, missing, standardize is True, units=units)
+    return preparation.finish(columns, known, n, missing, log, standardize is True, units=units)
 
 
 class _TablePreparation(Record):
@@ -313,9 +335,10 @@ class _TablePreparation(Record):
 
     def finish(
         self, columns: dict[str, pd.Series], known: Any, n: int, missing: str,
-        standardize: bool | str, of_frame: bool = False, units: bool = True,
+        log: str | Collection[str], standardize: bool | str, of_frame: bool = False,
+        units: bool = True,
     ) -> Prepared:  # fmt: skip
-        """Select rows, encode features and standardise them.
+        """Select rows, encode features, take logarithms and standardise.
 
         Columns of a frame are checked for identifiers, years and codes for missing values.
         ``units`` states whether columns may have different units.
@@ -329,19 +352,23 @@ class _TablePreparation(Record):
             }
         encoded = {name: column for name, column in selected.items() if name not in texts}
         features = encode_features(encoded, len(rows), of_frame, missing, self)
-        ready = Prepared(
-            features.values, known, features.names, rows, indicators_=self.indicators
-        )  # fmt: skip
         if of_frame:
             warn_of_suspicious(features, self)
             warn_of_determined(selected, known, self)
+        renamed: dict[str, str] = {}
+        if log:
+            columns_of = log if isinstance(log, str) else list(log)
+            features, renamed = take_logarithms(features, columns_of, known_groups(known), self)
+        ready = Prepared(
+            features.values, known, features.names, rows, indicators_=self.indicators
+        )  # fmt: skip
         if units or standardize:
             ready.X, ready.scales_ = standardise_features(features, standardize, self)
         if of_frame and self.keeps:
             columns = dict(zip(features.names, ready.X.T, strict=True)) | texts
-            ready.X = _join_columns({name: columns[name] for name in selected})
-            ready.feature_names_ = list(selected)
-            ready.kinds_ = dict(zip(selected, infer_kinds(ready.X), strict=True))
+            ready.feature_names_ = [renamed.get(name, name) for name in selected]
+            ready.X = _join_columns({name: columns[name] for name in ready.feature_names_})
+            ready.kinds_ = dict(zip(ready.feature_names_, infer_kinds(ready.X), strict=True))
         ready.notes, ready.warnings = self.notes, self.warnings
         ready.identifiers_ = self.identifiers
         return ready
@@ -368,7 +395,7 @@ class _TablePreparation(Record):
                     f"known columns should vary; {quote_names(constant)} {verb} the same in all "
                     "rows, so that there is no effect to remove; leave out such columns"
                 )
-        return rows, _take_known_rows(known if frame is None else frame, rows, n)
+        return rows, take_known_rows(known if frame is None else frame, rows, n)
 
     def select_features(
         self, X: pd.DataFrame, chosen: bool, problems: list[Problem]
@@ -466,7 +493,7 @@ class _TablePreparation(Record):
         if not is_table(known):
             return None
         frame = as_frame(known).copy()
-        _check_names(frame.columns, "known")
+        check_names(frame.columns, "known")
         for name in frame:
             column = frame[name]
             check_hashable(np.asarray(column), f" in column {name!r}")
@@ -501,50 +528,7 @@ class _TablePreparation(Record):
         return frame
 
 
-def _check_dropped(drop: list[str], names: Collection[str]) -> None:
-    for name in drop:
-        if not isinstance(name, str) or name not in names:
-            raise ValueError(
-                f"drop names a column that X does not have; got {short_repr(name)}, and X has "
-                f"{quote_names(names)}; name one of these"
-            )
-
-
-def _check_names(names: pd.Index, what: str) -> None:
-    """Raise ValueError if columns have equal names; ``what`` names the table in the message."""
-    if not names.is_unique:
-        raise ValueError(
-            f"{what} must have columns of different names; got "
-            f"{short_repr(names[names.duplicated()][0])} more than once; rename them"
-        )
-
-
-def _name_columns(frame: pd.DataFrame, drop: list[str]) -> pd.DataFrame:
-    """Return the frame with string names; all columns to drop must exist."""
-    names = frame.columns.map(str)
-    _check_names(names, "X")
-    _check_dropped(drop, names)
-    return frame.set_axis(names, axis=1)
-
-
 def _join_columns(columns: dict[str, Any]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(columns)
-
-
-def _take_known_rows(known: Any, rows: np.ndarray, n: int) -> Any:
-    """Known structure of the rows with the positions ``rows`` among n, as estimators accept it."""
-    if known is None:
-        return None
-    if is_table(known):
-        known = known.iloc[rows].reset_index(drop=True)
-        integers = [name for name in known if str(known[name].dtype) == "Int64"]
-        known = known.astype(dict.fromkeys(integers, np.int64))
-        is_labeling = known.shape[1] == 1 and not is_float(known.iloc[:, 0])
-        return known.iloc[:, 0].to_numpy() if is_labeling else known
-    if len(rows) == n:
-        return known
-    if isinstance(known, Memberships):
-        return Memberships(known.probabilities[rows])
-    return as_plain_array(known, "known")[rows]

@@ -70,8 +70,8 @@ class Record:
 
     Attributes
     ----------
-    say : function from the name and value of an argument to the text by which advice to the user
-        names it, such as `as_python`
+    say : function that formats an argument (name and value) for the advice in messages, such as
+        `as_python`
     named : whether columns have names, so that they can be dropped by name
     categories : treatment of text, "keep" or "indicators"
     notes : descriptions of the changes

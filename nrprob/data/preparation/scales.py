@@ -8,9 +8,12 @@ import numpy as np
 
 from nrprob.data.feature_types import kind_of
 from nrprob.data.frames import quote_names
+from nrprob.data.logarithms import compare_logarithms, offset_of_logarithm
 from nrprob.data.preparation.record import Record
 
 _APART = 10  # ratio of scales from which they suggest different units
+# With log="auto", a column is replaced by its logarithm if its gain exceeds both bounds, in nats.
+_LEAST_GAIN_PER_ROW, _LEAST_GAIN = 0.05, 10
 
 
 class Features(NamedTuple):
@@ -20,7 +23,8 @@ class Features(NamedTuple):
     ----------
     names : names of the m columns
     values : (n, m) values in n rows, NaN where missing
-    is_number : (m,) mask of the columns with other values than 0 and 1
+    is_number : (m,) mask of the measurements: the columns of kind "number" of a frame whose text
+        is kept; otherwise the columns with other values than 0 and 1
     is_text : (m,) mask of the columns that encode text or booleans, and so are not counts
     """
 
@@ -36,8 +40,8 @@ def standardise_features(
     """Standardise columns, and return the values (n, m) and the moments of changed columns.
 
     The moments are a dictionary from column names to mean and standard deviation. ``standardize``
-    is as in `nrprob.prepare`; with "auto", columns are changed only if their scales differ by a
-    factor of ten, or if columns and binary columns together would be modelled as counts.
+    is as in `nrprob.prepare`; with "auto", measurements are changed only if scales differ by a
+    factor of ten, or if measurements and binary columns together would be modelled as counts.
     """
     names, values, is_number, is_text = features
     wide = values.astype(np.float64)
@@ -83,6 +87,56 @@ def standardise_features(
         return values, scales
     wide[:, chosen] = (wide[:, chosen] - mean[chosen]) / deviation[chosen]
     return wide.astype(values.dtype), scales
+
+
+def take_logarithms(
+    features: Features, log: str | list[str], groups: np.ndarray | None, record: Record
+) -> tuple[Features, dict[str, str]]:
+    """Replace columns by their logarithms, as in the argument ``log`` of `nrprob.prepare`.
+
+    ``groups`` (n,) are codes of the known groups, or None. Returns the features, and a dictionary
+    from the names of the replaced columns to their new names.
+    """
+    names, values, is_number, _ = features
+    wide = values.astype(np.float64)
+    if isinstance(log, str):
+        gain, offsets = compare_logarithms(wide, groups)
+        present = (~np.isnan(wide)).sum(0)
+        chosen = is_number & (gain > _LEAST_GAIN_PER_ROW) & (gain * present > _LEAST_GAIN)
+        columns = dict(zip(np.flatnonzero(chosen), offsets[chosen], strict=True))
+    else:
+        columns = {j: _offset_of_column(wide[:, j], names[j]) for j in _positions(features, log)}
+    renamed = {}
+    for j, offset in columns.items():
+        wide[:, j] = np.log(wide[:, j] + offset)
+        renamed[names[j]] = f"log({names[j]}{f' + {offset:.4g}' if offset else ''})"
+    if renamed:
+        why = "which are skewed" if isinstance(log, str) else "as requested"
+        record.notes.append(f"logarithms of columns, {why}: {quote_names(renamed)}")
+    new_names = [renamed.get(name, name) for name in names]
+    return features._replace(names=new_names, values=wide.astype(values.dtype)), renamed
+
+
+def _positions(features: Features, log: list[str]) -> list[int]:
+    """Positions of the columns of ``log``, which must be measurements."""
+    for name in log:
+        if name not in features.names or not features.is_number[features.names.index(name)]:
+            measured = np.array(features.names)[features.is_number].tolist()
+            raise ValueError(
+                f"log names a column without measurements; got {name!r}, and the columns of "
+                f"measurements are {quote_names(measured)}; name one of these"
+            )
+    return [features.names.index(name) for name in log]
+
+
+def _offset_of_column(x: np.ndarray, name: str) -> float:
+    """Offset of the logarithm of a column (n,) that the user has chosen."""
+    if (low := float(np.nanmin(x))) < 0:
+        raise ValueError(
+            f"logarithms need values of at least 0; got {low:.4g} in {name!r}; leave the column "
+            "out of log, or add a number to it before"
+        )
+    return offset_of_logarithm(x)
 
 
 def _describe_scales(

@@ -137,17 +137,18 @@ class ConditionalMixture(
         :math:`\frac{1}{2} \min(K - 1, d) (\sum_z \log n_z - \max_z \log n_z)` nats. The sum and the
         maximum are over groups of at least ten samples. "auto" also selects "subtract" if unequal
         weights of the clusters, common to all groups, explain the gain. If the median group has
-        fewer than 20 samples, "auto" never subtracts. Covariates, t errors and ``balance`` require
-        "subtract"; "auto" then selects "subtract".
+        fewer than 20 samples, "auto" never subtracts. Covariates, ``errors`` other than "gaussian"
+        and ``balance`` require "subtract"; "auto" then selects "subtract". The effects of groups on
+        discrete columns are fitted with the clusters in every case.
     categorical, ordered : "auto" or sequence of str or int, default="auto"
         Names or positions of categorical and of ordered columns; an empty sequence for none. "auto"
-        derives the type of a column from its values. Text, booleans and columns of two values are
-        categorical. Ordered categories, and numbers with 3 to 12 distinct values, are ordered.
-        Whole numbers with 13 to 50 distinct values, the smallest 0 and the largest at most 100, are
-        counts. The model treats counts like ordered columns. Numbers with three or more distinct
-        values are numeric if there are fewer than five samples per value, on average. An array with
-        at least 32 ordered or count columns is assumed to hold images, and its columns are numeric.
-        The same rule applies to a frame with at least 32 count columns.
+        derives the type of a column from its values. Text, booleans, unordered categories and
+        columns of two values are categorical. Ordered categories, and numbers with 3 to 12 distinct
+        values, are ordered. Whole numbers with 13 to 50 distinct values, the smallest 0 and the
+        largest at most 100, are counts. The model treats counts like ordered columns. Numbers with
+        three or more distinct values are numeric if there are fewer than five samples per value, on
+        average. An array with at least 32 ordered or count columns is assumed to hold images, and
+        its columns are numeric. The same rule applies to a frame with at least 32 count columns.
     location : "auto" or bool, default="auto"
         Whether to fit location effects: within clusters, the means of the numeric columns depend on
         the discrete columns. "auto" fits location effects if they raise F by more than their
@@ -195,13 +196,16 @@ class ConditionalMixture(
         Metrics of the k-means that initialises the restarts. Along each principal axis, residuals
         are divided by their standard deviation to the power of the exponent, from 0 (unchanged) to
         1 (whitened). The entry "kurtosis" uses the n_clusters - 1 directions of the smallest
-        kurtosis (FOBI). At most 100 entries.
+        kurtosis (FOBI); tables with discrete columns or missing values ignore this entry. At most
+        100 entries.
     aligned : bool, default=True
         Whether some restarts start from k-means within every known group, with clusters matched
-        between groups.
+        between groups. Tables with discrete columns or missing values ignore this parameter: such
+        restarts are used if known groups have at least five samples per cluster, on average.
     warm_up : bool, default=True
         Whether every initial value is used a second time, after a warm-up of at most 30 EM steps.
-        In a warm-up, the cluster shares are equal in every known group.
+        In a warm-up, the cluster shares are equal in every known group. Tables with discrete
+        columns or missing values ignore this parameter, and always use warm-ups.
     successive_halving : bool, default=True
         Whether to search large data sets (n x columns x K above 262,144) by successive halving:
 
@@ -212,6 +216,9 @@ class ConditionalMixture(
            on all rows. At least 3 restarts continue, and their clusters are distinct (adjusted Rand
            index below 0.95).
         3. The best two run to convergence. The other restarts stop unconverged.
+
+        For tables with discrete columns or missing values, all steps are in float64, warm-ups have
+        up to 30 steps, and the best three distinct restarts of the subsample run to convergence.
     init : array-like of shape (n_samples,), optional
         Initial labels, which replace the first of the other initial values.
     multi : {"product", "additive"}, default="product"
@@ -280,12 +287,14 @@ class ConditionalMixture(
         cluster. In every known group, at least the sample of the smallest noise probability is not
         set aside.
     decisions_ : dict
-        Gains and thresholds in nats that decided on location effects, group effects and shares.
+        Gains and thresholds in nats, and mean entropies of the memberships divided by log(K), that
+        decided on location effects, group effects and shares.
     objective_ : float
         Minimised objective in nats, ``penalty_ - log_likelihood_``; for joint fits, it is -F in
         units of X. Compare it only between fits of the same ``effects_kind_``.
     log_likelihood_ : float
-        Weighted log likelihood of the residuals.
+        Log likelihood. For complete numeric tables with subtracted means: sum over the residuals,
+        times (n - L)/n. Otherwise: sum over the samples, at the posterior means of the effects.
     penalty_ : float
         Part of the objective due to priors and penalties: ridge, balance, rounding errors and, for
         joint fits, the priors of effects and shares.
@@ -380,10 +389,10 @@ class ConditionalMixture(
     effects and shares by this subsample; otherwise it subtracts group means. With discrete columns
     or joint effects, only the best optimum of the subsample is continued. ``restarts_`` and
     ``optima_`` then have one entry, and ``objective_margin_`` is an estimate from the subsample.
-    Location effects, missing values and noise need all rows in memory.
+    Location effects, missing values, noise, ``balance`` and ``init`` need all rows in memory.
 
     The rounding step of a column is the median difference between consecutive distinct values. A
-    column with unequal differences counts as not rounded. So does a column whose
+    column with very unequal differences counts as not rounded. So does a column whose
     :math:`h_j^2 / 12` is below 0.001 of its residual variance. Fits of stored rows have no
     correction for rounding.
 

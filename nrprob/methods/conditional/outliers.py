@@ -1,7 +1,7 @@
 """Outliers of a conditional mixture: samples that are far from all clusters.
 
 `fit` sets outliers aside: it fits the clusters again without the outliers, and then assigns every
-outlier to its nearest cluster. Without the parameter ``noise``, `fit` only warns of outliers.
+outlier to its nearest cluster. With ``noise=0``, `fit` only warns of outliers.
 Sizes: n samples, of which n' are not outliers; K clusters; S restarts.
 """
 
@@ -27,6 +27,7 @@ from nrprob.methods.conditional.noise import (
     least_gain,
 )
 from nrprob.methods.conditional.shares import FREE, UNIFORM
+from nrprob.methods.conditional.skewed_features import warn_of_skewed
 from nrprob.methods.conditional.starts import stratified_sample
 from nrprob.methods.conditional.table_fit import TableInput, TableTask
 from nrprob.settings import few_threads
@@ -105,7 +106,8 @@ class OutlierMixin(Clusterer):
     def _set_aside(self, task: Any, result: Any) -> Any:
         """Fit a noise component, and set the attributes that describe it.
 
-        With ``noise=0``, the method only warns of outliers.
+        The method warns of skewed features, whose largest values resemble outliers. With
+        ``noise=0``, it sets no sample aside, and warns of outliers unless a feature is skewed.
 
         Parameters
         ----------
@@ -118,6 +120,8 @@ class OutlierMixin(Clusterer):
             Task of the fit to the samples that are not outliers. None if no sample is set aside.
         """
         n, has_noise = task.source[0].n_samples, self.noise != 0
+        table, design = task.source[:2]
+        is_skewed = not warnings_are_ignored() and warn_of_skewed(table, design, self.n_clusters)
         self.noise_ = self.noise_gain_ = 0.0
         self.noise_probability_, self.outliers_ = np.zeros(n), np.zeros(n, bool)
         if isinstance(task, TableTask):
@@ -135,7 +139,7 @@ class OutlierMixin(Clusterer):
             return None
         outlier = find_outliers(fit.probability, task.source[1].codes)
         if not has_noise:
-            if self._is_present(fit, task) and outlier.any():
+            if self._is_present(fit, task) and outlier.any() and not is_skewed:
                 share = row_mean(outlier, task.source[0].mass)
                 warn(
                     f"{share:.1%} of the samples are far from all clusters (outliers; a noise "

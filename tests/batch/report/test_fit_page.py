@@ -105,6 +105,20 @@ def test_missing_values_leave_the_other_columns_alone(drawn):
     assert result.differences[0, 0] == 0 and np.isnan(result.inside[0, 0])
 
 
+def test_typical_rows_are_nearest_on_average_over_their_values():
+    """A column with few values weighs like the others."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 4)) * [1, 2, 3, 4]
+    X[rng.random(200) < 0.8, 3] = np.nan
+    codes = np.repeat([0, 1], 100)
+    result = top_features.find_top_features(X, codes, [0, 1], 0 * codes)
+    rest = np.concatenate([X[codes == c] - np.nanmean(X[codes == c], 0) for c in (0, 1)])
+    distances = np.nanmean(rest**2 / np.nanmean(rest**2, 0), 1)
+    for c in (0, 1):
+        rows = np.flatnonzero(codes == c)
+        assert result.nearest[c].tolist() == rows[np.argsort(distances[rows])[:5]].tolist()
+
+
 def test_a_description_names_columns_once_and_in_order():
     rng = np.random.default_rng(0)
     codes = np.arange(400) % 2

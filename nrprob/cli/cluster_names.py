@@ -1,0 +1,36 @@
+"""Names of clusters, from the option --names."""
+
+from __future__ import annotations
+
+import re
+
+from nrprob.cli.options import split_names
+from nrprob.cli.terminal import print_warning
+from nrprob.exceptions import InputError
+
+__all__ = ["parse_cluster_names", "warn_of_names"]
+
+
+def parse_cluster_names(texts: list[str] | None, n_clusters: int | str | None) -> list[str]:
+    """Split the names of clusters; refuse more names than clusters, and names of other clusters."""
+    names = split_names(texts)
+    if numbered := [name for name in names if re.fullmatch(r"cluster \d+", name)]:
+        raise InputError(
+            f"clusters without a name are called by their number; got --names {numbered[0]!r}; "
+            "choose another name"
+        )
+    if isinstance(n_clusters, int) and len(names) > n_clusters:
+        raise InputError(
+            f"there are more names than clusters; --names {','.join(names)} for {n_clusters} "
+            "clusters; leave names out, or raise --k"
+        )
+    return names
+
+
+def warn_of_names(names: list[str], n_clusters: int) -> None:
+    """Warn if the number of names is not the number of clusters."""
+    if names and len(names) != n_clusters:
+        print_warning(
+            f"--names has {len(names)} names for {n_clusters} clusters; other clusters keep their "
+            "numbers, and further names are not used"
+        )

@@ -1,0 +1,37 @@
+"""Warn of skewed features, whose logarithms form Gaussian clusters better than their values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nrprob.data.design import Design
+from nrprob.data.frames import quote_names
+from nrprob.data.logarithms import compare_logarithms
+from nrprob.exceptions import warn
+from nrprob.methods.conditional.table_fit import TableInput
+
+# Smallest gain of a logarithm, in nats per sample, that leads to a warning. Normal, t and uniform
+# values, with clusters of any shares, gain at most 0.1. Log-normal clusters, whose logarithms have
+# the standard deviation 0.5, gain 0.4.
+_LEAST_GAIN = 0.2
+_LEAST_COMPONENTS, _MOST_COMPONENTS = 3, 10  # bounds of the number of components per feature
+
+
+def warn_of_skewed(table: TableInput, design: Design, n_clusters: int) -> bool:
+    """Warn of skewed measurements, and return whether there are any."""
+    positions = table.columns.numeric_positions
+    if not positions:
+        return False
+    n_components = min(max(n_clusters, _LEAST_COMPONENTS), _MOST_COMPONENTS)
+    gain, _ = compare_logarithms(table.cells[:, positions], design.codes, n_components)
+    skewed = np.flatnonzero(gain > _LEAST_GAIN)
+    if not skewed.size:
+        return False
+    names = [table.columns.columns[positions[j]].name for j in skewed]
+    shown = quote_names(names) if isinstance(names[0], str) else ", ".join(map(str, names))
+    warn(
+        f"skewed features hide clusters; got {shown}, whose logarithms form Gaussian clusters "
+        f"better (up to {gain.max():.2f} nats per sample); compare with the clusters of the "
+        "logarithms, by log='auto' of nrprob.prepare"
+    )
+    return True
