@@ -143,9 +143,10 @@ def find_top_features(
         differences[:, columns] = _standardised_difference(difference, deviation)
         centres = sums / np.maximum(counts, 1)
         # Squared distances to the centres, with features scaled by their spread within clusters.
-        within = np.sqrt(np.maximum(squares.sum(0) - (sums * centres).sum(0), 0))
-        varies = within > np.sqrt(_ROUNDING) * largest
-        scaled = ((rest - centres[codes]) * seen)[:, varies] / within[varies]
+        spread = np.sqrt(np.maximum(squares.sum(0) - (sums * centres).sum(0), 0))
+        varies = spread > np.sqrt(_ROUNDING) * largest
+        within = spread[varies] / np.sqrt(counts.sum(0)[varies])
+        scaled = ((rest - centres[codes]) * seen)[:, varies] / within
         distances += (scaled**2).sum(1)
         n_seen += seen[:, varies].sum(1)
     # Mean squared distance over observed features, and the nearest samples of every cluster.
