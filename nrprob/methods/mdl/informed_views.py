@@ -34,6 +34,8 @@ from nrprob.methods.mdl.views import Views
 from nrprob.statistics.groups import group_means
 
 _NO_PAIRS = np.zeros((0, 2), np.int64)
+# Of more views, only so many of the shortest results of single moves are improved by proposals.
+_MANY_VIEWS, _IMPROVED = 6, 3
 _LINKED_ERRORS = 0.4  # canonical correlation of residuals above which views share their errors
 
 
@@ -173,7 +175,10 @@ class InformedViews(AnnealedRestarts):
             if self.verbose:
                 print(f"restarts {count}: objective {total:.6g} nats")
 
-        best, results = search_labels(length, starts, 1e-9 * length.n, self.max_iter, report)
+        n_improved = _IMPROVED if length.n_views > _MANY_VIEWS else None
+        best, results = search_labels(
+            length, starts, 1e-9 * length.n, self.max_iter, report, n_improved
+        )
         return length, best, results
 
     def _informed_length_at(self, task: InformedTask, labels: np.ndarray) -> float:
