@@ -34,8 +34,8 @@ def guess_kinds(X: Any, cells: list[np.ndarray]) -> list[str]:
     """Infer the kind of every column of a table, whose values ``cells`` are already read."""
     kinds = [_guess_kind(X, j, cells[j]) for j in range(len(cells))]
     # Many integer columns are probably pixels of images. They are treated as numeric, since models
-    # of discrete columns ignore correlations. In a frame, integer columns of few values stay
-    # ordered, since they are probably items of a questionnaire.
+    # of discrete columns ignore correlations. In a frame, ordered columns do not count as pixels,
+    # since they are probably items of a questionnaire.
     of_image = (COUNT,) if is_frame(X) else (ORDERED, COUNT)
     pixels = [j for j, kind in enumerate(kinds) if kind in of_image]
     if len(pixels) >= _IMAGE:
@@ -43,7 +43,8 @@ def guess_kinds(X: Any, cells: list[np.ndarray]) -> list[str]:
         for j, kind in enumerate(kinds):
             # Pixels that are 0 or 1 belong to the image as well.
             is_binary_pixel = kind == CATEGORICAL and _column_type(X, j) in types
-            if kind in (ORDERED, COUNT) or (is_binary_pixel and _is_whole(cells[j])):
+            is_number = kind in (ORDERED, COUNT) and cells[j].dtype.kind == "f"
+            if is_number or (is_binary_pixel and _is_whole(cells[j])):
                 kinds[j] = NUMBER
     return kinds
 
@@ -54,7 +55,7 @@ def _column_type(X: Any, j: int) -> Any:
 
 
 def _is_whole(cells: np.ndarray) -> bool:
-    """Whether all values of a column are whole numbers from 0 on."""
+    """Whether all values of a column are whole numbers, and the smallest is 0."""
     return cells.dtype.kind == "f" and _starts_at_zero(distinct_values(cells))
 
 

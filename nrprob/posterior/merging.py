@@ -27,6 +27,7 @@ DIP, EXCHANGE = 0.5, 0.1  # default thresholds of both rules
 LEAST_DIP = 0.001  # dips far below 1 in 1,000 are bounded, not computed
 _PLATEAU = 0.8
 """Minimum probability of one number of clusters on a plateau."""
+_TICKS = (1, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.005, 0.001)
 _THRESHOLDS = {"dip": np.geomspace(1, 0.02, 201), "exchange": np.geomspace(0.5, 0.01, 201)}
 """Thresholds of a path, from many clusters to few, evenly spaced on a logarithmic scale."""
 _MAX_AREAS = 12
@@ -316,7 +317,8 @@ class ClusterPath:
         if row.start == row.stop:
             return f"{number} for a dip of {row.start:.2f}, {row.sd_start:.1f} sd apart"
         return (
-            f"{number} for dips from {row.start:.2f} to {row.stop:.2f}, {row.sd_start:.1f} to "
+            f"{number} for dips from {row.start:.2f} to "
+            f"{row.stop:.{2 if row.stop >= 0.01 else 3}f}, {row.sd_start:.1f} to "
             f"{row.sd_stop:.1f} sd apart"
         )
 
@@ -381,7 +383,7 @@ class ClusterPath:
         ax.set_xlim(x[0], x[-1])
         ax.set_ylim(0, 1)
         ax.set_ylabel("probability of the number of clusters")
-        ticks = [t for t in (1, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02) if x.min() <= t <= x.max()]
+        ticks = [t for t in _TICKS if x.min() <= t <= x.max()]
         ax.xaxis.set_major_locator(FixedLocator(ticks))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         ax.xaxis.set_minor_locator(NullLocator())
@@ -460,6 +462,8 @@ def cluster_path(
     trees = _as_trees(draws, X, covariance)
     threshold = check_threshold(dip, trees.rule)
     grid = _THRESHOLDS[trees.rule]
+    if threshold < grid[-1]:
+        grid = np.geomspace(grid[0], threshold, len(grid))
     counts = np.stack([trees.count_clusters(value)[0] for value in grid])
     values = np.unique(counts)
     weights = trees.draws.weights

@@ -184,7 +184,7 @@ def plot_n_clusters(draws: Any, ax: Axes | None = None) -> Axes:
     ax.bar(k, p, width=0.8, color=BAR, yerr=whiskers, ecolor="black", capsize=3)
     if len(k) <= _MAX_NAMES:
         for x, y, up in zip(k, p, whiskers[1], strict=True):
-            text = f"{y:.2f}" if y >= 0.005 else "<.01"
+            text = f"{y:.2f}" if y >= 0.005 else "<0.01"
             ax.annotate(text, (x, y + up), (0, 3), textcoords="offset points", ha="center")
         ax.set_xticks(np.arange(k.min(), k.max() + 1) if np.ptp(k) < _MAX_NAMES else k)
     ax.set_ylim(0, max(float((p + whiskers[1]).max()) * 1.15, 0.05))

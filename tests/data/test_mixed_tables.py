@@ -217,3 +217,5 @@ def test_images_and_questionnaires_are_told_apart():
     assert set(infer_kinds(pixels.astype(float))) == {"number"}
     frame = pd.DataFrame(pixels).add_prefix("c").assign(flag=pixels[:, 1] > 8)
     assert infer_kinds(frame) == ["number"] * 40 + ["categorical"]
+    grades = pd.Categorical(rng.choice(["low", "high"], 400), ["low", "high"], ordered=True)
+    assert infer_kinds(frame.assign(flag=grades)) == ["number"] * 40 + ["ordered"]

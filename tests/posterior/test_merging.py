@@ -283,6 +283,10 @@ def test_plateaus_are_named():
     assert start == pytest.approx(2.2, abs=0.05) and stop == pytest.approx(3.2, abs=0.3)
     assert str(path).startswith("3 clusters for dips from 1.00 to 0.")
     assert str(posterior.cluster_path(labels[None], X, dip=0.3)).startswith("2 clusters for dips")
+    # The path ends at the smaller one of the dip and 0.02.
+    distant = X + 40 * labels[:, None]
+    path = posterior.cluster_path(labels[None], distant, dip=0.004)
+    assert str(path).startswith("3 clusters for dips from 1.00 to 0.004,")
 
 
 def test_without_a_plateau_both_neighbours_are_printed():

@@ -18,6 +18,7 @@ from nrprob.statistics.groups import group_means
 _PAIRS = 4000  # pairs of rows from different groups
 _RANK = 1e-10  # directions below this share of the largest singular value are constant
 _RIDGE = 1e-6  # share of the mean variance that is added to the within-group scatter
+_LIMIT_REACHED = 1  # status of L-BFGS-B after max_iter iterations, or too many evaluations
 _TINY = 1e-300  # added to squared lengths, so that the square root has a derivative
 
 
@@ -111,7 +112,7 @@ def learn_metric(within: np.ndarray, across: np.ndarray, max_iter: int, tol: flo
     # Return to the original coordinates, with tr(A W) = 1.
     root = white @ result.x.reshape(m, m)
     root /= np.linalg.norm(result.x)
-    return Metric(root @ root.T, np.array(trace), bool(result.nit < max_iter))
+    return Metric(root @ root.T, np.array(trace), result.status != _LIMIT_REACHED)
 
 
 def invert_metric(a: np.ndarray, floor: float) -> np.ndarray:

@@ -561,12 +561,6 @@ class MDLMixture(SampledChains):
                 "variance_shape and variance_scale are two numbers, or 'auto' both; got "
                 f"{self.variance_shape!r} and {self.variance_scale!r}; set the other one as well"
             )
-        sampled = isinstance(self.mean_precision, str) or self.covariance in ("shrunk", "tied")
-        if shape is not None and shape <= 1 and sampled and self.kernel == "collapsed":
-            raise ValueError(
-                "variance_shape must be above 1 if other hyperparameters are sampled; got "
-                f"{self.variance_shape!r}; raise it, or set mean_precision to a number"
-            )
 
     def fit(self, X, y=None, *, known=None):
         """Sample partitions of the samples in ``X``.

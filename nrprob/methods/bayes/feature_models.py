@@ -316,6 +316,12 @@ class SampledGaussian(FeatureModel):
         if self.mean_precision is not None:
             grid = grid._replace(centre_precision=np.asarray([self.mean_precision]))
         if self.shape is not None:
+            if self.shape <= 1:
+                raise ValueError(
+                    "variance_shape must be above 1 if other hyperparameters are sampled; got "
+                    f"{self.shape:g}; raise it, or fix all hyperparameters: set mean_precision to "
+                    "a number, and covariance='diag' or 'full'"
+                )
             grid = grid._replace(freedom=np.asarray([2.0 * self.shape - 2]))
             if self.scale is not None:
                 grid = grid._replace(variance=np.asarray([self.scale / (self.shape - 1)]))

@@ -368,6 +368,11 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
             small to estimate its covariance.
         """
         values, codes = np.unique(np.asarray(labels), return_inverse=True)
+        if -1 in values.tolist():
+            raise ValueError(
+                "labels must have the cluster of every row; got -1, which stands for an unknown "
+                "label; leave these rows out"
+            )
         if len(values) > self.n_clusters or codes.ndim != 1 or len(codes) != len(X):
             raise ValueError(
                 f"labels must have one entry per row and at most {self.n_clusters} clusters; got "

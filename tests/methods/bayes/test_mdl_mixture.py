@@ -345,6 +345,9 @@ def test_bad_input_is_refused(three):
         MDLMixture(**QUICK).fit(X, y[:5])
     with pytest.raises(ValueError, match="energy must be one of 'auto', 'nml', 'conjugate'; got"):
         MDLMixture(energy="mml").fit(X)
+    fixed = {"mean_precision": 0.3, "variance_shape": 0.7, "variance_scale": 0.5}
+    with pytest.raises(ValueError, match="variance_shape must be above 1 .* got 0.7; raise it"):
+        MDLMixture(**_FEW, **fixed, covariance="tied").fit(X, known=y)
     with pytest.raises(ValueError, match="covariance='full' needs the conjugate prior"):
         MDLMixture(covariance="full", **QUICK).fit(X)
     with pytest.raises(ValueError, match="num_samples must be at least 1"):

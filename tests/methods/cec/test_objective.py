@@ -27,6 +27,8 @@ def test_the_objective_of_the_solution_is_that_of_the_fit(data, parameters):
     # The numbering of clusters is irrelevant, and another partition is worse.
     assert model.objective_of(X, 7 - model.labels_, y) == pytest.approx(model.objective_)
     assert model.objective_of(X, np.arange(60) % 3, y) > model.objective_
+    with pytest.raises(ValueError, match="cluster of every row; got -1"):
+        model.objective_of(X, np.where(np.arange(60) == 3, -1, model.labels_), y)
 
 
 def test_complete_labels_give_the_conditional_cross_entropy(data):
