@@ -81,8 +81,8 @@ def recommend(
     - `ConditionalMixture` for tables with text or missing values;
     - `MixtureEM` for target labels without known structure;
     - `ResidualSpectral` for counts;
-    - `CCIB` for binary features with known groups. If the known structure needs a linear model that
-      `CCIB` cannot fit to sparse or few samples, `ResidualSpectral`;
+    - `CCIB` for binary features. If the known structure needs a linear model that `CCIB` cannot fit
+      to sparse or few samples, `ResidualSpectral`;
     - `ConditionalMixture` for all other tables.
 
     ``benchmarks/realdata.py`` compares estimators on tables and counts.
@@ -194,9 +194,9 @@ def _choose_estimator(
     """Return the recommended estimator, unfitted, and the reason.
 
     ``kind`` is the type of the features, ``k`` the number of clusters, and ``mixed`` a description
-    of text and missing values of ``X``, or empty. ``needs_removal`` states whether the effects of
-    the known structure have to be removed by a linear model, and ``are_integers`` whether counts
-    are integers.
+    of text and missing values of ``X``, or empty. ``needs_removal`` states whether the known
+    structure needs a linear model that `CCIB` cannot fit, so that its effects have to be removed
+    before, and ``are_integers`` whether counts are integers.
     """
     what = {
         "counts": (

@@ -38,11 +38,11 @@ def set_environment(seconds: float = SECONDS) -> None:
 def cache(path: str | os.PathLike[str] | None = None) -> Path:
     """Store compiled programs in a folder, from which later processes load them.
 
-    The first fit of a shape in a process mostly traces and compiles; with the cache it takes a
-    fraction of this time. The function enables JAX's persistent cache for the whole process,
-    including other uses of JAX; importing nrprob does not enable it. Programs of nrprob are stored
-    in a folder of their own below, and loaded without tracing. The command line enables the cache
-    by default, in the same folder.
+    In a process, the first fit to arrays of a new shape mostly traces and compiles; with the cache
+    it takes a fraction of this time. The function enables JAX's persistent cache for the whole
+    process, including other uses of JAX; importing nrprob does not enable it. Programs of nrprob
+    are stored in a subfolder, and loaded without tracing. The command line enables the cache by
+    default, in the default folder.
 
     Parameters
     ----------

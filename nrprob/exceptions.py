@@ -1,4 +1,4 @@
-"""Warnings and errors of this package; all others are scikit-learn's or Python's."""
+"""Warnings and errors of several modules, and the formatting of their messages."""
 
 import numbers
 import sys
@@ -36,7 +36,7 @@ class SingleFeatureWarning(UserWarning):
 class InputError(ValueError):
     """User input (a command line, a model file, a data file) is invalid.
 
-    The message is one line for the user; the command line prints it without a traceback.
+    The message has one line per mistake; the command line prints it without a traceback.
     """
 
 

@@ -1,6 +1,6 @@
 """Write files whole or not at all, and detect damaged files before they are used.
 
-If a symbolic link is in the place of a file, nothing is written through it, and no sealed file is
+If the path of a file is a symbolic link, nothing is written through the link, and no sealed file is
 read through it.
 
 The name of a *sealed* file ends with a digest of its content. The file is written under a hidden
@@ -110,15 +110,16 @@ def _hidden_path(path: Path) -> Path:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether the process that wrote a hidden file has ended.
+    """Whether a hidden file was left by a process that has ended.
 
-    For files of other hosts, only the age of the file decides: more than a day.
+    The process is looked up if it ran on this host. Files that are older than a day, of any host,
+    count as left over as well.
     """
     _, host, pid, *_ = path.name.rsplit(".", 4)
     try:
         if time.time() - path.stat().st_mtime > _DAY:
             return True
-        if host == _host_name() and os.name != "nt":  # where this signal would not be harmless
+        if host == _host_name() and os.name != "nt":  # on Windows, signal 0 would end the process
             os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
@@ -157,7 +158,7 @@ def _create_exclusively(path: Path) -> IO[bytes]:
 def remove_left_over(folder: Path) -> None:
     """Remove hidden files that killed processes have left in a folder.
 
-    Hidden files of running processes stay.
+    Hidden files of running processes stay, unless they are older than a day.
     """
     for path in folder.glob(f".*.*.*.*{_HIDDEN}"):
         if _is_left_over(path):
@@ -384,7 +385,7 @@ def read_sparse(path: Path) -> Any:
 
 
 def _check_header(stored: IO[bytes], member: zipfile.ZipInfo) -> None:
-    """Raise ValueError if an array declares more bytes than the file has, or holds objects."""
+    """Raise ValueError if an array holds objects, or its declared size disagrees with the file."""
     read: Any = np.lib.format.read_array_header_1_0
     if np.lib.format.read_magic(stored) != (1, 0):
         read = np.lib.format.read_array_header_2_0

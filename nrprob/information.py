@@ -544,8 +544,8 @@ def category_utility(joint: ArrayLike, *, per_cluster: bool = False) -> float:
     joint : array-like of shape (n_x, n_y)
         Joint probabilities; axis 0 is the clustering.
     per_cluster : bool, default=False
-        Divide by the number of clusters of positive probability, as in the score of Gluck and
-        Corter (1985) for partitions.
+        Whether to divide by the number of clusters of positive probability, as in the score of
+        Gluck and Corter (1985) for partitions.
 
     Returns
     -------

@@ -33,7 +33,7 @@ class Memberships:
 
     See Also
     --------
-    nrprob.CCIB : Conditional clustering of any features that takes memberships.
+    nrprob.CCIB : Conditional information bottleneck, which takes memberships.
     nrprob.ConditionalMixture : Mixture model given known groups, which takes memberships.
 
     Examples

@@ -58,7 +58,7 @@ def connect(scheduler: str | Client) -> Iterator[Client]:
         if scheduler.asynchronous or scheduler.status != "running":
             raise InputError(
                 "a client has to be connected, and not asynchronous; scheduler = "
-                f"{short_repr(scheduler)}; make such a one"
+                f"{short_repr(scheduler)}; pass a connected, synchronous client"
             )
         yield scheduler
         return
@@ -116,5 +116,6 @@ def _refuse_accelerator() -> None:
     if jax.default_backend() != "cpu":
         raise InputError(
             f"processes of one machine cannot share its accelerator; scheduler = {LOCAL} where JAX "
-            f"has {jax.devices()[0].device_kind}; leave it out, or start a worker for each device"
+            f"has {jax.devices()[0].device_kind}; leave scheduler out, or start a worker for each "
+            "device"
         )

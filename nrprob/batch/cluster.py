@@ -42,7 +42,7 @@ __all__ = ["LOCAL", "Cluster", "connect"]
 # Maximum number of submitted batches. Every batch holds a lock, which is an open file, and by
 # default a process may have 1024 open files.
 _MAX_BATCHES = 500
-_MAX_EXECUTORS = 4  # number of concurrent runs that a worker supports
+_MAX_EXECUTORS = 4  # maximum number of runs whose executors a worker stores
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _find_executor(run: _Run, content: bytes | None) -> Executor:
 async def _forget_run(name: str) -> None:
     """Remove the executor of a run from this worker, which then executes no more of its batches.
 
-    It is a coroutine, since dask does not wait for the result.
+    The function is a coroutine, since dask need not wait for the result of a coroutine.
     """
     _FINISHED.append(name)
     _EXECUTORS.pop(name, None)
@@ -211,7 +211,8 @@ class Cluster:
             )
         if not all(has_file for _, has_file in workers.values()):
             content = Path(self._run.file).read_bytes()
-            with warnings.catch_warnings(action="ignore"), self._explain_loss():  # a large task
+            # The context ignores the warning of dask about large tasks.
+            with warnings.catch_warnings(action="ignore"), self._explain_loss():
                 # As a task, the content is copied from worker to worker, and sent again if the
                 # worker that holds it is lost.
                 self._content = self._client.submit(bytes, content, key=f"nrprob-{self._run.name}")

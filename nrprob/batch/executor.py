@@ -76,7 +76,7 @@ class DataSets:
 
 @dataclass
 class _Prepared:
-    """A fit that waits for the results of its runs of a compiled program."""
+    """A fit whose calls (``task.calls``) of a compiled program are still to be computed."""
 
     inputs: Inputs
     estimator: Any
@@ -145,7 +145,7 @@ class Executor:
                     return _Prepared(inputs, estimator, task, messages)
                 if task.calls and self._is_too_large(task.calls[0].size):
                     place = sharded(self.lanes.devices)
-            # Fit alone: without calls, or with the rows distributed over all devices.
+            # Fit alone; the rows of a fit that is too large for a device are distributed over all.
             caught.clear()
             with place:
                 refusal = _fit_alone(estimator, inputs)
@@ -160,15 +160,15 @@ class Executor:
         return self._score(cell, inputs, estimator, fit)
 
     def _is_too_large(self, size: int) -> bool:
-        """Whether a run of ``size`` bytes fills most of a device, and there are several devices.
+        """Whether ``size`` bytes are more than half of a device, and there are several devices.
 
-        Its rows can then be distributed over the devices.
+        The rows of the fit can then be distributed over the devices.
         """
         limit = (self.lanes.devices[0].memory_stats() or {}).get("bytes_limit", math.inf)
         return len(self.lanes.devices) > 1 and size > 0.5 * limit
 
     def _finish(self, cell: Experiment, prepared: _Prepared, solved: list[Any]) -> Fit:
-        """Finish a fit from the results ``solved`` of its runs of a compiled program."""
+        """Finish a fit from the results ``solved`` of its calls of a compiled program."""
         estimator, task = prepared.estimator, prepared.task
         solutions, seconds = zip(*solved, strict=True)
         with warnings.catch_warnings(record=True, action="always") as caught:
@@ -191,7 +191,7 @@ class Executor:
         # the file does not request.
         if not fit.refusal:
             fit.labels = inputs.spread(fit.labels, -1)
-            if not (model.save.memberships or model.is_single):  # the page of a fit has them
+            if not (model.save.memberships or model.is_single):  # the page of a single fit has them
                 fit.membership = None
             elif fit.membership is not None:
                 fit.membership = inputs.spread(np.asarray(fit.membership, float), np.nan)

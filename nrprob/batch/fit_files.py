@@ -205,10 +205,11 @@ def _write(
 def _draw_chapter(
     chapter: Chapter, name: str | None, evidence_name: str, evidence: Any = None
 ) -> dict[str, bytes]:
-    """Plot the clusters and the test of a chapter, add the plots to it, and return their files.
+    """Plot the clusters and the test of a chapter, and add the plots to the chapter.
 
-    ``name`` and ``evidence_name`` are the file names of the plots. ``evidence`` is the test by the
-    search of `nrprob explore`, for a chapter without tests.
+    Returns the contents of the plots by file name: ``name`` for the clusters, and ``evidence_name``
+    for the test. ``evidence`` is the test by the search of `nrprob explore`, for a chapter without
+    tests.
     """
     import matplotlib
 

@@ -39,7 +39,8 @@ class Tested:
     Attributes
     ----------
     evidence : significance test of the clusters; None if the data or the method have no test
-    confidence : confidence of the rows, with ``rows_``; None if it is withheld or undefined
+    confidence : bootstrap confidence of the rows and the clusters; None if it is withheld or
+        undefined
     said : sentences with the results, or with the reason why there are no results
     """
 
@@ -76,8 +77,8 @@ class FitResult:
     tested : tests of the first fit; None if the fit was not tested
     profiles : description of every cluster that the page shows, by name of the cluster
     cluster_names : names of clusters, in the order of the clusters; empty for numbers
-    say : function from the name and value of an argument to the text by which advice to the user
-        names it, for example as an option of the command line
+    say : function that formats an argument (name and value) for the advice in messages, for example
+        as an option of the command line
     """
 
     title: str

@@ -1,6 +1,6 @@
 """File formats of data and results: checks that read no data, and writing of CSV files.
 
-The module imports no package that loads slowly, so that wrong names are reported at once.
+The module imports no package that loads slowly, so that errors in names are reported quickly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EVIDENCE = "evidence.png"
 PLAN = "plan.json"  # the plan of a model file, in every folder of a run
 MAX_RECORDS = 2**22  # bytes of a file of records
 MANIFEST = "manifest.json"  # digests of the files of a run
-_DETECTED = ReadingOptions()  # the file says how it is to be read
+_DETECTED = ReadingOptions()  # separator, encoding and so on are detected
 ROWS = "X"  # the array of rows in an NPZ file
 _SUFFIXES = (*TEXT_FILES, *SPREADSHEETS, ".parquet", ".npz", ".h5ad")
 _PICTURES = re.compile(

@@ -89,7 +89,7 @@ def _read_source(
             table.labelings[name] = labels
         except InputError as error:
             mistakes.append(str(error))
-    if mistakes:  # all columns at once
+    if mistakes:  # one message for all columns
         raise InputError("\n".join(mistakes))
     return table
 
@@ -199,9 +199,10 @@ def load_selected(
 ) -> tables.Table:
     """Load the data of a model file, select rows, and add labelings, without standardisation.
 
-    The default ``parameters`` and ``seed`` of the generator or loader come from the file. Raises
-    InputError if the data cannot be read or do not match the file, and its subclass
-    `DataUnavailable` if they are not on this machine.
+    If the model file requests it, the features are binarised. The default ``parameters`` and
+    ``seed`` of the generator or loader come from the file. Raises InputError if the data cannot be
+    read or do not match the file, and its subclass `DataUnavailable` if the data are not on this
+    machine.
     """
     data = model.data
     parameters = data.parameters if parameters is None else parameters

@@ -20,7 +20,7 @@ Metric = Literal[
     "variation_of_information", "matching_rate", "predictive_rate", "train_accuracy",
     "test_accuracy", "error",
 ]  # fmt: skip
-# Accuracies of class predictions, which need no labeling since the split has one.
+# Accuracies and error of class predictions; they need no labeling, since the split has one.
 OF_SPLIT = ("train_accuracy", "test_accuracy", "error")
 Statistic = Literal["mean", "min", "max", "range", "sd", "p"]
 # Suffixes of plots; no other file of a run has one of them.
@@ -35,8 +35,8 @@ class Measure(Strict):
     and lowest value of the metric. The metric "matching_rate" compares two views without a
     labeling; "train_accuracy", "test_accuracy" and "error" use the classes of the split.
     ``attribute`` is a numeric attribute of fitted estimators, such as "tdl_", or an element of one:
-    "n_clusters_.0". The measure is NaN for methods without this attribute. ``goal`` states whether
-    high or low values are better.
+    "n_clusters_.0". The measure is NaN for methods without this attribute. ``parameters`` are
+    further arguments of the metric. ``goal`` states whether high or low values are better.
     """
 
     metric: Metric | None = None
@@ -113,8 +113,8 @@ class Figure(Strict):
     """A plot of a report: a measure ``y`` against a parameter ``x``, one line per method.
 
     ``x`` may also be an element of a parameter: "dims.0". With ``series``, the name of another
-    parameter, every method has one line per value of it. Published values come from the tables of
-    the model file.
+    parameter, every method has one line per value of this parameter. Published values come from the
+    tables of the model file.
     """
 
     name: str

@@ -26,7 +26,7 @@ from nrprob.files import as_path, refuse_link
 
 __all__ = ["default_folder", "read_model"]
 
-MAX_BYTES = 2**18  # bytes
+MAX_BYTES = 2**18  # maximum size of a model file
 MAX_ERRORS = 20  # maximum number of reported errors of one file
 
 
@@ -121,7 +121,7 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
 def _refuse_nesting(text: str, path: Path) -> None:
     """Raise InputError for deeply nested keys and values.
 
-    Their parsing takes long, or overflows the stack. The depth of dotted keys is the number of
+    Parsing such text takes long, or overflows the stack. The depth of dotted keys is the number of
     dots, and the depth of values the number of open brackets, outside of strings and comments.
     """
     bare = _OPAQUE.sub("s", text)

@@ -53,7 +53,7 @@ def varying_parameters(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def as_text(value: Any) -> str:
-    """Write a value in TOML, and None as "none"."""
+    """Write a value as JSON, which is also TOML except for tables, and None as "none"."""
     return "none" if value is None else json.dumps(value, default=str)
 
 

@@ -33,7 +33,7 @@ __all__ = [
 ]  # fmt: skip
 
 QUICK = 5  # a quick run computes one of so many repeats
-BATCH = 32  # number of fits per batch; a killed run loses at most one batch of them
+BATCH = 32  # maximum number of fits per batch; a killed run loses the batches that are not written
 _REFERENCE = re.compile(r"data\.(\w+(?:\.\d+)*)")
 
 
@@ -199,7 +199,8 @@ def file_digest(path: Path) -> str:
 def _program_key(cell: Experiment) -> str:
     """Key that is equal for fits whose arrays have mostly the same shapes.
 
-    Such fits differ in seeds and in continuous parameters only.
+    Such fits differ only in seeds, ``max_iter``, continuous parameters, and the settings of pairs
+    and of target labels.
     """
     plain = {
         key: "a number" if isinstance(value, float) else value
@@ -217,8 +218,8 @@ def _program_key(cell: Experiment) -> str:
 def expand(model: ModelFile) -> Plan:
     """List the planned fits of a model file, in the order of the file.
 
-    Raises InputError if a method refers to a parameter that the data do not have, if a data file
-    is missing, or if there are too many fits.
+    Raises InputError if a method refers to a parameter that the data do not have, if ``where`` of a
+    method selects no data set, if a data file is missing, or if there are too many fits.
     """
     data = model.data
     # Count the combinations before they are listed, since their number may be huge.

@@ -34,8 +34,8 @@ class Published:
     ----------
     id : source, table, row, method and column, joined by slashes
     source : name of the publication, with which the names of its model files begin
-    table, row, column, method : place of the value. The column is a measure and a statistic, such
-        as "error, mean". Inputs of an experiment have no method
+    table, row, column, method : place of the value in the publication. The column is a measure and
+        a statistic, such as "error, mean". Inputs of an experiment have no method
     value : the printed value, or a value that follows from the printed one
     decimals : number of printed decimals
     goal : "higher" or "lower" if such values are better, "agree" if a value of the same setting

@@ -163,7 +163,7 @@ def _run_batches(
                     break
                 batch, cells = waiting.popleft()
                 if not submit_batch(batch, cells, wait=False):
-                    waiting.append((batch, cells))  # repeated when all other batches are done
+                    waiting.append((batch, cells))  # retried after the other batches
             if submitted:
                 write_batch(*pool.next_done())
             elif waiting:

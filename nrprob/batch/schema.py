@@ -40,7 +40,10 @@ SAMPLING = ("partial_labels", "split", "constraints")
 
 
 class Labeling(Strict):
-    """A labeling that merges the values of the labeling ``of`` into ``groups``, values by name."""
+    """A labeling that merges values of the labeling ``of``.
+
+    ``groups`` maps the name of every group to the values that the group merges.
+    """
 
     of: str
     groups: dict[str, list[Any]]
@@ -52,19 +55,19 @@ class Data(Strict):
     loader: str | None = None
     generator: str | None = None
     file: Path | None = None
-    # of a generator or a loader
+    # Keys of a generator or a loader.
     parameters: Parameters = Field(default_factory=dict)
     cases: list[Parameters] = Field(default_factory=list)
     grid: Grid = Field(default_factory=dict)
-    # of a generator
+    # Keys of a generator.
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
     repeats: Count = 1
-    # of a file
+    # Keys of a file.
     columns: list[str] = Field(default_factory=list)
     label_columns: list[str] = Field(default_factory=list)
-    # of a file or a loader
+    # Keys of a file or a loader.
     drop: list[str] = Field(default_factory=list)
-    # of any source
+    # Keys of any source.
     image_shape: tuple[Size, Size] | None = None
     rows: tuple[int, int] | None = None
     keep: dict[str, list[Any]] = Field(default_factory=dict)
@@ -271,7 +274,7 @@ class ModelFile(Strict):
 
     @property
     def predicts(self) -> bool:
-        """Whether a measure needs predictions of new rows."""
+        """Whether a measure compares predictions with the classes of the split."""
         metrics = {measure.metric for measure in self.measures.values()}
         return self.split is not None and bool(metrics & {*OF_SPLIT})
 

@@ -24,7 +24,7 @@ __all__ = [
     "sample_labels", "sample_pairs", "split_rows",
 ]  # fmt: skip
 
-MAX_FITS = 100_000  # maximum number of pairs of one file, which take half a gigabyte as a list
+MAX_FITS = 100_000  # maximum number of fits of one file, whose list takes half a gigabyte
 MAX_AMOUNTS = 1_000  # maximum number of points of learning curves
 # Codes of the parts of a split in results; 0 is a dropped row.
 PARTS = {"labelled": 1, "unlabelled": 2, "test": 3}
@@ -251,9 +251,11 @@ def sample_labels(
     classes with labels if ``amount`` has ``classes``, their number. The chosen classes contain at
     least a share `LEAST_SHARE` of the rows, or are the largest classes.
 
-    At least one row of every class with labels is labelled. Rows whose label is empty text are
-    neither labelled nor scored.
-    Raises InputError if all rows would be labelled, or if there are too few classes.
+    If ``amount`` is a fraction of every class, at least one row of every class with labels is
+    labelled. Rows whose label is empty text are neither labelled nor scored.
+
+    Raises InputError if all rows, or all rows of a class, would be labelled, or if there are too
+    few classes.
     """
     from nrprob.data.labels import are_blank  # which imports SciPy
 

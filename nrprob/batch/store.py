@@ -394,7 +394,7 @@ def load(folder: Path | str) -> xarray.Dataset:
 
         Objectives in nats: ``objective``, ``objective_trace`` (cell, step) and
         ``restart_objective`` (cell, restart); NaN for external estimators. ``score`` (cell,
-        measure); ``seconds`` of a device per fit, and ``compile_seconds`` of its program;
+        measure); ``seconds`` of device time per fit, and ``compile_seconds`` of its program;
         ``converged``, ``n_iter``, ``n_clusters_found``, ``n_rows``, ``warnings`` (one per line),
         ``started``, ``device``, ``dtype``, ``host``, ``versions`` (JSON).
 

@@ -293,10 +293,10 @@ def check_values(table: Table) -> None:
 
 
 def as_labels(values: np.ndarray, what: str, *, is_partial: bool = False) -> np.ndarray:
-    """Check that a column is a labeling: names of groups, or integers for groups.
+    """Check that a column is a labeling: text, integers, or at most 20 distinct floats.
 
-    ``what`` names the column in messages. If ``is_partial``, labels may be missing; the labels are
-    then returned as text, and empty where they are missing.
+    ``what`` names the column in messages. If ``is_partial``, labels may be missing; if some are
+    missing, all labels are returned as text, which is empty where a label is missing.
     """
     import pandas as pd
 

@@ -20,7 +20,7 @@ __all__ = ["annotate", "rows_of"]
 
 @dataclass(frozen=True, eq=False)
 class AnnotatedRows:
-    """Rows of a fit: a layer, or an entry of obsm, of annotated data; made by `rows_of`."""
+    """Rows of a fit: X, a layer or an entry of obsm of annotated data; made by `rows_of`."""
 
     data: Any
     layer: str | None = None
@@ -133,9 +133,9 @@ def matrix_of(X: Any) -> Any:
 
 
 def describe_counts(adata: Any, *, layer: str | None = None, obsm: str | None = None) -> str:
-    """Say whether the features of annotated data are raw counts, and where other raw counts are.
+    """Message if the features of annotated data are not raw counts, with the place of raw counts.
 
-    The text is empty for counts and for an entry of obsm.
+    The message is empty for counts and for an entry of obsm.
     """
     if obsm is not None or has_counts(matrix_of(AnnotatedRows(adata, layer))):
         return ""
@@ -150,7 +150,7 @@ def describe_counts(adata: Any, *, layer: str | None = None, obsm: str | None = 
 
 
 def has_counts(values: Any) -> bool:
-    """Whether a matrix, dense or sparse, holds whole numbers from 0 on only."""
+    """Whether all entries of a matrix, dense or sparse, are whole numbers of at least 0."""
     entries = values.data if hasattr(values, "tocsr") else np.asarray(values)
     return bool((entries >= 0).all() and (entries == np.floor(entries)).all())
 
@@ -190,7 +190,7 @@ def annotate(
         ``obsm[key_added + "_membership"]`` holds the probabilities (n_samples, n_clusters) of the
         clusters, given the row, if the model has memberships.
     model : fitted estimator or Exploration
-        Fitted estimator or Exploration, with ``labels_``.
+        Estimator or Exploration with ``labels_``, fitted to the rows of ``adata``.
     key_added : str, default="nrprob"
         Name of the entries. Entries of an earlier call, whose ``uns[key_added]`` exists, are
         overwritten; any other existing entry with this name raises ValueError.
@@ -302,7 +302,7 @@ _PLAIN_TYPES = bool | int | float | str
 
 
 def _plain_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert attributes to types that an h5ad file can store, and drop values None.
+    """Convert attributes to types that an h5ad file can store, and drop attributes that are None.
 
     The trailing underscore of the names of attributes is removed.
     """

@@ -144,10 +144,11 @@ class _Input(NamedTuple):
 class DesignEncoder:
     """Encode known structure as a `Design`, and known structure of new samples in the same way.
 
-    Labels are numbered in the order of their first appearance, so their names have no influence.
+    Labels are numbered in the order of their first appearance, so renaming labels has no effect.
     With ``multi="product"``, a group is a combination of labels that occurs in the data. With
     ``multi="additive"``, every label has an indicator column in a linear model. Continuous
-    covariates become standardised columns, which come before the indicators.
+    covariates become standardised columns, which come before the indicators; together with
+    covariates, labels always have indicator columns.
 
     Parameters
     ----------
@@ -156,7 +157,7 @@ class DesignEncoder:
         linear model: labelings combine to their product, and `fit` refuses covariates.
     min_additive : int, default=1
         With ``multi="additive"``, fewer labelings than this number become groups instead of
-        indicator columns.
+        indicator columns, unless there are covariates.
     drop_first : bool, default=True
         Whether to omit the column of the first label of every labeling.
 

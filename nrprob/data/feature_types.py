@@ -1,4 +1,4 @@
-"""Infer the type of features from their values: counts, binary or continuous; without JAX."""
+"""Infer the type of features from their values: counts, binary or continuous."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def kind_of(x: Any) -> str:
 def describe_discrete(rows: np.ndarray) -> str | None:
     """Describe the values of features (n_samples, n_features) if they are discrete; else None.
 
-    Clusters of discrete features have no test; the description is used in messages about it.
+    The package has no test for clusters of discrete features; messages use the description.
     """
     kind = {"binary": "binary values", "counts": "counts"}.get(kind_of(rows))
     most = max(np.unique(column).size for column in rows.T)

@@ -375,7 +375,7 @@ def check_random_state(random_state: Any) -> np.random.RandomState:
 
 
 def _check_indices(X: Any) -> None:
-    """Raise ValueError for sparse indices that are out of bounds or negative."""
+    """Raise ValueError if a sparse matrix is too large, or its index arrays are invalid."""
     if max(X.shape) >= 2**31:
         raise ValueError(
             f"sparse X must have fewer than 2**31 rows and columns; got shape {X.shape}; "
@@ -398,9 +398,9 @@ def _check_indices(X: Any) -> None:
             or ends[-1] > min(len(X.indices), len(X.data))
         ):
             raise ValueError(
-                "sparse X must have an indptr that starts at 0, grows, and ends at the number of "
-                f"entries; got an invalid indptr for {len(X.indices)} entries; build the matrix "
-                "again"
+                "sparse X must have an indptr that starts at 0, never decreases, and ends at the "
+                f"number of entries; got an invalid indptr for {len(X.indices)} entries; build the "
+                "matrix again"
             )
         pairs = [(X.indices[: ends[-1]], n_minor)]
     for indices, size in pairs:

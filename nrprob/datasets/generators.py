@@ -288,7 +288,8 @@ def bayes_precision(m: int, n_clusters: int, p_noise: float = 0.1) -> float:
         )
     agree = np.indices(tuple(sizes + 1)).reshape(n_clusters, -1)
     n_rows = np.prod(comb(sizes[:, None], agree), axis=0)
-    # Flips from the code of cluster k to x: disagreements in block k, agreements in others.
+    # Flips that turn the row of cluster k without noise into x: disagreements with the profile in
+    # block k, and agreements in the other blocks.
     flips = agree.sum(0) + sizes[:, None] - 2 * agree
     total = (p_noise**flips * (1.0 - p_noise) ** (m - flips)).max(0) @ n_rows
     return min(1.0, float(total / n_clusters))

@@ -247,7 +247,7 @@ def _read_labelings(path: Path) -> dict[str, np.ndarray]:
     import pandas as pd
 
     with reading_data(path):
-        # An empty string or "NA" may be the name of a group; only these two are missing values.
+        # An empty string or "NA" may be the name of a group; only nan and NaN are missing values.
         frame = pd.read_csv(path, keep_default_na=False, na_values=["nan", "NaN"])
     _require_names(frame, path)
     missing = frame.columns[frame.isna().any()]

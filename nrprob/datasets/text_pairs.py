@@ -42,8 +42,8 @@ def make_crossed_counts(
     """Make rows with two independent labelings, as sums of labelled rows.
 
     A new row is the sum of ``n_known`` rows of one class of ``known`` and ``n_sought`` rows of one
-    class of ``sought``. Classes are sampled in proportion to their numbers of rows. Every row of
-    `X` is used once before any row is used again.
+    class of ``sought``. Classes are sampled in proportion to their numbers of rows. One pass over
+    the classes uses a row at most once; rows are used again only if there are further passes.
 
     Parameters
     ----------

@@ -57,8 +57,9 @@ def dunn_index(
     Returns
     -------
     float
-        Non-negative, larger is better. `nan` for fewer than two clusters, or if every cluster has
-        one sample. `inf` if all diameters are 0, but the separation is not 0.
+        Non-negative, larger is better. `nan` for fewer than two clusters, if every cluster has one
+        sample, or if all diameters and the smallest separation are 0. `inf` if all diameters are 0,
+        but the smallest separation is not 0.
 
     Raises
     ------

@@ -98,7 +98,7 @@ def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
 def _make_room(ax: Axes, n_steps: int) -> None:
     """Reserve the right part of the axes for the final objectives of the restarts.
 
-    They are inside the axes, since a layout engine reserves no space outside of them.
+    The restarts are drawn inside the axes, since a layout engine reserves no space outside of axes.
     """
     first, last = 1 - 0.04 * n_steps, n_steps + 0.04 * n_steps
     ax.set_xlim(first, first + (last - first) / _STEPS_WIDTH)

@@ -150,7 +150,7 @@ class Table:
 
 
 def _max_letters(width: float) -> int:
-    """Maximum length of an axis label of this width in inches."""
+    """Maximum number of letters of an axis label of ``width`` inches."""
     return max(int(width / 0.09), 10)
 
 

@@ -141,7 +141,7 @@ def named_groups(design: Design, prefix: str = "group") -> tuple[list[str], np.n
 
 
 def with_sizes(names: Sequence[str], codes: np.ndarray, between: str = "\n") -> list[str]:
-    """Append its number of samples to the name of every group; ``codes`` are those of samples."""
+    """Append its number of samples to the name of every group; ``codes`` (n,) are the groups."""
     sizes = np.bincount(codes, minlength=len(names))
     return [f"{name}{between}n = {size}" for name, size in zip(names, sizes, strict=True)]
 

@@ -39,7 +39,7 @@ def plot_by_n_clusters(result: Any, ax: Axes | None = None, *, n_clusters: int =
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default in a new figure.
     n_clusters : int, default=20
-        Largest number of clusters before a merge that is shown, at least 2.
+        Merges of more clusters than this number are not shown. At least 2.
 
     Returns
     -------
@@ -159,7 +159,7 @@ def _merge_costs(result: Any) -> tuple[np.ndarray, np.ndarray, str] | None:
         costs, label = np.asarray(result.merge_distances_), "mean distance of merged clusters"
     else:
         costs, label = np.asarray(result.merge_costs_), "cost of the merge (nats)"
-    # Clusters of different target classes are never merged.
+    # Clusters of different target classes are never merged, so one cluster per class remains.
     smallest = max(len(getattr(result, "classes_", ())), 1)
     return smallest + np.arange(len(costs), 0, -1), costs, label
 

@@ -82,7 +82,7 @@ def plot_residuals(
         Maximum number of samples to draw, at least 1. If there are more, a random subset is
         plotted. The plane is computed from all samples.
     random_state : int, RandomState instance or None, default=None
-        Determines the subset, and the randomised search for principal components.
+        Determines the subset, the jitter, and the randomised search for principal components.
 
     Returns
     -------
@@ -163,7 +163,7 @@ def plot_alternatives(
     n_points : int, default=2000
         Maximum number of samples to draw, as in `plot_residuals`.
     random_state : int, RandomState instance or None, default=None
-        Determines the subset, and the randomised search for principal components.
+        Determines the subset, the jitter, and the randomised search for principal components.
 
     Returns
     -------

@@ -31,8 +31,9 @@ def plot_members(
     row_names : sequence of length n_samples, optional
         Names of the samples; by default their indices.
     n : int, default=5
-        Maximum number of members in a cell, in descending order of p(c|x). Members are the samples
-        for which the cluster has the largest p(c|x).
+        Maximum number of members in an entry of the table. Members of cluster c are the samples x
+        for which c has the largest membership p(c|x). They are in descending order of
+        p(c|x) p(w|x), where p(w|x) is the share of sample x in subset w.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default in a new figure.
 

@@ -1,7 +1,8 @@
 """Average fits, and compare the averages with published values.
 
 A statistic (mean, min, max, range or sd) is computed over the fits of each data set, and then
-averaged over data sets. The fits of a data set differ in their seeds. The standard error is the
+averaged over data sets. The fits of a data set differ in their seeds; if they also differ in
+parameters, the statistic is averaged over the parameter settings first. The standard error is the
 standard deviation of the statistic over data sets, divided by the square root of the number of data
 sets. With a single data set, only the mean has a standard error, over the fits. For two methods,
 "p" is the p-value of a paired t-test over data sets, or over the fits of a single data set. Fits
@@ -168,7 +169,8 @@ def _paired_means(
 def count_decimals(values: Iterable[float]) -> int:
     """Number of decimals of the published values of one column: the largest number of any value.
 
-    A single value does not show it, since model files drop trailing zeros: 0.3 instead of 0.30.
+    A single value does not show the number of printed decimals, since model files drop trailing
+    zeros: 0.3 instead of 0.30.
     """
     texts = (np.format_float_positional(float(f"{value:.10g}"), trim="-") for value in values)
     return max((len(text.partition(".")[2]) for text in texts), default=0)

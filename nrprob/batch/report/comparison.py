@@ -38,7 +38,7 @@ class Entry:
     ----------
     ours : value from the fits of the run; None without finished fits
     published : published value, or None
-    mark : comparison of both values; None if one of them is absent
+    mark : comparison of both values; None if one of them is absent, or neither direction is better
     """
 
     ours: Value | None = None

@@ -32,7 +32,7 @@ _MAX_CLUSTERS = 20  # number of largest clusters whose features and examples are
 _MAX_GROUPS = 20  # number of groups of a labeling; smaller groups are merged
 _MAX_FEATURES = 8
 _MAX_DISTRIBUTIONS = 6
-_MAX_VALUES = 4  # of an example
+_MAX_VALUES = 4  # maximum number of columns that describe an example row
 _TYPES = {"jpg": "jpeg", "svg": "svg+xml"}
 
 
@@ -54,8 +54,8 @@ class Chapter:
     is_informed : whether the fit is conditioned on the known structure
     finds_number : whether the fit has estimated the number of clusters
     fitted : (n,) mask of the rows that have a cluster
-    codes : clusters of these rows as integers; with views, every combination of clusters of all
-        views counts as a cluster
+    codes : clusters of the rows in ``fitted`` as integers; with views, every combination of
+        clusters of all views counts as a cluster
     sizes : sizes of the clusters
     clusters, cluster_names : integers and names of the clusters that the page shows
     cluster_titles : the same names, after the word "cluster" if the user has not named the cluster
@@ -269,7 +269,7 @@ class Chapter:
 
     @property
     def kinds(self) -> list[str]:
-        """Texts that list the columns of every type but "number", and those with missing values."""
+        """Lists of the columns of every kind but "number", and of columns with missing values."""
         names: dict[str, list[str]] = {}
         for name, kind in self.prepared.get("kinds", {}).items():
             if kind != "number":

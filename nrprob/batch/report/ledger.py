@@ -1,4 +1,4 @@
-"""Ledger of published results: which of them stored results regenerate and reach; runs no fit."""
+"""Ledger of published results: which published values the stored results regenerate and reach."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from nrprob.files import make_folder, write_whole
 __all__ = ["JSON", "Ledger", "Tally", "make_ledger", "write_ledger"]
 
 JSON = "ledger.json"
-# A printed value without an error has the same variance as ours, so their difference has twice it.
+# A printed value without an error is assumed to have the variance of our value. The difference of
+# the two values then has twice this variance.
 _ERRORS_OF_DIFFERENCE = 2 * math.sqrt(2)
 
 
@@ -175,7 +176,7 @@ def make_ledger(folder: Path | str) -> Ledger:
                 if value is not None:
                     regenerated[p.id] = value
             _add_cases(cases, entry, setting, printed)
-    ledger.n_outdated += sum(map(len, stored.values()))  # of files that no longer exist
+    ledger.n_outdated += sum(map(len, stored.values()))  # results of deleted model files
     _count(ledger, published.values(), regenerated, cases.values())
     return ledger
 

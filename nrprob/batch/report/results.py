@@ -35,7 +35,7 @@ class Results:
     ``frame`` has a row per planned fit, in the order of the plan. Its columns are ``cell``,
     ``method``, ``case``, ``repeat``, ``run`` and ``variant`` (attributes of
     `nrprob.batch.plan.Experiment`; ``cell`` is ``id``), ``done`` (whether the fit is finished),
-    ``feasible`` (whether its constraints are), and all measures.
+    ``feasible`` (whether the fit is finished and its constraints are feasible), and all measures.
     """
 
     model: ModelFile
@@ -141,7 +141,7 @@ def measure_performance(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
             mean=(seconds, "mean"),
             longest=(seconds, "max"),
             total=(seconds, "sum"),
-            # Fits of one program have exactly the same compile time, and differ otherwise.
+            # Fits have exactly the same compile time if, and only if, they share a program.
             n_programs=("compile_seconds", "nunique"),
             compile_seconds=("compile_seconds", lambda values: values.drop_duplicates().mean()),
             n_unconverged=("unconverged", "sum"),

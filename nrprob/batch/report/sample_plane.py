@@ -16,7 +16,7 @@ _MAX_ENTRIES = 5 * 10**7  # entries of larger tables take too long
 def draw_sample_plane(X: Any, labels: Any, known: np.ndarray | None) -> list[bytes]:
     """Plot samples adjusted for known groups; return PNG files by known group and by cluster.
 
-    The list has only the second plot if there is one known group, and is empty for large tables.
+    The list has only the second plot without known structure, and is empty for large tables.
     """
     import matplotlib
     import matplotlib.pyplot as plt
@@ -31,7 +31,7 @@ def draw_sample_plane(X: Any, labels: Any, known: np.ndarray | None) -> list[byt
         axes = [figure.add_subplot() for figure in figures]
         plot_residuals(X, labels, known, axes, random_state=0)
         for figure, ax in zip(figures, axes, strict=True):
-            ax.set_title("")  # the caption has it
+            ax.set_title("")  # the page has a caption instead
             buffer = io.BytesIO()
             figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
             plt.close(figure)

@@ -106,7 +106,7 @@ class PlanDigests:
     def digest(self, where: Mapping[str, Any], methods: Sequence[str], measure: str) -> str:
         """Digest of a measure of one method, or of two methods, in a setting of a table.
 
-        It is empty if a method has no fits there.
+        The digest is empty if a method has no fits in the setting.
         """
         cells = [c for c in self._cells if c.method in methods and matches(c, where)]
         fits = [sorted(self._describe(c) for c in cells if c.method == m) for m in methods]

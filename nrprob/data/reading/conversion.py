@@ -89,7 +89,7 @@ def as_command_options(problems: Sequence[Problem]) -> str:
 
 
 class TextSource:
-    """Source of a table, which says where a row is.
+    """Source of a table, which locates rows for messages.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class TextSource:
     index: Any = None
 
     def locate(self, rows: Sequence[int]) -> str:
-        """Say where rows are; ``rows`` are their positions from 0."""
+        """Describe the location of rows in the source; ``rows`` are their positions from 0."""
         return f"row{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}"
 
     def read_texts(self, names: Sequence[str]) -> Mapping[str, pd.Series]:
@@ -129,7 +129,7 @@ def convert_texts(
     frame : table with distinct column names
     record : record to which notes, warnings and problems are added
     source : source of the table
-    decimal : decimal separator of all columns; None if every column decides
+    decimal : decimal separator of all columns; None to detect it for every column
     exclude : columns that stay text
     relevant : columns whose problems are recorded; None for all columns
     """
@@ -188,8 +188,8 @@ def _is_text(column: pd.Series) -> bool:
 def _has_decimals(column: pd.Series, separator: str | None) -> bool:
     """Whether a column of floats certainly has decimal points.
 
-    In a file whose program may write decimal commas, the points of numbers such as 1.234 may
-    separate thousands.
+    ``separator`` is the separator of the columns. A file with other separators than commas may have
+    decimal commas, so the points of numbers such as 1.234 may separate thousands.
     """
     values = column.to_numpy(float, na_value=np.nan)
     values = values[np.isfinite(values) & (np.abs(values) < 1e9)]
@@ -200,7 +200,7 @@ def _has_decimals(column: pd.Series, separator: str | None) -> bool:
 
 
 class _Conversion:
-    """Conversion of the columns of one table, and what the notes say about it.
+    """Conversion of the columns of one table, with notes about the changes.
 
     Attributes
     ----------
@@ -284,7 +284,11 @@ class _Conversion:
             by_column[name] = by_column.get(name, 0) + count
 
     def _resolve(self, name: str, column: NumberColumn) -> str | None:
-        """Choose the decimal separator of an ambiguous column; None if nothing decides."""
+        """Choose the decimal separator of an ambiguous column.
+
+        If neither the other columns nor the separator of the columns decide, the method records a
+        problem and returns None.
+        """
         text = column.differing()[0]
         points, commas = self.certain["."], self.certain[","]
         separator = self._source.separator
@@ -312,7 +316,7 @@ class _Conversion:
     def _record_odd(
         self, name: str, texts: pd.Series, column: NumberColumn, odd: list[str]
     ) -> None:
-        """Record that a column has numbers and the ``odd`` texts, and where these are."""
+        """Record ``odd`` texts that keep a column from being read as numbers, and their rows."""
         shown = []
         for text in odd[:_MAX_SHOWN]:
             rows = np.flatnonzero((texts == text).to_numpy(bool, na_value=False)).tolist()

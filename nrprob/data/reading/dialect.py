@@ -1,7 +1,7 @@
 """Detect how a text file stores a table: separator of the columns, header and rows.
 
 The first records of the file decide. The module imports no package that loads slowly, so that
-wrong names are reported at once.
+errors in the names of files and columns are reported quickly.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Dialect", "Header", "detect_dialect", "find_header", "records_of"]
 
 _NAMES = {"\t": "tabs", ";": "semicolons", ",": "commas", "|": "vertical bars",
           WHITESPACE: "spaces"}  # fmt: skip
-_SAMPLE = 300  # number of lines that decide
+_SAMPLE = 300  # number of lines that are read to detect the dialect
 _HEADER = "column {}"  # names of the columns of a file without a header
 _WAVELENGTHS = 8  # minimum number of increasing numbers that are column names
 
@@ -53,7 +53,8 @@ class Header:
     names : distinct names of all columns
     first : index of the first record that is a row of the table
     has_index : whether the first column has names of rows
-    notes, warnings : what was detected
+    notes : descriptions of what was detected
+    warnings : decisions that may be wrong
     """
 
     names: list[str]
@@ -88,7 +89,7 @@ class Dialect:
 def records_of(
     lines: Iterable[str], separator: str, skips_spaces: bool = False
 ) -> Iterator[Record]:
-    """Records of a text file, without lines that are blank."""
+    """Records of a text file, without blank lines."""
     if separator == WHITESPACE:
         stripped = (line.replace("\t", " ").strip() + "\n" for line in lines)
         reader = csv.reader(stripped, delimiter=" ", skipinitialspace=True)
@@ -107,9 +108,9 @@ def detect_dialect(path: Path, options: ReadingOptions) -> Dialect:
     Raises
     ------
     InputError
-        If the content is not text, or an option does not fit it.
+        If the content is not text, or the compression is not supported.
     ValueError
-        If the file has no header.
+        If the file is empty, or its content does not have the encoding of ``options``.
     """
     status = path.stat()
     return _detect_dialect(path, options, (status.st_size, status.st_mtime_ns))
@@ -117,7 +118,7 @@ def detect_dialect(path: Path, options: ReadingOptions) -> Dialect:
 
 @lru_cache(maxsize=8)
 def _detect_dialect(path: Path, options: ReadingOptions, version: tuple[int, int]) -> Dialect:
-    """`detect_dialect`, for a ``version`` of the file: its size and the time of its change."""
+    """Cached `detect_dialect`; ``version`` is the size and the modification time of the file."""
     compression = detect_compression(path)
     encoding, said = options.encoding, ""
     if encoding is None:
@@ -159,7 +160,7 @@ def _detect_dialect(path: Path, options: ReadingOptions, version: tuple[int, int
     if not records:
         raise ValueError("there is nothing in it")
     header = find_header([record.cells for record in records])
-    # A comment that has a name for every column is the header of a file without another one.
+    # If a file has no other header, a comment with a name for every column is the header.
     if comments and (last := _comment_cells(lines[:start], separator)) is not None:
         names = [cell.strip().lstrip("#").strip() for cell in last]
         is_row = any(read_number(cell) for cell in records[0].cells)
@@ -189,8 +190,8 @@ def _comment_cells(lines: Sequence[str], separator: str) -> list[str] | None:
 def _choose_separator(lines: Sequence[str], is_cut: bool, expected: str) -> tuple[str, list[str]]:
     """Choose the separator for which most records have equally many cells.
 
-    Among equally good separators, the function prefers the one with the largest share of numbers,
-    since 1,5;2,5 has no numbers in its parts between commas.
+    Among equally good separators, the function prefers the one with the largest share of numbers:
+    semicolons split 1,5;2,5 into two numbers, and commas split it into 1, 5;2 and 5.
 
     Returns
     -------

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["TEXT_FILES", "file_header", "read_frame"]
 
 TEXT_FILES = (".csv", ".tsv", ".txt", ".tab")
-_EXTRA = "\0extra"  # name of a column for the cells of rows that have too many
+_EXTRA = "\0extra"  # name of an additional column for the surplus cell of rows that are too long
 _MAX_LINES = 5  # maximum number of lines in a message
 
 
@@ -52,7 +52,7 @@ def read_frame(
 
     Parameters
     ----------
-    path, options : file, and how the user says that it is to be read
+    path, options : file, and the user's options for reading it
     record : record to which notes, warnings and problems are added
     exclude : columns that stay text
     relevant : columns whose problems are recorded; None for all columns
@@ -90,7 +90,10 @@ def read_frame(
 
 
 def _drop_empty(frame: pd.DataFrame, record: ReadingRecord) -> pd.DataFrame:
-    """Drop rows without any value, and columns without a name and a value."""
+    """Drop rows without any value, and columns without a name and without values.
+
+    Rows of a single column stay, since an empty cell is then a missing value.
+    """
     is_missing = frame.isna()
     columns = [n for n in frame if n.startswith("Unnamed: ") and is_missing[n].all()]
     if columns:
@@ -141,7 +144,7 @@ class _TextFile(TextSource):
     def read(self, names: Sequence[str], **options: Any) -> pd.DataFrame:
         """Read the rows; ``options`` are further arguments of `pandas.read_csv`.
 
-        ``names`` are the names of all columns of the file, and perhaps of one that it lacks.
+        ``names`` are the names of all columns of the file, and may end with an additional column.
         """
         import pandas as pd
 
@@ -242,7 +245,8 @@ def _read_spreadsheet(path: Path, options: ReadingOptions) -> tuple[pd.DataFrame
             is_whole = all(value is not None and float(value).is_integer() for value in values)
             columns[name] = pd.Series(values, dtype=np.int64 if is_whole else float)
         elif str in kinds and kinds <= {str, float, int}:
-            # A number is no text with thousands separators: a zero ends groups of three digits.
+            # Among texts, the number 1.234 is written as 1.2340, so that its point cannot separate
+            # thousands.
             columns[name] = pd.Series([_number_as_text(value) for value in values], dtype=object)
         else:
             columns[name] = pd.Series(values, dtype=object).infer_objects()

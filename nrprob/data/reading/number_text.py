@@ -2,8 +2,9 @@
 
 A comma or a point may be the decimal separator, or separate thousands. The whole column decides:
 
-1. A separator that is not followed by groups of three digits is the decimal separator; so is one
-   after a leading zero, and one in a column with longer numbers that have no separator.
+1. A separator that is not followed by groups of three digits is the decimal separator. So is a
+   separator after a leading zero, and a separator in a column where whole numbers of four or more
+   digits have no separator.
 2. A separator that occurs twice in a number, or precedes the other separator, separates thousands.
 3. If a column admits both readings, such as 1,234, the other columns of the table decide, and then
    the separator of the columns of the file: a semicolon suggests decimal commas, and a comma

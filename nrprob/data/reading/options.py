@@ -18,7 +18,7 @@ WHITESPACE = r"\s+"  # the separator of columns that are separated by any number
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How the user says that a file is to be read; None where the file decides.
+    """The user's options for reading a file; None for properties that are detected.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ def parse_options(
     Raises
     ------
     InputError
-        If an option has no such value.
+        If the value of an option is invalid.
     """
     words = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t", "pipe": "|",
              "space": WHITESPACE, " ": WHITESPACE}  # fmt: skip

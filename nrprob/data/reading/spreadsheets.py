@@ -1,6 +1,6 @@
 """Read sheets of spreadsheets: XLSX, XLS, XLSB and ODS.
 
-The module imports no package that loads slowly, so that wrong names are reported at once.
+The module imports no package that loads slowly, so that errors in names are reported quickly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read_sheet(path: Path, sheet: str | None) -> tuple[Header, list[list[Any]], 
 def _read_sheet(
     path: Path, sheet: str | None, version: tuple[int, int]
 ) -> tuple[Header, list[list[Any]], int]:
-    """`read_sheet`, for a ``version`` of the file: its size and the time of its change."""
+    """Cached `read_sheet`; ``version`` is the size and the modification time of the file."""
     from python_calamine import CalamineError, CalamineWorkbook
 
     try:

@@ -27,16 +27,17 @@ _N_THREADS = (
     len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 )
 
-_SUMS_PER_TASK = 16  # number of partial sums that a worker adds at once
+_SUMS_PER_TASK = 16  # number of partial sums that a worker adds in one task
 
 Step = Callable[..., Any]
 
 
 class Blocks(Protocol):
-    """Blocks of rows, each a tree of arrays.
+    """Blocks of rows; each block is a tree of arrays, as in `jax.tree`.
 
-    A step is a function of a module, or a `functools.partial` of such a function. It can therefore
-    be sent to the workers that hold the blocks. Its further arguments are the same for all blocks.
+    A step is a function of a module, or a `functools.partial` of such a function with keyword
+    arguments. It can therefore be sent to the workers that hold the blocks. Its further arguments
+    are the same for all blocks.
     """
 
     def map_sum(self, step: Step, *arguments: Any) -> Any:
@@ -68,7 +69,7 @@ def _run_step(step: Step, block: Any, *arguments: Any) -> Any:
 
 @dataclass
 class LocalBlocks:
-    """Blocks of this process; those beyond a number of bytes are in a scratch file.
+    """Blocks of this process; blocks beyond the first ``memory`` bytes are in a scratch file.
 
     The file is unnamed, so the operating system removes it whenever the process ends.
     """
@@ -91,7 +92,8 @@ class LocalBlocks:
             leaves = [np.ascontiguousarray(leaf) for leaf in leaves]
             free -= sum(leaf.nbytes for leaf in leaves)
             if free >= 0:
-                # Store them on the device of the programs, since every pass would copy host arrays.
+                # Store the arrays on the device of JAX, so that passes do not copy them from the
+                # host.
                 with standard():
                     result.blocks.append(jax.device_put(jax.tree.unflatten(tree, leaves)))
             else:
@@ -206,7 +208,7 @@ class WorkerBlocks:
         return jax.tree.map(_as_float64, sums[0].result())
 
     def map_blocks(self, step: Step, *arguments: Any) -> Iterator[Any]:
-        """Yield ``step(block, *arguments)`` for the blocks of this process, in order."""
+        """Yield ``step(block, *arguments)`` for all blocks, in order; workers run the step."""
         named = _NamedStep.from_step(step)
         for blocks in self.futures:
             yield from self.client.submit(_map_step, blocks, named, *arguments, pure=False).result()
@@ -233,7 +235,7 @@ class _NamedStep:
 
     @classmethod
     def from_step(cls, step: Step) -> _NamedStep:
-        """Name a function of a module, or a `functools.partial` of one."""
+        """Name a function of a module, or a `functools.partial` of one with keyword arguments."""
         settings: dict[str, Any] = {}
         if isinstance(step, functools.partial):
             settings, step = step.keywords, step.func
@@ -282,7 +284,7 @@ class ProcessBlocks:
 
 
 def sum_processes(tree: Any) -> Any:
-    """Sum of the trees of arrays of all processes; every process receives it."""
+    """Sum the trees of arrays of all processes; every process receives the sum."""
     return jax.tree.map(lambda a: gather_arrays(a).sum(0, dtype=np.asarray(a).dtype), tree)
 
 

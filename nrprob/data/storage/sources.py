@@ -19,7 +19,7 @@ from nrprob.data.frames import quote_names
 from nrprob.exceptions import InputError, short_repr
 from nrprob.files import as_path
 
-_PIECE_ROWS = 1 << 16  # maximum number of rows that are read at once
+_PIECE_ROWS = 1 << 16  # maximum number of rows of a piece
 _SUFFIXES = (".parquet", ".arrow", ".feather", ".npy")
 
 

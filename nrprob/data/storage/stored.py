@@ -508,7 +508,7 @@ def _make_part_blocks(
 ) -> Iterator[Any]:
     """Make the blocks of one part of the source, as `Survey.make_blocks`.
 
-    ``first`` is the position of its first row among all rows.
+    ``first`` is the position of the first row of the part among all rows.
     """
     return map(make_block, _make_chunks(read_pieces(part, source), size, first, arrays))
 
