@@ -1,6 +1,6 @@
-r"""Optimisers and samplers of partitions of objectives that are sums of cell costs.
+r"""Optimisers and samplers of partitions, for objectives that are sums of cell costs.
 
-An engine minimises an objective of this form, or samples from the exponential of minus it:
+An engine minimises an objective F of this form, or samples partitions with the density exp(-F):
 
 .. math:: F = \sum_t \lambda_t \sum_{\text{cells } a} g_t(S_a), \qquad S_a = \sum_{x \in a} s(x),
 

@@ -29,8 +29,10 @@ from nrprob.engines.stored_programs import NotStorableError, load_or_compile, ty
 from nrprob.settings import standard
 from nrprob.statistics.rows import bucket_size
 
-_LANES = 64
-_MAX_PROGRAMS = 128  # in the cache; each has dozens of memory maps, whose number the system limits
+_LANES = 64  # maximum number of lanes
+# Maximum number of programs in the cache. The system limits the number of memory maps, of which
+# each program has dozens.
+_MAX_PROGRAMS = 128
 _AXIS = "device"
 # Devices -> signature -> program, for the lifetime of the process, like the cache of `jax.jit`.
 _PROGRAMS: dict[tuple[jax.Device, ...], dict[Hashable, Program]] = {}
@@ -62,7 +64,7 @@ class Program:
     def __call__(self, calls: Sequence[SolverCall]) -> list[Solution]:
         """Run at most ``n_slots`` calls."""
         n_devices, n_steps, n_lanes = self.shape
-        # Calls are dealt to the devices in turn; unused slots repeat the first call.
+        # Calls are assigned to the devices in turn; unused slots repeat the first call.
         i = np.arange(len(calls))
         slot = i % n_devices * (n_steps * n_lanes) + i // n_devices
         call_of_slot = np.zeros(n_devices * n_steps * n_lanes, np.intp)

@@ -1,8 +1,8 @@
-"""Hash-based pseudo-random numbers for initial values, perturbations and visiting orders.
+"""Hash-based pseudo-random numbers for initial values, perturbations and orders of rows.
 
 A counter is hashed with a seed. JAX's generator has better statistical properties than these uses
-need, but its compilation would dominate a small fit. Anything that samples from a distribution must
-use `jax.random`.
+need, but its compilation would dominate a small fit. Code that samples from a distribution must use
+`jax.random`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 MEMORY = 1.5e9  # bytes available to the runs of one program on a CPU
-_MEMORY_SHARE = 0.25  # of an accelerator; the sizes of runs are estimates
+_MEMORY_SHARE = 0.25  # share of an accelerator's memory, since sizes of runs are estimates
 
 
 def device_of(*arrays: Any) -> jax.Device:
@@ -36,7 +36,7 @@ def memory_budget(device: jax.Device | None = None) -> float:
 
     On an accelerator it is a share of the memory. On a CPU it is the constant `MEMORY`, not the
     memory of the machine. Random numbers are drawn per chunk of restarts that fits in this memory,
-    so the result for a seed depends on it.
+    so the result for a seed depends on the number of bytes.
     """
     device = device or device_of()
     if device.platform != "cpu" and (limit := (device.memory_stats() or {}).get("bytes_limit")):

@@ -48,6 +48,8 @@ def sharded(devices: Sequence[jax.Device] | None = None) -> Iterator[None]:
 
     Raises
     ------
+    TypeError
+        If ``devices`` is not a list or tuple of devices.
     ValueError
         If ``devices`` is empty, has duplicates, or has no device of this process.
 
@@ -78,7 +80,7 @@ def sharded(devices: Sequence[jax.Device] | None = None) -> Iterator[None]:
         )
     if not any(d.process_index == jax.process_index() for d in devices):
         raise ValueError(
-            f"devices must hold one of every process that fits; got {short_repr(devices)} in "
+            f"devices must include one of every process that fits; got {short_repr(devices)} in "
             f"process {jax.process_index()}; pass jax.devices(), or fit in the other processes only"
         )
     token = _current_mesh.set(_device_mesh(devices))

@@ -1,10 +1,11 @@
 """Store compiled programs on disk, and load them without tracing.
 
-JAX's persistent cache saves only the compilation by XLA. Before it can look a program up, a process
-has to trace and lower the program, which takes longer than the compilation of most programs of
-small data. Here a file is named after everything that determines a program: the sources of this
-package, versions, settings of JAX, the function, its static arguments, and types of the arrays. The
-store is a folder below the folder of JAX's cache, and exists only where that is enabled.
+JAX's persistent cache saves only the compilation by XLA. Before a process can look up a program in
+this cache, it has to trace and lower the program, which takes longer than the compilation of most
+programs of small data. Here the name of a file is a hash of everything that determines a program:
+the sources of this package, versions, settings of JAX, the function, its static arguments, and the
+types of the arrays. The store is a folder below the folder of JAX's cache, and exists only where
+JAX's cache is enabled.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _STORAGE_ERRORS = (
     pickle.PicklingError,
     jax.errors.JaxRuntimeError,
 )
-# Names of programs that JAX had already. XLA cannot write a program that was read.
+# File names of programs that JAX may have read from its cache. XLA cannot serialise programs that
+# were read.
 _not_new: set[str] = set()
 
 
@@ -54,7 +56,7 @@ class NotStorableError(Exception):
 
 
 def folder() -> Path | None:
-    """Folder of the stored programs; None if JAX's persistent cache is off, or JAX debugs."""
+    """Folder of the stored programs; None if JAX's persistent cache is off or JAX debugs."""
     config = jax.config
     cache = config.jax_compilation_cache_dir
     if not cache or "://" in cache or not config.jax_enable_compilation_cache:
@@ -93,8 +95,8 @@ def load_or_compile(
 
     Parameters
     ----------
-    lower : lowers the program
-    function : what the program computes
+    lower : function that lowers the program
+    function : function that the program computes
     variant : picklable object that, with ``function`` and the settings, determines the program
     device : device that runs the program
 
@@ -109,13 +111,13 @@ def load_or_compile(
         return _load(path, device)
     except FileNotFoundError:
         pass
-    except Exception:  # a damaged file, say
+    except Exception:  # for example, a damaged file
         path.unlink(missing_ok=True)
     compiled, is_new = _compile(lower())
     if not is_new:
         _not_new.add(path.name)
     if path.name not in _not_new:
-        # The disk is full, say: the program is usable without its file.
+        # For example, the disk is full. The program is usable without its file.
         with contextlib.suppress(*_STORAGE_ERRORS):
             _store(path, compiled)
     return compiled
@@ -124,7 +126,8 @@ def load_or_compile(
 def _compile(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, bool]:
     """Compile a program; return also whether XLA compiled it now.
 
-    Otherwise JAX had it in its persistent cache, or in memory, where it may come from that cache.
+    Otherwise the program comes from JAX's persistent cache, or from memory; a program in memory may
+    come from the persistent cache as well.
     """
     thread, events = threading.get_ident(), []
 
@@ -154,8 +157,8 @@ def _load(path: Path, device: jax.Device) -> jax.stages.Compiled:
 
 @functools.cache
 def _find_lapack() -> None:
-    # JAX looks for the functions of LAPACK when it first lowers a program that calls one. Without
-    # them, a loaded program crashes.
+    # JAX looks for the functions of LAPACK when it first lowers a program that calls one. A loaded
+    # program that calls LAPACK crashes if JAX has not done so.
     jax.jit(jax.lax.linalg.cholesky).lower(np.eye(1, dtype=np.float32))
 
 

@@ -43,8 +43,10 @@ from nrprob.settings import standard
 from nrprob.statistics.features import check_range, largest_magnitude
 from nrprob.statistics.single_feature import warn_of_single_feature
 
-_SMALL_CLUSTER = 2  # maximum number of samples of a cluster that `fit` warns of,
-_SUSPICIOUS_MEAN_SIZE = 50  # if clusters have at least this mean number of samples
+# `fit` warns of clusters of at most `_SMALL_CLUSTER` samples, if clusters have at least
+# `_SUSPICIOUS_MEAN_SIZE` samples on average.
+_SMALL_CLUSTER = 2
+_SUSPICIOUS_MEAN_SIZE = 50
 _MAX_LISTED_SIZES = 12  # maximum number of cluster sizes in a warning
 
 
@@ -64,9 +66,9 @@ class Restarts(NamedTuple):
 
 
 def fitted_labelings(estimator: Any) -> np.ndarray:
-    """Labelings of a fitted estimator: ``alternatives_`` (n, labelings) if it has several of them.
+    """Labelings of a fitted estimator: ``alternatives_`` (n, labelings) if there are several.
 
-    Otherwise it is ``labels_`` (n,).
+    If there is one labeling, the result is ``labels_`` (n,).
     """
     alternatives = getattr(estimator, "alternatives_", None)
     if alternatives is None or alternatives.shape[1] == 1:
@@ -211,7 +213,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     @property
     def _unit(self) -> str:
-        """Noun for what did not converge, in the warning of `_warn_convergence`."""
+        """Subject of the sentence in the warning of `_warn_convergence`."""
         return "the best restart"
 
     @property
@@ -608,7 +610,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         raise NotImplementedError
 
     def predict(self, X, *, known=None):
-        """Predict the cluster with the largest score of each new row.
+        """Predict the cluster of each new row: the cluster with the largest score.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """Divide the restarts of a fit into calls of a compiled program, and collect their results.
 
 A *call* (`nrprob.engines.optimise.solve.SolverCall`) is one run of a program, which computes
-several restarts in parallel.
+several restarts in parallel. The fit has n samples.
 """
 
 from __future__ import annotations

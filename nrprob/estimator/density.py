@@ -134,7 +134,7 @@ class TableRefit(Protocol):
 
     @property
     def pooled_log_density(self) -> np.ndarray:
-        """Log density (n,) of the numeric columns under one Gaussian with the total covariance."""
+        """Log density (n,) of numeric columns: one Gaussian per group with the total covariance."""
         ...
 
     @property
@@ -226,7 +226,7 @@ class TableDensityEstimator(Protocol):
     """Clusterer of mixed and incomplete tables whose density `nrprob.evidence` can test."""
 
     def is_tested_by_residuals(self, X: Any, *, known: Any = None) -> bool:
-        """Whether a table is tested as an array of numbers, by a `DensityEstimator`.
+        """Whether a table is tested as a numeric array, by a `DensityEstimator`.
 
         This is so if the table is complete and numeric, and the estimator subtracts the means of
         the known groups.

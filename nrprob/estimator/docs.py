@@ -52,13 +52,14 @@ SHARED = {
     "polish": (
         "bool",
         """Whether a local search improves the hard labels of the best restart: afterwards, no move
-        of one row to another cluster lowers the objective. Published algorithms end without it. It
-        is left out for soft labels, soft known groups, covariates, sparse rows with residual
-        coordination, and rows that are stored or distributed over devices.""",
+        of one row to another cluster lowers the objective. The published algorithms do not
+        include this search. It is left out for soft labels, soft known groups, covariates, sparse
+        rows with residual coordination, rows that are stored or distributed over devices, and rows
+        of more than 2**25 entries.""",
     ),
     "n_init": (
         "int",
-        "Number of restarts; the fit keeps the restart of the smallest objective. At most 10**6.",
+        "Number of restarts; the fit retains the restart of the smallest objective. At most 10**6.",
     ),
     "max_iter": (
         "int",
@@ -113,7 +114,7 @@ SHARED = {
     ),
     "restarts_": (
         "xarray.Dataset",
-        "Labels, objective and convergence of all restarts; built on first access.",
+        "Labels, objective and convergence of all restarts.",
     ),
     "n_features_in_": ("int", "Number of features."),
     "feature_names_in_": ("ndarray", "Column names, if ``X`` was a frame."),

@@ -311,7 +311,7 @@ class ScoreMixin:
             \frac{1}{n} \sum_i \frac{1}{\beta} \log \sum_c p(c) e^{-\beta d(x_i, c)}
 
         for hard labels and for a finite inverse temperature ``beta``, respectively. n is the number
-        of new rows, and p(c) the share of cluster c, with the exponent ``compression``. On the rows
+        of new rows, and p(c) the share of cluster c to the power ``compression``. On the rows
         of the fit, the score is ``-objective_ / n``, up to the tolerance of the fit. Compare scores
         only of fits with the same objective, weights and units. As in k-means, more hard clusters
         usually have a better score, even on new rows.

@@ -72,7 +72,7 @@ class Choice(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """Values of a parameter: those for which the function ``check(name, value)`` does not raise."""
+    """Values of a parameter for which the function ``check(name, value)`` raises no error."""
 
     check: Callable[[str, Any], None]
 

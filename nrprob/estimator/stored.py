@@ -64,8 +64,8 @@ def block_size(n_init: int, n_clusters: int) -> int:
 def feature_map(survey: Survey, name: str, binarize: float | None) -> FeatureMap:
     """Return the map from raw rows to statistics, as `nrprob.statistics.families.fit_features`.
 
-    It follows from the moments of the survey. ``name`` is the family of the features or "auto", and
-    ``binarize`` a threshold or None.
+    The map follows from the moments of the survey. ``name`` is the family of the features or
+    "auto", and ``binarize`` a threshold or None.
     """
     if binarize is not None:
         return FeatureMap("bernoulli", float(binarize))

@@ -367,8 +367,9 @@ class TermEstimator(LinearClusterer):
         """
         beta, compression = self._minimised.beta, self._minimised.compression
         if np.isinf(beta) or np.isinf(self.beta_):
-            # The objective of hard labels has the term compression n H(C)/beta. The costs contain
-            # its part -n_c log(n_c); this is the derivative of the other part, n log(n).
+            # The objective of hard labels has the term compression n H(C)/beta, where n H(C) is
+            # n log(n) less the sum of n_c log(n_c) over clusters of size n_c. The costs contain the
+            # derivative of the second part. Add the derivative of n log(n).
             cost = cost + compression * (1 + np.log(self._total_mass)) / beta
             return np.where(np.isfinite(self._log_prior), -cost, -np.inf).max(1)
         log_prior = self._log_prior - compression * np.log(self._total_mass)

@@ -31,7 +31,7 @@ class UnconditionalMixin:
         Raises
         ------
         ValueError
-            If the data do not fit the parameters; the message says what to change.
+            If the data are invalid, or do not suit the parameters.
         """
         model: Any = self
         return model._fit(X, y)
@@ -81,7 +81,7 @@ class WeightedUnconditionalMixin(UnconditionalMixin):
             clusters have no label.
         sample_weight : array-like of shape (n_samples,), optional
             Frequency weights, from 0 to 1e9: a sample of weight 2 counts as two equal samples, and
-            all sizes are sums of weights. Give weights that are no frequencies a mean of 1. A
+            all sizes are sums of weights. Scale weights of another type to a mean of 1. A
             sample of weight 0 takes no part in the fit and gets the label of `predict`. By default,
             all weights are 1.
 
@@ -92,7 +92,7 @@ class WeightedUnconditionalMixin(UnconditionalMixin):
         Raises
         ------
         ValueError
-            If the data do not fit the parameters; the message says what to change.
+            If the data are invalid, or do not suit the parameters.
         """
         model: Any = self
         return model._fit(X, y, sample_weight=sample_weight)

@@ -35,7 +35,7 @@ class WeightedMixin:
             of column names (of ``obs`` in AnnData). These columns are then not features.
         sample_weight : array-like of shape (n_samples,), optional
             Frequency weights, from 0 to 1e9: a sample of weight 2 counts as two equal samples, and
-            all sizes are sums of weights. Give weights that are no frequencies a mean of 1. A
+            all sizes are sums of weights. Scale weights of another type to a mean of 1. A
             sample of weight 0 takes no part in the fit and gets the label of `predict`. By default,
             all weights are 1.
 

@@ -82,7 +82,7 @@ class BlockSums:
 class Update(NamedTuple):
     """One iteration of a method: an M-step over all rows, then an E-step per record of rows.
 
-    In all functions, ``state`` is what the method keeps between iterations, ``sums`` is the
+    In all functions, ``state`` is the state of the method between iterations, ``sums`` is the
     `BlockSums` of all rows, ``beta`` (S,) is the inverse temperature, and ``block`` is a record of
     rows.
 
@@ -166,7 +166,7 @@ class RoundingMonitor(NamedTuple):
         return self._replace(smallest=jnp.where(lower, change, self.smallest), n_since=n_since)
 
     def is_rounding(self, change: jax.Array) -> jax.Array:
-        """Whether the change has stopped both decreasing and growing."""
+        """Whether changes are small, and neither decrease nor grow."""
         stalled = (self.n_since >= _PATIENCE) & (change <= 2 * self.smallest)
         return stalled & (self.smallest <= jnp.finfo(self.smallest.dtype).eps ** 0.5)
 
@@ -180,8 +180,8 @@ class AnnealingResult(NamedTuple):
     state : the method's final state
     beta : (S,) final inverse temperature
     trace : (CAPACITY, S) objective at the end of every level, NaN after the last level
-    converged : (S,) whether labels are hard and unchanged; at a finite ``final``, whether
-        memberships are unchanged
+    converged : (S,) whether labels are unchanged, and hard or at the end of the range of
+        temperatures; at a finite ``final``, whether memberships are unchanged
     n_iter : number of updates, over all levels
     """
 
@@ -284,7 +284,7 @@ def anneal(
     """Raise the inverse temperature until the labels are hard and unchanged, or to its final value.
 
     Every level perturbs the masses, iterates the update to convergence, and compares the labels
-    with those of the previous level. One update costs O(n S K p) for n rows of p statistics.
+    with the labels of the previous level. One update costs O(n S K p) for n rows of p statistics.
 
     If F is not concave in the masses, the plain update may overshoot. ``damped`` takes a fraction
     of each step in log r. The fraction is doubled after a step that decreases the objective, and

@@ -80,7 +80,8 @@ class Descended(NamedTuple):
     labels : (S, N) clusters of the rows
     costs : (S, K) costs of the clusters; F is their sum plus a constant
     sizes : (S, K) masses of the clusters
-    merges : (S, K, K) change of F if two clusters merge; infinite for pairs that may not merge
+    merges : (S, K, K) change of F if two clusters merge, above the diagonal; infinite for pairs
+        that may not merge, and elsewhere
     n_iter : (S,) number of screenings
     converged : (S,) whether no move improves F
     """
@@ -117,7 +118,15 @@ def _changes_of_moves(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Ar
 
 
 class _State(NamedTuple):
-    """Labels (N,) and cost of a partition, the phase of its descent, and whether it converged."""
+    """State of a descent.
+
+    Attributes
+    ----------
+    labels : (N,) clusters of the rows
+    cost : F without its constant; infinite until the first screening, and after a merge
+    count : number of screenings
+    at_rest, converged : whether the descent has ended
+    """
 
     labels: jax.Array
     cost: jax.Array
@@ -167,7 +176,7 @@ def _descend_one(terms: Terms, rows: Rows, start: DescentStart, limits: Partitio
         change = jnp.where(is_open & may_join, join, jnp.inf).min(1) + leave
         change = jnp.where(movable & may_leave, change, jnp.inf)
         improving = change < -limits.tolerance
-        # Visit the rows that improve F, best first, or the rows of the cluster that dissolves.
+        # Process the rows that improve F, best first, or the rows of the cluster that dissolves.
         leaving = movable & (labels == doomed)
         reinsertion = jnp.where(remaining, join, jnp.inf).min(1)
         priority = jnp.where(dissolves, jnp.where(leaving, reinsertion, jnp.inf), change)
@@ -220,8 +229,9 @@ def descend(terms: Terms, rows: Rows, start: DescentStart, limits: PartitionLimi
 
     1. Dissolve clusters that are smaller than the floor or not allowed, the smallest first: each of
        their rows moves to the cluster where it costs least.
-    2. Compute the changes of F by all moves of single rows. Visit the rows that would lower F, best
-       first, and compute their changes anew. Repeat until no move lowers F.
+    2. Compute the changes of F by all moves of single rows (a *screening*). Process the rows whose
+       moves would lower F, best first: compute the changes of a row again, and make its best move.
+       Repeat until no move lowers F.
     3. Merge the pair of clusters whose union lowers F most, and continue with step 2.
 
     A row may join one empty cluster if there are fewer than ``max_clusters``. The rows must be
@@ -263,8 +273,8 @@ class _Moves(NamedTuple):
     Attributes
     ----------
     labels, locked : (N,) clusters of the rows, and whether they have moved in this chain
-    join, leave : (N, K) and (N,) changes of F by joining each cluster and by leaving the own one
-    change : change of F since the beginning of the program
+    join, leave : (N, K), (N,) changes of F if a row joins each cluster, and if it leaves its own
+    change : change of F since the initial partition
     """
 
     labels: jax.Array

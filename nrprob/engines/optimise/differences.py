@@ -54,8 +54,8 @@ def all_incremental(terms: Terms) -> bool:
     incremental = [hasattr(term.cost, "move_changes") for term in terms]
     if any(incremental) and not all(incremental):
         raise TypeError(
-            "the costs of all terms must be incremental, or of none; got some of both; evaluate "
-            "the differences of all costs"
+            "either all terms must have incremental costs, or none; got terms of both types; pass "
+            "terms of one type"
         )
     return all(incremental)
 
@@ -89,7 +89,7 @@ def move_changes(
 
 
 def join_leave_changes(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array):
-    """Changes of F (B, r, K) if each row joins each cell, and (B, r) if it leaves its own.
+    """Changes of F (B, r, K) if each row joins each cell, and (B, r) if it leaves its current cell.
 
     The rows must be dense. ``cells`` (groups, 1, K, p) are the statistics under ``labels`` (B, r).
     """

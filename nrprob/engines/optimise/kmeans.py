@@ -29,7 +29,7 @@ def kmeans_plus_plus(
     room: jax.Array,
     weights: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Sample K centres one by one among the rows, with weights that grow with their distance.
+    """Sample K centres among the rows, weighted by squared distance from the nearest centre.
 
     Parameters
     ----------

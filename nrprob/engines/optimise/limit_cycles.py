@@ -9,14 +9,14 @@ float. ``state`` (..., K) holds logarithms of weights that the update carries fr
 
 Algorithm:
 
-1. Iterate until the change of memberships is at most ``tol`` (a fixed point), or until the steps of
-   the log memberships no longer shrink over a window of many cycles.
-2. If steps shrink geometrically along a line, replace them by one step to the limit of their
-   series. This longer step amplifies growing directions as well, so an unstable fixed point stays
-   unstable.
-3. If steps do not shrink, follow the orbit for 1,024 cycles and project it on random directions. If
-   the orbit is recurrent, return it as a limit cycle, with its period and its *width*, the largest
-   range of a membership over the cycle. Otherwise continue with step 1.
+1. Iterate until the change of memberships is at most ``tol`` (a fixed point), or until the largest
+   change within a window of many cycles has not shrunk, twice in a row.
+2. If steps of the log memberships shrink geometrically along a line, replace them by one step to
+   the limit of their series. This longer step amplifies growing directions as well, so an unstable
+   fixed point stays unstable.
+3. If changes do not shrink, follow the orbit for 1,024 cycles and project it on random directions.
+   If the orbit is recurrent, return it as a limit cycle, with its period and its *width*, the
+   largest range of a membership over the cycle. Otherwise continue with step 1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nrprob.engines.programs import jit_by_size
 
 CONVERGED, OSCILLATING, UNFINISHED = "converged", "oscillating", "max_iter"
 _LOG_FLOOR = -1e5  # of log memberships, whose differences may be unbounded
-_WINDOWS = (32, 512)  # lengths in cycles of the first and the last window in which steps shrink
+_WINDOWS = (32, 512)  # lengths in cycles of the first and the last window of step 1
 _ORBIT = 1024  # cycles of an orbit that is tested for recurrence
 _N_DIRECTIONS = 16  # random projections of an orbit
 _RECURRENCE_TOL = 1e-6  # distance of projections at which an orbit has returned
@@ -55,7 +55,7 @@ class LimitResult(NamedTuple):
     n_iter : number of cycles
     period : period of a limit cycle, an integer if the orbit returns exactly; else NaN
     width : largest range of a membership over a limit cycle
-    values : (cycles, T) trace
+    values : (cycles, T) trace of the last cycles, at most 4,096, without cycles of followed orbits
     """
 
     carry: Any
@@ -105,10 +105,10 @@ def _compare_steps(weight, step, last):
 
 @jit_by_size("make")
 def _run_cycles(data, carry, beta, step, active, mass, tol, max_iter, *, make):
-    """Run cycles until memberships are constant, steps no longer shrink, or up to ``max_iter``.
+    """Run cycles until memberships are constant, or changes no longer shrink; at most ``max_iter``.
 
     Returns state and log memberships; the trace; the number of cycles; the last change of
-    memberships; and whether steps no longer shrink.
+    memberships; and whether changes no longer shrink.
     """
     update = make(data, active)
     values = jax.eval_shape(update, *carry, beta)[2]
@@ -137,8 +137,8 @@ def _run_cycles(data, carry, beta, step, active, mass, tol, max_iter, *, make):
         # An extrapolated step has no direction to compare the next step with.
         last = jnp.where(ahead > 0, 0, moved[1])
         count, largest = count + 1, jnp.maximum(largest, change)
-        # At the end of a window, test whether steps of a curved orbit have stopped shrinking, twice
-        # in a row.
+        # At the end of a window, test whether the changes of a curved orbit have stopped shrinking,
+        # twice in a row.
         bends = bends | known & ((ratio < 0) | (across > _BEND))
         over = count >= end
         stuck = (largest >= 0.9 * before) & (largest > 10 * tol) & bends
@@ -186,9 +186,9 @@ def _follow_orbit(data, carry, beta, step, active, mass, *, make):
 def _orbit_period(projected: np.ndarray) -> float | None:
     """Period of a projected orbit (cycles, directions); None if the orbit drifts or decays.
 
-    If the orbit has visited its last point before, the period is the number of cycles since then.
-    Otherwise it is the mean number of cycles between two upward crossings of the mean by the first
-    principal component of the orbit.
+    If an earlier point of the orbit equals the last point, the period is the distance in cycles.
+    Otherwise the period is the mean number of cycles between two upward crossings of the mean by
+    the first principal component of the orbit.
     """
     returned = np.abs(projected[-2::-1] - projected[-1]).max(1) < _RECURRENCE_TOL
     if returned.any():  # a period of 1 is a fixed point

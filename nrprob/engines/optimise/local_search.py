@@ -1,11 +1,11 @@
 """Local search for hard partitions with an unknown number of clusters.
 
-F is the objective. The search starts from several partitions. Each descends by moves of single rows
-and by merges, and by splits of clusters. The best continues with compound steps. Every accepted
-step lowers F, so the search ends. It ends at a partition that no step improves: no move of a row,
-merge, proposed split, new division of two near clusters, dissolution of a cluster, or chain of
-moves. Up to 2,000 rows, no split followed by merges improves it either. The result depends on the
-initial partitions only.
+F is the objective. The search starts from several partitions, and improves each by moves of single
+rows, merges and splits. The best partition continues with compound steps. Every accepted step
+lowers F, so the search ends. No step improves the final partition: no move of a row, merge,
+proposed split, new division of two near clusters, dissolution of a cluster, or chain of moves. Up
+to 2,000 rows, no split followed by merges improves it either. The result depends on the initial
+partitions only.
 
 Shapes: N rows with padding, K clusters, m features.
 """
@@ -33,9 +33,9 @@ from nrprob.statistics.terms import Terms
 
 _TOGETHER = 8  # number of partitions per call of a compiled program
 _FEW_ROWS = 1024  # rows up to which a split descends with all rows, by the same program
-_TINY = 50  # rows up to which all first moves begin long chains
-_MOST_COMPOUND = 2000  # rows up to which forced splits are tried
-_PAIRS_PER_CLUSTER = 3  # pairs of near clusters that are divided anew
+_TINY = 50  # rows up to which there are 30 chains of any length, not 3 of at most 20 moves
+_MOST_COMPOUND = 2000  # rows up to which splits that are followed by merges are tried
+_PAIRS_PER_CLUSTER = 3  # pairs of near clusters, per cluster, whose union is split again
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Partition(NamedTuple):
     labels : (N,) clusters of the rows
     costs : (K,) costs of the clusters
     sizes : (K,) masses of the clusters
-    merges : (K, K) change of F if two clusters merge
+    merges : (K, K) change of F if two clusters merge, above the diagonal; infinite elsewhere
     converged : whether no move of a row improves F
     """
 
@@ -97,7 +97,7 @@ class _Split(NamedTuple):
 
 @dataclass
 class LocalSearch:
-    """Steps of the search for one `SearchProblem`, and what they have already tried.
+    """Steps of the search for one `SearchProblem`, with a cache of the best splits of sets of rows.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class LocalSearch:
         return results
 
     def improve(self, partition: Partition, *, compound: bool = True) -> Partition:
-        """Improve a partition until no step lowers F; only splits without ``compound``."""
+        """Improve a partition until no step lowers F; all steps are splits unless ``compound``."""
         self._record(partition)
         steps = [self._split]
         if compound:
@@ -198,7 +198,7 @@ class LocalSearch:
             yield from self.descend([np.where(best.side, free[0], partition.labels)])
 
     def _divide_pairs(self, partition: Partition) -> Iterator[Partition]:
-        """Divide the union of two near clusters anew."""
+        """Split the union of two near clusters in another way."""
         existing = int((partition.sizes > 0).sum())
         order = np.argsort(partition.merges, axis=None, kind="stable")
         order = order[: _PAIRS_PER_CLUSTER * existing]
@@ -238,7 +238,7 @@ class LocalSearch:
             yield from self.descend([np.asarray(labels)])
 
     def _split_and_merge(self, partition: Partition) -> Iterator[Partition]:
-        """Split every cluster in turn, at any cost, and merge until there are no more clusters."""
+        """Split every cluster in turn, even if F rises, and merge to the previous number."""
         existing = np.flatnonzero(partition.sizes > 0)
         free = np.flatnonzero(partition.sizes == 0)
         if not free.size:

@@ -156,11 +156,11 @@ def agglomerate_pairs(
 
     There is one flat loop. Every cluster stores an upper bound of its best score. If a merge
     removes the best partner of a cluster, the cluster is marked and keeps its bound. The next step
-    depends on the cluster of the largest bound: if it is marked, it searches its best partner
+    depends on the cluster of the largest bound: if it is marked, it searches for its best partner
     again; if not, it merges. Both kinds of step write one row and one column. The rows of a step
     are read at the end of the previous step: reading and writing in one step, an inner loop over
     marked clusters, or a branch would copy the tables in every step. The run time is O(n^2) per
-    table if few clusters are searched again, and the memory O(n^2).
+    table if few clusters search again, and the memory O(n^2).
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Passes of single moves, and chains of moves with locks, on exact differences of an objective.
 
-Host code in NumPy and float64. An objective has C units and L clusters, and evaluates m labelings
-at a time. It implements `MoveObjective`. Every accepted step lowers the objective, and
-the result depends on the initial labels only.
+Host code in NumPy and float64. A *unit* is a set of samples that always share a cluster. An
+objective implements `MoveObjective` for C units and L clusters, and evaluates m labelings in one
+call. Every accepted step lowers the objective, and the result depends on the initial labels only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FEW_UNITS = 50  # up to this number of units, chains start from many moves and 
 
 
 class MoveObjective(Protocol):
-    """Objective of a hard partition, which `improve_by_moves` minimises."""
+    """Objective of a hard partition, for `improve_by_passes` and `improve_by_chains`."""
 
     def totals(self, z: np.ndarray) -> np.ndarray:
         """Objective (m,) of labelings (m, C); infinite for a labeling that is not permitted."""
@@ -75,10 +75,11 @@ def improve_by_passes(objective: MoveObjective, z: np.ndarray, tol: float) -> np
 def improve_by_chains(objective: MoveObjective, z: np.ndarray, tol: float) -> np.ndarray | None:
     """Make one chain of moves that lowers the objective by more than ``tol`` in total.
 
-    A chain begins with one of the best moves, even if it raises the objective. It locks the unit,
-    and goes on with the best move of a unit that is not locked (Kernighan and Lin, 1970). While a
-    cluster violates a limit on sizes, only moves into or out of such a cluster are made. All chains
-    advance together. The first permitted state that is low enough is the result.
+    A chain begins with one of the best moves, even if this move raises the objective. The chain
+    locks the moved unit, and continues with the best move of a unit that is not locked (Kernighan
+    and Lin, 1970). While a cluster violates a limit on sizes, only moves into or out of such a
+    cluster are made. All chains advance together. The first permitted state that is low enough is
+    the result.
 
     Parameters
     ----------

@@ -424,7 +424,7 @@ def anneal_cells(
         summary = summarise_rows(state, next_beta, index)
         same = np.zeros(n_init, bool) if checksum is None else summary.checksum == checksum
         checksum = summary.checksum
-        # A restart is done when its labels are hard, or unchanged at the end of the range.
+        # A restart is done when its labels are unchanged, and hard or at the end of the range.
         ends = beta * cooling > stop
         done = np.where(last, quiet, same & ((summary.hard >= 0.999 * mass.sum()) | ends))
         energy = _free_energy(terms, cells, summary.negative_entropy, beta, settings.compression)

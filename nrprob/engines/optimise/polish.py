@@ -1,6 +1,6 @@
 """Improve hard labels with a fixed number of clusters by moves of single rows and chains of moves.
 
-N is the number of rows with padding, and K the number of clusters.
+Rows, including padding, are arranged in B blocks of r rows.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ def leading_eigenvalues(
     inner : function ``(vectors, images) -> (maps,)``: the inner product of each vector and its
         image, for which the maps are self-adjoint
     accuracy : relative change of the eigenvalues at which they have converged
+    max_iter : maximum number of iterations
     enough : function from the eigenvalues (maps,) to whether they suffice to stop early; estimates
         of eigenvalues never decrease
 

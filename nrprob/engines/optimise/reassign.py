@@ -51,7 +51,7 @@ class ReassignmentResult(NamedTuple):
     converged: jax.Array
 
 
-TRACE = 1024  # length of the trace; the last entry is always the last sweep
+TRACE = 1024  # length of the trace; if it is full, its last entry is the last sweep
 _REMOVING, _ALL_ROWS, _SOME_ROWS = range(3)  # phases of `reassign_batched`
 
 
@@ -209,9 +209,9 @@ def reassign_batched(
 
     1. Move all rows to the cluster of least dF/dW while the exact objective decreases; one matrix
        product per step.
-    2. Compute the exact change of F for all moves of one row. A random fraction f of the improving
-       rows moves, and always the best one. If the objective decreases, f is doubled; otherwise the
-       moves are undone, f is divided by 4, and the same changes are used again.
+    2. Compute the exact change of F for all moves of single rows. A random fraction f of the
+       improving rows moves, and always the best one. If the objective decreases, f is doubled;
+       otherwise the moves are undone, f is divided by 4, and the same changes are used again.
     3. Stop when no move improves: this is a local optimum under single moves, like the result of
        `reassign_sequentially`. Small clusters are removed in between.
 

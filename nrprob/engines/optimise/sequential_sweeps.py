@@ -42,7 +42,7 @@ class Sweep(NamedTuple):
 
 
 class SizeLimits(NamedTuple):
-    """Limit of the sizes of clusters: a cluster is empty or has the mass ``floor``; all traced.
+    """Limit of the sizes of clusters: empty, or a mass of at least ``floor``; all traced.
 
     Attributes
     ----------

@@ -63,7 +63,7 @@ class Settings(NamedTuple):
     method : record of the parameters that the function ``build`` of the method reads
     beta : final inverse temperature; infinite to anneal until the labels are hard
     compression : weight of H(C), see `nrprob.engines.optimise.anneal.term_update`
-    quench : initial inverse temperature of the last restart, divided by that of the first
+    quench : ratio of the initial inverse temperatures of the last and the first restart
     cooling, noise, tol : see `nrprob.engines.optimise.anneal.AnnealingSchedule`
     init : (B, r, K) initial log memberships, or None
     """
@@ -238,7 +238,8 @@ class TermFit(NamedTuple):
     Attributes
     ----------
     slope : (groups, K, p) derivative of F by the statistics of every cell
-    log_prior : (K,) compression times the log mass of the clusters; -inf for empty ones
+    log_prior : (K,) log mass of the clusters, multiplied by the compression if the solver is an
+        annealing; -inf for empty clusters
     beta : final inverse temperature
     critical_beta : inverse temperature of the first split; NaN if it was not computed
     weights : (terms,) weights of the terms
@@ -317,7 +318,7 @@ def solve_anneal(
     damped: bool = False,
     soft: bool = False,
 ) -> Solution:
-    """Anneal ``n_init`` restarts in parallel and keep the best.
+    """Anneal ``n_init`` restarts in parallel, and return the best.
 
     The first restart begins just below the inverse temperature at which clusters first separate.
     Annealing hardly depends on its random initial values, so further restarts from the same
@@ -406,7 +407,7 @@ def solve_reassign(
     solver: str,
     compressed: bool = False,
 ) -> Solution:
-    """Reassign rows from ``n_init`` random balanced labelings, and keep the best result.
+    """Reassign rows from ``n_init`` random balanced labelings, and return the best result.
 
     ``fixed`` (B, r) are the clusters of labelled rows, -1 for others. ``solver`` is "sequential" or
     "batched"; see `nrprob.engines.optimise.reassign`. With ``compressed``, the objective has the

@@ -15,9 +15,9 @@ def propose_splits(
 ) -> list[np.ndarray]:
     """Distinct proposals to split the samples ``x`` (n, m).
 
-    The proposals are the sign of the first principal score, and 2-means from there; the sign of the
-    whitened score of least kurtosis, and 2-means from there; samples far from the mean; and for
-    every class, the samples nearer to its mean than to the mean of the other labelled samples.
+    The proposals are the sign of the first principal score; the sign of the whitened score of least
+    kurtosis; 2-means that starts from either of these two proposals; samples far from the mean; and
+    for every class, the samples nearer to its mean than to the mean of the other labelled samples.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def _two_means(x: np.ndarray, mass: np.ndarray, side: np.ndarray) -> np.ndarray:
 
 
 def _fill_sides(x: np.ndarray, mass: np.ndarray, side: np.ndarray, floor: float) -> np.ndarray:
-    """Move the samples nearest to the mean of a side that is too small to this side."""
+    """If a side has less mass than ``floor``, move the samples nearest to its mean to this side."""
     for small in (True, False):
         inside = side == small
         if mass[inside].sum() >= floor:

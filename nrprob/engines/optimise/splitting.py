@@ -302,10 +302,10 @@ class SplittingEngine:
         trials: list[Trial],
         report: Report,
     ) -> Level | None:
-        """Return the best level of n clusters from given memberships; None if clusters merge.
+        """Return the best level of n clusters from given memberships; None if all runs merge.
 
-        The inverse temperature rises from ``beta`` until all clusters remain apart, and on while
-        the score of the log memberships increases. ``start`` has state and log memberships.
+        The inverse temperature rises from ``beta`` until all clusters remain apart, and then as
+        long as the score of the log memberships increases. ``start`` has state and log memberships.
         """
         active = np.arange(start[1].shape[-1]) < n
         level, best, critical = None, -np.inf, beta
@@ -333,7 +333,8 @@ class SplittingEngine:
         """Return the level of n + 1 clusters from the level of n; None if all trials fail.
 
         The largest cluster is split. The next largest clusters are tried in two cases: the rows of
-        the largest cluster are all equal, or its copies separated and merged again.
+        the largest cluster are all equal; or its copies are unstable, but the run from the
+        perturbed copies does not end in a split.
         """
         growth = self.schedule.growth
         order = np.argsort(-self.cluster_sizes(level.carry, n), kind="stable").tolist()
@@ -521,7 +522,7 @@ def follow_starts(
 ) -> Path:
     """Path whose levels start at given memberships rather than at splits.
 
-    Parameters other than these are as in `follow_path`.
+    The other parameters are as in `follow_path`.
 
     Parameters
     ----------

@@ -37,7 +37,8 @@ class Column:
     ----------
     name : name of the column in a frame, else its position
     kind : type of the column: "number", "categorical", "ordered", "count" or "constant"
-    values : (V,) sorted values of a discrete column; empty for other columns
+    values : (V,) distinct values of a discrete column, in the order of the levels of an ordered
+        pandas column, otherwise sorted; empty for other columns
     """
 
     name: Any
@@ -48,7 +49,7 @@ class Column:
     def scores(self) -> np.ndarray | None:
         """Scores (V,) of the values of an ordered or count column; None for other columns.
 
-        The scores are the values if these are numbers, else the ranks of the values.
+        The scores are the values if they are numbers, else the positions in ``values``.
         """
         if self.kind not in (ORDERED, COUNT):
             return None

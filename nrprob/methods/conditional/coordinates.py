@@ -97,7 +97,7 @@ class Coordinates:
         Parameters
         ----------
         square : (m, m) sums of products of the residuals
-        fourth : sum of the fourth powers of the lengths of the residuals, which the intensity of
+        fourth : sum of the fourth powers of the norms of the residuals, which the intensity of
             Ledoit and Wolf needs
         n : number of residuals, more than 2 m
         dof, covariance, ridge : as in `from_residuals`
@@ -232,7 +232,7 @@ def _retained_rank(variances: np.ndarray, dof: float, covariance: str) -> int:
     """Number of directions to retain, from the variances along them in decreasing order.
 
     Directions without variance are left out. If a "tied" covariance has more than dof / 2
-    directions, at most 30 remain.
+    directions, the first min(30, dof / 2) remain.
     """
     rank = int((variances > _MIN_VARIANCE * variances[0]).sum())
     if covariance == "tied" and rank > dof / 2:

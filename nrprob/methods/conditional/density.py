@@ -112,7 +112,7 @@ class ResidualDensity(Clusterer):
         See Also
         --------
         nrprob.evidence.test : Significance test that uses the refits.
-        clone_for_tests : Unfitted copy for tables of complete numbers.
+        clone_for_tests : Unfitted copy for complete numeric tables.
         """
         refuse_stored(X, "table_refits")
         if self.is_tested_by_residuals(X, known=known):
@@ -184,7 +184,7 @@ class ResidualDensity(Clusterer):
         if table.plain is not None:
             x = np.asarray(table.plain, np.float64)
         if data.n_samples != table.n_samples:
-            return False  # stored rows, of which the fit keeps a sample
+            return False  # rows were stored, and the fit retains a subsample
         same_numbers = x is None or self._units is None
         return (
             (same_numbers or np.allclose(self._units(x), data.x, equal_nan=True))
@@ -303,8 +303,8 @@ class ResidualDensity(Clusterer):
     def mixture_covariance(self):
         """Total covariance of the mixture in the coordinates of `residuals_of`, up to a factor.
 
-        It is the covariance of the errors plus the covariance of the centres. For t errors, the
-        scale matrix replaces the covariance of the errors.
+        It is the covariance of the errors plus the second moments of the centres, weighted by
+        cluster. For t errors, the scale matrix replaces the covariance of the errors.
 
         Returns
         -------

@@ -14,8 +14,8 @@ test is not significant are left out.
 Significance tests compare clusters with this density. A smooth dependence between two columns
 therefore does not count as evidence of clusters.
 
-Sizes: n samples, V values of a column, r entries of phi (the *basis functions* of the values), p or
-q columns of features.
+Sizes: n samples, d numeric columns, V values of a column, r entries of phi (the *basis functions*
+of the values), p or q columns of features.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def conditional_log_probability(
     columns: list[DiscreteColumn], log_tables: list[np.ndarray], residuals: np.ndarray | None,
     training: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """Log probabilities (n,) of the discrete values of every sample, given its numbers.
+    """Log probabilities (n,) of the discrete values of every sample, given its numeric values.
 
     The regressions are fitted to the training samples, and evaluated at all samples. Missing
     discrete values are left out.
@@ -46,7 +46,8 @@ def conditional_log_probability(
     columns : discrete columns
     log_tables : for every column, the log probabilities (n, V) of its values given the known group
         of the sample
-    residuals : (n, d) numbers less group effects, NaN where missing; None without numbers
+    residuals : (n, d) numeric values less group effects, NaN where missing; None without numeric
+        columns
     training : indices of the training samples, which may repeat
     """
     n = len(log_tables[0])

@@ -24,7 +24,8 @@ from nrprob.methods.conditional.shares import BY_GROUP
 from nrprob.methods.conditional.table_data import TableData
 from nrprob.statistics.groups import shares_differ
 
-_SPREAD = 0.05  # difference between shares of clusters above which a fit warns
+# A fit warns if the share of a cluster in a known group differs from its weight by more than this.
+_SPREAD = 0.05
 _STEPS = 20  # EM steps of the joint fits that estimate the gain over subtracted means
 
 
@@ -58,8 +59,8 @@ class DiagnosticsMixin(Clusterer):
         Returns
         -------
         bool
-            Whether the user chose effects="subtract", and the median known group has at least 20
-            samples.
+            Whether the user chose effects="subtract", there are several known groups and clusters,
+            and the median known group has at least 20 samples.
         """
         self._shares_differ = shares_differ(table)
         sizes = table.sum(1)
@@ -110,7 +111,7 @@ class DiagnosticsMixin(Clusterer):
         ends = problem.run(starts, forms, max_iter=_STEPS)
         equal, by_group = ends.objective - float(held.state.objective)
         margin, penalty = thresholds(data, problem.n_clusters)
-        # The same rule as for effects="auto"; see `joint_fit.choose_effects`.
+        # Shares by group need the same gain as with effects="auto"; see `joint_fit.choose_effects`.
         clearer = is_clearer(mean_entropy(problem, held), mean_entropy(problem, ends.pick(1)))
         if clearer:
             common = objective_of_common_shares(problem, ends.pick(1), form, _STEPS)

@@ -105,7 +105,7 @@ class Discrete(NamedTuple):
 def wright_omega(x: jax.Array) -> jax.Array:
     """Wright omega function: the solution w of w + log w = x, for x of any size.
 
-    The solution is found by Newton steps.
+    The solution is computed by Newton steps.
     """
     x = jnp.maximum(x, -700.0)
     w = jnp.where(x > 1, x, jnp.exp(jnp.minimum(x, 1.0)))

@@ -60,8 +60,8 @@ class Hyperparameters(NamedTuple):
     dof : residual degrees of freedom
     n : number of rows, or sum of their weights
     nu0, s0 : weight of the ridge, and the variance that it shrinks to
-    floor : lower bound of variances
-    rounding : (p, p) covariance of rounding errors; (p,) variances unless the covariance is full
+    floor : number that is added to variances, times dof / (dof + nu0)
+    rounding : (p, p) covariance of rounding errors; (p,) variances unless the covariance is "tied"
     log_scale : sum of log D, where D are the variances in `Residuals`
     log_det : log determinant of the ridged covariance of the residuals, in units of the data
     constant : constant part of the log densities in the objective
@@ -281,7 +281,7 @@ class Model:
             eye = jnp.eye(len(self.real), dtype=b.dtype)
             scatter = scatter + h.dof * h.rounding
             sigma = (scatter - _dot(row_sums.T, b) + target[:, None] * eye) / total
-            # Padded coordinates have unit variance and no part in anything.
+            # Padded coordinates have unit variance and no influence.
             sigma = jnp.where(self.real[:, None] & self.real, sigma, eye)
         else:
             sigma = jnp.maximum(scatter - (row_sums * b).sum(0), 0) + h.dof * h.rounding + target
@@ -297,7 +297,7 @@ class Model:
         return Parameters(b, sigma, precision, log_det, s0, log_weights)
 
     def cast_parameters(self, t: Parameters) -> Parameters:
-        """Parameters in the precision of these rows, which may be higher.
+        """Parameters in the floating-point type of these rows, which may be wider.
 
         Determinants and weights are recomputed: their rounding errors, times the number of rows,
         would be as large as the gain of an EM step.
@@ -373,7 +373,7 @@ class Model:
         e = jnp.exp(logits - top)
 
         def balance_sweep(_, u):
-            # Every group needs a positive share of every cluster.
+            # In every group, every cluster needs a positive share.
             f = jnp.maximum(e, _TINY)
             if mask is not None or self.active is not None:
                 f = jnp.where(jnp.isinf(logits), 0, f)
@@ -401,7 +401,7 @@ class Model:
     ) -> EStep:  # fmt: skip
         """E-step of all rows, with sufficient statistics.
 
-        ``old`` are the previous masses (pieces, K, m), or None; the other arguments are those of
+        ``old`` are the previous masses (pieces, K, m), or None; the other arguments are as in
         `e_step`.
         """
         n = self.mass.shape[0]

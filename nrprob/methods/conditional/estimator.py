@@ -102,7 +102,7 @@ class ConditionalMixture(
     variance of the column could approach 0.
 
     With "random" effects :math:`a_z \sim N(0, T)`, variational EM fits group effects and clusters
-    jointly. It maximises a lower bound F of the log likelihood, in which missing numbers are
+    jointly. It maximises a lower bound F of the log likelihood, in which missing values are
     integrated out. The variational posterior of an effect is :math:`q(a_z) = N(m_z, S_z)`. Joint
     fits are better if cluster shares differ between groups, or if groups are small. The mean of a
     group then contains a part of the differences between clusters, which "subtract" would remove.

@@ -1,4 +1,4 @@
-"""Parameters of a joint fit as NumPy arrays, and the densities of samples under them."""
+"""Parameters of a joint fit as NumPy arrays, and the densities of n samples under them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ class FittedTable:
 
         Parameters
         ----------
-        x : (n, d) numbers in the coordinates of the fit, NaN where missing; None without numbers
+        x : (n, d) numeric values in the coordinates of the fit, NaN where missing; None without
+            numeric columns
         columns : discrete columns
         groups : (n,) known group of every sample
         spread : whether to add the posterior covariance S_z of the group effects to the covariance
@@ -118,9 +119,9 @@ class FittedTable:
     def _log_density(
         self, x: np.ndarray, columns: list[DiscreteColumn], groups: np.ndarray, spread: bool
     ) -> np.ndarray:
-        """Log densities (n, K) of the observed numbers; 0 for samples without a number.
+        """Log densities (n, K) of the observed numeric values; 0 for samples without such a value.
 
-        The arguments are those of `log_joint`.
+        The arguments are as in `log_joint`.
         """
         residual = x - self.m[groups]
         if self.location and self.data.location is not None:

@@ -1,13 +1,13 @@
 r"""Gaussian block of the conditional mixture: centres, group and location effects, covariance.
 
-The model of the numbers of sample i in known group z, given its cluster c, is
+The model of the numeric values of sample i in known group z, given its cluster c, is
 
 .. math:: x_i = a_z + b_c + B^T q_i + e_i, \quad e_i \sim N(0, \Sigma), \quad a_z \sim N(0, T)
 
 with group effects a, centres b, and location effects B of the discrete columns, coded as q. The
 variational posterior of a group effect is :math:`N(m_z, S_z)`.
 
-Missing numbers are integrated out. For a pattern p of observed columns, :math:`A_p` is the inverse
+Missing values are integrated out. For a pattern p of observed columns, :math:`A_p` is the inverse
 of :math:`\Sigma` on these columns, padded with zeros. All densities and sums depend on a sample
 through :math:`A_p`. Samples with the same pattern and the same known group form a *cell*, and sums
 over samples are computed by cell.
@@ -79,7 +79,7 @@ class Sums(NamedTuple):
     Attributes
     ----------
     n : (C, K) mass by cell and cluster
-    x : (C, K, d) sums of the observed numbers
+    x : (C, K, d) sums of the observed values
     q : (P, K, s) sums of the location design, by pattern
     constants : sums that do not depend on the clusters
     """
@@ -99,7 +99,7 @@ class Ridge(NamedTuple):
     nu_t, tau0 : weight (in groups) and scale of the prior of T
     location : prior precision lambda_B of the location effects
     target : (d,) diagonal of the matrix that Sigma and T shrink to, up to a factor
-    rounding : (d, d) covariance Q of the rounding errors of the numbers
+    rounding : (d, d) covariance Q of the rounding errors of the numeric columns
     """
 
     nu0: jax.Array
@@ -250,7 +250,7 @@ class GaussianBlock:
         """
         seen = jnp.concatenate([self.data.observed, jnp.ones_like(self.data.observed[:1])])
         both = seen[:, :, None] * seen[:, None, :]
-        # Missing numbers have the rows and columns of the identity matrix, so that the matrices of
+        # Missing values have the rows and columns of the identity matrix, so that the matrices of
         # all patterns have the same shape.
         eye = jnp.eye(theta.sigma.shape[0], dtype=theta.sigma.dtype)
         square = both * theta.sigma + eye * (1 - seen)[:, None, :]
@@ -259,10 +259,10 @@ class GaussianBlock:
         return Precisions(observed, log_det[:-2], result[-2], log_det[-2], result[-1], log_det[-1])
 
     def log_density(self, theta: Gaussian, precisions: Precisions) -> jax.Array:
-        """Expected log densities (B, K, r) of the observed numbers, given the cluster.
+        """Expected log densities (B, K, r) of the observed numeric values, given the cluster.
 
-        The expectation is over the posterior of the group effects and over rounding errors. It is
-        the log density at the posterior means, less tr(A_p (S_z + Q)) / 2.
+        The expectation is over the posterior of the group effects and over rounding errors. The
+        result is the log density at the posterior means, less tr(A_p (S_z + Q)) / 2.
         """
         a, log_det = precisions.observed, precisions.log_det_observed
         x = (
@@ -390,7 +390,7 @@ class GaussianBlock:
         )
 
     def scatter(self, sums: Sums, theta: Gaussian) -> jax.Array:
-        """Expected scatter (P, d, d) of the residuals of observed numbers, by pattern.
+        """Expected scatter (P, d, d) of the residuals of observed values, by pattern.
 
         The scatter includes the posterior covariance of the group effects and rounding errors.
         """
@@ -426,7 +426,7 @@ class GaussianBlock:
         root = _dot(theta.sigma, white.T)
         turned = _dot(root.T, precisions.observed)
         n = sums.constants.n_pattern
-        # Scatter of the expected complete residuals, and conditional covariance of missing numbers.
+        # Scatter of the expected complete residuals, and conditional covariance of missing values.
         seen = _einsum("pde,pef,pgf->dg", turned, self.scatter(sums, theta), turned)
         missing = jnp.eye(len(root), dtype=root.dtype) - _dot(turned, root)
         total = seen + _einsum("p,pde->de", n, missing)
@@ -469,7 +469,8 @@ class GaussianBlock:
         """Part of the objective that is added to the sum of the log densities.
 
         It consists of log priors, less the Kullback-Leibler divergences of the posteriors of the
-        group effects from their priors.
+        group effects from their priors. For a flat prior, the entropies of the posteriors replace
+        the divergences.
         """
         ridge, d, real = self.ridge, self.d, self.real
         log_det_target = jnp.where(real > 0, jnp.log(ridge.target), 0).sum()

@@ -2,15 +2,14 @@ r"""Joint EM of the conditional mixture p(x | cluster, known group), for all typ
 
 The numeric columns are one block of the model, and the discrete columns are another. The blocks are
 independent given the cluster, so they have only the memberships in common. Every block has log
-densities, an M-step, and a penalty in the objective F. Every EM step raises
+densities, an M-step, and a penalty in the objective F. EM maximises
 
 .. math:: F = \sum_i \log \sum_c e^{l_{z_i c}} \prod_{blocks} e^{g(x_i, c, z_i)} + penalties,
 
-where :math:`l_{zc}` is the log share of cluster c in known group z. The log density of a block is
-g, in expectation over the posterior of the group effects.
+where :math:`l_{zc}` is the log share of cluster c in known group z, and g is the log density of a
+block, in expectation over the posterior of the group effects.
 
-EM may begin with warm-up steps. They balance the memberships: every cluster then has the same share
-in every known group.
+EM may begin with warm-up steps, in which every cluster has the same share in every known group.
 
 A table is called *mixed* if it has discrete columns, and *incomplete* if it has missing values.
 Samples with the same missing pattern and the same known group form a *cell*.
@@ -76,7 +75,7 @@ class Settings(NamedTuple):
     tol : EM has converged when memberships and objective change by at most ``tol``
     """
 
-    ridge: Any  # Ridge, or None without numbers
+    ridge: Any  # Ridge, or None without numeric columns
     tilt_ridge: Any  # TiltRidge, or None without discrete columns
     effects: Effects
     shares: jax.Array
@@ -99,7 +98,7 @@ class JointState(NamedTuple):
     """
 
     r: jax.Array
-    gaussian: Any  # Gaussian, or None without numbers
+    gaussian: Any  # Gaussian, or None without numeric columns
     precisions: Any  # Precisions, likewise
     discrete: Any  # Discrete, or None without discrete columns
     shares: Shares
@@ -203,7 +202,7 @@ class JointModel:
     def log_joint(self, state: JointState) -> jax.Array:
         """Log share plus log density (B, K, r).
 
-        For a labelled sample, it is -inf for all clusters other than the label.
+        For a labelled sample, the result is -inf for all clusters other than the label.
         """
         value = state.shares.log_share[self.block_group][..., None]
         if self.gaussian is not None:

@@ -44,7 +44,8 @@ LOCATION_RIDGE = 50.0  # precision lambda_B of location effects, in samples
 _PSEUDO, _TAU_WEIGHT, _TAU_SCALE = 1.0, 2.0, 0.25  # see `TiltRidge`
 _SCREENING_STEPS = 12  # EM steps of all screened joint fits; then only the best continue
 _JOINT_LEADERS = 2  # joint fits from k-means of the residuals that continue
-# Tables with more samples x (numbers + values) x clusters are searched by successive halving.
+# Tables are searched by successive halving if the product of three numbers is larger: samples;
+# numeric columns plus values of discrete columns; and clusters.
 _LARGE = 1 << 18
 _SAMPLE, _SAMPLE_EACH = 4096, 256  # size of the subsample: in all or per cluster, the larger
 _SAMPLE_STEPS = 10  # EM steps of all restarts on the subsample
@@ -57,8 +58,8 @@ MARGIN_FACTOR = 1.5  # margins that a joint fit has to gain over subtracted mean
 # log K, or a share of the entropy.
 _CLEARER, _CLEARER_SHARE = 0.1, 0.3
 EQUAL_CLUSTERS = 0.95  # mean entropy of memberships, over log K, above which clusters are equal
-# If the gain of location effects, over their degrees of freedom, is between these bounds, the joint
-# fits decide again about location effects.
+# If the gain of location effects, divided by their degrees of freedom, is between these bounds, the
+# joint fits decide again about location effects.
 _DOUBTFUL = (0.5, 2.0)
 
 
@@ -221,7 +222,7 @@ def choose_free_shares(problem: Problem, uniform: SearchResult, free: SearchResu
     """Whether common fitted shares are better than equal shares.
 
     ``uniform`` and ``free`` are the restarts with equal and with fitted shares. The criteria are
-    those of `free_weights_improve`: the gain, and the entropy of the memberships.
+    the gain and the entropy of the memberships, as in `free_weights_improve`.
     """
     k = problem.n_clusters
     labels = [result.labels[result.objective.argmax()] for result in (uniform, free)]
@@ -356,7 +357,7 @@ def choose_effects(
 ) -> tuple[str, dict[str, float]]:
     """Select one of the candidates.
 
-    With effects="auto", the fit with subtracted means is the default. A joint fit with equal
+    With effects="auto", the fit with subtracted means is the default. A joint fit with common
     shares has to raise the objective by 1.5 margins (see `thresholds`). It is not selected if
     fitted common shares gain more than their penalty over equal shares. A joint fit with shares by
     group has to raise the objective by 1.5 margins plus the penalty. It also has to lower the mean
@@ -366,7 +367,8 @@ def choose_effects(
     is then a large part of the mean. In this case, and if the user chose joint effects, shares by
     group only have to raise the objective of common shares by a penalty. It is the penalty of
     `thresholds`, or K log(L) / 2 nats for L small groups. Tables with only discrete columns have no
-    means to subtract, and shares by group have to gain a penalty as well.
+    means to subtract, so a joint fit is selected. Shares by group then have to raise the objective
+    of the fit ``subtracted`` by the penalty.
 
     Parameters
     ----------

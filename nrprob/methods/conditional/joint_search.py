@@ -34,7 +34,7 @@ class Form(NamedTuple):
 
     Attributes
     ----------
-    held : whether group effects keep their initial values, the group means
+    held : whether group effects on numeric columns keep their initial values, the group means
     fixed : whether the prior of the group effects is flat
     absent : whether there are no group effects
     shares : UNIFORM, FREE or BY_GROUP
@@ -144,8 +144,9 @@ class Problem(NamedTuple):
     ----------
     table, layout : the samples in blocks, and the position of every sample in the blocks
     ridge, tilt_ridge : hyperparameters of the numeric and of the discrete block
-    group_means : (L, d) initial group effects, which "subtract" retains; None without numbers
-    sigma : (d, d) initial covariance; None without numbers
+    group_means : (L, d) initial group effects, which "subtract" retains; None without numeric
+        columns
+    sigma : (d, d) initial covariance; None without numeric columns
     n_clusters, covariance, tol, max_iter : settings of the fit
     """
 

@@ -90,7 +90,10 @@ def multiply_rows(y: sparse.csr_array, factors: np.ndarray) -> sparse.csr_array:
 
 
 def unit_rows(y: Any) -> Any:
-    """Scale rows to unit length; a CSR array is changed in place. Rows of zeros are unchanged."""
+    """Scale rows to unit length; a CSR array is changed in place. Rows of zeros are unchanged.
+
+    In a dense array, rows whose length is a rounding error become 0.
+    """
     if sparse.issparse(y):
         length = np.sqrt(np.add.reduceat(np.append(y.data**2, 0), y.indptr[:-1]))
         length[np.diff(y.indptr) == 0] = 0
@@ -317,7 +320,7 @@ def _block_krylov(
     basis = image = np.empty((size, 0), block.dtype)
     values = np.zeros(rank)
     while True:
-        for _ in range(2):  # orthogonalise twice, since rounding errors remain after once
+        for _ in range(2):  # orthogonalise twice, since one pass leaves rounding errors
             block = np.linalg.qr(block - basis @ (basis.T @ block))[0]
         basis = np.hstack([basis, block])
         image = np.hstack([image, apply(block)])

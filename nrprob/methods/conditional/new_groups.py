@@ -8,12 +8,13 @@ the prior N(0, T). It has effects :math:`u_j` on the discrete columns, with the 
     - \sum_j \frac{|u_j|^2}{2 \tau_j^2},
 
 with the Dirichlet prior of the shares integrated out by a variational bound. The objective has
-several maxima, because a shift of all samples of the group may look like other clusters. EM
+several maxima, because an effect of the group can resemble a difference between clusters. EM
 therefore starts from several effects, and the largest maximum of every group is retained.
 
-For the memberships of a sample, the effect is then estimated from the *other* samples of its group.
-Its posterior covariance adds to the covariance of the sample. If a group has a single sample, the
-effect has its prior, so the covariance of the sample is :math:`\Sigma + T`.
+For the memberships of a sample, effect a and the shares are then estimated from the *other* samples
+of its group. The posterior covariance of a adds to the covariance of the sample. If a group has a
+single sample, a has its prior, so the covariance of the sample is :math:`\Sigma + T`. The effects u
+are estimated from all samples of the group.
 
 Sizes: n samples in B blocks of r samples, C cells (see `joint`), L new groups, K clusters, d
 numeric columns, S initial effects.
@@ -128,8 +129,8 @@ class NewGroups:
         without = total[self.table.group] - (n_cell > 0)[:, None, None] * self.a
         self.spread_without = inverse_and_log_det(without)[0]
         self.w, self.log_det_w = _masked_inverse(theta.sigma + self.spread_without, self.seen)
-        # Predictive precision of a sample given the other samples of its group is `w`. The observed
-        # numbers (B, r, d) less their location effects are `y`.
+        # `w` are the predictive precisions of a sample given the other samples of its group, by
+        # cell. `y` (B, r, d) are the observed values less location effects.
         located = _einsum("brs,sd->brd", numeric.q, theta.slopes)
         self.y = (numeric.x - located) * self.seen[cell][:, None]
 
@@ -138,7 +139,7 @@ class NewGroups:
 
         Parameters
         ----------
-        residual : (B, r, d) numbers less location and group effects
+        residual : (B, r, d) numeric values less location and group effects
         precision, log_det : (C, d, d), (C,) precision and log determinant of the covariance by cell
         """
         cell = self.table.cell
@@ -189,7 +190,7 @@ class NewGroups:
         return state._replace(r=jax.nn.softmax(self.log_joint(state), -1))
 
     def _expected_residuals(self, r: jax.Array) -> jax.Array:
-        """Residuals (B, r, d) of the numbers about the centres, times masses and precisions.
+        """Residuals (B, r, d) of numeric values about the centres, times masses and precisions.
 
         The centres are expectations under the memberships ``r`` (B, r, K).
         """
@@ -238,8 +239,9 @@ class NewGroups:
     def held_out_log_joint(self, state: GroupState) -> jax.Array:
         """Log share plus log density (B, r, K) of every sample, given the other samples.
 
-        Effects and shares of the group are estimated without the sample. The estimates depend on
-        the memberships of the other samples, so a fixed point is found by iteration.
+        Effects on numeric columns and shares of the group are estimated without the sample. They
+        depend on the memberships of the other samples, and are computed by fixed-point iteration.
+        Effects on discrete columns are the estimates of ``state``, from all samples of the group.
         """
         group = self.block_group
 
@@ -326,12 +328,12 @@ def _initial_effects(x: np.ndarray, codes: np.ndarray, n_groups: int, b: np.ndar
     """Initial effects (S, L, d) of new groups.
 
     One initial effect is 0. The others are the group mean less a location: every centre, the mean
-    of every pair of centres, and the mean of all centres. If a group has no observed value of a
-    column, the initial effect on this column is 0.
+    of every pair of centres (for at most ten clusters), and the mean of all centres. If a group has
+    no observed value of a column, the initial effect on this column is 0.
 
     Parameters
     ----------
-    x : (n, d) numbers, NaN where missing
+    x : (n, d) numeric values, NaN where missing
     codes : (n,) new group of every sample
     n_groups : number of new groups, L
     b : (K, d) centres
@@ -354,7 +356,7 @@ def lay_out_new_groups(
 ) -> tuple[tuple[Table, Parameters], np.ndarray, Layout]:
     """Arrange samples and parameters for `estimate_effects`.
 
-    The arguments are those of `estimate_new_groups`.
+    The arguments are as in `estimate_new_groups`.
 
     Returns
     -------
@@ -395,7 +397,8 @@ def estimate_new_groups(
     Parameters
     ----------
     fitted : parameters of a fit with random effects
-    x : (n, d) numbers in the coordinates of the fit, NaN where missing; None without numbers
+    x : (n, d) numeric values in the coordinates of the fit, NaN where missing; None without numeric
+        columns
     columns : discrete columns
     codes : (n,) new group of every sample, numbered from 0
 

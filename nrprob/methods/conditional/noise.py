@@ -240,8 +240,8 @@ def with_noise(
 
     Returns
     -------
-    probability : (n, K) of the clusters; a row sums to 1 less the probability of noise
-    log_density : (n,) of clusters and noise together
+    probability : (n, K) probabilities of clusters; a row sums to 1 less the probability of noise
+    log_density : (n,) log density of the mixture with noise
     """
     if share == 0:
         return softmax(log_joint, axis=1), logsumexp(log_joint, axis=1)

@@ -55,14 +55,14 @@ class OneComponent(NamedTuple):
 def fit_one_component(
     x: np.ndarray, groups: np.ndarray, n_groups: int, weights: np.ndarray | None = None
 ) -> OneComponent:
-    """Fit group means and the covariance by EM; complete numbers need one step.
+    """Fit group means and the covariance by EM; without missing values, one step is enough.
 
     Means of the observed values alone would be biased if the probability of a missing value depends
     on other columns.
 
     Parameters
     ----------
-    x : (n, d) numbers, NaN where missing
+    x : (n, d) numeric values, NaN where missing
     groups : (n,) known group of every sample
     n_groups : number of known groups, L
     weights : (n,) weights of the samples; by default 1
@@ -87,7 +87,7 @@ def fit_one_component(
     pattern = pattern.reshape(-1)
     complete = bool(seen.all())
     for _ in range(1 if complete else _STEPS):
-        # E-step: conditional expectations of the missing numbers, and their covariance.
+        # E-step: conditional expectations of the missing values, and their covariance.
         projections, covariances = _conditional(covariance, patterns)
         filled = np.where(seen, x - means[groups], 0.0)
         filled = np.where(seen, filled, _multiply_by_pattern(filled, projections, pattern))
@@ -113,7 +113,7 @@ def _sums_by_group(values: np.ndarray, groups: np.ndarray, n_groups: int) -> np.
 
 
 def _conditional(covariance: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Conditional distribution of missing numbers given observed numbers, for P missing patterns.
+    """Conditional distribution of missing values given observed values, for P missing patterns.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def effect_variance(
     For one column, the estimate is (B / (L - 1) - W) / n0. B is the sum of squares between the L
     groups, and W the variance within groups. The effective group size is
     n0 = (n - sum_z n_z^2 / n) / (L - 1), for group z of n_z samples. The result is the mean of the
-    estimates over columns, but at least 0.001 ``fit.scale`` squared.
+    estimates over columns, but at least 0.001 times the square of ``fit.scale``.
 
     Parameters
     ----------

@@ -1,4 +1,7 @@
-"""Restarts of a fitted conditional mixture: initial values, distinct optima, objective margin."""
+"""Restarts of a fitted conditional mixture: initial values, distinct optima, objective margin.
+
+Labels of several restarts have the shape (restarts, n) for n samples.
+"""
 
 from __future__ import annotations
 
@@ -59,12 +62,12 @@ class OptimaMixin(Clusterer):
     _freed: list[bool]
     _n_restarts: Any
     _search_restarts: Restarts
-    _start_kinds: list[tuple[str, str, float]] | None  # of tables; None for complete numbers
+    _start_kinds: list[tuple[str, str, float]] | None  # None for complete numeric tables
     _steps: np.ndarray
-    _compared: np.ndarray  # labels of the restarts, of a sample if samples are stored
+    _compared: np.ndarray  # labels of the restarts; of a subsample if the rows are stored
 
     def _set_objective_margin(self, labels: np.ndarray) -> None:
-        """Set ``objective_margin_`` from the labels (restarts, n); warn if it is small."""
+        """Set ``objective_margin_`` from the labels (restarts, n); warn if the margin is small."""
         objective = self._restarts.objective
         self._compared = labels
         optima = distinct_optima(labels, objective, self.n_clusters, SAME_OPTIMUM, 2)
@@ -72,7 +75,7 @@ class OptimaMixin(Clusterer):
         self._keep_margin(float(gap[0]) if gap.size else np.inf)
 
     def _keep_margin(self, margin: float) -> None:
-        """Set ``objective_margin_``, and warn if it is small."""
+        """Set ``objective_margin_``, and warn if the margin is small."""
         self.objective_margin_ = margin
         if self.objective_margin_ < _MIN_MARGIN:
             warn(

@@ -1,4 +1,7 @@
-"""Yeo-Johnson transformation of residuals, for null models of skewed numeric columns."""
+"""Yeo-Johnson transformation of residuals, for null models of skewed numeric columns.
+
+Sizes: n samples, d numeric columns.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ class NewSamples:
 
     Attributes
     ----------
-    x : (n, d) numbers in the coordinates of ``fitted``, NaN where missing; None without numbers
+    x : (n, d) numeric values in the coordinates of ``fitted``, NaN where missing; None without
+        numeric columns
     columns : discrete columns
     codes : (n,) known groups; the codes of new groups follow the codes of the other groups
     fitted : parameters of the fit
@@ -115,7 +116,7 @@ class PredictionMixin(
     _unspanned_centres: np.ndarray  # see `regression.fit_beside_clusters`
 
     def __sklearn_tags__(self):
-        """Return scikit-learn's description of what the estimator accepts."""
+        """Return scikit-learn's description of accepted inputs."""
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
@@ -274,9 +275,10 @@ class PredictionMixin(
     def score_samples(self, X, *, known=None, unseen="refuse"):
         """Log likelihood of each new sample.
 
-        With random effects, the covariance of a sample includes the posterior covariance of the
-        effect of its group. For a sample of a group that did not occur in `fit`, the density is
-        conditional on the other samples of this group.
+        The covariance of a sample includes the posterior covariance of the effect of its group,
+        unless the model was fitted to a complete numeric table with subtracted group means. For a
+        sample of a group that did not occur in `fit`, the density is conditional on the other
+        samples of this group.
 
         Parameters
         ----------
@@ -298,9 +300,10 @@ class PredictionMixin(
         .. math:: \frac{1}{n} \sum_i \log \sum_c \pi_c\, p(r_i | b_c, \Sigma)
 
         where :math:`r_i` is the residual of sample i after subtracting the group effects of the
-        fit. If the fit has noise (``noise_`` > 0), the density includes the noise component. If
-        group means were subtracted and ``balance=0``, the score of the training samples equals
-        ``log_likelihood_`` divided by the residual degrees of freedom.
+        fit. If the fit has noise (``noise_`` > 0), the density includes the noise component. After
+        a fit to a complete numeric table with subtracted group means, ``balance=0``, no noise, no
+        target labels and no weights, the score of the training samples equals ``log_likelihood_``
+        divided by the residual degrees of freedom.
 
         Parameters
         ----------

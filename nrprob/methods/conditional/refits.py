@@ -28,8 +28,8 @@ from nrprob.methods.conditional.table_starts import initial_labels, unconditiona
 from nrprob.settings import standard
 
 _STEPS, _SEARCH_STEPS = 100, 60  # maximum numbers of EM steps: of a fit, of starts of a joint fit
-_COLUMN_STEPS = 30  # EM steps of the null model in which one column determines the clusters
-_MOST_CLASSES = 6  # largest number of classes to which the values of this column are merged
+_COLUMN_STEPS = 30  # EM steps of the null model in which a discrete column replaces the clusters
+_MOST_CLASSES = 6  # largest number of classes to which the values of such a column are merged
 _JITTER = 1e-9  # relative addition to covariances that may be singular
 
 
@@ -84,7 +84,7 @@ class Refit:
 
     @cached_property
     def pooled_log_density(self) -> np.ndarray:
-        """Log density (n,) of the numbers under one Gaussian per known group.
+        """Log density (n,) of the numeric values under one Gaussian per known group.
 
         Its covariance is the total covariance of the mixture: the covariance of the errors plus the
         covariance of the centres.
@@ -285,7 +285,7 @@ class TableRefits:
     ) -> Ends:  # fmt: skip
         """Run restarts with held group effects, and joint fits from the best of them.
 
-        The arguments are those of `fit` and `_problem`.
+        The arguments are as in `fit` and `_problem`.
         """
         rng = np.random.default_rng(seed)
         k = problem.n_clusters
@@ -419,8 +419,9 @@ class TableRefits:
         """
         data = self.data
         if self.location:
-            # In this null model, the discrete columns depend on the numbers. A model in which the
-            # numbers also depend on the discrete columns would count the dependence twice.
+            # In this null model, the discrete columns depend on the numeric columns. A model in
+            # which the numeric columns also depend on the discrete columns would count the
+            # dependence twice.
             single = replace(self, location=False).fit(training, 1, 1, 0)
         tables = [single.value_log_probabilities(j) for j in range(len(data.columns))]
         log_p = conditional_log_probability(data.columns, tables, single.residuals, training)
@@ -462,7 +463,7 @@ class TableRefits:
             for i, c in enumerate(data.columns)
         ]
         if fitted.location:
-            # Location effects of column j need its codes. Its probabilities do not count here.
+            # Location effects need the codes of column j. Its probabilities must not count here.
             tables = [t * 0 if i == j else t for i, t in enumerate(fitted.tables)]
             fitted, others = replace(fitted, tables=tables), data.columns
         log_p = fitted.log_joint(data.x, others, data.groups, spread=True)

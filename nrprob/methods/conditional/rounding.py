@@ -2,6 +2,7 @@
 
 If a value was rounded to a multiple of a step h, the true value is within h / 2 of the rounded
 value. Errors that are uniform in this interval have the variance h^2 / 12 (Sheppard's correction).
+Sizes: n samples, d columns.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ _LEAST = 1e-3  # smaller rounding variances, relative to the residual variance, 
 _DIGITS = 9  # decimals, in residual standard deviations, to which values count as equal
 _MOST = 1 << 14  # maximum number of samples from which the step is computed
 _FEW_STEPS = 3  # columns with at most this many steps count as rounded
-_COARSE = 0.25  # a column is coarse if its rounding variance is larger, relative to the residuals
-_EQUAL = 0.25  # a column is rounded if the lower decile of its steps is above this x the median
+_COARSE = 0.25  # a column is coarse above this ratio of rounding variance and residual variance
+_EQUAL = 0.25  # a column is rounded if the lowest decile of its steps exceeds this times the median
 
 
 def rounding_variances(x: np.ndarray, variances: np.ndarray) -> np.ndarray:
@@ -28,7 +29,7 @@ def rounding_variances(x: np.ndarray, variances: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    x : (n, d) numbers, NaN where missing
+    x : (n, d) numeric values, NaN where missing
     variances : (d,) residual variances of the columns
     """
     x = x[:: -(-len(x) // _MOST)]
@@ -47,7 +48,7 @@ def rounding_variances(x: np.ndarray, variances: np.ndarray) -> np.ndarray:
 
 
 def is_coarse(rounding: np.ndarray, variances: np.ndarray) -> bool:
-    """Whether a column is coarse: its rounding variance exceeds a quarter of its variance.
+    """Whether any column is coarse: its rounding variance exceeds 1/4 of its residual variance.
 
     ``rounding`` and ``variances`` (d,) are rounding variances and residual variances.
     """

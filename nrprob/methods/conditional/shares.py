@@ -98,10 +98,11 @@ def dirichlet_divergence(counts: jax.Array, concentration: jax.Array) -> jax.Arr
 
 
 def shares_penalty(shares: Shares, kind: jax.Array) -> jax.Array:
-    """Part of the objective for the shares: log prior, less divergences by known group.
+    """Part of the objective that is due to the prior of the shares.
 
-    The divergence of a group is that of the posterior of its shares from their Dirichlet prior.
-    ``kind`` is UNIFORM, FREE or BY_GROUP.
+    For common fitted shares, it is their log prior density, less the log prior density of equal
+    shares. For shares by group, it is minus the sum of `dirichlet_divergence` over the known
+    groups. For equal shares, it is 0. ``kind`` is UNIFORM, FREE or BY_GROUP.
     """
     counts, k = shares.counts, shares.counts.shape[1]
     divergence = dirichlet_divergence(counts, shares.concentration)

@@ -147,7 +147,7 @@ class Climb:
             return *model.em_step(state, jnp.ones_like(self.damp), self.mask), ()
 
         ready = iterate(warm_up_step, state, most, done=~warm).state
-        # EM restarts from the memberships and the weights of the warm-up.
+        # EM starts from the memberships and the sufficient statistics of the warm-up.
         return ready._replace(u=state.u, objective=state.objective)
 
     def warm_up(self, labels: jax.Array, warm: jax.Array | None, most: int, max_iter: Any) -> State:
@@ -160,7 +160,7 @@ class Climb:
         return self.run_em(state, jnp.minimum(most, max_iter)).state
 
     def resume_from(self, t: Parameters, u: jax.Array) -> State:
-        """State of these rows with parameters ``t`` and ``u``, which other rows may have given."""
+        """State of these rows under parameters ``t`` and ``u``; EM on other rows may give them."""
         t, u = self.model.cast_parameters(t), u.astype(self.model.y.dtype)
         w, sums, u, free, _ = self.model.evaluate_rows(t, u, None, self.damp, self.mask)
         return State(w, sums, u, t, *self.model.objective_value(t, w, u, free))
@@ -292,8 +292,8 @@ def _successive_halving(
 
     In the first round, the leaders take a few EM steps; in the second, the best two take EM steps
     until convergence or ``max_iter``. An EM step may lower the objective of a leader by a rounding
-    error. A restart that stopped because its clusters equal those of the leader can then have the
-    largest objective. In this case, further rounds continue the best restart.
+    error. A restart that stopped because its clusters equal the clusters of a leader can then have
+    the largest objective. In this case, further rounds continue the best restart.
 
     Parameters
     ----------

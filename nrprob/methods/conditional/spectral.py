@@ -136,7 +136,7 @@ class SpectralInput:
 
     Attributes
     ----------
-    x : (n, m) counts
+    x : (n, m) counts of m terms in n rows
     fixed : (n,) cluster of labelled rows, else -1; None without labels
     design : known structure
     members : settings of the members
@@ -193,10 +193,10 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         repetitions of a term within one document.
     members : int or sequence of (mode, power, rank), default=32
         Members of the ensemble. A sequence lists the settings of every member. A number uses that
-        many settings of {"within", "across"} x power {0.5, 1, 1.5, 2} x rank {10, 20}; beyond 16
-        members, settings are repeated with new initial values. At most 10,000. Without known
-        groups, all members are "within". ``members=1`` means ``[("within", 1.0, 10)]``, and is much
-        faster.
+        many settings of {"within", "across"} x power {0.5, 1, 1.5, 2} x rank {10, 20}. Without
+        known groups, all members are "within". If there are more members than these 16 or 8
+        settings, the settings are repeated with new initial values. At most 10,000. ``members=1``
+        means ``[("within", 1.0, 10)]``, and is much faster.
     multi : {"product", "additive"}, default="product"
         How several known labelings are combined. With "product", every combination of labels is a
         group. With "additive", the effects of the labelings add up. Prefer "additive" if
@@ -645,7 +645,8 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     def predict_proba(self, X, *, known=None):
         """For each new row and cluster, the weighted share of members that assign the row to it.
 
-        As in ``membership_``, the clusters of the members are matched to those of the consensus.
+        As in ``membership_``, the clusters of the members are matched to the clusters of the
+        consensus.
 
         Parameters
         ----------

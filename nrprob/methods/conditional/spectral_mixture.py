@@ -201,7 +201,7 @@ def _initial_centres(x, seed, mass, keys, n_classes, fixed_labels, n_clusters):
 
     ``x`` (n, p) are the coordinates of the rows, and ``fixed_labels`` (n, K) indicators of the
     components of labelled rows. The first ``n_classes`` components belong to classes. The other
-    arguments are those of `fit_mixtures`.
+    arguments are as in `fit_mixtures`.
     """
     size = (fixed_labels * mass[:, None]).sum(0)
     classes = jnp.matmul((fixed_labels * mass[:, None]).T, x, precision=_HIGHEST)

@@ -4,7 +4,7 @@ K-means runs in NumPy, because a JAX program would take seconds to compile and m
 Rows are in blocks, as in `nrprob.statistics.rows.make_layout`; all rows of a block belong to one
 known group. Every step is then a matrix product.
 
-Sizes: B blocks of r rows, S initial labelings, L groups, K clusters, p coordinates.
+Sizes: n rows in B blocks of r rows, S initial labelings, L groups, K clusters, p coordinates.
 """
 
 from __future__ import annotations

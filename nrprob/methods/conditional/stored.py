@@ -45,7 +45,7 @@ from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, count_leaders
 from nrprob.settings import standard
 
 _ROWS = 1 << 15  # rows of a block
-_FEW, _EACH = 1 << 13, 1 << 9  # rows of the subsample: at least, and for every cluster
+_FEW, _EACH = 1 << 13, 1 << 9  # rows of the subsample: in all or per cluster, the larger
 _SAMPLE_STEPS = 20  # EM steps on the subsample, and of the warm-up before them
 _LEADER_PASSES = 10  # EM steps on all rows of the leaders, the best restarts of the subsample
 _FINALISTS = 2  # restarts that run to convergence
@@ -63,8 +63,8 @@ def _run_on_sample(
 ) -> Parameters:
     """Parameters of all restarts after some EM steps on the subsample.
 
-    ``task`` are the arrays of the subsample. The other arguments are those of `Model`, and whether
-    any restart has a warm-up.
+    ``task`` are the arrays of the subsample. The other arguments are as in `Model`; ``warm_up`` is
+    True if any restart has a warm-up.
     """
     data, hyperparameters, starts, warm, fixed = task
     climb = Climb(Model(data, hyperparameters, covariance, robust, k, free), fixed)
@@ -150,7 +150,8 @@ class _Search:
         self._run_em(ends, on, min(_LEADER_PASSES, model.max_iter))
         on = self._distinct_leaders(ends, on, _FINALISTS)
         self._run_em(ends, on, model.max_iter)
-        # Steps never make it worse, but rounding may, by less than those that stay behind differ.
+        # Rounding errors of EM steps may lower the objective of a finalist. Bound the objectives of
+        # all other restarts, so that a finalist is the best restart.
         behind = np.delete(np.arange(s), on)
         most = np.nextafter(ends.objective[on].max(), -np.inf)
         ends.objective[behind] = np.minimum(ends.objective[behind], most)
@@ -205,7 +206,7 @@ class _Search:
         """
         on = [i for i in on if not ends.done[i]]
         every = jax.tree.map(lambda a: a[on], ends.t)
-        # Keep parameters whose objective has been computed.
+        # `ends` receives the parameters before an M-step, whose objective the pass has computed.
         rounding = np.finfo(self.common.inverse_scale.dtype).eps
         seen = 0
         while on and seen <= most:
@@ -235,7 +236,7 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
     check_in_memory(model)
     if model.multi != "product" and not (known is None or isinstance(known, str)):
         raise ValueError(
-            f"stored rows take labelings by their product; got multi={model.multi!r}; set "
+            f"labelings of stored rows need multi='product'; got multi={model.multi!r}; set "
             "multi='product', or pass one labeling"
         )
     with fit_context(model), standard(), survey_rows(rows, known, y) as seen:
@@ -243,7 +244,7 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
         m = len(seen.moments.mean)
         if m > _MAX_COLUMNS:
             raise ValueError(
-                f"stored rows take up to {_MAX_COLUMNS} columns here; got {m}; pass fewer"
+                f"stored rows may have at most {_MAX_COLUMNS} columns; got {m}; pass fewer columns"
             )
         model._encoder = seen.encoder
         model._check_groups(seen.design)
@@ -285,8 +286,8 @@ def _set_coordinates(model: Any, seen: Survey, blocks: Blocks) -> tuple[Blocks, 
     model._check_left(seen.design, dof, float(np.trace(square)) / (n * len(square)), before)
     if n <= 2 * len(square):
         raise ValueError(
-            f"stored rows have to be more than twice their columns; got {n} rows and "
-            f"{len(square)} columns; pass them in memory"
+            f"the number of stored rows must be more than twice the number of columns; got {n} "
+            f"rows and {len(square)} columns; pass an array"
         )
     coordinates = Coordinates.from_moments(
         square, float(fourth), n, dof, model.covariance, model.ridge
@@ -317,7 +318,7 @@ def _prepare_sample(
         model, coordinates, y.astype(np.float64), few, labels, np.asarray([False]), dtype,
         times * (coordinates.dof / times.sum()), seed,
     )  # fmt: skip
-    # Clusters are not padded here: programs over many rows are worth their compilation.
+    # Clusters are not padded, since programs over many rows run much longer than they compile.
     task.data = task.data._replace(active=None)
     width = task.data.y.shape[-1] - y.shape[1]
     if width:

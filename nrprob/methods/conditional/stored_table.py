@@ -1,7 +1,7 @@
 """Conditional mixtures of stored tables: discrete columns, and effects fitted with the clusters.
 
-A search on a subsample in memory gives initial parameters and the form of the model. Every EM step
-after it is a pass over all samples. Sizes: L known groups, K clusters, d numeric columns, m
+A search on a subsample in memory gives initial parameters and the form of the model. Every further
+EM step is a pass over all samples. Sizes: L known groups, K clusters, d numeric columns, m
 columns.
 """
 
@@ -47,7 +47,7 @@ from nrprob.statistics.groups import cross_table
 from nrprob.statistics.single_feature import warn_of_single_feature
 from nrprob.statistics.weighted import shrinkage_intensity
 
-_SAMPLE, _SAMPLE_EACH = 1 << 13, 1 << 9  # size of the subsample: at least, and for every cluster
+_SAMPLE, _SAMPLE_EACH = 1 << 13, 1 << 9  # size of the subsample: in all or per cluster, the larger
 
 
 @dataclass(frozen=True)
@@ -196,9 +196,9 @@ class _StoredTable:
         )  # fmt: skip
 
     def initial_state(self, decision: Decision) -> JointState:
-        """Initial parameters of the EM over all samples: those of the best fit to the subsample.
+        """Initial parameters of the EM over all samples: the parameters of the best subsample fit.
 
-        If group means are subtracted, the means of all samples replace those of the subsample.
+        If group means are subtracted, they are the means of all samples, not of the subsample.
         """
         state = decision.end.state._replace(r=None)
         if decision.kind == "subtract" and state.gaussian is not None:

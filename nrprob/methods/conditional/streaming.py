@@ -64,7 +64,7 @@ def _block_residuals(block: Raw, effects: jax.Array) -> jax.Array:
 def residual_products(
     block: Raw, effects: jax.Array, columns: tuple[int, ...] | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Sums (m, m) of products of the residuals, and the sum of the fourth powers of their lengths.
+    """Sums (m, m) of products of the residuals, and the sum of the fourth powers of their norms.
 
     ``effects`` (L, m) are subtracted by known group. ``columns`` are the positions of the columns
     to use; by default all.
@@ -114,9 +114,9 @@ class Common(NamedTuple):
 
 
 def _block_model(block: Raw, common: Common, covariance: str, robust: bool, k: int) -> Model:
-    """EM steps on a block; the total mass and the scatter are those of all rows."""
+    """EM steps on a block; total mass and scatter are sums over all rows."""
     h = common.hyperparameters
-    n = h.dof  # masses are dof in all, and equal
+    n = h.dof  # the masses of all rows are equal, and add up to dof
     mass = block.real * common.row_mass
     data = Residuals(
         block.x[None], mass[None], jnp.zeros(1, jnp.int32), n[None], common.inverse_scale, None

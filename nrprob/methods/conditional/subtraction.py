@@ -1,6 +1,7 @@
 """Search for clusters of residuals after subtracting known structure.
 
-This module prepares the arrays of the search, and its calls of the compiled program.
+This module prepares the arrays of the search, and its calls of the compiled program. Sizes: n rows,
+m features.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ class DiscreteColumn:
     n_values : number of values, V
     scores : (V,) numeric scores of the values of an ordered or count column; None for a categorical
         column
-    fitted_marginal : (V,) for new samples, shares of the values in the fit; else None
+    fitted_marginal : (V,) shares of the values in the fit, for new samples and for a subsample of
+        stored rows; else None
     mass : (n,) weights of the samples; None if all are 1
     """
 
@@ -123,7 +124,7 @@ def lay_out_table(
 
     Parameters
     ----------
-    x : (n, d) numbers, NaN where missing; None without numeric columns
+    x : (n, d) numeric values, NaN where missing; None without numeric columns
     columns : discrete columns
     groups : (n,) known group of every sample
     n_groups : number of known groups
@@ -131,7 +132,7 @@ def lay_out_table(
     mass : (n,) weights of the samples; by default 1
     labels : (n,) cluster of labelled samples, else -1; None without labels
     sizes : (n_groups,) masses of the known groups if the samples are a part of a table without
-        missing numbers. Every known group is then a cell, so that sums over parts can be added.
+        missing values. Every known group is then a cell, so that sums over parts can be added.
 
     Returns
     -------

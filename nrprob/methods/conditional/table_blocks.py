@@ -24,7 +24,7 @@ class TableBlock(NamedTuple):
 
     Attributes
     ----------
-    x : (B, r, d) numbers in the coordinates of the fit
+    x : (B, r, d) numeric values in the coordinates of the fit
     codes : (B, r, J) positions of the values of the discrete columns among all W values; W on
         padding
     mass : (B, r) 1, and 0 on padding
@@ -47,7 +47,7 @@ class TableFormat(NamedTuple):
     Attributes
     ----------
     numeric, discrete : positions of the numeric and of the discrete columns
-    centre, scale : origin (d,) and unit of the coordinates of the numbers
+    centre, scale : origin (d,) and unit of the coordinates of the numeric columns
     values : sorted values of every discrete column
     n_cells : number of known groups with padding
     """

@@ -29,17 +29,18 @@ class TableData:
 
     Attributes
     ----------
-    x : (n, d) numbers in the coordinates of the fit, NaN where missing; None without numbers
+    x : (n, d) numeric values in the coordinates of the fit, NaN where missing; None without numeric
+        columns
     columns : discrete columns
     groups : (n,) known group of every sample
     n_groups : number of known groups, L
     labels : (n,) cluster of labelled samples, else -1; None without labels
     target : (d,) diagonal of the matrix that covariances shrink to, up to a factor; by default 1
-    rounding : (d, d) covariance of the rounding errors of the numbers; by default 0
+    rounding : (d, d) covariance of the rounding errors of the numeric columns; by default 0
     nu0, tau0 : weight of the ridge, and prior variance of the group effects; estimated if None
     mass : (n,) weights of the samples; None if all are 1
-    one_component : one-component fit to the numbers; None without numbers
-    location : design of the location effects; None without numbers or without discrete columns
+    one_component : one-component fit to the numeric columns; None without numeric columns
+    location : design of the location effects; None without numeric or without discrete columns
     """
 
     x: np.ndarray | None

@@ -1,7 +1,7 @@
 """Fits of the conditional mixture by the joint EM.
 
 The joint EM fits mixed and incomplete tables, and all tables whose group effects are fitted with
-the clusters.
+the clusters. Sizes: n samples, d numeric columns.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class TableTask:
     data : the table in the coordinates of the fit
     design : known structure
     scale : factor from coordinates to units of the table
-    centre : (d,) origin of the coordinates, in units of the table; None without numbers
+    centre : (d,) origin of the coordinates, in units of the table; None without numeric columns
     is_coarse : whether rounding errors are a large part of the residuals of a column
     initial : (n,) initial labels of the user; None without them
     seeks_noise : whether to fit noise after the first search
@@ -162,7 +162,7 @@ class TableMixin(DiagnosticsMixin):
     _coordinates: Coordinates
     _encoder: Any
     _fitted: Any  # FittedTable of a fit by the joint EM; else None
-    _units: Any  # Units of the numeric columns of this fit; None without numbers
+    _units: Any  # Units of the numeric columns of this fit; None without numeric columns
     _noise_table: FittedTable | None  # noise density; None without noise
 
     def _choices(self) -> Choices:
@@ -371,8 +371,8 @@ class TableMixin(DiagnosticsMixin):
     ) -> tuple[TableData, Units, Problem, Ends]:
         """Evaluate the fit with subtracted means by the objective of joint fits.
 
-        The joint EM starts from the memberships of this fit. Its group effects are held at the
-        group means. The arguments are those of `complete_table`.
+        The joint EM starts from the memberships of the fit with subtracted means, and holds the
+        group effects at the group means. The arguments are as in `complete_table`.
 
         Returns
         -------
@@ -393,7 +393,7 @@ class TableMixin(DiagnosticsMixin):
         """Run joint fits of a complete numeric table.
 
         If `decide_effects` selects a joint fit, it replaces the fitted attributes of the fit with
-        subtracted means. The arguments are those of `complete_table`.
+        subtracted means. The arguments are as in `complete_table`.
         """
         data, units, problem, held = self._held_fit(X, design, fixed, mass)
         choices = replace(self._choices(), location=False)

@@ -39,9 +39,9 @@ def _standardised(y: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
 
 
 def start_coordinates(data: TableData, conditional: bool) -> list[np.ndarray]:
-    """Coordinates (n, p) for k-means: of numbers, of discrete columns, and of both together.
+    """Coordinates (n, p) for k-means: of numeric columns, of discrete columns, and of both.
 
-    If the table has only numbers or only discrete columns, there is one array of coordinates.
+    If the table has only numeric or only discrete columns, there is one array of coordinates.
 
     Parameters
     ----------
@@ -68,7 +68,8 @@ def start_kinds(data: TableData, n_clusters: int, exponents: Any) -> list[tuple[
     """Types of initial labels, in the order of the restarts.
 
     Every type is a tuple of coordinates ("numbers", "discrete" or "both"), type of k-means
-    ("plain" for all rows, "aligned" within known groups), and whitening exponent.
+    ("plain" for all rows, "aligned" within known groups), and whitening exponent. The type
+    "aligned" is left out if known groups have fewer than five samples per cluster, on average.
     """
     tables = ["numbers"] if data.one_component is not None else []
     tables += ["discrete"] if data.columns else []
@@ -123,7 +124,8 @@ def unconditional_labels(
 ) -> np.ndarray:
     """Initial labels (S, n) of S restarts, by k-means that ignores the known groups.
 
-    There is one restart per whitening exponent and type of coordinates. The arguments are those of
+    There is one restart per whitening exponent and type of coordinates. If the table has numeric
+    and discrete columns, k-means of the discrete columns alone is left out. The arguments are as in
     `initial_labels`.
     """
     tables = start_coordinates(data, False)

@@ -31,7 +31,7 @@ from nrprob.statistics.weighted import scale_rows, total_weight
 # For every value of the parameter `weights`: the fits to run, and whether their weights are free.
 WEIGHTS = {"uniform": (False,), "free": (True,), "auto": (False, True)}
 _TRIES = 4  # k-means runs per initial labeling, from which distinct labelings are selected
-# Data sets with more rows x columns x clusters are searched by successive halving.
+# Data sets with more rows x coordinates x clusters are searched by successive halving.
 _LARGE = 1 << 18
 _FEW, _EACH = 4096, 256  # rows of the sample: in all or per cluster, the larger
 _LEAD, _ONE_IN = 3, 10  # restarts that continue after the sample: 1 in 10, but at least 3

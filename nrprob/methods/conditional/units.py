@@ -29,7 +29,7 @@ class Units:
 
     @classmethod
     def from_scale(cls, centre: np.ndarray, scale: float) -> Units:
-        """Return the map that divides all columns by one scale; it allows missing values."""
+        """Return the map (x - centre) / scale; x may have missing values."""
         eye = np.eye(len(centre))
         return cls(centre, eye / scale, eye * scale, -len(centre) * np.log(scale))
 
@@ -40,16 +40,16 @@ class Units:
         return n == p and not (self.basis * (1 - np.eye(p))).any()
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Coordinates (n, p) of numbers (n, d); missing values need a diagonal map."""
+        """Coordinates (n, p) of numeric values ``x`` (n, d); missing values need a diagonal map."""
         if np.isnan(x).any():
             return (x - self.centre) * np.diagonal(self.basis)
         return (x - self.centre) @ self.basis
 
     def unspanned(self, x: np.ndarray) -> np.ndarray:
-        """Part (n, d) of numbers in directions that the coordinates leave out."""
+        """Part (n, d) of ``x`` (n, d) in directions that the coordinates leave out."""
         return x - self.centre - self(x) @ self.back
 
     def log_density_unit(self, x: np.ndarray) -> np.ndarray:
-        """Log densities (n,) in units of the columns less log densities in coordinates."""
+        """Log density in units of the columns, less the log density in coordinates: (n,)."""
         share = (~np.isnan(x)).mean(1)
         return share * self.log_det
