@@ -43,6 +43,7 @@ from nrprob.statistics.features import ALIKE, StandardisedRows
 
 AUTO = "auto"
 _IMPROVED = {50: 10, 5000: 3, math.inf: 1}  # improved results, by the largest number of components
+_MOST_COUNTED = 2000  # rows up to which "auto" codes labels given the limits on sizes
 _ENFORCED = 3  # number of shortest results from which limits on sizes are enforced
 
 
@@ -137,7 +138,8 @@ class MDLConstrained(SampledPairs):
         Maximum distance between two rows of a cluster. At least 0.
     min_size, max_size : int, optional
         Minimum and maximum number of rows per cluster (definition 5.5), for
-        ``constraints="hard"`` only. At least 0.
+        ``constraints="hard"`` only. At least 0. With ``n_clusters="auto"`` and without pairs, up to
+        2,000 rows, the labels are coded given these limits.
     max_clusters : int, default=10
         Largest number of clusters for ``n_clusters="auto"``; `fit` warns if it is selected. At
         least 1.
@@ -475,6 +477,11 @@ class MDLConstrained(SampledPairs):
             shared=self.sigma == "view", centres_coded=self.n_clusters == AUTO,
         )  # fmt: skip
         target = Target(parts.node, words, task.classes, task.groups if conditional else None)
+        has_limits = (self.min_size, self.max_size) != (None, None)
+        # With a given number of clusters, the length of the labels is that of the publication.
+        is_plain = words is None and parts.n_nodes == n <= _MOST_COUNTED
+        if has_limits and is_plain and self.n_clusters == AUTO:
+            target.complexities = self._size_limits(features.mass, parts).label_complexities(k)
         # Lengths in the units of X, without the code of the number of clusters.
         constant = 2 * weight * n * math.log(data.scale) - math.log(k)
         length = InformedLength([features], (k,), (True,), "independent", target, constant)
@@ -483,7 +490,9 @@ class MDLConstrained(SampledPairs):
     def _objective_at(self, task: ConstrainedTask, labels: np.ndarray) -> float:
         """Description length of labels (n,); infinite if they violate a hard constraint."""
         problem = self._make_problem(task, *self._hard_pairs(task))
-        if not problem.permits(labels):
+        limits = self._size_limits(problem.length.features[0].mass, problem.parts)
+        sizes = np.bincount(labels, minlength=problem.k)
+        if not problem.permits(labels) or limits.violated_by(sizes).any():
             return np.inf
         problem.length.refit(labels[:, None])
         return problem.describe_labels(labels).length
@@ -539,11 +548,10 @@ class MDLConstrained(SampledPairs):
         if len(problem.link) + len(problem.apart):  # moves take longer under soft pairs
             n_improved = math.ceil(n_improved / 3)
         _, results = search_labels(length, starts, tol, self.max_iter, report, n_improved)
-        limits = self._size_limits(problem)
+        limits = self._size_limits(length.features[0].mass, problem.parts)
         limits.check_feasible(problem.k)
-        if not all(
-            limits.within_limits(np.bincount(r.labels[:, 0], minlength=problem.k)) for r in results
-        ):
+        sizes = [np.bincount(r.labels[:, 0], minlength=problem.k) for r in results]
+        if limits.violated_by(np.stack(sizes)).any():
             results = self._enforce_sizes(problem, limits, results, tol)
         # Describe the labels of all restarts, with the soft pairs that are worth retaining.
         fits = []
@@ -560,10 +568,9 @@ class MDLConstrained(SampledPairs):
         labels = np.stack([fit.labels for fit in fits])
         return fits[best], Restarts(labels, lengths, converged), trace
 
-    def _size_limits(self, problem: ConstrainedProblem) -> SizeLimits:
-        mass = problem.length.features[0].mass
+    def _size_limits(self, mass: np.ndarray, parts: Components) -> SizeLimits:
         high = int(mass.sum()) if self.max_size is None else self.max_size
-        return SizeLimits(mass, problem.parts.edges, self.min_size or 0, high)
+        return SizeLimits(mass, parts.edges, self.min_size or 0, high, self.n_clusters == AUTO)
 
     def _enforce_sizes(
         self, problem: ConstrainedProblem, limits: SizeLimits, results: list[SearchResult],

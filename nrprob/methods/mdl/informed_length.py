@@ -50,6 +50,8 @@ class Target:
     classes : (n,) known class of every sample, -1 if unknown; None without classes
     groups : (n,) known groups, if the labels are coded given the known groups; otherwise None
     limits : limits on the numbers of samples per cluster; None without limits
+    complexities : (K + 1,) parametric complexities of the labels by their number of clusters, if
+        the labels are coded given limits; otherwise None
     """
 
     unit: np.ndarray
@@ -57,6 +59,7 @@ class Target:
     classes: np.ndarray | None = None
     groups: np.ndarray | None = None
     limits: SizeLimits | None = None
+    complexities: np.ndarray | None = None
 
     def __post_init__(self):
         self.n_units = int(self.unit.max()) + 1
@@ -114,6 +117,8 @@ class InformedLength:
 
     def word_complexity(self, k: int) -> float:
         """Parametric complexity of the words of the first view, for ``k`` clusters."""
+        if self.target.complexities is not None:
+            return float(self.target.complexities[max(k, 1)])
         return float(multinomial_complexity(max(k, 1), self.target.n_units))
 
     def root(self, v: int, labels: np.ndarray) -> float:

@@ -111,8 +111,9 @@ class ViewObjective:
             result += self.words.changes(z)
         if self.violations(z) is not None and not relaxed:
             assert self.limits is not None
-            result[size[:, None] + self.mass[:, None] > self.limits.high] = np.inf
-            result[present - self.mass < self.limits.low] = np.inf
+            grown = size[:, None] + self.mass[:, None]
+            result[self.limits.violated_by(grown)] = np.inf
+            result[self.limits.violated_by(present - self.mass)] = np.inf
         np.put_along_axis(result, z[:, :, None], 0.0, 2)
         return result
 
@@ -121,8 +122,7 @@ class ViewObjective:
         limits = self.limits
         if limits is None or (limits.low == 0 and limits.high >= self.mass.sum()):
             return None
-        size = cluster_sums(z, self.mass, self.k)
-        return (size < limits.low) | (size > limits.high)
+        return limits.violated_by(cluster_sums(z, self.mass, self.k))
 
     def together(self, units: np.ndarray) -> np.ndarray:
         """Select units that may move at the same time, from ``units`` in order of preference."""

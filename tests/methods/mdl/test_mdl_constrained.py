@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import xlogy
 from sklearn.base import clone
 from sklearn.datasets import load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning
@@ -33,6 +34,7 @@ from nrprob.links import (
 )
 from nrprob.methods.mdl import linked_words
 from nrprob.methods.mdl.label_codes import code_words
+from nrprob.methods.mdl.sizes import SizeLimits
 from nrprob.metrics import contingency
 
 # All data have one shape, so that few programs are compiled: at most 16 rows are in pairs.
@@ -427,6 +429,39 @@ def test_limits_on_sizes_hold_in_refined_partitions():
     within = ((sizes >= 2) & (sizes <= 4)).all(1)
     best = min(task.describe_labels(z[i]).length for i in np.flatnonzero(within))
     assert model.objective_ == pytest.approx(best, abs=1e-6)
+
+
+def test_auto_with_limits_on_sizes_is_the_shortest_description():
+    """The number of clusters is the number of clusters with rows, which are within the limits."""
+    rng, n = np.random.default_rng(3), 7
+    X = 4 * np.eye(2)[np.arange(n) % 2] + rng.normal(size=(n, 2))
+    for low, high, numbers in ((2, 7, {1, 2, 3}), (4, 7, {1}), (0, 3, {3}), (2, 4, {2, 3})):
+        model = MDLConstrained(
+            "auto", covariance="isotropic", max_clusters=3, min_size=low, max_size=high,
+            random_state=0,
+        ).fit(X)  # fmt: skip
+        task = clone(model).prepare(X, None)
+        z = np.array(list(itertools.product(range(3), repeat=n)))
+        size = np.array([np.bincount(labels, minlength=3) for labels in z])
+        within = ((size == 0) | ((size >= low) & (size <= high))).all(1)
+        assert model.n_clusters_ in numbers
+        assert set((size[within] > 0).sum(1)) >= numbers - ({3} if low == 4 else set())
+        lengths = np.array([model._objective_at(task, labels) for labels in z])
+        assert (np.isfinite(lengths) == within).all()
+        assert model.objective_ == pytest.approx(lengths.min(), abs=1e-6)
+    with pytest.raises(InfeasibleConstraints, match="too many rows"):
+        MDLConstrained("auto", max_clusters=3, min_size=3, max_size=3).fit(X)
+
+
+@pytest.mark.parametrize(("k", "low", "high"), [(1, 0, 6), (2, 2, 6), (3, 1, 3), (3, 2, 2)])
+def test_lengths_of_labels_given_limits_on_sizes_are_a_complete_code(k, low, high):
+    n = 6
+    limits = SizeLimits(np.ones(n, int), np.zeros((0, 2), int), low, high)
+    z = np.array(list(itertools.product(range(k), repeat=n)))
+    size = np.array([np.bincount(labels, minlength=k) for labels in z])
+    size = size[((size >= low) & (size <= high)).all(1)]
+    words = -xlogy(size, size / n).sum(1)
+    assert np.exp(-words - limits.label_complexities(k)[k]).sum() == pytest.approx(1)
 
 
 def test_auto_selects_the_number_of_clusters():
