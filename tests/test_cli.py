@@ -1402,3 +1402,26 @@ def test_mixed_tables_are_explored_until_a_test_finds_no_more(invoke, mixed, tmp
     labels = pd.read_csv(tmp_path / "o" / "labels.csv")["clustering_1"]
     assert max(np.mean(labels == hidden), np.mean(labels != hidden)) > 0.9
     assert "held-out gain" in result.stdout and "p of structure" not in result.stdout
+
+
+def test_fit_takes_logarithms_of_skewed_columns(invoke, tmp_path):
+    rng = np.random.default_rng(0)
+    known, sought = np.arange(200) % 2, rng.integers(2, size=200)
+    logs = rng.normal(size=(200, 3)) + 4 * np.outer(sought, [1, 1, 0]) + known[:, None]
+    frame = pd.DataFrame(np.exp(logs), columns=["income", "spending", "rent"])
+    data = tmp_path / "money.csv"
+    frame.assign(site=known, sought=sought).to_csv(data, index=False)
+    options = ["--known", "site", "--compare", "sought", "--no-plot", "--n-init", "4"]
+    plain = invoke("fit", data, *options, "--out", tmp_path / "plain")
+    assert plain.exit_code == 0, plain.output
+    shown = " ".join(plain.stderr.split())
+    assert "skewed features hide clusters" in shown and "by --log auto" in shown
+    assert "nrprob.prepare" not in shown
+    for number, log in enumerate(("auto", "income,spending")):
+        result = invoke("fit", data, *options, "--log", log, "--out", tmp_path / str(number))
+        assert result.exit_code == 0, result.output
+        assert "log(income)" in result.stdout and "logarithms of columns" in result.stderr
+        stored = json.loads((tmp_path / str(number) / "result.json").read_text())
+        assert stored["scores"]["NMI of sought"] > 0.8
+    line = refused(invoke("fit", data, *options, "--log", "incme", "--out", tmp_path / "no"))
+    assert "column without measurements; got 'incme'" in line

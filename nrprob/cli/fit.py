@@ -225,8 +225,8 @@ def fit(
                     estimator, table.X, z, alpha=level, alert=result.alert,
                     title_cluster=result.title_cluster,
                 )  # fmt: skip
-            messages = [*fitted.warnings, *(str(w.message) for w in caught)]
-            fitted.warnings = list(dict.fromkeys(messages))
+            fitted.warnings += [str(w.message) for w in caught]
+        fitted.warnings = list(dict.fromkeys(map(in_options, fitted.warnings)))
         with show_spinner("writing the results"):
             fit_files.save_fit(result, folder, picture)
             remove_others(folder, result.files)

@@ -61,7 +61,8 @@ class Prepared:
         Known structure of the rows of ``X``: one labeling, or a frame of several labelings and
         covariates.
     feature_names_ : list of str
-        The column names of ``X``. The binary column ``column=value`` is 1 in rows with this value.
+        The column names of ``X``. The binary column ``column=value`` is 1 in rows with this value,
+        and ``log(column)`` is the logarithm of a column.
     rows_ : ndarray of shape (n_rows,)
         Positions of the rows of ``X`` in the original table.
     scales_ : dict
