@@ -82,7 +82,7 @@ def _summarize_clustering(fit: Fit, evidence: Any, result: FitResult | None) -> 
 
 
 def _view_columns(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """Columns of a CSV file for labels of n rows: one for (n,), one per view for (n, V)."""
+    """Columns of a CSV file: one for labels (n,) of n rows, or one per view for labels (n, V)."""
     if labels.ndim == 1:
         return {name: labels}
     return {f"{name}_{v}": column for v, column in enumerate(labels.T)}

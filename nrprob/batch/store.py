@@ -123,8 +123,8 @@ def fits_to_dataset(
 ) -> xarray.Dataset:
     """Convert fits to a dataset with the dimension ``cell``; arrays are padded with -1 or NaN.
 
-    The dataset has the labels if ``labels``, the identity of every fit, and the ``circumstances``
-    that all fits share, such as the device.
+    The dataset contains the identity of every fit, and the ``circumstances`` that all fits share,
+    such as the device. If ``labels`` is true, it also contains the labels.
     """
     return _concatenate(
         [

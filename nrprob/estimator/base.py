@@ -218,7 +218,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     @property
     def _many_clusters(self) -> bool:
-        """Whether there is one labeling with more than two clusters."""
+        """Whether a fit has a single labeling, which may have more than two clusters."""
         return self.n_clusters > 2
 
     @property

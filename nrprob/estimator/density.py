@@ -34,7 +34,7 @@ class DensityEstimator(Protocol):
     def clone_for_tests(self) -> Any:
         """Return an unfitted copy whose fits have the density that the tests assume.
 
-        The copy has a number as ``n_init``, and subtracts the effects of the known groups.
+        In the copy, ``n_init`` is a number. The copy subtracts the effects of the known groups.
         """
         ...
 

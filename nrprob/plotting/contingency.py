@@ -155,6 +155,6 @@ def _max_letters(width: float) -> int:
 
 
 def _largest_extent(texts: np.ndarray, size: float) -> tuple[float, float]:
-    """Width and height in inches of the widest and of the highest text."""
+    """Width of the widest text and height of the tallest text, in inches."""
     widths, heights = zip(*(text_extent(text, size) for text in {*texts.ravel()}), strict=True)
     return max(widths), max(heights)

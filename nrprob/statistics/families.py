@@ -68,8 +68,8 @@ class Family:
     row_constant : function ``statistics -> (n,)``: the part of the objective per sample that does
         not depend on the partition
     constant : compiled function from `Rows` to the sum of ``row_constant`` over all samples
-    scale : compiled function from `Rows` to the size of the leading curvature of the cost with one
-        cluster, to which rounding errors are relative
+    scale : compiled function from `Rows` to the order of magnitude of the leading curvature of the
+        cost with one cluster; curvatures that are tiny relative to it count as rounding errors
     link : link function of generalised linear models; None if the family has no such models
     """
 

@@ -50,7 +50,7 @@ def _of_blocks(values: jax.Array, group: jax.Array) -> jax.Array:
 
 
 def _safe_log(a: jax.Array) -> jax.Array:
-    """Logarithm of positive entries; 0 for entries 0."""
+    """Logarithm of the positive entries; the result is 0 where an entry is 0."""
     return jnp.log(jnp.where(a > 0, a, 1))
 
 

@@ -55,7 +55,7 @@ class Chart:
 
     @property
     def positions(self) -> list[Any]:
-        """All values of x, in their order."""
+        """All values of x: sorted if they are numbers, otherwise in the order of the points."""
         points = {as_text(point[0]): point for line in self.lines for point in line.points}
         return [x for x, _, _ in _sort_points([*points.values()])]
 

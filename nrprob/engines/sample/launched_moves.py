@@ -71,7 +71,7 @@ class Sides(Protocol):
     def scan(
         self, side: jax.Array, order: jax.Array, choose: Callable[..., jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
-        """Restricted Gibbs scan; returns the sides (m,) and their log probability."""
+        """Make a restricted Gibbs scan; return the new sides (m,) and their log probability."""
 
 
 class LaunchModel(Protocol):

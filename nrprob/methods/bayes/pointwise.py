@@ -34,7 +34,9 @@ _BLOCK = 1024  # samples at a time, to bound memory
 
 
 def unavailable(model: MixtureModel, n_groups: int = 1) -> str:
-    """Reason why a model has no pointwise log likelihood, with the setting; "" if it has one.
+    """Reason why a model has no pointwise log likelihood; "" if it has one.
+
+    The reason names the setting of the model that causes it.
 
     Parameters
     ----------

@@ -112,7 +112,7 @@ def chunk_features(
     rows : rows of the models
     design : (B, r, d) design matrix
     ridge : ridge penalty of the coefficients
-    n_models : number k of clusters of all restarts, which determines the size of a chunk
+    n_models : total number k of clusters over all restarts; it determines the size of a chunk
     pooled : rows of the coordination term; by default ``rows``
     """
     d = design.shape[-1]

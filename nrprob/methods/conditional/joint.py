@@ -158,7 +158,7 @@ class JointModel:
 
         Parameters
         ----------
-        r : (B, K, r) initial memberships
+        r : (B, K, r) initial memberships of the samples of every block in the clusters
         gaussian, discrete, shares : initial parameters
         warm_up : number of warm-up steps
         """

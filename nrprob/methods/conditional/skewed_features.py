@@ -14,6 +14,7 @@ from nrprob.methods.conditional.table_fit import TableInput
 # values, with clusters of any shares, gain at most 0.1. Log-normal clusters, whose logarithms have
 # the standard deviation 0.5, gain 0.4.
 _LEAST_GAIN = 0.2
+_MAX_ROWS = 10_000  # evenly spaced rows that are compared
 _LEAST_COMPONENTS, _MOST_COMPONENTS = 3, 10  # bounds of the number of components per feature
 
 
@@ -23,7 +24,9 @@ def warn_of_skewed(table: TableInput, design: Design, n_clusters: int) -> bool:
     if not positions:
         return False
     n_components = min(max(n_clusters, _LEAST_COMPONENTS), _MOST_COMPONENTS)
-    gain, _ = compare_logarithms(table.cells[:, positions], design.codes, n_components)
+    rows = np.linspace(0, table.n_samples - 1, min(table.n_samples, _MAX_ROWS)).astype(int)
+    values = table.cells[np.ix_(rows, positions)]
+    gain, _ = compare_logarithms(values, design.codes[rows], n_components)
     skewed = np.flatnonzero(gain > _LEAST_GAIN)
     if not skewed.size:
         return False

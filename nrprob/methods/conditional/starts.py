@@ -82,7 +82,8 @@ def schedule_starts(n_init: int, n_kinds: int) -> tuple[int, np.ndarray]:
     Returns
     -------
     n_each : number of initial values to compute per type
-    restarts : (n_init,) indices of the initial values to use, if these are sorted by type
+    restarts : (n_init,) indices of the initial values to use; they refer to a list of all computed
+        values that is sorted by type
     """
     n_each = -(-n_init // n_kinds)
     order = np.arange(n_each) * n_kinds + np.arange(n_kinds)[:, None]

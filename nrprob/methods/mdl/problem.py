@@ -49,8 +49,8 @@ class ConstrainedProblem:
 
     Attributes
     ----------
-    length : description length of labels (n, 1); it retains either all satisfied soft pairs of a
-        type or none
+    length : description length of labels (n, 1); for each type of soft pairs, either all satisfied
+        pairs are retained or none
     parts : components of the hard must-links, with the hard cannot-links between them
     link, apart : soft must-links and soft cannot-links
     k : number of clusters

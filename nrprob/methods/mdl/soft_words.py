@@ -120,7 +120,7 @@ class SoftWords:
         self._recent: dict[bytes, np.ndarray] = {}  # results of `_choice_lengths`
 
     def _find_surroundings(self) -> None:
-        """Find the group of every component in pairs, and the surroundings of every group."""
+        """Assign every component of a pair to its group, and find the surroundings of groups."""
         b = self.bound.size
         graph = _incidence(self.links[:, :1], self.links[:, 1:], (b, b))
         n_groups, self._group = connected_components(graph, directed=False)
@@ -400,7 +400,10 @@ def _incidence(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) ->
 
 
 def _select(matrix: sparse.csr_array, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Column indices of the entries in ``rows`` (R,), and the index in ``rows`` of every entry."""
+    """Find the stored entries of a sparse matrix that are in the given rows.
+
+    Returns the column of every such entry, and the position of its row in ``rows`` (R,).
+    """
     size = np.diff(matrix.indptr)[rows]
     copy = np.repeat(np.arange(rows.size), size)
     offset = np.arange(copy.size) - (np.cumsum(size) - size)[copy]
