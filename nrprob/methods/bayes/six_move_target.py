@@ -10,7 +10,7 @@ and ``exp(-L)`` is the density of the state with respect to a prior of the param
 
 - "nml": the weights are c_j / G, where c is uniform on the compositions of G into k parts, and G is
   the number of rows. Means and log scales are uniform in a box. A(k) is the parametric complexity
-  of the labels, up to a constant. Components may be empty.
+  of the labels. Components may be empty.
 - "conjugate": weights have a symmetric Dirichlet prior, and means and variances a
   normal-inverse-gamma prior. No component is empty. Integrating the parameters out gives the
   distribution over partitions of `nrprob.statistics.codes`.
@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import xlogy
 
 from nrprob.engines.sample.target import Target, make_target
 from nrprob.methods.bayes.six_move_draws import Box
@@ -127,7 +128,8 @@ class MixtureTarget:
     @property
     def sizes(self) -> jax.Array:
         """Description length A(k) of the number of components, for every k (K + 1,)."""
-        return self.partition.sizes
+        # The code of a partition has the term n log n, which the weights c / n of "nml" include.
+        return self.partition.sizes - xlogy(self.grid, self.grid)
 
     def cells(self, labels: jax.Array) -> jax.Array:
         """Sums of statistics (K, p) over the rows of components, from labels (n',)."""

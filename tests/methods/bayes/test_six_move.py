@@ -18,6 +18,7 @@ from scipy import stats
 from scipy.special import gammaln, logsumexp
 from slowly import slowly
 
+from nrprob.codelength import multinomial_complexity
 from nrprob.engines.sample import chains
 from nrprob.methods.bayes import six_move, six_move_jumps
 from nrprob.methods.bayes.six_move import SixMoveKernel, log_joint, make_mixture_target
@@ -432,6 +433,8 @@ def test_lengths_are_those_of_the_definition():
     draw = kernel.begin(target, labels, jax.random.PRNGKey(0)).draw
     x = np.asarray(target.x)[:N]
     length = float(target.sizes[3])
+    expected = multinomial_complexity(3, N) - gammaln(4)  # of unordered components
+    assert length == pytest.approx(expected, rel=1e-6)
     for i, j in enumerate([0, 0, 1, 2, 2]):
         normal = stats.norm(draw["means"][j], draw["scales"][j])
         length -= np.log(draw["weights"][j]) + normal.logpdf(x[i, :2]).sum()
