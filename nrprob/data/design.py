@@ -378,6 +378,14 @@ _KINDS = {
 }
 
 
+def covariates_of(known: Any, n_samples: int) -> tuple[np.ndarray | None, list[Any]]:
+    """Covariates (n_samples, q) of the user's ``known``, None without any, and their names."""
+    source = _read_known(known, n_samples)
+    if source.covariates is None:
+        return None, []
+    return source.covariates, [*(source.covariate_names or range(source.covariates.shape[1]))]
+
+
 def _read_known(known: Any, n_samples: int, was_float: np.ndarray | None = None) -> _Input:
     """Split the user's ``known`` into memberships, covariates and labels.
 

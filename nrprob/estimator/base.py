@@ -36,12 +36,12 @@ from nrprob.data.validation import (
 )
 from nrprob.engines import sharding
 from nrprob.estimator.capabilities import Capabilities
+from nrprob.estimator.dependence import warn_of_dependence
 from nrprob.estimator.parameters import check_parameters
 from nrprob.estimator.weights import fit_weighted
 from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range, largest_magnitude
-from nrprob.statistics.single_feature import warn_of_single_feature
 
 # `fit` warns of clusters of at most `_SMALL_CLUSTER` samples, if clusters have at least
 # `_SUSPICIOUS_MEAN_SIZE` samples on average.
@@ -321,8 +321,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
                 self._fit_samples(X, y, **keywords)
             else:
                 fit_weighted(self, X, y, sample_weight, keywords)
-        if self._warns_of_single_feature:
-            warn_of_single_feature(X, self.labels_)
+        warn_of_dependence(self, X, known)
         return self
 
     def _fit_samples(self, X, y, **keywords) -> None:

@@ -99,23 +99,29 @@ def merge_small_groups(
     return [*(names[g] for g in retained), f"{len(names) - most + 1} others"], new_code[codes]
 
 
-def shares_differ(table: np.ndarray) -> bool:
+def shares_differ(table: np.ndarray, least: float = _ASSOCIATION) -> bool:
     """Whether cluster shares differ between known groups, significantly and by a relevant amount.
 
     The shares differ if the p-value of a chi-square test of independence is below 1e-4, and if
-    Cramer's V is above 0.1.
+    Cramer's V is above ``least``.
 
     Parameters
     ----------
     table : (L, K) number of samples in L known groups and K clusters
+    least : threshold of Cramer's V
     """
+    association, p = association_test(table)
+    return p < _LEVEL and association > least
+
+
+def association_test(table: np.ndarray) -> tuple[float, float]:
+    """Cramer's V of a contingency table (L, K), and the p-value of independence (chi-square)."""
     table = table[table.sum(1) > 0][:, table.sum(0) > 0].astype(float)
     rank = min(table.shape) - 1
     if rank < 1:
-        return False
+        return 0.0, 1.0
     n = table.sum()
     expected = table.sum(1, keepdims=True) * table.sum(0) / n
     statistic = float(((table - expected) ** 2 / expected).sum())
     freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
-    association = np.sqrt(statistic / (n * rank))
-    return bool(chi2.sf(statistic, freedom) < _LEVEL and association > _ASSOCIATION)
+    return float(np.sqrt(statistic / (n * rank))), float(chi2.sf(statistic, freedom))

@@ -238,6 +238,8 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
         If one discrete feature y, such as a boolean column, determines the clusters c: the ratio
         I(c; y) / H(c) of mutual information and entropy is above 0.7. With three or more clusters,
         also if y determines one of them.
+    UserWarning
+        If the clusters depend strongly on a known covariate, whose effect may not be linear.
 
     See Also
     --------

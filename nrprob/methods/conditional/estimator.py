@@ -341,11 +341,11 @@ class ConditionalMixture(
     UserWarning
         If measurements are skewed, so that their logarithms form Gaussian clusters better (see
         ``log`` of `nrprob.prepare`); if the objectives of two solutions with different clusters
-        differ by less than 1 nat; if there are outliers, and ``noise=0``; if cluster shares differ
-        between known groups; if means of small groups are subtracted, or if subtracted means
-        contain a part of the differences between clusters; if the proportion of missing values
-        differs significantly between clusters; or if a new sample has a value that did not occur in
-        `fit`.
+        differ by less than 1 nat; if clusters depend strongly on a known covariate, whose effect
+        may not be linear; if there are outliers, and ``noise=0``; if cluster shares differ between
+        known groups; if means of small groups are subtracted, or if subtracted means contain a part
+        of the differences between clusters; if the proportion of missing values differs
+        significantly between clusters; or if a new sample has a value that did not occur in `fit`.
 
     See Also
     --------

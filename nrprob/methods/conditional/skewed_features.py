@@ -25,7 +25,7 @@ def warn_of_skewed(table: TableInput, design: Design, n_clusters: int) -> bool:
         return False
     n_components = min(max(n_clusters, _LEAST_COMPONENTS), _MOST_COMPONENTS)
     rows = np.linspace(0, table.n_samples - 1, min(table.n_samples, _MAX_ROWS)).astype(int)
-    values = table.cells[np.ix_(rows, positions)]
+    values = table.cells[rows][:, positions]
     gain, _ = compare_logarithms(values, design.codes[rows], n_components)
     skewed = np.flatnonzero(gain > _LEAST_GAIN)
     if not skewed.size:
