@@ -102,9 +102,9 @@ def _skewness_within(x: np.ndarray, groups: np.ndarray) -> float:
 def _offsets(x: np.ndarray) -> tuple[float, ...]:
     """Offsets a of log(x + a) that are compared for a feature (n,)."""
     low = float(x.min())
-    spread = float(np.median(x[x > low])) - low
     if low > 0:
         return (0.0,)
+    spread = float(np.median(x[x > low])) - low
     if low == 0:
         return (spread,)
     return tuple(share * spread - low for share in _SHIFTS)
