@@ -11,7 +11,6 @@ import numpy as np
 
 _LOG_2PI = float(np.log(2 * np.pi))
 _LEAST_SKEWNESS = 0.5  # features with a smaller skewness are not compared
-_MAX_FEATURES = 50  # maximum number of compared features; the most skewed are compared
 _LEAST_VALUES = 10  # features of at most so many distinct values are not compared
 _ORDER_STATISTICS = 256
 _N_ITER = 30
@@ -35,7 +34,10 @@ class LogarithmGains(NamedTuple):
 
 
 def compare_logarithms(
-    X: np.ndarray, groups: np.ndarray | None = None, n_components: int = 3
+    X: np.ndarray,
+    groups: np.ndarray | None = None,
+    n_components: int = 3,
+    max_features: int | None = None,
 ) -> LogarithmGains:
     r"""Compare mixtures of features with mixtures of their logarithms.
 
@@ -51,19 +53,19 @@ def compare_logarithms(
     0, a is the median of the positive values. With negative values, such as after standardisation,
     a is the best of three numbers for which the smallest value of x + a is positive.
 
-    Only features with a skewness above 0.5 within known groups are compared, the 50 most skewed at
-    most.
+    Only features with a skewness above 0.5 within known groups are compared.
 
     Parameters
     ----------
     X : (n, m) features, NaN where missing
     groups : (n,) codes of the known groups; None without known groups
     n_components : maximum number of components
+    max_features : maximum number of compared features, the most skewed ones; None for all
     """
     gain, offset = np.zeros(X.shape[1]), np.zeros(X.shape[1])
     groups = np.zeros(len(X), np.intp) if groups is None else groups
     skewness = np.array([_skewness_within(x, groups) for x in X.T])
-    for j in np.argsort(-skewness)[:_MAX_FEATURES]:
+    for j in np.argsort(-skewness)[:max_features]:
         if skewness[j] <= _LEAST_SKEWNESS:
             break
         present = ~np.isnan(X[:, j])

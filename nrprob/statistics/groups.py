@@ -99,19 +99,18 @@ def merge_small_groups(
     return [*(names[g] for g in retained), f"{len(names) - most + 1} others"], new_code[codes]
 
 
-def shares_differ(table: np.ndarray, least: float = _ASSOCIATION) -> bool:
+def shares_differ(table: np.ndarray) -> bool:
     """Whether cluster shares differ between known groups, significantly and by a relevant amount.
 
     The shares differ if the p-value of a chi-square test of independence is below 1e-4, and if
-    Cramer's V is above ``least``.
+    Cramer's V is above 0.1.
 
     Parameters
     ----------
     table : (L, K) number of samples in L known groups and K clusters
-    least : threshold of Cramer's V
     """
     association, p = association_test(table)
-    return p < _LEVEL and association > least
+    return p < _LEVEL and association > _ASSOCIATION
 
 
 def association_test(table: np.ndarray) -> tuple[float, float]:

@@ -112,6 +112,15 @@ def test_prepare_takes_logarithms(table):
     ]
 
 
+def test_all_skewed_columns_are_replaced_and_none_is_lost():
+    X = np.exp(np.random.default_rng(0).normal(size=(N, 60)))
+    frame = pd.DataFrame(X).add_prefix("c")
+    assert all(name.startswith("log(") for name in prepare(frame, log="auto").feature_names_)
+    for other in (frame.c2, np.where(frame.c2 > 1, "u", "v")):
+        with pytest.raises(ValueError, match=r"new column names; .* a column 'log\(c1\)'"):
+            prepare(frame.assign(**{"log(c1)": other}), log=["c1"])
+
+
 @pytest.mark.parametrize(
     ("log", "error", "message"),
     [

@@ -359,7 +359,9 @@ class _TablePreparation(Record):
         renamed: dict[str, str] = {}
         if log:
             columns_of = log if isinstance(log, str) else list(log)
-            features, renamed = take_logarithms(features, columns_of, known_groups(known), self)
+            features, renamed = take_logarithms(
+                features, columns_of, known_groups(known), selected, self
+            )
         ready = Prepared(
             features.values, known, features.names, rows, indicators_=self.indicators
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -90,11 +91,16 @@ def standardise_features(
 
 
 def take_logarithms(
-    features: Features, log: str | list[str], groups: np.ndarray | None, record: Record
+    features: Features,
+    log: str | list[str],
+    groups: np.ndarray | None,
+    columns_of_table: Collection[str],
+    record: Record,
 ) -> tuple[Features, dict[str, str]]:
     """Replace columns by their logarithms, as in the argument ``log`` of `nrprob.prepare`.
 
-    ``groups`` (n,) are codes of the known groups, or None. Returns the features, and a dictionary
+    ``groups`` (n,) are codes of the known groups, or None. ``columns_of_table`` are the names of
+    all columns of the table, which no new name may repeat. Returns the features, and a dictionary
     from the names of the replaced columns to their new names.
     """
     names, values, is_number, _ = features
@@ -114,6 +120,11 @@ def take_logarithms(
         why = "which are skewed" if isinstance(log, str) else "as requested"
         record.notes.append(f"logarithms of columns, {why}: {quote_names(renamed)}")
     new_names = [renamed.get(name, name) for name in names]
+    if taken := sorted(set(renamed.values()) & {*names, *columns_of_table}):
+        raise ValueError(
+            f"logarithms need new column names; got a table with a column {taken[0]!r}; rename the "
+            "column, or leave it out"
+        )
     return features._replace(names=new_names, values=wide.astype(values.dtype)), renamed
 
 

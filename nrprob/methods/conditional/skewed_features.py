@@ -14,7 +14,8 @@ from nrprob.methods.conditional.table_fit import TableInput
 # values, with clusters of any shares, gain at most 0.1. Log-normal clusters, whose logarithms have
 # the standard deviation 0.5, gain 0.4.
 _LEAST_GAIN = 0.2
-_MAX_ROWS = 10_000  # evenly spaced rows that are compared
+# The warning compares so many evenly spaced rows, and so many of the most skewed features.
+_MAX_ROWS, _MAX_FEATURES = 10_000, 50
 _LEAST_COMPONENTS, _MOST_COMPONENTS = 3, 10  # bounds of the number of components per feature
 
 
@@ -26,7 +27,7 @@ def warn_of_skewed(table: TableInput, design: Design, n_clusters: int) -> bool:
     n_components = min(max(n_clusters, _LEAST_COMPONENTS), _MOST_COMPONENTS)
     rows = np.linspace(0, table.n_samples - 1, min(table.n_samples, _MAX_ROWS)).astype(int)
     values = table.cells[rows][:, positions]
-    gain, _ = compare_logarithms(values, design.codes[rows], n_components)
+    gain, _ = compare_logarithms(values, design.codes[rows], n_components, _MAX_FEATURES)
     skewed = np.flatnonzero(gain > _LEAST_GAIN)
     if not skewed.size:
         return False

@@ -247,7 +247,7 @@ class MDLMultiView(SampledViews):
     but the code assumes independence.
 
     Partial labels ``y`` are worth a few nats each. Few labels decide between descriptions of nearly
-    equal length, and never overrule the features. A class may have several clusters.
+    equal length, and rarely overrule the features. A class may have several clusters.
 
     Lengths of ``geometry="gaussian"`` exclude the constant ``w N log(2 pi / d)``. If all features
     of a view are multiplied by a, the length changes by ``2 w N log(a)``; shifts and rotations do

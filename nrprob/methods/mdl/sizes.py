@@ -45,12 +45,12 @@ class SizeLimits:
     def label_complexities(self, k: int) -> np.ndarray:
         r"""Log parametric complexities (k + 1,) of labels in 0 to k clusters within the limits.
 
-        It is log C of the multinomial distribution, summed over the sizes h within the limits,
+        Entry k is log C, the logarithm of a sum over all sizes h within the limits:
 
         .. math:: C = \frac{N!}{N^N} \sum_{h_1 + \dots + h_k = N} \prod_j \frac{h_j^{h_j}}{h_j!}
 
-        for the labels of N single rows. Numbers of clusters that contradict the limits have the
-        complexity without limits.
+        Here N is the number of rows, which have no must-links. If no partition into k clusters is
+        within the limits, entry k is the complexity without limits.
         """
         n = len(self.mass)
         sizes = np.arange(n + 1)
