@@ -206,7 +206,7 @@ class Executor:
         score_fit(
             fit, table.labelings, model.measures or default_measures([*table.labelings]),
             None if target is None else target.scored,
-            estimator=estimator, parts=parts, classifies=classifies,
+            features=table.X, estimator=estimator, parts=parts, classifies=classifies,
         )  # fmt: skip
         if target is not None:
             fit.labelled = target.labelled

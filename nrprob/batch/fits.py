@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from nrprob.batch import registry
-from nrprob.batch.measures import OF_SPLIT, Measure, Metric
+from nrprob.batch.measures import OF_FEATURES, OF_SPLIT, Measure, Metric
 from nrprob.batch.parameters import look_up
 from nrprob.batch.splits import Parts
 from nrprob.estimator.base import fitted_labelings
@@ -166,6 +166,7 @@ def score_fit(
     measures: Mapping[str, Measure],
     rows: np.ndarray | None = None,
     *,
+    features: Any = None,
     estimator: Any = None,
     parts: Parts | None = None,
     classifies: bool = False,
@@ -181,6 +182,7 @@ def score_fit(
     measures : measures by name
     rows : (n,) mask of the rows in which clusters and labelings are compared; by default the fitted
         rows
+    features : features (n, m) of all rows, for measures of the separation of clusters
     estimator : fitted estimator, for measures that are attributes of it
     parts : parts of the split, for accuracies
     classifies : whether `predict` of the estimator returns classes instead of clusters
@@ -199,6 +201,8 @@ def score_fit(
             value = _attribute_value(estimator, measure.attribute)
         elif measure.metric in OF_SPLIT:
             value = rates[measure.metric]
+        elif measure.metric in OF_FEATURES:
+            value = _separation(fit.labels[rows], measure, features[rows])
         else:
             value = _agreement(fit.labels[rows], measure, labelings, rows)
         fit.scores[name] = float(value)
@@ -219,13 +223,26 @@ def _agreement(
     if measure.metric == "matching_rate":
         return metric(*labels.T) if labels.ndim == 2 and labels.shape[1] == 2 else math.nan
     assert measure.labeling is not None
-    truth, views = labelings[measure.labeling][rows], [*labels.reshape(len(labels), -1).T]
-    if measure.view is None:
-        views = [combine_views(labels)]
-    elif isinstance(measure.view, int):
-        views = views[measure.view : measure.view + 1]
+    truth = labelings[measure.labeling][rows]
+    views = [combine_views(labels)] if measure.view is None else _views(labels, measure)
     values = [metric(view, truth, **measure.parameters) for view in views]
     return (min if measure.view == "lowest" else max)(values, default=math.nan)
+
+
+def _separation(labels: np.ndarray, measure: Measure, X: Any) -> float:
+    """Separation, by a measure, of the clusters of rows in their features ``X``."""
+    from nrprob import metrics
+
+    metric = getattr(metrics, measure.metric or "")
+    values = [metric(X, view, **measure.parameters) for view in _views(labels, measure)]
+    combine = {"lowest": np.min, "highest": np.max}.get(str(measure.view), np.mean)
+    return float(combine(values)) if values else math.nan
+
+
+def _views(labels: np.ndarray, measure: Measure) -> list[np.ndarray]:
+    """Labels of the view that a measure names, or of all views."""
+    views = [*labels.reshape(len(labels), -1).T]
+    return views[measure.view : measure.view + 1] if isinstance(measure.view, int) else views
 
 
 def _attribute_value(estimator: Any, path: str) -> float:

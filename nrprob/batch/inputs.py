@@ -107,6 +107,19 @@ def _drop_columns(drop: Sequence[str], table: tables.Table) -> tables.Table:
     return replace(table, X=table.X[:, rest], feature_names=[names[i] for i in rest])
 
 
+def _weight_terms(X: Any) -> Any:
+    """Replace counts of terms by tf-idf weights, and scale the rows to unit length."""
+    from sklearn.feature_extraction.text import TfidfTransformer
+
+    if X.min() < 0:
+        raise InputError(
+            f"tf-idf weights need counts; data.tfidf = true for features down to {X.min():g}; "
+            "leave tfidf out"
+        )
+    weights = TfidfTransformer().fit_transform(X)
+    return weights if scipy.sparse.issparse(X) else weights.toarray()
+
+
 def _reduce_to_components(components: float, table: tables.Table) -> tables.Table:
     """Replace the features by their leading principal components.
 
@@ -184,9 +197,11 @@ def load_data(
 ) -> tables.Table:
     """Load the data of a model file as `load_selected`, and then transform the features.
 
-    The model file may request standardised features or principal components.
+    The model file may request tf-idf weights, standardised features or principal components.
     """
     data, table = model.data, load_selected(model, parameters, seed)
+    if data.tfidf:
+        table.X = _weight_terms(table.X)
     if data.standardize:
         table.X = tables.fit_scaler(table.X).transform(table.X)
     if data.components is not None:

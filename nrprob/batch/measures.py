@@ -11,15 +11,18 @@ from nrprob.batch.formats import PICTURE
 from nrprob.batch.splits import Strict
 
 __all__ = [
-    "OF_SPLIT", "Figure", "Measure", "Metric", "Report", "Save", "Setting", "Statistic", "Table",
+    "OF_FEATURES", "OF_SPLIT", "Figure", "Measure", "Metric", "Report", "Save", "Setting",
+    "Statistic", "Table",
 ]  # fmt: skip
 
 Metric = Literal[
     "normalized_mutual_information", "matched_accuracy", "purity", "rand_index",
     "adjusted_rand_index", "jaccard_index", "fowlkes_mallows_index", "pair_f_measure",
     "variation_of_information", "matching_rate", "predictive_rate", "train_accuracy",
-    "test_accuracy", "error",
+    "test_accuracy", "error", "dunn_index", "silhouette_width",
 ]  # fmt: skip
+# Separation of the clusters in the features; these metrics need no labeling.
+OF_FEATURES = ("dunn_index", "silhouette_width")
 # Accuracies and error of class predictions; they need no labeling, since the split has one.
 OF_SPLIT = ("train_accuracy", "test_accuracy", "error")
 Statistic = Literal["mean", "min", "max", "range", "sd", "p"]
@@ -33,7 +36,9 @@ class Measure(Strict):
     ``metric`` compares ``labeling`` with the clusters of ``view``, by default with the combinations
     of the clusters of all views. The views "highest" and "lowest" are the views with the highest
     and lowest value of the metric. The metric "matching_rate" compares two views without a
-    labeling; "train_accuracy", "test_accuracy" and "error" use the classes of the split.
+    labeling; "train_accuracy", "test_accuracy" and "error" use the classes of the split. The
+    metrics "dunn_index" and "silhouette_width" compare the clusters of a view with the features,
+    and are averaged over the views by default.
     ``attribute`` is a numeric attribute of fitted estimators, such as "tdl_", or an element of one:
     "n_clusters_.0". The measure is NaN for methods without this attribute. ``parameters`` are
     further arguments of the metric. ``goal`` states whether high or low values are better.
@@ -55,12 +60,13 @@ class Measure(Strict):
                 f"a measure has either metric or attribute; got {count}; set one of them"
             )
         name = self.metric or self.attribute
-        takes_labeling = self.metric not in (None, "matching_rate", *OF_SPLIT)
+        takes_labeling = self.metric not in (None, "matching_rate", *OF_SPLIT, *OF_FEATURES)
         if takes_labeling and self.labeling is None:
             raise ValueError(f"{name} needs a labeling; got none; set labeling")
         if not takes_labeling and self.labeling is not None:
             raise ValueError(f"{name} takes no labeling; got {self.labeling!r}; leave labeling out")
-        if not takes_labeling and self.view is not None:
+        takes_view = takes_labeling or self.metric in OF_FEATURES
+        if not takes_view and self.view is not None:
             raise ValueError(
                 f"{name} does not compare a single view; got view = {self.view}; leave view out"
             )

@@ -276,7 +276,7 @@ def expand(model: ModelFile) -> Plan:
 def shared_identity(model: ModelFile, file: str | None = None) -> dict[str, Any]:
     """Part of the identity that all fits share; ``file`` is the digest of the data file."""
     data = model.data
-    optional = ("rows", "views", "components")
+    optional = ("rows", "views", "components", "tfidf")
     others = ("parameters", "cases", "grid", "seed", "repeats", "file")
     source = data.model_dump(mode="json", exclude={*others, *optional})
     # Keys that did not exist in earlier versions change the identity only if they are used.

@@ -75,6 +75,7 @@ class Data(Strict):
     labelings: dict[str, Labeling] = Field(default_factory=dict)
     standardize: bool = False
     binarize: FiniteFloat | None = None
+    tfidf: bool = False
     components: int | float | None = None
 
     @model_validator(mode="after")

@@ -221,6 +221,24 @@ name = "ib"
         read_model(write(text.replace("components = 5", "components = 5\nviews = [6, 7]")))
 
 
+def test_tf_idf_weights_of_unit_rows(write):
+    text = """
+[data]
+loader = "digits"
+[[methods]]
+name = "ib"
+"""
+    counts = load_data(read_model(write(text))).X
+    weights = load_data(read_model(write(text.replace("[[", "tfidf = true\n[[")))).X
+    n, present = len(counts), (counts > 0).sum(0)
+    expected = counts * (np.log((1 + n) / (1 + present)) + 1)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(weights, expected)
+    negative = text.replace('loader = "digits"', 'generator = "make_gaussian_views"\ntfidf = true')
+    with pytest.raises(InputError, match=r"need counts; data\.tfidf = true for features down to -"):
+        load_data(read_model(write(negative)))
+
+
 def test_principal_components_of_the_rows_that_are_kept(write):
     text = """
 [data]

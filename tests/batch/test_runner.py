@@ -112,6 +112,7 @@ def test_identifiers_follow_from_what_determines_a_result():
         {"data__parameters__p_noise": 0.2},
         {"methods__0__n_init": 3, "methods__1__cooling": 1.5},
         {"data__binarize": 0.5},
+        {"data__tfidf": True},
         {"measures__precision of B__metric": "purity"},
         {"save__memberships": False},
     ):

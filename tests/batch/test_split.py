@@ -67,6 +67,8 @@ VIEWS = {
         "most": {"metric": "jaccard_index", "labeling": "partition_0", "view": "highest"},
         "least": {"metric": "jaccard_index", "labeling": "partition_0", "view": "lowest"},
         "all": {"metric": "purity", "labeling": "partition_0"},
+        "Dunn": {"metric": "dunn_index", "parameters": {"separation": "average"}},
+        "width": {"metric": "silhouette_width", "view": 0},
     },
 }
 
@@ -240,6 +242,7 @@ def test_the_example_of_the_page_is_valid():
         (PAIRS, {"split": None, "constraints__labeling": "species"}, "accuracy needs a split"),
         (PAIRS, {"split__test": 0.0}, r"measures\.test: test_accuracy needs test rows"),
         (PAIRS, {"measures__train__labeling": "species"}, "train_accuracy takes no labeling"),
+        (VIEWS, {"measures__Dunn__labeling": "partition_0"}, "dunn_index takes no labeling"),
         (
             PAIRS,
             {"measures__NMI__labeling": None},
@@ -705,6 +708,8 @@ def test_views_are_fitted_and_measured(views):
             assert scores["PR"] == scores["all"] == metrics.purity(model.labels_, truth[:, 0])
             only = metrics.jaccard_index(model.labels_, truth[:, 0])
             assert scores["most"] == scores["least"] == only
+            assert scores["Dunn"] == metrics.dunn_index(X, model.labels_, separation="average")
+            assert scores["width"] == metrics.silhouette_width(X, model.labels_)
             continue
         model = MDLMultiView((2, 2), n_init=2, random_state=0).fit([X[:, :2], X[:, 2:]])
         np.testing.assert_array_equal(cell["view_labels"], model.alternatives_)
@@ -718,6 +723,10 @@ def test_views_are_fitted_and_measured(views):
         )
         each = [metrics.jaccard_index(labels, truth[:, 0]) for labels in model.alternatives_.T]
         assert [scores["least"], scores["most"]] == sorted(each)
+        views = model.alternatives_.T
+        dunn = [metrics.dunn_index(X, labels, separation="average") for labels in views]
+        assert scores["Dunn"] == pytest.approx(np.mean(dunn))
+        assert scores["width"] == metrics.silhouette_width(X, views[0])
         assert int(cell["n_clusters_found"]) == sum(model.n_clusters_)
         assert float(cell["objective"]) == pytest.approx(model.objective_)
 
