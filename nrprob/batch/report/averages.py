@@ -183,9 +183,9 @@ def judge(
 
     Our value reaches the published one if it is at least as good, or equal after rounding to
     ``decimals``. With 0 decimals, values are not rounded, since the precision of published integers
-    is unknown. Otherwise our value is "within" ``n_errors`` standard errors of the published one,
-    or "worse". With the goal "agree", no value is better than another, and published integers are
-    taken as rounded.
+    is unknown. Otherwise our value is "within" ``n_errors`` standard errors of the values that are
+    rounded to the published one, or "worse". With the goal "agree", no value is better than
+    another, and published integers are taken as rounded.
     """
     if goal == "none" or np.isnan(ours.value):
         return None
@@ -195,4 +195,6 @@ def judge(
     is_equal = is_rounded and abs(round(ours.value, decimals) - published) <= _ROUNDING
     if deficit <= _ROUNDING or is_equal:
         return "reached"
-    return "within" if deficit <= n_errors * np.nan_to_num(ours.error) + _ROUNDING else "worse"
+    half_unit = 0.5 * 10.0**-decimals if is_rounded else 0.0
+    margin = n_errors * np.nan_to_num(ours.error) + half_unit
+    return "within" if deficit <= margin + _ROUNDING else "worse"

@@ -139,6 +139,7 @@ def test_the_method_with_the_printed_name_is_faithful(folder, tmp_path):
     [
         (0.604, 0.6, 2, "reached"), (0.596, 0.6, 2, "reached"), (0.62, 0.6, 2, "within"),
         (0.57, 0.6, 2, "worse"), (5.4, 5, 0, "reached"), (5.6, 5, 0, "worse"),
+        (0.624, 0.6, 2, "within"), (0.626, 0.6, 2, "worse"), (5.51, 5, 0, "within"),
     ],
 )  # fmt: skip
 def test_values_that_should_agree_have_two_sides(ours, published, decimals, mark):
