@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -36,6 +37,17 @@ class Configuration:
         every = tuple(range(len(self.sizes)))
         return (every,) if self.dependent else tuple((v,) for v in every)
 
+    def label_complexity(self, n: int, form: Literal["exact", "printed"] = "exact") -> float:
+        """Parametric complexity of the labels of n rows, by `codelength.multinomial_complexity`."""
+        return sum(
+            float(codelength.multinomial_complexity(self._n_cells(group), n, form=form))
+            for group in self.view_groups
+        )
+
+    def _n_cells(self, views: Sequence[int]) -> int:
+        """Number of combinations of the clusters of views."""
+        return math.prod(self.sizes[v] for v in views)
+
     def constant_length(self, n: int, view_sizes: Sequence[int] | None) -> float:
         """Parametric complexity of the labels of n rows, plus the code length of the centres.
 
@@ -44,10 +56,7 @@ class Configuration:
         n : number of rows
         view_sizes : numbers of features of the views; None if the centres are not coded
         """
-        value = sum(
-            codelength.multinomial_complexity(math.prod(self.sizes[v] for v in group), n)
-            for group in self.view_groups
-        )
+        value = self.label_complexity(n)
         if view_sizes is not None:
             coordinates = sum(k * d for k, d in zip(self.sizes, view_sizes, strict=True))
             value += 0.5 * coordinates * max(math.log(n / (2 * math.pi)), 0.0)

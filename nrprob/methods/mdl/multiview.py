@@ -154,6 +154,10 @@ class MDLMultiView(SampledViews):
     objective_ : float
         ``tdl_ + complexity_``, the description length L in nats. Comparable between numbers of
         clusters and codings of the same rows, at the same ``geometry``.
+    approximate_complexity_, approximate_length_ : float
+        Approximation of the parametric complexity of the labels that Yin (2007) prints,
+        :math:`(K - 1)/2 \log(N / 2\pi)` for K cells of a table of N rows, and its sum with
+        ``tdl_``. They reproduce Table 3.3; use ``objective_`` to compare numbers of clusters.
     dependence_gain_ : float
         Code length that joint coding of the labels by one table saves, in nats: N times the mutual
         information of the labelings (the total correlation for three or more views), minus the

@@ -156,6 +156,10 @@ def test_lengths_are_their_definitions(sigma, geometry, dependent):
     assert model.objective_ == model.restarts_.objective.values.min()
     assert model.tdl_ == model.pdl_ + model.cdl_
     assert model.objective_ == pytest.approx(model.tdl_ + model.complexity_)
+    n_parameters = 3 if dependent else 2
+    approximate = n_parameters / 2 * np.log(len(views[0]) / (2 * np.pi))
+    assert model.approximate_complexity_ == pytest.approx(approximate)
+    assert model.approximate_length_ == pytest.approx(model.tdl_ + approximate)
     together = reference(views, model.alternatives_, (2, 2), True, sigma, geometry)[2]
     apart = reference(views, model.alternatives_, (2, 2), False, sigma, geometry)[2]
     assert model.dependence_gain_ == pytest.approx(apart - together)
