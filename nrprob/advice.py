@@ -208,7 +208,7 @@ def _choose_estimator(
         "real": "X is a table of continuous features",
         "mixed": f"X has {mixed}",
     }[kind]
-    if has_labels and not has_known and not mixed:
+    if has_labels and not has_known and kind in ("counts", "binary"):
         return MixtureEM(k), (
             f"{what}, and some samples have labels: MixtureEM learns from labelled and "
             "unlabelled samples"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.datasets import load_wine
 from sklearn.utils.validation import check_is_fitted
 from slowly import slowly
 
@@ -39,7 +40,8 @@ Z = np.arange(60) % 3
         (sparse.csr_array(COUNTS), {"known": REAL[:, :2]}, ResidualSpectral),
         (BINARY, {"known": Z.astype(str)}, CCIB),
         (sparse.csr_array(BINARY), {"known": Z}, CCIB),
-        (REAL, {"y": np.where(Z == 0, -1, Z)}, MixtureEM),
+        (REAL, {"y": np.where(Z == 0, -1, Z)}, ConditionalMixture),
+        (BINARY, {"y": np.where(Z == 0, -1, Z)}, MixtureEM),
         (COUNTS, {"y": np.where(Z == 0, -1, Z)}, MixtureEM),
         (REAL, {"y": np.where(Z == 0, -1, Z), "known": Z}, ConditionalMixture),
         (REAL, {"known": Memberships(np.eye(3)[Z])}, ConditionalMixture),
@@ -133,3 +135,18 @@ def test_explore_takes_the_recommendation():
     result = explore(X, known=a, n_clusters=2, n_clusterings=1, random_state=0)
     assert type(result.estimators_[0]) is ConditionalMixture
     assert metrics.matched_accuracy(result.labels_[:, 0], b) > 0.95
+
+
+def test_few_labels_of_a_table_classify_the_other_samples():
+    # With full covariances per class, more than a third of the samples are in the wrong class.
+    X, z = load_wine(return_X_y=True)
+    X = (X - X.mean(0)) / X.std(0)
+    errors = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        fitted = rng.permutation(len(z))[:36]
+        y = np.where(np.arange(36) < 18, z[fitted], -1)
+        assert {0, 1, 2} < set(y)
+        model = recommend(X[fitted], y=y).set_params(random_state=0).fit(X[fitted], y)
+        errors.append(np.mean(model.predict(X) != z))
+    assert np.mean(errors) < 0.12

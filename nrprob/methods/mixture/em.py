@@ -27,6 +27,7 @@ from nrprob.estimator.terms import Descent, TermEstimator
 from nrprob.estimator.unconditional import WeightedUnconditionalMixin
 from nrprob.estimator.weights import entries_with_weight
 from nrprob.evidence.model_selection import AutoClustersMixin
+from nrprob.exceptions import warn
 from nrprob.settings import standard
 from nrprob.statistics.costs import Cost, bernoulli_cost, mass_cost, multinomial_cost
 from nrprob.statistics.families import FeatureMap, missing_property_error
@@ -46,6 +47,7 @@ from nrprob.statistics.xlogx import xlogx
 
 _COMPONENTS = ("multinomial", "bernoulli", "gaussian")
 _COVARIANCES = ("full", "diag", "spherical", "VEE")
+_SAMPLES_PER_FEATURE = 2  # minimum number of samples per cluster and feature of full covariances
 _MAX_COUNT = 1e30  # larger counts overflow in float32
 _MAX_MOMENT_BYTES = 2e9  # maximum memory of the second moments of all rows
 
@@ -271,6 +273,8 @@ class MixtureEM(  # type: ignore[misc]
         If one discrete feature y, such as a boolean column, determines the clusters c: the ratio
         I(c; y) / H(c) of mutual information and entropy is above 0.7. With three or more clusters,
         also if y determines one of them.
+    UserWarning
+        If full covariances have fewer than two samples per cluster and feature.
 
     See Also
     --------
@@ -623,7 +627,19 @@ class MixtureEM(  # type: ignore[misc]
         if mass is not None:
             w = w * mass[:, None]
         self._set_component_parameters(w.T @ x, w.sum(0))
+        self._warn_of_few_samples(len(w))
         return self
+
+    def _warn_of_few_samples(self, n: int) -> None:
+        """Warn if full covariances have too few samples."""
+        k, d = self.n_clusters, self.n_features_in_
+        is_full = self._build.features == "gaussian" and self.covariance == "full"
+        if is_full and k > 1 and n < _SAMPLES_PER_FEATURE * k * d:
+            warn(
+                "full covariances of all clusters need more samples, and clusters are unreliable; "
+                f"got {n} samples for {k} clusters of {d} features; pass covariance='VEE' or "
+                "'diag', or use ConditionalMixture, whose clusters have a common covariance"
+            )
 
     def _set_component_parameters(self, sums: np.ndarray, sizes: np.ndarray) -> None:
         """M-step: set the parameters of the components from statistics (k, p) and masses (k,)."""

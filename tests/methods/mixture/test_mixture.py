@@ -415,3 +415,13 @@ def test_gaussian_components_refuse_sparse_rows():
     X = scipy.sparse.csr_array(np.array([[0.5, 0], [0, 1.5], [2.5, 0]]))
     with pytest.raises(ValueError, match="gaussian components cannot take sparse X"):
         MixtureEM(2).fit(X)
+
+
+def test_few_samples_of_full_covariances_warn():
+    X = np.random.default_rng(0).normal(size=(40, 6))
+    with pytest.warns(UserWarning, match="got 20 samples for 2 clusters of 6 features; pass cov"):
+        MixtureEM(2, n_init=1, random_state=0).fit(X[:20])
+    for model, rows in ((MixtureEM(2, n_init=1), 40), (MixtureEM(2, covariance="diag"), 20)):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "full covariances")
+            model.set_params(random_state=0).fit(X[:rows])
