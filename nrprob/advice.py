@@ -232,6 +232,11 @@ def _choose_estimator(
             f"{what}: ConditionalMixture fits numeric and discrete columns together, uses samples "
             "with missing values, and estimates the effects of known structure"
         )
+    if has_labels and not has_known:
+        return ConditionalMixture(k), (
+            f"{what}, and some samples have labels: ConditionalMixture fits one cluster per class "
+            "to labelled and unlabelled samples, with a common covariance, which takes few samples"
+        )
     return ConditionalMixture(k), (
         f"{what}: ConditionalMixture estimates the effects of known structure, and fits clusters "
         "with a common covariance, so that directions of small variance count as well"
