@@ -233,7 +233,8 @@ def _separation(labels: np.ndarray, measure: Measure, X: Any) -> float:
     """Separation, by a measure, of the clusters of rows in their features ``X``."""
     from nrprob import metrics
 
-    metric = getattr(metrics, measure.metric or "")
+    assert measure.metric is not None
+    metric = getattr(metrics, measure.metric)
     values = [metric(X, view, **measure.parameters) for view in _views(labels, measure)]
     combine = {"lowest": np.min, "highest": np.max}.get(str(measure.view), np.mean)
     return float(combine(values)) if values else math.nan
