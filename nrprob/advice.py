@@ -233,7 +233,8 @@ def _choose_estimator(
             "with missing values, and estimates the effects of known structure"
         )
     if has_labels and not has_known:
-        return ConditionalMixture(k), (
+        # Labels determine the clusters, so that few restarts suffice.
+        return ConditionalMixture(k, n_init=10), (
             f"{what}, and some samples have labels: ConditionalMixture fits one cluster per class "
             "to labelled and unlabelled samples, with a common covariance, which takes few samples"
         )
