@@ -40,13 +40,13 @@ class Configuration:
     def label_complexity(self, n: int, form: Literal["exact", "printed"] = "exact") -> float:
         """Parametric complexity of the labels of n rows, by `codelength.multinomial_complexity`."""
         return sum(
-            float(codelength.multinomial_complexity(self._n_cells(group), n, form=form))
-            for group in self.view_groups
+            float(codelength.multinomial_complexity(size, n, form=form)) for size in self.code_sizes
         )
 
-    def _n_cells(self, views: Sequence[int]) -> int:
-        """Number of combinations of the clusters of views."""
-        return math.prod(self.sizes[v] for v in views)
+    @property
+    def code_sizes(self) -> list[int]:
+        """Number of combinations of clusters of every group of views that is coded jointly."""
+        return [math.prod(self.sizes[v] for v in group) for group in self.view_groups]
 
     def constant_length(self, n: int, view_sizes: Sequence[int] | None) -> float:
         """Parametric complexity of the labels of n rows, plus the code length of the centres.

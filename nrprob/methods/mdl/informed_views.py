@@ -16,7 +16,7 @@ from nrprob.exceptions import warn
 from nrprob.links import Components, Pairs, check_cannot_link, check_pairs, feasible_start
 from nrprob.methods.mdl.annealed_restarts import AnnealedRestarts, published_parts
 from nrprob.methods.mdl.cluster_costs import ClusterCosts
-from nrprob.methods.mdl.configurations import Configuration, dependence_gain
+from nrprob.methods.mdl.configurations import CELLS, Configuration, dependence_gain
 from nrprob.methods.mdl.informed_fit import (
     cluster_moments,
     initial_labels,
@@ -304,7 +304,9 @@ class InformedViews(AnnealedRestarts):
         self.joint_ = None if self._shares.cells is None else self._shares.cells / n
         self.dependence_gain_ = dependence_gain(labels, sizes)
         configuration = Configuration(tuple(sizes), self.dependent_)
-        self.approximate_complexity_ = configuration.label_complexity(n, "printed")
+        is_small = max(configuration.code_sizes) <= CELLS
+        approximation = configuration.label_complexity(n, "printed") if is_small else math.nan
+        self.approximate_complexity_ = approximation
         self.approximate_length_ = self.tdl_ + self.approximate_complexity_
         self._present = tuple(np.unique(column).size for column in labels.T)
         membership = [np.eye(k)[z] for k, z in zip(sizes, labels.T, strict=True)]

@@ -157,7 +157,8 @@ class MDLMultiView(SampledViews):
     approximate_complexity_, approximate_length_ : float
         Approximation of the parametric complexity of the labels that Yin (2007) prints,
         :math:`(K - 1)/2 \log(N / 2\pi)` for K cells of a table of N rows, and its sum with
-        ``tdl_``. They reproduce Table 3.3; use ``objective_`` to compare numbers of clusters.
+        ``tdl_``. They reproduce Table 3.3; use ``objective_`` to compare numbers of clusters. NaN
+        if a joint table would have more than 4096 cells.
     dependence_gain_ : float
         Code length that joint coding of the labels by one table saves, in nats: N times the mutual
         information of the labelings (the total correlation for three or more views), minus the
@@ -277,7 +278,7 @@ class MDLMultiView(SampledViews):
     ((100, 2), True)
     """
 
-    _rarely_finite = ("dependence_gain_",)
+    _rarely_finite = ("dependence_gain_", "approximate_complexity_", "approximate_length_")
     hard_objective = True
 
     n_clusters: Any = 2

@@ -635,3 +635,11 @@ def test_labels_are_those_of_the_first_view():
     model = MDLMultiView(2, n_init=2, random_state=0)
     assert not hasattr(model, "labels_")
     assert (model.fit(views).labels_ == model.alternatives_[:, 0]).all()
+
+
+def test_many_views_have_no_approximate_complexity_of_a_table():
+    z = np.arange(20) % 2
+    views = [8 * z[:, None] + np.random.default_rng(v).normal(size=(20, 1)) for v in range(13)]
+    model = MDLMultiView(2, n_init=1, random_state=0).fit(views)
+    assert np.isnan([model.approximate_complexity_, model.approximate_length_]).all()
+    assert np.isfinite(model.objective_)
